@@ -1,0 +1,57 @@
+# Everything here needs Python 3.11 or newer with pip and venv, make and git; the rest is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SOURCES := src tests benchmarks scripts
+
+.PHONY: demo test check bench format clean help
+
+help:            ## Show this help.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(INSTALL) --upgrade 'pip>=25.1'
+	$(INSTALL) --group dev
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(INSTALL) --editable '.[bench]'
+	@touch $@
+
+demo: $(VENV)/.installed    ## Install, and value a recorded round of real data.
+	$(BIN)/verfedsv demo
+
+check: $(VENV)/.dev    ## Linters, types, layers and the fast tests: under a minute.
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -m 'not slow'
+
+test: $(VENV)/.dev    ## What CI runs: linters, types, layers, all tests.
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md.
+	$(BIN)/python -m benchmarks
+
+format: $(VENV)/.dev    ## Let ruff format and fix the code.
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+clean:           ## Remove what the other targets made.
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

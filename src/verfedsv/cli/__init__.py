@@ -1,0 +1,50 @@
+"""The command line: `verfedsv`. One file per command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from verfedsv._version import __version__
+from verfedsv.cli.demo import demo
+from verfedsv.errors import VerfedsvError
+
+EXIT_BAD_INPUT = 2
+
+_typer = typer.Typer(
+    name="verfedsv",
+    help="What each data owner of a vertical federated learning consortium contributed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"verfedsv {__version__}")
+        raise typer.Exit
+
+
+@_typer.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What each data owner of a vertical federated learning consortium contributed."""
+
+
+_typer.command()(demo)
+
+
+def app() -> None:
+    """Run the command line; an error of this package ends with its message and exit code 2, not with a traceback."""
+    try:
+        _typer()
+    except VerfedsvError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(EXIT_BAD_INPUT)

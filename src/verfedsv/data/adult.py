@@ -1,0 +1,93 @@
+"""The Adult data set, which ships with the package, and a recorded training on it.
+
+Adult: 48,842 people of the United States census of 1994, whether each earned more than 50,000 dollars, and 14
+attributes in 123 binary features (LIBSVM's a9a and a9a.t together). Source and licence: data/files/NOTICE.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import as_file, files
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+
+from verfedsv.errors import InputError
+
+N_FEATURES = 123
+
+ATTRIBUTES = {
+    "age": 5,
+    "workclass": 8,
+    "fnlwgt": 5,
+    "education": 16,
+    "education-num": 5,
+    "marital-status": 7,
+    "occupation": 14,
+    "relationship": 6,
+    "race": 5,
+    "sex": 2,
+    "capital-gain": 2,
+    "capital-loss": 2,
+    "hours-per-week": 5,
+    "native-country": 41,
+}
+"""The attributes and how many binary features each was turned into, in the order of the features."""
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A round of vertical training: embeddings before and after it, (clients, samples), and labels, -1 or +1."""
+
+    clients: tuple[str, ...]
+    previous: NDArray[np.float64]
+    current: NDArray[np.float64]
+    labels: NDArray[np.float64]
+
+
+@cache
+def load_adult() -> tuple[csr_array[Any], NDArray[np.float64]]:
+    """Return the features, (48842, 123), 0 or 1, and the labels, -1 or +1."""
+    # Only the reader is needed, and importing it takes longer than all else together.
+    from sklearn.datasets import load_svmlight_file
+
+    parts = []
+    for name in ("a9a.bz2", "a9a.t.bz2"):
+        with as_file(files("verfedsv.data") / "files" / name) as path:
+            parts.append(load_svmlight_file(str(path), n_features=N_FEATURES))
+    features = csr_array(vstack([x for x, _ in parts]))
+    return features, np.concatenate([y for _, y in parts])
+
+
+def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Round:
+    """Return a recorded round of training a linear model on Adult.
+
+    Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features.
+    The round is the 41st of 360 of the training in scripts/record_adult_weights.py; `jump` is the whole training seen
+    as one round, from zero to the trained model.
+    """
+    names, edges = _split_features(n_clients)
+    with (files("verfedsv.data") / "files" / "adult_weights.csv").open() as file:
+        weights = np.loadtxt(file, delimiter=",", skiprows=1)
+    before, after, trained = weights.T
+    if jump:
+        before, after = np.zeros(N_FEATURES), trained
+    features, labels = load_adult()
+    by_column = features.tocsc()
+    parts = [(by_column[:, a:b], slice(a, b)) for a, b in pairwise(edges)]
+    previous, current = (np.stack([x @ model[part] for x, part in parts]) for model in (before, after))
+    return Round(names, previous, current, labels)
+
+
+def _split_features(n_clients: int | None) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+    """Return the names of the clients and the edges of their blocks of features."""
+    if n_clients is None:
+        return tuple(ATTRIBUTES), np.cumsum([0, *ATTRIBUTES.values()])
+    if not 1 <= n_clients <= N_FEATURES:
+        raise InputError(f"Adult has {N_FEATURES} features for 1 to {N_FEATURES} clients; received {n_clients} clients")
+    sizes = [len(block) for block in np.array_split(np.arange(N_FEATURES), n_clients)]
+    return tuple(f"client {i + 1}" for i in range(n_clients)), np.cumsum([0, *sizes])

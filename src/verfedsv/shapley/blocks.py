@@ -1,0 +1,46 @@
+"""Streaming: blocks of samples through a thread pool, results in the order of the blocks whatever the threads do."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def available_threads() -> int:
+    """Return the number of cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:
+    """Yield `function(item)` in the order of the items, at most two results per thread being held at a time."""
+    if n_threads == 1:
+        yield from map(function, items)
+        return
+    pool = ThreadPoolExecutor(n_threads, thread_name_prefix="verfedsv")
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > 2 * n_threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        # Also reached on Ctrl-C and when a block raises: nothing goes on in the background.
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def split(n_samples: int, size: int) -> list[slice]:
+    """Return slices of at most `size` samples that cover `n_samples` in order, no two differing by more than one."""
+    n_blocks = max(1, -(-n_samples // max(1, size)))
+    edges = [n_samples * i // n_blocks for i in range(n_blocks + 1)]
+    return [slice(a, b) for a, b in pairwise(edges)]

@@ -1,0 +1,229 @@
+"""Sums of the loss over the samples of a block, for many coalitions at once.
+
+Three ways through the coalitions, each costing one evaluation per coalition and sample:
+
+- `subsets`: every coalition that contains a given set of the last clients, for exact enumeration;
+- `chains`: the coalitions that grow client by client along a permutation;
+- `toggles`: a coalition and each of the coalitions that differ from it by one client.
+
+`LogPartitionSums` does it for log(sum_c exp(x_c)) - x_y with two multiplications and an addition per class: adding a
+client multiplies exp(x) by exp(d), and the logarithm of many samples is taken of their product. `DirectSums` calls
+the loss itself: for other losses, and for embeddings whose exponentials would leave the range of float64.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.compiled import compiled
+from verfedsv.losses import Array, Floats, LogPartitionLoss, Loss
+from verfedsv.shapley.game import Block
+
+RANGE = 80.0
+"""The largest change of an embedding, in all, for which products of eight partition sums stay within float64."""
+
+
+class CoalitionSums(ABC):
+    """The samples of a block, ready to be summed over coalitions.
+
+    The sums leave out what is linear in the coalition: `linear`, (clients,), is to be added to any value of a client.
+    All results are the loss, not the utility: smaller is better.
+    """
+
+    linear: Floats
+
+    @abstractmethod
+    def subsets(self, n_free: int, fixed: NDArray[np.bool_]) -> Floats:
+        """Return the sums for all subsets of the first `n_free` clients, joined by those of the others in `fixed`.
+
+        `fixed` is (clients - n_free,); the result is (2 ** n_free,), client k being in subset s if bit k of s is set.
+        """
+
+    @abstractmethod
+    def chains(self, orders: NDArray[np.intp]) -> Floats:
+        """Return the sums along each permutation, (permutations, clients + 1), from nobody to everybody."""
+
+    @abstractmethod
+    def toggles(self, members: NDArray[np.bool_]) -> Floats:
+        """Return for each coalition its sum with client m less its sum without, (coalitions, clients)."""
+
+
+def coalition_sums(block: Block, loss: Loss) -> CoalitionSums:
+    """Return the fastest sums that are exact for this block."""
+    base, change = block.base(), block.change()
+    if isinstance(loss, LogPartitionLoss):
+        largest = np.abs(change).max(axis=-1).sum(axis=0)
+        if loss.has_zero_class:
+            largest += np.abs(base).max(axis=-1)
+        if largest.max() <= RANGE:
+            return LogPartitionSums(loss, base, change, block.labels, float(largest.max()))
+    return DirectSums(loss, base, change, block.labels)
+
+
+class DirectSums(CoalitionSums):
+    """Sums by the loss itself."""
+
+    def __init__(self, loss: Loss, base: Floats, change: Floats, labels: Array) -> None:
+        self._loss, self._base, self._change, self._labels = loss, base, change, labels
+        self.linear = np.zeros(len(change))
+
+    def subsets(self, n_free: int, fixed: NDArray[np.bool_]) -> Floats:
+        start = self._base + self._change[n_free:][fixed].sum(axis=0)
+        n_low = min(n_free, 6)
+        low = np.zeros((1, *start.shape))
+        for k in range(n_low):
+            low = np.concatenate([low, low + self._change[k]])
+        rows = np.empty((2 ** (n_free - n_low), len(low)))
+        # Counting upwards, only the clients below the lowest new bit change: two additions per row on average.
+        states = [start] * (n_free - n_low + 1)
+        for row in range(len(rows)):
+            lowest = (row & -row).bit_length() - 1 if row else n_free - n_low
+            for bit in range(min(lowest, n_free - n_low - 1), -1, -1):
+                states[bit] = states[bit + 1] + self._change[n_low + bit] if row >> bit & 1 else states[bit + 1]
+            rows[row] = self._sum(low + states[0])
+        return rows.ravel()
+
+    def chains(self, orders: NDArray[np.intp]) -> Floats:
+        result = np.empty((len(orders), orders.shape[1] + 1))
+        for row, order in enumerate(orders):
+            x = self._base.copy()
+            result[row, 0] = self._sum(x)
+            for step, client in enumerate(order):
+                x += self._change[client]
+                result[row, step + 1] = self._sum(x)
+        return result
+
+    def toggles(self, members: NDArray[np.bool_]) -> Floats:
+        result = np.empty(members.shape)
+        for row, inside in enumerate(members):
+            x = self._base + self._change[inside].sum(axis=0)
+            here = self._sum(x)
+            for m, change in enumerate(self._change):
+                result[row, m] = here - self._sum(x - change) if inside[m] else self._sum(x + change) - here
+        return result
+
+    def _sum(self, x: Floats) -> Floats:
+        result: Floats = self._loss.value(x, self._labels).sum(axis=-1)
+        return result
+
+
+class LogPartitionSums(CoalitionSums):
+    """Sums of log(sum_c exp(x_c)), in terms of w = exp(x): classes, then samples, the order of the compiled loops."""
+
+    def __init__(self, loss: LogPartitionLoss, base: Floats, change: Floats, labels: Array, largest: float) -> None:
+        self.linear = -loss.label_part(change, labels).sum(axis=-1)
+        shift = 0.0 if loss.has_zero_class else base.max(axis=-1, keepdims=True)
+        self._start = np.exp(np.ascontiguousarray((base - shift).T))
+        self._steps = np.exp(np.ascontiguousarray(change.transpose(0, 2, 1)))
+        self._zero_class = 1.0 if loss.has_zero_class else 0.0
+        # So many partition sums multiply to less than exp(640), whatever the coalition.
+        headroom = largest + np.log(change.shape[-1] + 1)
+        self._group = int(min(64, 640 / max(headroom, 1e-300)))
+
+    def subsets(self, n_free: int, fixed: NDArray[np.bool_]) -> Floats:
+        start = self._start.copy()
+        for step in self._steps[n_free:][fixed]:
+            start *= step
+        return _subset_sums(start, self._steps, n_free, self._zero_class, self._group)
+
+    def chains(self, orders: NDArray[np.intp]) -> Floats:
+        return _chain_sums(self._start, self._steps, orders, self._zero_class, self._group)
+
+    def toggles(self, members: NDArray[np.bool_]) -> Floats:
+        return _toggle_sums(self._start, self._steps, 1 / self._steps, members, self._zero_class, self._group)
+
+
+@compiled
+def _sum_of_logs(left: Floats, right: Floats, zero_class: float, group: int) -> float:
+    """Return the sum over samples of log(zero_class + sum_c left_c right_c), both (classes, samples)."""
+    n_classes, n_samples = left.shape
+    total = 0.0
+    partition = np.empty(group)
+    for first in range(0, n_samples, group):
+        last = min(first + group, n_samples)
+        if n_classes == 1:
+            a, b = left[0, first:last], right[0, first:last]
+            product = 1.0
+            for i in range(len(a)):
+                product *= zero_class + a[i] * b[i]
+        else:
+            partition[:] = zero_class
+            for c in range(n_classes):
+                a, b = left[c, first:last], right[c, first:last]
+                for i in range(len(a)):
+                    partition[i] += a[i] * b[i]
+            product = 1.0
+            for i in range(last - first):
+                product *= partition[i]
+        total += np.log(product)
+    return total
+
+
+@compiled
+def _subset_sums(start: Floats, steps: Floats, n_free: int, zero_class: float, group: int) -> Floats:
+    n_classes, n_samples = start.shape
+    # The subsets of the first few clients in a table, those of the others by counting upwards beside it: then the
+    # inner loop reads two arrays and writes none.
+    n_low = min(n_free, 5)
+    n_high = n_free - n_low
+    low = np.ones((2**n_low, n_classes, n_samples))
+    for k in range(n_low):
+        for s in range(2**k):
+            low[2**k + s] = low[s] * steps[k]
+    states = np.empty((n_high + 1, n_classes, n_samples))
+    states[n_high] = start
+    result = np.empty(2**n_free)
+    for row in range(2**n_high):
+        bit = 0
+        while row > 0 and bit < n_high - 1 and not (row >> bit) & 1:
+            bit += 1
+        if row == 0:
+            bit = n_high - 1
+        while bit >= 0:
+            if (row >> bit) & 1:
+                states[bit] = states[bit + 1] * steps[n_low + bit]
+            else:
+                states[bit] = states[bit + 1]
+            bit -= 1
+        for s in range(2**n_low):
+            result[row * 2**n_low + s] = _sum_of_logs(low[s], states[0], zero_class, group)
+    return result
+
+
+@compiled
+def _chain_sums(start: Floats, steps: Floats, orders: Array, zero_class: float, group: int) -> Floats:
+    n_rows, n_clients = orders.shape
+    result = np.empty((n_rows, n_clients + 1))
+    ones = np.ones(start.shape)
+    for row in range(n_rows):
+        state = start.copy()
+        result[row, 0] = _sum_of_logs(state, ones, zero_class, group)
+        for step in range(n_clients):
+            # Multiplied first and summed then: a client that did not move leaves the sum as it was, to the last bit.
+            state *= steps[orders[row, step]]
+            result[row, step + 1] = _sum_of_logs(state, ones, zero_class, group)
+    return result
+
+
+@compiled
+def _toggle_sums(
+    start: Floats, steps: Floats, inverses: Floats, members: Array, zero_class: float, group: int
+) -> Floats:
+    n_rows, n_clients = members.shape
+    result = np.empty((n_rows, n_clients))
+    ones = np.ones(start.shape)
+    for row in range(n_rows):
+        state = start.copy()
+        for m in range(n_clients):
+            if members[row, m]:
+                state *= steps[m]
+        here = _sum_of_logs(state, ones, zero_class, group)
+        for m in range(n_clients):
+            if members[row, m]:
+                result[row, m] = here - _sum_of_logs(state, inverses[m], zero_class, group)
+            else:
+                result[row, m] = _sum_of_logs(state, steps[m], zero_class, group) - here
+    return result

@@ -1,0 +1,272 @@
+"""The game of one round: what the loss would have been had only some clients sent their new embeddings.
+
+For a coalition S of clients, with h the embeddings at the two time stamps (equation 1 of the paper),
+
+    U(S) = mean over samples of  f(sum of h_previous) - f(sum over S of h_current + sum over the others of h_previous).
+
+Every estimator takes a `RoundGame` and sees the samples block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from verfedsv.errors import InputError
+from verfedsv.losses import Array, Floats, Loss, get_loss
+from verfedsv.shapley.blocks import available_threads, ordered_map, split
+
+Result = TypeVar("Result")
+Samples = slice | NDArray[np.intp]
+
+BLOCK_ELEMENTS = 2**18
+"""Embeddings of all clients in one block, 2 MB of float64: smaller blocks lose time to the interpreter, larger ones
+leave the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some samples of a round, in the form the compiled loops take.
+
+    `previous` and `current` are (clients, samples * classes), contiguous, float32 or float64; the block begins at
+    their sample `start` and is as long as `labels`. `offset` is (samples, classes) of the block itself. `number` counts
+    the blocks of one pass, to seed random draws by.
+    """
+
+    number: int
+    previous: Array
+    current: Array
+    start: int
+    n_classes: int
+    labels: Array
+    offset: Floats | None
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.labels)
+
+    def change(self) -> Floats:
+        """Return what each client's embedding changed by, (clients, samples, classes)."""
+        change = np.subtract(self._part(self.current), self._part(self.previous), dtype=np.float64)
+        return change.reshape(len(change), self.n_samples, self.n_classes)
+
+    def base(self) -> Floats:
+        """Return the summed embedding before the round, the server's own part included, (samples, classes)."""
+        base: Floats = self._part(self.previous).sum(axis=0, dtype=np.float64).reshape(self.n_samples, self.n_classes)
+        return base if self.offset is None else base + self.offset
+
+    def _part(self, embeddings: Array) -> Array:
+        return embeddings[:, self.start * self.n_classes : (self.start + self.n_samples) * self.n_classes]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundGame:
+    """The game of one round. Build it with `RoundGame.from_arrays`, which checks its input.
+
+    `previous` and `current` are (clients, samples, classes), views of the caller's arrays; `labels` are encoded by the
+    loss; `offset` is (samples, classes) or None.
+
+    >>> game = RoundGame.from_arrays([[0.0, 0.0], [0.5, 0.0]], [[1.0, -1.0], [0.5, 0.0]], labels=[1, 0])
+    >>> game([[False, False], [True, False], [True, True]]).round(4)
+    array([0.    , 0.3263, 0.3263])
+    """
+
+    previous: Array
+    current: Array
+    labels: Array
+    loss: Loss
+    offset: Floats | None = None
+    n_threads: int = field(default_factory=available_threads)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        previous: ArrayLike,
+        current: ArrayLike,
+        labels: ArrayLike,
+        loss: str | Loss = "logistic",
+        *,
+        offset: ArrayLike | None = None,
+        n_threads: int | None = None,
+    ) -> RoundGame:
+        """Check the arrays of a round and return its game; no array of clients x samples is copied.
+
+        That every embedding is finite is checked later, block by block, by the estimators.
+        """
+        loss = get_loss(loss)
+        before, after = _as_embeddings("previous", previous), _as_embeddings("current", current)
+        if before.shape != after.shape:
+            raise InputError(
+                "previous and current must have the same shape (clients, samples) or (clients, samples, classes); "
+                f"received {np.shape(previous)} and {np.shape(current)}"
+            )
+        n_clients, n_samples, n_classes = before.shape
+        if 0 in before.shape:
+            raise InputError(
+                "at least one client, one sample and one class are needed; "
+                f"received {n_clients} clients, {n_samples} samples and {n_classes} classes"
+            )
+        label_array = _as_array("labels", labels)
+        if label_array.ndim == 0 or len(label_array) != n_samples:
+            raise InputError(
+                f"the embeddings have {n_samples} samples, so labels must have {n_samples} rows; "
+                f"received shape {label_array.shape}"
+            )
+        encoded = loss.encode(label_array, n_classes)
+        own = _as_offset(offset, n_samples, n_classes)
+        return cls(before, after, encoded, loss, own, _as_threads(n_threads))
+
+    @property
+    def n_clients(self) -> int:
+        return int(self.previous.shape[0])
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.previous.shape[1])
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.previous.shape[2])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type embeddings are read in: float32 if both inputs are no wider than that, else float64."""
+        narrow = all(a.dtype in (np.float32, np.float16) for a in (self.previous, self.current))
+        return np.dtype(np.float32 if narrow else np.float64)
+
+    def __call__(self, coalitions: ArrayLike) -> Floats:
+        """Return the utility of each coalition, a row of booleans over clients: the definition, row by row."""
+        members = np.atleast_2d(np.asarray(coalitions, dtype=bool))
+        if members.shape[-1] != self.n_clients:
+            raise InputError(f"a coalition is a row of {self.n_clients} booleans; received shape {members.shape}")
+
+        def utilities(block: Block) -> Floats:
+            base, change = block.base(), block.change()
+            before = self.loss.value(base, block.labels)
+            sums = [self.loss.value(base + change[row].sum(axis=0), block.labels) for row in members]
+            return np.array([(before - after).sum() for after in sums])
+
+        total: Floats = sum(self.map_blocks(utilities), np.zeros(len(members)))
+        return total / self.n_samples
+
+    def block_size(self, elements: int = BLOCK_ELEMENTS) -> int:
+        """Return the number of samples in a block of about that many embeddings."""
+        return min(8192, max(16, elements // (self.n_clients * self.n_classes)))
+
+    def map_blocks(
+        self,
+        function: Callable[[Block], Result],
+        *,
+        size: int | None = None,
+        samples: NDArray[np.intp] | None = None,
+    ) -> Iterator[Result]:
+        """Yield `function(block)` for blocks of `size` samples, in order, computed by the game's threads.
+
+        `samples` restricts the game to those samples. The blocks do not depend on the number of threads, so neither
+        does anything summed over them.
+        """
+        n_samples = self.n_samples if samples is None else len(samples)
+        parts: list[Samples] = list(split(n_samples, size or self.block_size()))
+        if samples is not None:
+            parts = [samples[part] for part in parts]
+        n_threads = min(self.n_threads, len(parts))
+        return ordered_map(lambda item: function(self.block(item[1], item[0])), enumerate(parts), n_threads)
+
+    def block(self, part: Samples, number: int = 0) -> Block:
+        """Return the samples `part` of the round, without a copy where the arrays allow it."""
+        offset = None if self.offset is None else self.offset[part]
+        previous, current, start = self.previous, self.current, 0
+        if isinstance(part, slice) and _is_plain(previous, self.dtype) and _is_plain(current, self.dtype):
+            start = part.start
+        else:
+            previous = np.ascontiguousarray(previous[:, part], dtype=self.dtype)
+            current = np.ascontiguousarray(current[:, part], dtype=self.dtype)
+        flat = (self.n_clients, -1)
+        labels = self.labels[part]
+        return Block(number, previous.reshape(flat), current.reshape(flat), start, self.n_classes, labels, offset)
+
+    def identical_clients(self) -> list[list[int]]:
+        """Return the groups of two and more clients whose embeddings changed by exactly the same."""
+
+        def is_same(first: int, second: int) -> bool:
+            blocks = split(self.n_samples, 2**16)
+            return all(np.array_equal(self._change(first, part), self._change(second, part)) for part in blocks)
+
+        sums = self.map_blocks(lambda block: np.einsum("mnc->m", block.change()))
+        total: Floats = sum(sums, np.zeros(self.n_clients))
+        groups: list[list[int]] = []
+        for client in np.argsort(total, kind="stable").tolist():
+            for group in reversed(groups):
+                # Sums of the same numbers agree up to rounding, however they were added up.
+                if not np.isclose(total[client], total[group[0]], rtol=1e-9, atol=1e-300):
+                    groups.append([client])
+                    break
+                if is_same(client, group[0]):
+                    group.append(client)
+                    break
+            else:
+                groups.append([client])
+        return [sorted(group) for group in groups if len(group) > 1]
+
+    def _change(self, client: int, part: slice) -> Floats:
+        return np.subtract(self.current[client, part], self.previous[client, part], dtype=np.float64)
+
+    def raise_not_finite(self) -> NoReturn:
+        """Raise the InputError that names the first embedding that is not finite."""
+        for name, embeddings in (("previous", self.previous), ("current", self.current)):
+            for part in split(self.n_samples, self.block_size()):
+                bad = np.argwhere(~np.isfinite(embeddings[:, part]))
+                if len(bad):
+                    client, sample, c = bad[0]
+                    value = embeddings[client, part.start + sample, c]
+                    raise InputError(f"embeddings must be finite; {name}[{client}, {part.start + sample}] is {value}")
+        raise InputError("the embeddings are so large that their sum over clients overflows")
+
+
+def _is_plain(array: Array, dtype: np.dtype[Any]) -> bool:
+    # What the compiled loops take as it is; anything else is copied block by block.
+    return array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable and array.flags.aligned
+
+
+def _as_array(name: str, values: ArrayLike) -> Array:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} cannot be read as an array: {error}") from None
+
+
+def _as_embeddings(name: str, embeddings: ArrayLike) -> Array:
+    array = _as_array(name, embeddings)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must be an array of real numbers; received {array.dtype}")
+    if array.ndim == 2:
+        array = array[:, :, np.newaxis]
+    if array.ndim != 3:
+        raise InputError(
+            f"{name} must have shape (clients, samples) or (clients, samples, classes); received {array.shape}"
+        )
+    return array
+
+
+def _as_offset(offset: ArrayLike | None, n_samples: int, n_classes: int) -> Floats | None:
+    if offset is None:
+        return None
+    array = _as_array("offset", offset)
+    if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
+        raise InputError(f"offset must hold finite numbers; received an array of {array.dtype} with others in it")
+    expected = (n_samples, n_classes) if n_classes > 1 else (n_samples,)
+    if array.shape not in (expected, (n_samples, n_classes)):
+        raise InputError(f"offset must have shape {expected}; received {array.shape}")
+    return array.astype(np.float64, copy=False).reshape(n_samples, n_classes)
+
+
+def _as_threads(n_threads: int | None) -> int:
+    if n_threads is None:
+        return available_threads()
+    if n_threads < 1:
+        raise InputError(f"n_threads must be at least 1; received {n_threads}")
+    return n_threads

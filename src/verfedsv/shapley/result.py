@@ -1,0 +1,52 @@
+"""The result of valuing one round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from verfedsv.losses import Floats
+
+Progress = Callable[[int, int], None]
+"""Called with the steps done and the steps in all, at most; work may end before."""
+
+ErrorKind = Literal["certified", "confidence"]
+
+
+@dataclass(frozen=True, eq=False)
+class ShapleyResult:
+    """What each client contributed to one round.
+
+    `values`, (clients,), are in units of the loss: how much of the round's decrease each client is credited with.
+    `errors`, (clients,), bound their distance from the true values: proven if `error_kind` is "certified", and with
+    99.9 % confidence, for all clients together, if it is "confidence". `standard_errors` are given where sampling took
+    part. `method` says what was computed: "exact", "permutation", "closed-form", or, for "auto", those that took part.
+    `n_evaluations` counts evaluations of the loss on all samples. `tolerance_met` is None where none was asked for.
+    """
+
+    values: Floats
+    errors: Floats
+    error_kind: ErrorKind
+    method: str
+    semivalue: str
+    n_evaluations: int
+    standard_errors: Floats | None = None
+    tolerance_met: bool | None = None
+
+    @property
+    def shares(self) -> Floats:
+        """Fractions of the sum of the values. They can be negative; all are NaN if the sum is 0."""
+        total = self.values.sum()
+        if total == 0:
+            return np.full(len(self.values), np.nan)
+        result: Floats = self.values / total
+        return result
+
+    def __repr__(self) -> str:
+        return (
+            f"ShapleyResult({len(self.values)} clients, {self.semivalue}, method={self.method!r}, "
+            f"sum={self.values.sum():.6g}, largest error={self.errors.max():.2g} ({self.error_kind}))"
+        )

@@ -1,0 +1,94 @@
+"""Semivalues: ways to average what a client adds to the coalitions of the others.
+
+All of them draw a number t from a distribution on [0, 1] and let each other client be in the coalition with probability
+t. The Shapley value draws t uniformly, which makes every size of coalition equally likely.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import betaln
+
+from verfedsv.errors import InputError
+from verfedsv.losses import Floats
+
+
+class Semivalue(ABC):
+    """A distribution of the probability t with which each other client is in the coalition."""
+
+    @abstractmethod
+    def size_weights(self, n_others: int) -> Floats:
+        """Return the weight of one coalition of each size 0 to `n_others`; over all coalitions they sum to 1."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, n_draws: int) -> Floats:
+        """Return `n_draws` draws of t."""
+
+
+@dataclass(frozen=True)
+class Beta(Semivalue):
+    """Beta(alpha, beta) Shapley (Kwon and Zou, 2022): t follows a Beta(beta, alpha) distribution.
+
+    Beta(1, 1) is the Shapley value; a large alpha looks at small coalitions, a large beta at large ones.
+
+    >>> Beta(1, 1).size_weights(2).round(4)
+    array([0.3333, 0.1667, 0.3333])
+    """
+
+    alpha: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        if not (self.alpha > 0 and self.beta > 0):
+            raise InputError(f"Beta takes two positive numbers; received Beta({self.alpha}, {self.beta})")
+
+    def size_weights(self, n_others: int) -> Floats:
+        sizes = np.arange(n_others + 1)
+        logs = betaln(sizes + self.beta, n_others - sizes + self.alpha) - betaln(self.alpha, self.beta)
+        return np.asarray(np.exp(logs), dtype=np.float64)
+
+    def draw(self, rng: np.random.Generator, n_draws: int) -> Floats:
+        return rng.beta(self.beta, self.alpha, n_draws)
+
+    def __str__(self) -> str:
+        return "shapley" if self.alpha == self.beta == 1 else f"beta({self.alpha:g}, {self.beta:g})"
+
+
+@dataclass(frozen=True)
+class Constant(Semivalue):
+    """A fixed t: 1/2 is the Banzhaf value, 1 is leave-one-out."""
+
+    probability: float
+    name: str
+
+    def size_weights(self, n_others: int) -> Floats:
+        sizes = np.arange(n_others + 1)
+        return np.asarray(self.probability**sizes * (1 - self.probability) ** (n_others - sizes), dtype=np.float64)
+
+    def draw(self, rng: np.random.Generator, n_draws: int) -> Floats:  # noqa: ARG002  # nothing is random here
+        return np.full(n_draws, self.probability)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+SHAPLEY = Beta(1, 1)
+BANZHAF = Constant(0.5, "banzhaf")
+LEAVE_ONE_OUT = Constant(1.0, "leave-one-out")
+
+SEMIVALUES: dict[str, Semivalue] = {"shapley": SHAPLEY, "banzhaf": BANZHAF, "leave-one-out": LEAVE_ONE_OUT}
+
+
+def get_semivalue(semivalue: str | Semivalue) -> Semivalue:
+    """Return the semivalue of that name, or `semivalue` itself when it is one already."""
+    if isinstance(semivalue, Semivalue):
+        return semivalue
+    try:
+        return SEMIVALUES[semivalue]
+    except (KeyError, TypeError):
+        raise InputError(
+            f"unknown semivalue {semivalue!r}; allowed are {', '.join(map(repr, SEMIVALUES))} and verfedsv.Beta(a, b)"
+        ) from None

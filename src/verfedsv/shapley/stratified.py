@@ -1,0 +1,178 @@
+"""Sampling where the closed form is not enough: the remainder only, on the samples that need it.
+
+The utility is a mean over samples, so each sample can draw permutations of its own: errors average out over samples as
+well as over draws. (The paper draws one permutation for all samples, as any method must that sees only utilities.) What
+is sampled is the difference between the loss and its cubic, whose values are known: a control variate.
+
+With u the distance from the midpoint c, a permutation and its reverse visit u and -u. So only the odd part of the
+remainder is left, and a permutation and its reverse cost two evaluations per client:
+
+    r(u) = (f(c + u) - f(c - u)) / 2 - s D^3 f(c)[u, u, u] / 6,
+
+where s between 0 and 1 is chosen for each sample such that r is linear from the midpoint to the end of the round, as
+far as that is possible: far from the midpoint the cubic overshoots, and less of it is a better control variate.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.compiled import compiled
+from verfedsv.losses import Array, CubicForm, Floats, Loss, dot
+from verfedsv.shapley.closed_form import cubic_values
+from verfedsv.shapley.confidence import radius_of_sum
+from verfedsv.shapley.game import Block, RoundGame
+from verfedsv.shapley.result import Progress
+
+_BLOCK_ELEMENTS = 2**15
+
+
+class Stratified(NamedTuple):
+    """What the chosen samples add to the values, with standard errors and 99.9 % bounds, (clients,) each."""
+
+    values: Floats
+    standard_errors: Floats
+    errors: Floats
+    n_evaluations: int
+
+
+def stratified(
+    game: RoundGame,
+    samples: NDArray[np.intp],
+    *,
+    error: float,
+    max_permutations: int,
+    seed: int,
+    progress: Progress | None = None,
+) -> Stratified:
+    """Return what `samples` add to the values, drawing until the 99.9 % bound is at most `error`.
+
+    A draw takes four permutations of each sample, two and their reverses. One draw shows how many are needed; no more
+    than `max_permutations` are taken. Draws are seeded block by block, so that the number of threads does not matter.
+    """
+    size = max(16, _BLOCK_ELEMENTS // (game.n_clients * game.n_classes))
+    most = max(1, max_permutations // 4)
+    values, squares, largest = np.zeros((3, game.n_clients))
+    n_draws, n_more, look = 0, 1, 0
+    while n_more > 0:
+
+        def draw(block: Block, first: int = n_draws, n_more: int = n_more) -> _Sums:
+            return _draw(block, game.loss, np.random.default_rng([seed, first, block.number]), n_more)
+
+        for part in game.map_blocks(draw, size=size, samples=samples):
+            values += part.values
+            squares += part.squares
+            largest = np.maximum(largest, part.largest)
+        n_draws += n_more
+        scale = 1 / (n_draws * game.n_samples)
+        errors = radius_of_sum(squares * scale**2, largest * scale, look)
+        look += 1
+        if progress is not None:
+            progress(4 * min(n_draws, most), 4 * most)
+        n_more = 0
+        if errors.max() > error:
+            wanted = _draws_needed(squares / n_draws, largest, game.n_samples, error, look, most)
+            n_more = min(max(wanted - n_draws, 1), most - n_draws)
+    n_evaluations = -(-8 * n_draws * game.n_clients * len(samples) // game.n_samples)
+    return Stratified(values * scale, np.sqrt(squares) * scale, errors, n_evaluations)
+
+
+def _draws_needed(squares_per_draw: Floats, largest: Floats, n_samples: int, error: float, look: int, most: int) -> int:
+    """Return the number of draws, at most `most`, after which the bound should be met, a tenth to spare."""
+    few, many = 1, most
+    while few < many:
+        middle = (few + many) // 2
+        scale = 1 / (middle * n_samples)
+        if radius_of_sum(squares_per_draw * middle * scale**2, largest * scale, look).max() <= error / 1.1:
+            many = middle
+        else:
+            few = middle + 1
+    return few
+
+
+class _Sums(NamedTuple):
+    """Sums over the samples and draws of a block, (clients,) each.
+
+    `values` sums the draws, `squares` the squared half differences of their two copies; `largest` bounds how far any
+    single draw can be from its expectation.
+    """
+
+    values: Floats
+    squares: Floats
+    largest: Floats
+
+
+def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> _Sums:
+    change, base = block.change(), block.base()
+    half = 0.5 * change.sum(axis=0)
+    middle = base + half
+    remainder = _Remainder(loss, middle, half, block.labels)
+    spread = loss.spread(change)
+    # u is nowhere larger than half the path that all clients walk together.
+    variation = loss.remainder_variation(middle, 0.5 * spread.sum(axis=0), remainder.scale)
+    known = CubicForm(remainder.cubic.weights * remainder.scale[:, np.newaxis], remainder.cubic.centre)
+    values = n_draws * cubic_values(block, known)
+    squares = np.zeros(len(change))
+    copies = np.empty((2, *spread.shape))
+    for _ in range(n_draws):
+        for copy in copies:
+            orders = rng.permuted(np.tile(np.arange(len(change), dtype=np.int32), (block.n_samples, 1)), axis=1)
+            _differences(remainder(_walk(change, half, orders)), orders, copy)
+        values += copies.sum(axis=(0, 2)) / 2
+        squares += np.square(copies[0] - copies[1]).sum(axis=1) / 4
+    return _Sums(values, squares, (spread * variation).max(axis=1))
+
+
+class _Remainder:
+    """The odd part of the loss around the midpoint, less a multiple `scale`, (samples,), of its cubic."""
+
+    def __init__(self, loss: Loss, middle: Floats, half: Floats, labels: Array) -> None:
+        self._loss, self._middle, self._labels = loss, middle, labels
+        self.cubic = loss.cubic_form(middle)
+        slope = dot(loss.gradient(middle, labels), half)[:, 0]
+        wanted, full = self._odd(half) - slope, self._cubic(half)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.scale = np.nan_to_num(np.clip(wanted / full, 0, 1), nan=1.0)
+
+    def __call__(self, u: Floats) -> Floats:
+        """Return r(u), (..., samples), for u of shape (..., samples, classes)."""
+        return self._odd(u) - self.scale * self._cubic(u)
+
+    def _odd(self, u: Floats) -> Floats:
+        forward = self._loss.value(self._middle + u, self._labels)
+        forward -= self._loss.value(self._middle - u, self._labels)
+        forward *= 0.5
+        return forward
+
+    def _cubic(self, u: Floats) -> Floats:
+        centred = u - dot(self.cubic.centre, u)
+        result: Floats = (self.cubic.weights * centred * centred * centred).sum(axis=-1)
+        result /= 6
+        return result
+
+
+@compiled
+def _walk(change: Floats, half: Floats, orders: Array) -> Floats:
+    """Return the distances from the midpoint along each sample's permutation, (clients + 1, samples, classes)."""
+    n_clients, n_samples, n_classes = change.shape
+    result = np.empty((n_clients + 1, n_samples, n_classes))
+    for i in range(n_samples):
+        for c in range(n_classes):
+            result[0, i, c] = -half[i, c]
+    for step in range(n_clients):
+        for i in range(n_samples):
+            for c in range(n_classes):
+                result[step + 1, i, c] = result[step, i, c] + change[orders[i, step], i, c]
+    return result
+
+
+@compiled
+def _differences(values: Floats, orders: Array, result: Floats) -> None:
+    """Write what each client takes off the value when it joins, (clients, samples)."""
+    n_clients, n_samples = result.shape
+    for step in range(n_clients):
+        for i in range(n_samples):
+            result[orders[i, step], i] = values[step, i] - values[step + 1, i]

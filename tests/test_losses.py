@@ -1,0 +1,192 @@
+import numpy as np
+import pytest
+
+from tests.games import LOSSES, mean_loss
+from verfedsv.errors import InputError
+from verfedsv.losses import LOSSES as LOSS_OBJECTS
+from verfedsv.losses import Loss, get_loss
+
+N_CLASSES = {"logistic": 1, "softmax": 4, "squared": 2}
+
+
+def points(name: str, n_samples=40, scale=2.0, seed=0):
+    """Return a loss, embeddings and encoded labels."""
+    rng = np.random.default_rng(seed)
+    n_classes = N_CLASSES[name]
+    x = scale * rng.normal(size=(n_samples, n_classes))
+    labels = {
+        "logistic": rng.integers(0, 2, n_samples),
+        "softmax": rng.integers(0, n_classes, n_samples),
+        "squared": rng.normal(size=(n_samples, n_classes)),
+    }[name]
+    loss = get_loss(name)
+    return loss, x, loss.encode(labels, n_classes), labels
+
+
+def directional_derivative(function, x, v, h):
+    """Return the derivative of `function` along v by a central difference of fourth order."""
+    ahead, behind = function(x + h * v) - function(x - h * v), function(x + 2 * h * v) - function(x - 2 * h * v)
+    return (8 * ahead - behind) / (12 * h)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_value_is_the_textbook_loss(name):
+    """The value agrees with the formula as scipy computes it."""
+    loss, x, labels, given = points(name)
+    flat = x[:, 0] if name == "logistic" else x
+    assert loss.value(x, labels).mean() == pytest.approx(mean_loss(name, flat, given), rel=1e-14)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradient_is_the_derivative_of_the_value(name):
+    """The gradient agrees with a numeric derivative in random directions."""
+    loss, x, labels, _ = points(name)
+    v = np.random.default_rng(1).normal(size=x.shape)
+    numeric = directional_derivative(lambda z: loss.value(z, labels), x, v, 1e-3)
+    np.testing.assert_allclose((loss.gradient(x, labels) * v).sum(-1), numeric, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_third_is_the_second_derivative_of_the_gradient(name):
+    """The third-order contraction agrees with numeric derivatives of the gradient along two directions."""
+    loss, x, labels, _ = points(name)
+    v, w = np.random.default_rng(1).normal(size=(2, *x.shape))
+
+    def along_v(z):
+        return directional_derivative(lambda y: loss.gradient(y, labels), z, v, 1e-2)
+
+    np.testing.assert_allclose(loss.third(x, v, w), directional_derivative(along_v, x, w, 1e-2), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_expand_is_value_gradient_and_cubic_form_together(name):
+    """The fused expansion agrees with the separate methods it replaces."""
+    loss, base, labels, _ = points(name)
+    step = np.random.default_rng(1).normal(size=base.shape)
+    fused, plain = loss.expand(base, step, labels), Loss.expand(loss, base, step, labels)
+    np.testing.assert_allclose(fused.gradient, plain.gradient, rtol=1e-13)
+    np.testing.assert_allclose(fused.cubic.weights, plain.cubic.weights, rtol=1e-13, atol=1e-16)
+    np.testing.assert_array_equal(fused.cubic.centre, plain.cubic.centre)
+    assert fused.decrease == pytest.approx(plain.decrease, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["logistic", "softmax"])
+def test_stable_for_embeddings_up_to_a_million(name, dtype):
+    """Embeddings of size 1e6 give finite values and derivatives, right to the precision of the input."""
+    loss, x, labels, given = points(name, scale=1.0)
+    big = (1e6 * x).astype(dtype)
+    exact = big.astype(np.float64)
+    values = loss.value(big, labels)
+    flat = exact[:, 0] if name == "logistic" else exact
+    assert values.mean() == pytest.approx(mean_loss(name, flat, given), rel=1e-12)
+    assert np.isfinite(loss.gradient(big, labels)).all()
+    assert np.isfinite(loss.third(big, x, x)).all()
+
+
+@pytest.mark.parametrize("name", ["logistic", "softmax"])
+def test_small_losses_keep_their_precision(name):
+    """A well classified sample has a loss of exp(-margin), not 0, at margins far below the precision of 1."""
+    loss = get_loss(name)
+    n_classes = N_CLASSES[name]
+    x = np.zeros((1, n_classes))
+    x[0, 0] = 50.0
+    labels = loss.encode(np.array([1 if name == "logistic" else 0]), n_classes)
+    expected = (1 if name == "logistic" else n_classes - 1) * np.exp(-50.0)
+    assert loss.value(x, labels)[0] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["logistic", "softmax"])
+def test_constants_hold(name):
+    """Lipschitz, smoothness and gradient range hold at random points and directions, and are nearly reached."""
+    loss, x, labels, _ = points(name, n_samples=4000, scale=3.0)
+    rng = np.random.default_rng(1)
+    gradient = loss.gradient(x, labels)
+    assert 0.9 * loss.lipschitz < np.linalg.norm(gradient, axis=-1).max() <= loss.lipschitz
+    near = x + 1e-4 * rng.normal(size=x.shape)
+    ratio = np.linalg.norm(loss.gradient(near, labels) - gradient, axis=-1) / np.linalg.norm(near - x, axis=-1)
+    assert 0.6 * loss.smoothness < ratio.max() <= loss.smoothness * (1 + 1e-6)
+    v = rng.normal(size=x.shape)
+    difference = ((gradient - loss.gradient(x[::-1], labels)) * v).sum(-1)
+    assert (np.abs(difference) <= loss.gradient_range * loss.spread(v) * (1 + 1e-12)).all()
+    third = (loss.third(x, near, near) * v).sum(-1)
+    assert (np.abs(third) <= loss.third_derivative * loss.spread(v) * loss.spread(near) ** 2 * (1 + 1e-9)).all()
+
+
+def fifth_cumulant(p, a, b):
+    """Return the fifth derivative of log-sum-exp at softmax p along a, b, b, b, b: a joint cumulant."""
+    a, b = a - p @ a, b - p @ b
+    return p @ (a * b**4) - 4 * (p @ (a * b)) * (p @ b**3) - 6 * (p @ (a * b**2)) * (p @ b**2)
+
+
+def test_fifth_derivative_of_logistic_is_its_maximum():
+    """The constant is the largest fifth derivative of log(1 + e^x), rounded up in the ninth digit."""
+    s = 1 / (1 + np.exp(-np.linspace(-10, 10, 2_000_001)))
+    p = s * (1 - s)
+    largest = np.abs(p * (1 - 2 * s) * (1 - 12 * p)).max()
+    assert largest <= get_loss("logistic").fifth_derivative < largest + 1e-9
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 5, 20])
+def test_fifth_derivative_of_softmax_holds(n_classes):
+    """No joint cumulant of directions of spread 1 exceeds the constant, also after climbing from random starts."""
+    rng = np.random.default_rng(n_classes)
+    largest = 0.0
+    for _ in range(300):
+        p = rng.dirichlet(np.full(n_classes, rng.choice([0.2, 1.0, 5.0])))
+        b = rng.random(n_classes)
+        b = (b - b.min()) / (np.ptp(b) or 1)
+        for _ in range(30):
+            trial = np.clip(b + 0.2 * rng.normal(size=n_classes), 0, 1), rng.dirichlet(1 + 50 * p)
+            # The form is linear in a, so the best a for b is 0 or 1 everywhere.
+            slopes = [
+                [fifth_cumulant(q, np.eye(n_classes)[c], d) for c in range(n_classes)] for d, q in [(b, p), trial]
+            ]
+            sizes = [max(np.maximum(s, 0).sum(), np.maximum(np.negative(s), 0).sum()) for s in slopes]
+            if sizes[1] > sizes[0]:
+                b, p = trial
+            largest = max(largest, *sizes)
+    assert largest <= get_loss("softmax").fifth_derivative
+    assert n_classes > 2 or largest > 0.127  # two classes are the logistic loss again
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "n_classes", "message"),
+    [
+        ("logistic", [0, 1, 2], 1, "received the values 0, 1, 2"),
+        ("logistic", [-1, 0, 1], 1, "received the values -1, 0, 1"),
+        ("logistic", [0.5, 1], 1, "received the values 0.5, 1"),
+        ("logistic", [0, np.nan], 1, "NaN"),
+        ("logistic", [0, 1], 2, "use loss='softmax'"),
+        ("logistic", [[0], [1]], 1, "shape"),
+        ("logistic", ["a", "b"], 1, "numeric"),
+        ("softmax", [0, 1, 3], 3, "0 to 2"),
+        ("softmax", [-1, 1, 2], 3, "0 to 2"),
+        ("softmax", [0, 0.5], 3, "0 to 2"),
+        ("softmax", [0, 1], 1, "at least 2 classes"),
+        ("softmax", list(range(20)), 3, "and 14 more"),
+        ("squared", [0.0, np.inf], 1, "infinity"),
+        ("squared", [0.0, 1.0], 3, r"\(samples, 3\)"),
+    ],
+)
+def test_labels_outside_the_range_of_the_loss(name, labels, n_classes, message):
+    """Labels that do not fit are refused with what was received and what is allowed."""
+    with pytest.raises(InputError, match=message):
+        get_loss(name).encode(np.array(labels), n_classes)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 1], [-1, 1, 1], [False, True, True], [0.0, 1.0, 1.0]])
+def test_both_codes_of_binary_labels_mean_the_same(labels):
+    """-1/+1, 0/1 and booleans are encoded alike."""
+    np.testing.assert_array_equal(get_loss("logistic").encode(np.array(labels), 1), [-1, 1, 1])
+
+
+def test_unknown_loss():
+    """An unknown name is answered with the known ones."""
+    with pytest.raises(InputError, match="unknown loss 'hinge'; allowed are 'logistic', 'softmax', 'squared'"):
+        get_loss("hinge")
+
+
+def test_a_loss_is_taken_as_it_is():
+    """An instance of a loss can be passed in place of its name."""
+    assert get_loss(LOSS_OBJECTS["logistic"]) is LOSS_OBJECTS["logistic"]
