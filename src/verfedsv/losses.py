@@ -76,12 +76,12 @@ class Loss(ABC):
         """Return the derivative of the loss of each sample by its embedding, shaped as `x`."""
 
     @abstractmethod
-    def cubic_form(self, x: Array) -> CubicForm:
-        """Return the third derivative of the loss at `x`, which depends on no label."""
+    def cubic_form(self, x: Array, labels: Array) -> CubicForm:
+        """Return the third derivative of the loss at `x`."""
 
-    def third(self, x: Array, v: Array, w: Array) -> Array:
+    def third(self, x: Array, labels: Array, v: Array, w: Array) -> Array:
         """Return the vector of u -> D^3 f(x)[u, v, w] of each sample, shaped as `x`."""
-        weights, centre = self.cubic_form(x)
+        weights, centre = self.cubic_form(x, labels)
         product = weights * (v - dot(centre, v)) * (w - dot(centre, w))
         result: Array = product - centre * product.sum(axis=-1, keepdims=True)
         return result
@@ -90,7 +90,7 @@ class Loss(ABC):
         """Return the expansion around `base + step / 2` of a step from `base`, (samples, classes) each."""
         middle = base + 0.5 * step
         decrease = self.value(base, labels).sum() - self.value(base + step, labels).sum()
-        return Expansion(self.gradient(middle, labels), self.cubic_form(middle), float(decrease))
+        return Expansion(self.gradient(middle, labels), self.cubic_form(middle, labels), float(decrease))
 
     def remainder_variation(self, middle: Array, reach: Floats, scale: Floats) -> Floats:  # noqa: ARG002  # Logistic's
         """Return how much the derivative of what sampling estimates can vary, per unit of spread, (samples,).
@@ -165,7 +165,7 @@ class Logistic(LogPartitionLoss):
         signs = -labels[:, np.newaxis]
         return signs * _each(_sigmoid_each, x * signs)
 
-    def cubic_form(self, x: Array) -> CubicForm:
+    def cubic_form(self, x: Array, labels: Array) -> CubicForm:  # noqa: ARG002  # the same for every label
         return CubicForm(_each(_logistic_third_each, x), np.zeros(x.shape))
 
     def remainder_variation(self, middle: Array, reach: Floats, scale: Floats) -> Floats:
@@ -226,7 +226,7 @@ class Softmax(LogPartitionLoss):
         p[..., np.arange(x.shape[-2]), labels] -= 1
         return p
 
-    def cubic_form(self, x: Array) -> CubicForm:
+    def cubic_form(self, x: Array, labels: Array) -> CubicForm:  # noqa: ARG002  # the same for every label
         # The third derivative of log-sum-exp is the third cumulant under p = softmax(x).
         p = _softmax(x)
         return CubicForm(p, p)
@@ -266,7 +266,7 @@ class Squared(Loss):
         result: Array = x - labels
         return result
 
-    def cubic_form(self, x: Array) -> CubicForm:
+    def cubic_form(self, x: Array, labels: Array) -> CubicForm:  # noqa: ARG002  # the same for every label
         zero = np.zeros(x.shape)
         return CubicForm(zero, zero)
 
@@ -368,11 +368,12 @@ def _log_partition_each(x: Floats, result: Floats) -> None:
     n_rows, n_samples, n_classes = x.shape
     for row in range(n_rows):
         for i in range(n_samples):
-            largest = x[row, i].max()
-            total = 0.0
+            top = x[row, i].argmax()
+            others = 0.0
             for c in range(n_classes):
-                total += exp(x[row, i, c] - largest)
-            result[row, i] = np.log(total)
+                if c != top:
+                    others += exp(x[row, i, c] - x[row, i, top])
+            result[row, i] = np.log1p(others)
 
 
 def _as_real(labels: Array, name: str) -> Array:

@@ -22,7 +22,7 @@ def available_threads() -> int:
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:
     """Yield `function(item)` in the order of the items, at most two results per thread being held at a time."""
-    if n_threads == 1:
+    if n_threads <= 1:
         yield from map(function, items)
         return
     pool = ThreadPoolExecutor(n_threads, thread_name_prefix="verfedsv")
@@ -40,7 +40,13 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_thr
 
 
 def split(n_samples: int, size: int) -> list[slice]:
-    """Return slices of at most `size` samples that cover `n_samples` in order, no two differing by more than one."""
-    n_blocks = max(1, -(-n_samples // max(1, size)))
+    """Return slices of at most `size` samples that cover `n_samples` in order, no two differing by more than one.
+
+    >>> split(7, 3)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 7, None)]
+    """
+    n_blocks = -(-n_samples // size)
+    if n_blocks == 0:
+        return []
     edges = [n_samples * i // n_blocks for i in range(n_blocks + 1)]
     return [slice(a, b) for a, b in pairwise(edges)]

@@ -87,8 +87,8 @@ def sum_third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) ->
         values += part.values
         errors += part.errors
         utility += part.utility
-    if not (np.isfinite(values).all() and np.isfinite(utility)):
-        game.raise_not_finite()
+        if not np.isfinite(part.utility):
+            game.raise_not_finite()
     return ThirdOrder(values / game.n_samples, errors / game.n_samples, utility / game.n_samples)
 
 
@@ -103,8 +103,14 @@ def balance(values: Floats, errors: Floats, utility: float) -> ThirdOrder:
 
 
 def third_order(block: Block, loss: Loss) -> ThirdOrder:
-    """Return the third-order values of a block, their errors and the utility, as sums over its samples."""
+    """Return the third-order values of a block, their errors and the utility, as sums over its samples.
+
+    The utility is NaN if an embedding is not finite.
+    """
     moments = sum_moments(block)
+    if not _is_finite(moments.base, moments.total):
+        nothing = np.zeros(len(block.previous))
+        return ThirdOrder(nothing, nothing, np.nan)
     expansion = loss.expand(moments.base, moments.total, block.labels)
     constants = BoundConstants.of(loss, block)
     values, errors = _sum_over_samples(block, moments, expansion.gradient, expansion.cubic, constants)
@@ -179,6 +185,12 @@ def _moments(
     for i in range(n_samples):
         magnitude[i] = absolute[i * n_classes : (i + 1) * n_classes].max()
     return base, total, squares, path, magnitude
+
+
+@compiled
+def _is_finite(base: Floats, total: Floats) -> bool:
+    # A sum over clients is finite only if each of them is.
+    return bool(np.isfinite(base).all() and np.isfinite(total).all())
 
 
 @compiled

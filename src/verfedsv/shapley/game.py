@@ -95,7 +95,7 @@ class RoundGame:
     ) -> RoundGame:
         """Check the arrays of a round and return its game; no array of clients x samples is copied.
 
-        That every embedding is finite is checked later, block by block, by the estimators.
+        That every embedding is finite is checked later, as the estimators read them.
         """
         loss = get_loss(loss)
         before, after = _as_embeddings("previous", previous), _as_embeddings("current", current)
@@ -214,6 +214,16 @@ class RoundGame:
 
     def _change(self, client: int, part: slice) -> Floats:
         return np.subtract(self.current[client, part], self.previous[client, part], dtype=np.float64)
+
+    def check_finite(self) -> None:
+        """Raise InputError if an embedding is not finite, or the sum of a sample's embeddings is not."""
+
+        def is_finite(block: Block) -> bool:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return bool(np.isfinite(block.base() + np.abs(block.change()).sum(axis=0)).all())
+
+        if not all(self.map_blocks(is_finite)):
+            self.raise_not_finite()
 
     def raise_not_finite(self) -> NoReturn:
         """Raise the InputError that names the first embedding that is not finite."""

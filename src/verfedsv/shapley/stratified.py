@@ -10,7 +10,8 @@ remainder is left, and a permutation and its reverse cost two evaluations per cl
     r(u) = (f(c + u) - f(c - u)) / 2 - s D^3 f(c)[u, u, u] / 6,
 
 where s between 0 and 1 is chosen for each sample such that r is linear from the midpoint to the end of the round, as
-far as that is possible: far from the midpoint the cubic overshoots, and less of it is a better control variate.
+far as that is possible: far from the midpoint the cubic overshoots, and less of it is a better control variate. Nor
+may the cubic vary more than the gradient itself does over all u that can occur, as the confidence bound grows with it.
 """
 
 from __future__ import annotations
@@ -109,10 +110,11 @@ def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> _
     change, base = block.change(), block.base()
     half = 0.5 * change.sum(axis=0)
     middle = base + half
-    remainder = _Remainder(loss, middle, half, block.labels)
     spread = loss.spread(change)
     # u is nowhere larger than half the path that all clients walk together.
-    variation = loss.remainder_variation(middle, 0.5 * spread.sum(axis=0), remainder.scale)
+    reach = 0.5 * spread.sum(axis=0)
+    remainder = _Remainder(loss, middle, half, reach, block.labels)
+    variation = loss.remainder_variation(middle, reach, remainder.scale)
     known = CubicForm(remainder.cubic.weights * remainder.scale[:, np.newaxis], remainder.cubic.centre)
     values = n_draws * cubic_values(block, known)
     squares = np.zeros(len(change))
@@ -129,13 +131,14 @@ def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> _
 class _Remainder:
     """The odd part of the loss around the midpoint, less a multiple `scale`, (samples,), of its cubic."""
 
-    def __init__(self, loss: Loss, middle: Floats, half: Floats, labels: Array) -> None:
+    def __init__(self, loss: Loss, middle: Floats, half: Floats, reach: Floats, labels: Array) -> None:
         self._loss, self._middle, self._labels = loss, middle, labels
-        self.cubic = loss.cubic_form(middle)
+        self.cubic = loss.cubic_form(middle, labels)
         slope = dot(loss.gradient(middle, labels), half)[:, 0]
         wanted, full = self._odd(half) - slope, self._cubic(half)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self.scale = np.nan_to_num(np.clip(wanted / full, 0, 1), nan=1.0)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            fitting = np.nan_to_num(np.clip(wanted / full, 0, 1), nan=1.0)
+            self.scale = np.minimum(fitting, loss.gradient_range / (loss.third_derivative * reach**2))
 
     def __call__(self, u: Floats) -> Floats:
         """Return r(u), (..., samples), for u of shape (..., samples, classes)."""

@@ -64,12 +64,14 @@ def shapley_values(
     >>> current = np.array([[1.0, -1.0, 2.0], [0.0, 0.5, 0.5]])
     >>> result = shapley_values(previous, current, labels=[1, 0, 1])
     >>> result.values.round(4)
-    array([ 0.3839, -0.0138])
+    array([ 0.4335, -0.0291])
     """
     game = RoundGame.from_arrays(previous, current, labels, loss, offset=offset, n_threads=n_threads)
     kind = get_semivalue(semivalue)
     _check_options(method, tolerance, standard_error, n_permutations)
     n_permutations = n_permutations or default_permutations(game.n_clients)
+    if method in ("exact", "permutation") or kind != SHAPLEY:
+        game.check_finite()  # the closed form does so on its way
     if method == "exact" or (method == "auto" and _is_small(game, kind)):
         result = _exact(game, kind, progress)
     elif method == "permutation" or (method == "auto" and kind != SHAPLEY):

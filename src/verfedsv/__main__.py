@@ -1,0 +1,5 @@
+"""`python -m verfedsv` is `verfedsv`."""
+
+from verfedsv.cli import app
+
+app()

@@ -1,0 +1,128 @@
+import warnings
+
+import numpy as np
+import pytest
+
+import verfedsv
+from tests.games import LOSSES, random_game
+from verfedsv.data import load_adult_round
+from verfedsv.errors import ToleranceWarning
+from verfedsv.shapley import auto as auto_module
+from verfedsv.shapley.game import RoundGame
+from verfedsv.shapley.stratified import stratified
+
+
+def exact_values(game):
+    return verfedsv.shapley_values(*game.arguments, method="exact").values
+
+
+@pytest.fixture
+def never_enumerate(monkeypatch):
+    """Make small games take the route of large ones."""
+    monkeypatch.setattr(auto_module, "ENUMERATION_LIMIT", 0)
+
+
+def test_small_steps_need_the_closed_form_only():
+    """Where the certified error is within the tolerance nothing else is done."""
+    result = verfedsv.shapley_values(*random_game("logistic", step=0.05).arguments)
+    assert (result.method, result.error_kind, result.tolerance_met) == ("closed-form", "certified", True)
+    assert result.standard_errors is None
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_few_clients_are_enumerated(loss):
+    """Where it is not, the samples that cause it are enumerated, and the error stays certified."""
+    game = random_game(loss, n_clients=6, n_samples=300, step=1.5)
+    result = verfedsv.shapley_values(*game.arguments, tolerance=1e-4)
+    assert (result.method, result.error_kind, result.tolerance_met) == ("closed-form+exact", "certified", True)
+    expected = exact_values(game)
+    assert np.abs(result.values - expected).max() <= result.errors.max() <= 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.usefixtures("never_enumerate")
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+@pytest.mark.parametrize("step", [1.0, 3.0, 10.0])
+def test_many_clients_are_sampled(loss, step):
+    """Where enumeration is too much the hard samples are sampled, and the error is a confidence bound that holds."""
+    game = random_game(loss, n_clients=7, n_samples=400, step=step)
+    result = verfedsv.shapley_values(*game.arguments, tolerance=0.02, n_permutations=20_000)
+    assert (result.method, result.error_kind, result.tolerance_met) == ("closed-form+sampling", "confidence", True)
+    expected = exact_values(game)
+    assert (np.abs(result.values - expected) <= result.errors).all()
+    assert result.errors.max() <= 0.02 * np.abs(result.values).max()
+
+
+@pytest.mark.usefixtures("never_enumerate")
+def test_only_the_samples_that_cause_the_error_are_sampled():
+    """One sample in a hundred jumps: sampling costs a hundredth of what it would cost on all samples."""
+    game = random_game("logistic", n_clients=10, n_samples=2000, step=0.05)
+    game.current[:, ::100] += 40 * (game.current - game.previous)[:, ::100]
+    result = verfedsv.shapley_values(*game.arguments, tolerance=0.1, n_permutations=100_000)
+    assert (result.method, result.tolerance_met) == ("closed-form+sampling", True)
+    assert (np.abs(result.values - exact_values(game)) <= result.errors).all()
+    round_game = RoundGame.from_arrays(*game.arguments)
+    few = stratified(round_game, np.arange(0, 2000, 100), error=1e9, max_permutations=4, seed=0)
+    everybody = stratified(round_game, np.arange(2000), error=1e9, max_permutations=4, seed=0)
+    assert few.n_evaluations <= everybody.n_evaluations / 80
+    # Twenty samples, so many draws; on all samples the same number of draws would cost a hundred times as much.
+    assert result.n_evaluations % few.n_evaluations in range(4)
+
+
+@pytest.mark.usefixtures("never_enumerate")
+def test_confidence_bounds_cover():
+    """The 99.9 % bounds of all clients held for each of 200 seeds, with 30 samples and one draw."""
+    game = random_game("logistic", n_clients=5, n_samples=30, step=4.0)
+    expected = exact_values(game)
+    round_game = RoundGame.from_arrays(*game.arguments)
+    for seed in range(200):
+        part = stratified(round_game, np.arange(30), error=1e9, max_permutations=4, seed=seed)
+        assert (np.abs(part.values - expected) <= part.errors).all()
+
+
+def test_standard_errors_are_honest():
+    """Over 100 seeds the errors, in units of their standard errors, have mean 0 and variance 1."""
+    game = random_game("softmax", n_clients=4, n_samples=2000, step=2.0)
+    expected = exact_values(game)
+    round_game = RoundGame.from_arrays(*game.arguments)
+    parts = [stratified(round_game, np.arange(2000), error=1e9, max_permutations=4, seed=s) for s in range(100)]
+    scores = np.array([(part.values - expected) / part.standard_errors for part in parts])
+    assert np.abs(scores.mean(axis=0)).max() < 4 / np.sqrt(100)
+    assert 0.75 < np.var(scores) < 1.3
+
+
+def test_sampling_remainders_beats_sampling_utilities():
+    """On a real jump, four permutations of each sample are worth more than 10,000 of all samples together."""
+    jump = load_adult_round(8, jump=True)
+    arguments = jump.previous, jump.current, jump.labels
+    game = RoundGame.from_arrays(*arguments)
+    part = stratified(game, np.arange(game.n_samples), error=1e9, max_permutations=4, seed=0)
+    plain = verfedsv.shapley_values(*arguments, method="permutation", n_permutations=1000)
+    ratio = plain.standard_errors.max() / part.standard_errors.max()
+    assert ratio**2 * 1000 > 10_000
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("step", [1e-6, 1e-2, 1.0, 100.0])
+@pytest.mark.parametrize("tolerance", [1e-8, 1e-3, 0.5])
+def test_the_tolerance_is_met_or_not_and_said_so(loss, step, tolerance):
+    """Whatever the step, either the errors are within the tolerance or a warning says by how much they are not."""
+    game = random_game(loss, n_clients=5, n_samples=60, step=step)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ToleranceWarning)
+        result = verfedsv.shapley_values(*game.arguments, tolerance=tolerance)
+    met = result.errors.max() <= tolerance * np.abs(result.values).max()
+    assert met == result.tolerance_met == (not caught)
+    expected = exact_values(game)
+    assert (np.abs(result.values - expected) <= result.errors + 1e-12 * (1 + np.abs(expected))).all()
+
+
+@pytest.mark.slow
+def test_the_jump_of_adult():
+    """From zero to the trained model in one round, 20 clients: tolerance 1e-3, verified against all coalitions."""
+    jump = load_adult_round(20, jump=True)
+    arguments = jump.previous, jump.current, jump.labels
+    result = verfedsv.shapley_values(*arguments, tolerance=1e-3)
+    exact = verfedsv.shapley_values(*arguments, method="exact")
+    assert result.tolerance_met
+    assert np.abs(result.values - exact.values).max() <= 1e-3 * exact.values.max()
+    assert (np.abs(result.values - exact.values) <= result.errors).all()

@@ -1,0 +1,203 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import verfedsv
+from tests.games import Game, random_game, values_by_definition
+from verfedsv.data import load_adult_round
+from verfedsv.losses import get_loss
+from verfedsv.shapley.closed_form import balance, closed_form, sample_errors
+from verfedsv.shapley.game import RoundGame
+
+
+def test_the_formula_of_the_paper_trail():
+    """One sample, three clients, logistic loss: the sum written out in docs/closed-form.md, term by term."""
+    d, base = np.array([0.4, -0.7, 0.2]), 0.3
+    total, squares, c = d.sum(), (d**2).sum(), base + d.sum() / 2
+    s = 1 / (1 + np.exp(-c))
+    first, third = s - 1, s * (1 - s) * (1 - 2 * s)
+    expected = -d * (first + third * (total**2 / 24 + squares / 12 - d * total / 12))
+    game = RoundGame.from_arrays(np.zeros((3, 1)), d[:, None], [1], offset=[base])
+    values, errors, utility = closed_form(game)
+    assert np.abs(values - expected).max() < errors.max() < 1e-3
+    # Undo the correction that makes the values add up; what is left is the formula.
+    gap = (utility - expected.sum()) * errors / errors.sum()
+    np.testing.assert_allclose(values - gap, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_the_error_falls_with_the_fifth_power_of_the_step(loss):
+    """Half the step, a 32nd of the error: the remainder is of fifth order, and so is its bound."""
+    errors, bounds = [], []
+    for step in (0.4, 0.2, 0.1):
+        game = random_game(loss, n_clients=5, n_samples=50)
+        # Shrunk towards the midpoint, which then stays where it is.
+        middle, change = (game.previous + game.current) / 2, game.current - game.previous
+        game.previous, game.current = middle - step / 2 * change, middle + step / 2 * change
+        result = verfedsv.shapley_values(*game.arguments, method="closed-form")
+        errors.append(np.abs(result.values - values_by_definition(game)).max())
+        bounds.append(result.errors.max())
+    for sequence in (errors, bounds):
+        ratios = np.array(sequence[:-1]) / np.array(sequence[1:])
+        assert (ratios > 28).all()
+        assert (ratios < 36).all()
+
+
+def test_squared_error_is_exact():
+    """A quadratic game has no remainder: the closed form is exact up to rounding, for any step."""
+    game = random_game("squared", n_clients=7, step=100.0)
+    result = verfedsv.shapley_values(*game.arguments, method="closed-form")
+    expected = values_by_definition(game)
+    np.testing.assert_allclose(result.values, expected, rtol=1e-10)
+    assert result.errors.max() < 1e-9 * np.abs(expected).max()
+
+
+@given(
+    loss=st.sampled_from(["logistic", "softmax"]),
+    n_clients=st.integers(1, 8),
+    step=st.floats(0.01, 3),
+    sign=st.sampled_from(["random", "aligned", "cancelling"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_bound_holds_for_single_samples(loss, n_clients, step, sign, seed):
+    """The certified error holds for single samples, where nothing averages out; clients agree, or cancel, or not."""
+    game = random_game(loss, n_clients, n_samples=1, seed=seed)
+    change = game.current - game.previous
+    if sign == "aligned":
+        change = np.abs(change)
+    elif sign == "cancelling":
+        change = change - change.mean(axis=0)
+    game.current = game.previous + step * change
+    result = verfedsv.shapley_values(*game.arguments, method="closed-form")
+    assert (np.abs(result.values - values_by_definition(game)) <= result.errors + 1e-15).all()
+
+
+def test_the_bound_is_not_far_from_the_truth():
+    """The bound is within a factor of 200 of the true error on a hard round; a useless bound would be easy to prove."""
+    game = random_game("logistic", n_clients=8, n_samples=200, step=1.0)
+    result = verfedsv.shapley_values(*game.arguments, method="closed-form")
+    error = np.abs(result.values - values_by_definition(game)).max()
+    assert error < result.errors.max() < 200 * error
+
+
+def test_many_clients_do_not_spoil_the_bound():
+    """The bound grows with what moved, not with the number of clients who moved it in different directions."""
+    rng = np.random.default_rng(0)
+    bounds = []
+    for n_clients in (10, 1000):
+        change = rng.normal(size=(n_clients, 300)) / np.sqrt(n_clients)
+        labels = rng.integers(0, 2, 300)
+        result = verfedsv.shapley_values(np.zeros_like(change), change, labels, method="closed-form")
+        bounds.append(result.errors.sum() / np.abs(change).mean(axis=1).sum())
+    assert bounds[1] < 1.5 * bounds[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_moment_bound_holds(seed):
+    """The mean fourth power of a coalition's distance from the midpoint is below both bounds used for it."""
+    rng = np.random.default_rng(seed)
+    n_clients = 9
+    d = rng.normal(size=n_clients) * rng.choice([0.1, 1.0, 5.0], n_clients) + rng.choice([0, 1])
+    for m in range(n_clients):
+        # Draw coalitions of the others as the Shapley value does, and a point of the client's own change.
+        t = rng.random((200_000, 1))
+        others = np.delete(d, m)
+        w = (np.where(rng.random((200_000, n_clients - 1)) < t, 0.5, -0.5) * others).sum(axis=1)
+        fourth = ((w + (rng.random(200_000) - 0.5) * d[m]) ** 4).mean()
+        energy = (d**2).sum()
+        reach = (abs(d.sum()) + np.sqrt(energy)) ** 2
+        assert fourth <= 1.01 * (np.abs(d).sum() / 2) ** 4
+        assert fourth <= 1.01 * (reach**2 / 80 + reach * energy / 12 + 2 * energy**2 / 15)
+
+
+def test_sample_errors_bound_the_errors():
+    """The errors of single samples, averaged, are at least the error of every client."""
+    game = random_game("softmax", n_clients=5, n_samples=100)
+    round_game = RoundGame.from_arrays(*game.arguments)
+    assert sample_errors(round_game).mean() >= closed_form(round_game).errors.max() * 0.5
+
+
+def test_balance_moves_within_the_errors():
+    """The correction is in proportion to the errors and never larger than they are."""
+    values, errors, utility = balance(np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.3, 0.0]), 6.2)
+    np.testing.assert_allclose(values, [1.05, 2.15, 3.0])
+    np.testing.assert_allclose(errors, [0.15, 0.45, 0.0])
+    assert utility == 6.2
+    far, _, _ = balance(np.array([1.0]), np.array([0.1]), 100.0)
+    np.testing.assert_allclose(far, [1.1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_real_round_of_adult(dtype):
+    """Fourteen clients of Adult: within 1e-8 of the exact values, relative to the largest, as are the bounds."""
+    real = load_adult_round()
+    arguments = real.previous.astype(dtype), real.current.astype(dtype), real.labels
+    closed = verfedsv.shapley_values(*arguments, method="closed-form")
+    exact = verfedsv.shapley_values(*arguments, method="exact")
+    largest = exact.values.max()
+    assert np.abs(closed.values - exact.values).max() < 1e-9 * largest
+    assert closed.errors.max() < 1e-8 * largest
+
+
+@pytest.mark.parametrize("classes", [(), (4,)])
+def test_memory_does_not_grow_with_the_input(classes):
+    """Beyond labels and the like, 8 bytes per sample, no array grows with the input: blocks are of fixed size."""
+    peaks = []
+    loss = get_loss("softmax" if classes else "logistic")
+    for n_samples in (20_000, 80_000):
+        rng = np.random.default_rng(0)
+        previous = rng.normal(size=(20, n_samples, *classes)).astype(np.float32)
+        current = previous + np.float32(0.1)
+        labels = rng.integers(0, 2, n_samples)
+        verfedsv.shapley_values(previous[:, :10], current[:, :10], labels[:10], loss, "closed-form")
+        tracemalloc.start()
+        verfedsv.shapley_values(previous, current, labels, loss, "closed-form", n_threads=2)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert peaks[-1] < 0.3 * (previous.nbytes + current.nbytes) or n_samples < 80_000
+    assert peaks[1] - peaks[0] < 40 * 60_000
+
+
+def test_a_loss_of_ones_own():
+    """A loss written by a user, in plain NumPy, is valued by the same closed form, within its constant."""
+
+    class Cosh(verfedsv.Loss):
+        """log(cosh(x - y)): between squared and absolute error."""
+
+        name = "log-cosh"
+        lipschitz, smoothness, gradient_range = 1.0, 1.0, 2.0
+        third_derivative, fifth_derivative = 0.77, 4.1
+
+        def encode(self, labels, n_classes):  # noqa: ARG002
+            return np.asarray(labels, dtype=float)
+
+        def value(self, x, labels):
+            r = np.abs(x[..., 0] - labels)
+            return r + np.log1p(np.exp(-2 * r)) - np.log(2)
+
+        def gradient(self, x, labels):
+            return np.tanh(x - labels[:, None])
+
+        def cubic_form(self, x, labels):
+            t = np.tanh(x - labels[:, None])
+            return verfedsv.CubicForm(-2 * t * (1 - t**2), np.zeros(x.shape))
+
+    rng = np.random.default_rng(0)
+    previous, labels = rng.normal(size=(5, 40)), rng.normal(size=40)
+    current = previous + 0.1 * rng.normal(size=(5, 40))
+    closed = verfedsv.shapley_values(previous, current, labels, Cosh(), "closed-form")
+    exact = verfedsv.shapley_values(previous, current, labels, Cosh(), "exact")
+    assert (np.abs(closed.values - exact.values) <= closed.errors + exact.errors).all()
+    assert closed.errors.max() < 1e-2 * exact.values.max()
+
+
+def test_game_helper_agrees_with_the_definition():
+    """The callable game gives the utilities of equation 1, coalition by coalition."""
+    game: Game = random_game("softmax", n_clients=3)
+    round_game = RoundGame.from_arrays(*game.arguments)
+    everybody = round_game([[True, True, True]])[0]
+    result = verfedsv.shapley_values(*game.arguments, method="exact")
+    assert result.values.sum() == pytest.approx(everybody, rel=1e-12)

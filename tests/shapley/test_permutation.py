@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+
+import verfedsv
+from tests.games import LOSSES, random_game, values_by_definition
+from verfedsv.shapley.permutation import default_permutations
+
+
+def sample(game, **options):
+    return verfedsv.shapley_values(*game.arguments, method="permutation", **options)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_is_unbiased_with_honest_standard_errors(loss):
+    """Over 200 seeds the errors, in units of their standard errors, have mean 0 and variance 1."""
+    game = random_game(loss, n_clients=4, n_samples=10, step=2.0)
+    expected = values_by_definition(game)
+    scores = []
+    for seed in range(200):
+        result = sample(game, n_permutations=100, seed=seed)
+        scores.append((result.values - expected) / result.standard_errors)
+    assert np.abs(np.mean(scores, axis=0)).max() < 4 / np.sqrt(200)
+    assert 0.75 < np.var(scores) < 1.3
+
+
+def test_confidence_bounds_cover():
+    """The 99.9 % bounds of all clients together held for each of 300 seeds, with as few as 20 permutations."""
+    game = random_game("logistic", n_clients=5, n_samples=3, step=3.0)
+    expected = values_by_definition(game)
+    for seed in range(300):
+        result = sample(game, n_permutations=20, seed=seed)
+        assert (np.abs(result.values - expected) <= result.errors).all()
+
+
+def test_default_is_the_number_of_the_paper():
+    """K = ceil(100 M ln M) permutations, each of M + 1 utilities."""
+    game = random_game("logistic", n_clients=5, n_samples=3)
+    assert default_permutations(5) == 805
+    assert default_permutations(14) == 3695
+    assert sample(game).n_evaluations == 805 * 6
+
+
+def test_reproducible_from_the_seed():
+    """The same seed gives the same values, another seed others."""
+    game = random_game("logistic", n_clients=6, step=2.0)
+    np.testing.assert_array_equal(sample(game, seed=3).values, sample(game, seed=3).values)
+    assert (sample(game, seed=3).values != sample(game, seed=4).values).all()
+
+
+def test_antithetic_pairs_lower_the_error():
+    """Reversed permutations cancel the even orders: at the same cost, a fraction of the standard error."""
+    game = random_game("logistic", n_clients=8, n_samples=100, step=0.5)
+    plain, paired = sample(game, n_permutations=2000), sample(game, n_permutations=2000, antithetic=True)
+    assert paired.n_evaluations == plain.n_evaluations
+    assert paired.standard_errors.max() < 0.2 * plain.standard_errors.max()
+
+
+def test_stops_at_the_requested_standard_error():
+    """Sampling ends with the first batch in which every standard error is small enough."""
+    game = random_game("logistic", n_clients=8, n_samples=100, step=1.0)
+    full = sample(game, n_permutations=20_000)
+    target = 3 * full.standard_errors.max()
+    early = sample(game, n_permutations=20_000, standard_error=target)
+    assert early.standard_errors.max() <= target
+    assert early.n_evaluations < full.n_evaluations / 5
+
+
+def test_one_permutation_is_two():
+    """A standard error needs two draws, so one permutation is taken as two."""
+    game = random_game("logistic", n_clients=3)
+    result = sample(game, n_permutations=1)
+    assert result.n_evaluations == 2 * 4
+    assert np.isfinite(result.standard_errors).all()
