@@ -46,7 +46,7 @@ test: $(VENV)/.dev    ## What CI runs: linters, types, layers, all tests.
 	$(BIN)/pytest
 
 bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md.
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -u -m benchmarks
 
 format: $(VENV)/.dev    ## Let ruff format and fix the code.
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -153,7 +153,7 @@ class Logistic(LogPartitionLoss):
             )
         vector = _as_vector(labels, self.name)
         positive = vector == 1
-        if not (positive | (vector == 0)).all() and not (positive | (vector == -1)).all():
+        if not (positive | (vector == -1)).all() and not (positive | (vector == 0)).all():
             raise InputError(f"loss 'logistic' takes labels -1 and +1, or 0 and 1; received {_describe_values(vector)}")
         return np.where(positive, 1.0, -1.0)
 

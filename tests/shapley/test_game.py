@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,17 @@ def test_results_come_in_order_and_errors_come_through(n_threads):
 
     with pytest.raises(InputError, match="seven"):
         list(ordered_map(fail, range(100), n_threads))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_threads_work_in_a_forked_process():
+    """A process forked after threads were started can use threads of its own."""
+    assert list(ordered_map(abs, range(9), 3)) == list(range(9))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if list(ordered_map(abs, range(9), 3)) == list(range(9)) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_at_least_one_thread():

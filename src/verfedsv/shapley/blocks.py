@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_thr
     if n_threads <= 1:
         yield from map(function, items)
         return
-    pool = ThreadPoolExecutor(n_threads, thread_name_prefix="verfedsv")
+    pool = _pool(n_threads)
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
@@ -36,7 +37,18 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_thr
             yield waiting.popleft().result()
     finally:
         # Also reached on Ctrl-C and when a block raises: nothing goes on in the background.
-        pool.shutdown(wait=True, cancel_futures=True)
+        wait([future for future in waiting if not future.cancel()])
+
+
+@cache
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    # Kept for the life of the process: starting threads takes 0.3 ms, a fifth of the time of a round of Adult.
+    return ThreadPoolExecutor(n_threads, thread_name_prefix="verfedsv")
+
+
+if hasattr(os, "register_at_fork"):
+    # Threads do not survive a fork; a forked process starts its own.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def split(n_samples: int, size: int) -> list[slice]:
