@@ -12,8 +12,10 @@ ROOT = Path(__file__).parents[1]
 
 TEMPLATE = """# Benchmarks
 
-Written by `make bench` on {date}: {machine}. Times are medians after a first call that compiles (about four seconds on
-a fresh machine, kept on disk from then on). What matters are the ratios, all from this one run.
+Written by `make bench` on {date}. Machine: {machine}.
+
+Times are medians after a first call that compiles: a few seconds on a fresh machine, kept on disk from then on. What
+matters are the ratios, all from this one run.
 
 {ratios}
 
@@ -30,8 +32,8 @@ calls" use one and the same utility: a matrix product over clients and vectorise
 The same data, 20 clients, and the whole training seen as one round: one jump from zero to the trained model. The third
 order alone is not enough here, as its certified error says. `auto` keeps the tolerance of 1e-3 of the largest value;
 its reported error is a bound that holds for any number of draws with 99.9 % confidence for all clients together. The
-plain permutations are our own compiled ones, stopped at an asymptotic 99.9 % interval of single clients, which is less
-to ask.
+permutations are our own compiled ones; their reported error is an asymptotic 99.9 % interval of single clients, which
+is less to ask, and the time to 1e-3 follows from the square root law.
 
 {jump}
 
@@ -43,9 +45,11 @@ to ask.
 
 ## Memory
 
-Beyond the input, the closed form holds the labels (8 bytes a sample) and for each thread one block of at most 8,192
-samples: about 8 x (6 C + 5) bytes a sample for C classes, 0.7 MB for scalar embeddings. `auto` adds 32 bytes a sample
-if the closed form does not suffice. `exact` adds 16 bytes a coalition. {memory}
+Beyond the input, the closed form holds the labels (8 bytes a sample) and for each thread one block of at most 12,288
+samples: 8 x (8 C + 5) bytes a sample for C classes, 1.3 MB for scalar embeddings. `auto` adds 32 bytes a sample if the
+closed form does not suffice. `exact` adds 16 bytes a coalition. `tests/test_memory.py` holds the closed form to this.
+
+{memory}
 """
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from verfedsv.data import Round, load_adult_round
 from verfedsv.shapley.permutation import default_permutations
 
 BUDGETS = (500, 2_000, 10_000)
+SLICE = 8
 
 Utility = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
 
@@ -31,25 +34,32 @@ class Row(NamedTuple):
 def vectorised_utility(training_round: Round) -> Utility:
     """Return the utility of a matrix of coalitions, as one would write it in NumPy for speed.
 
-    A matrix product over clients and the loss over coalitions and samples at once, in slices that fit the cache.
+    A matrix product over clients and the loss over coalitions and samples at once, in slices that fit the cache and
+    buffers that are reused.
     """
     signs = training_round.labels
     base = training_round.previous.sum(axis=0) * signs
     change = (training_round.current - training_round.previous) * signs
+    buffers = np.empty((2, SLICE, len(signs)))
 
     def mean_loss(margins: NDArray[np.float64]) -> NDArray[np.float64]:
-        loss = np.abs(margins)
-        np.negative(loss, out=loss)
+        loss = buffers[1, : len(margins)]
+        np.negative(np.abs(margins, out=loss), out=loss)
         np.log1p(np.exp(loss, out=loss), out=loss)
-        loss -= np.minimum(margins, 0)
+        loss -= np.minimum(margins, 0, out=margins)
         return loss.mean(axis=-1)
 
-    before = mean_loss(base)
+    before = mean_loss(base[np.newaxis].copy())
 
     def utility(coalitions: NDArray[np.bool_]) -> NDArray[np.float64]:
         members = np.atleast_2d(coalitions).astype(np.float64)
-        parts = [before - mean_loss(base + part @ change) for part in np.array_split(members, -(-len(members) // 8))]
-        return np.concatenate(parts)
+        result = np.empty(len(members))
+        for first in range(0, len(members), SLICE):
+            part = members[first : first + SLICE]
+            margins = np.matmul(part, change, out=buffers[0, : len(part)])
+            margins += base
+            result[first : first + SLICE] = before - mean_loss(margins)
+        return result
 
     return utility
 
@@ -73,8 +83,6 @@ def exact_by_calls(utility: Utility, n_clients: int) -> NDArray[np.float64]:
     members = (codes[:, None] >> np.arange(n_clients) & 1).astype(bool)
     utilities = np.concatenate([utility(part) for part in np.array_split(members, len(members) // 64)])
     sizes = members.sum(axis=1)
-    from math import comb
-
     weights = np.array([1 / (n_clients * comb(n_clients - 1, s)) for s in range(n_clients)])
     values = np.empty(n_clients)
     for m in range(n_clients):
@@ -104,15 +112,15 @@ def run() -> tuple[str, dict[str, float]]:
     result, took = timed(lambda: shapley_values(*arguments, method="permutation"), repeat=3)
     rows.append(row("verfedsv, `permutation`, the paper's number", result.values, took, result.n_evaluations))
 
-    values, took = timed(lambda: exact_by_calls(utility, n_clients))
+    values, took = timed(lambda: exact_by_calls(utility, n_clients), repeat=3)
     rows.append(row("exact, by utility calls", values, took, 2**n_clients))
     n_permutations = default_permutations(n_clients)
     values, took = timed(lambda: permutations_by_calls(utility, n_clients, n_permutations))
     rows.append(row("the paper's sampling, by utility calls", values, took, n_permutations * n_clients))
     for estimator in (KernelSHAP, kADDSHAP, PermutationSamplingSV):
         for budget in BUDGETS:
-            approximator = estimator(n=n_clients, random_state=0)
-            found, took = timed(lambda a=approximator, b=budget: a.approximate(b, utility))
+            make = partial(estimator, n=n_clients, random_state=0)
+            found, took = timed(lambda make=make, budget=budget: make().approximate(budget, utility), repeat=3)
             values = np.array([found[(m,)] for m in range(n_clients)])
             rows.append(row(f"shapiq {estimator.__name__}, budget {budget:,}", values, took, budget))
     return _render(rows), _ratios(rows)

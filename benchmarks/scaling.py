@@ -100,6 +100,6 @@ def run(image: Path) -> tuple[str, str]:
     print(f"  large round: {took:.4g} s, {beyond:.3g} GB beyond {size:.3g} GB of input")
     memory = (
         f"{LARGE[0]:,} clients x {LARGE[1]:,} samples in float64, {size:.1f} GB of input, were valued by `auto` in "
-        f"{seconds(took)}; the process grew by {beyond:.2f} GB beyond the input at its peak."
+        f"{seconds(took)}; the process grew by {beyond * 1e3:.0f} MB beyond the input at its peak."
     )
     return cost, memory

@@ -190,3 +190,57 @@ def test_unknown_loss():
 def test_a_loss_is_taken_as_it_is():
     """An instance of a loss can be passed in place of its name."""
     assert get_loss(LOSS_OBJECTS["logistic"]) is LOSS_OBJECTS["logistic"]
+
+
+def cumulants(p, b):
+    """Return the first four cumulants of b under p."""
+    mean = p @ b
+    x = b - mean
+    return np.array([mean, p @ x**2, p @ x**3, p @ x**4 - 3 * (p @ x**2) ** 2])
+
+
+def test_fifth_derivative_of_softmax_by_total_cumulance():
+    """The formula of docs/closed-form.md: the joint cumulant with an indicator, from the laws inside and outside."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        p, b = rng.dirichlet(np.ones(7)), rng.random(7)
+        inside = np.arange(7) < rng.integers(1, 7)
+        q = p[inside].sum()
+        v = q * (1 - q)
+        d = cumulants(p[inside] / q, b[inside]) - cumulants(p[~inside] / (1 - q), b[~inside])
+        formula = v * (
+            d[3]
+            + (1 - 2 * q) * (4 * d[0] * d[2] + 3 * d[1] ** 2)
+            + 6 * (1 - 6 * v) * d[1] * d[0] ** 2
+            + (1 - 2 * q) * (1 - 12 * v) * d[0] ** 4
+        )
+        assert formula == pytest.approx(fifth_cumulant(p, inside.astype(float), b), rel=1e-9, abs=1e-14)
+
+
+def test_fifth_derivative_of_softmax_is_proven():
+    """The bound of docs/closed-form.md stays below the constant, with what a slope of 7 can add between grid points."""
+    q, d = np.linspace(0, 0.5, 4001)[:, None], np.linspace(0, 1, 4001)[None]
+    v, s, e = q * (1 - q), np.where(d <= 0.5, 0.25, d * (1 - d)), (1 - d**2) / 2
+    bound = v * (
+        np.minimum(0.174, e)
+        + np.abs(1 - 2 * q) * (4 * d * np.minimum(0.1925, e) + 3 * s**2)
+        + 6 * np.abs(1 - 6 * v) * s * d**2
+        + np.abs((1 - 2 * q) * (1 - 12 * v)) * d**4
+    )
+    steps = np.abs(np.diff(bound, axis=0)).max() * 8000, np.abs(np.diff(bound, axis=1)).max() * 4000
+    assert max(steps) < 7
+    assert bound.max() < 0.184
+    assert bound.max() + 7 * (1 / 16000 + 1 / 8000) < 0.186 < get_loss("softmax").fifth_derivative
+
+
+def test_cumulants_on_the_unit_interval():
+    """The bounds on single cumulants that the proof uses hold for random laws on [0, 1] and for all two-point laws."""
+    rng = np.random.default_rng(0)
+    laws = [(rng.dirichlet(np.full(5, 0.3)), rng.random(5)) for _ in range(5000)]
+    laws += [(np.array([1 - m, m]), np.array([0.0, 1.0])) for m in np.linspace(0, 1, 1001)]
+    for p, b in laws:
+        mean, second, third, fourth = cumulants(p, b)
+        assert second <= mean * (1 - mean) + 1e-15
+        assert abs(third) <= min(0.09625, second) + 1e-15
+        assert -0.125 - 1e-15 <= fourth <= 0.049
+        assert abs(fourth) <= second + 1e-15

@@ -1,5 +1,3 @@
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +6,6 @@ from hypothesis import strategies as st
 import verfedsv
 from tests.games import Game, random_game, values_by_definition
 from verfedsv.data import load_adult_round
-from verfedsv.losses import get_loss
 from verfedsv.shapley.closed_form import balance, closed_form, sample_errors
 from verfedsv.shapley.game import RoundGame
 
@@ -140,25 +137,6 @@ def test_a_real_round_of_adult(dtype):
     largest = exact.values.max()
     assert np.abs(closed.values - exact.values).max() < 1e-9 * largest
     assert closed.errors.max() < 1e-8 * largest
-
-
-@pytest.mark.parametrize("classes", [(), (4,)])
-def test_memory_does_not_grow_with_the_input(classes):
-    """Beyond labels and the like, 8 bytes per sample, no array grows with the input: blocks are of fixed size."""
-    peaks = []
-    loss = get_loss("softmax" if classes else "logistic")
-    for n_samples in (20_000, 80_000):
-        rng = np.random.default_rng(0)
-        previous = rng.normal(size=(20, n_samples, *classes)).astype(np.float32)
-        current = previous + np.float32(0.1)
-        labels = rng.integers(0, 2, n_samples)
-        verfedsv.shapley_values(previous[:, :10], current[:, :10], labels[:10], loss, "closed-form")
-        tracemalloc.start()
-        verfedsv.shapley_values(previous, current, labels, loss, "closed-form", n_threads=2)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-        assert peaks[-1] < 0.3 * (previous.nbytes + current.nbytes) or n_samples < 80_000
-    assert peaks[1] - peaks[0] < 40 * 60_000
 
 
 def test_a_loss_of_ones_own():

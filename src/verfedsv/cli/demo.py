@@ -36,39 +36,41 @@ def demo(
 
     Example: verfedsv demo --clients 8
     """
-    console = Console(stderr=as_json)
-    with console.status("Reading Adult, compiling the inner loops (first run only) ..."):
+    if as_json:
         training_round = load_adult_round(clients)
+        typer.echo(json.dumps(_as_json(training_round, _value(training_round)), indent=2))
+    else:
+        show(Console(), clients)
+
+
+def show(console: Console, n_clients: int | None = None) -> None:
+    """Value the round and print the table, what it took, and how it compares with the exact values."""
+    with console.status("Reading Adult; on the first run also compiling the inner loops ..."):
+        training_round = load_adult_round(n_clients)
         _value(training_round)
     begin = time.perf_counter()
     result = _value(training_round)
-    seconds = time.perf_counter() - begin
-    if as_json:
-        typer.echo(json.dumps(_as_json(training_round, result), indent=2))
-        return
+    took = time.perf_counter() - begin
     n_clients, n_samples = training_round.current.shape
-    console.print(
-        values_table(
-            training_round.clients,
-            result,
-            title=f"Adult, one round of training: {n_clients} clients, {n_samples:,} samples",
-        )
-    )
+    title = f"Adult, one round of training: {n_clients} clients, {n_samples:,} samples"
+    console.print(values_table(training_round.clients, result, title=title))
     largest = np.abs(result.values).max()
     bound = "proven" if result.error_kind == "certified" else "99.9 % confidence"
     console.print(
-        f"\nThe loss fell by {result.values.sum():.4e}. Valued in {seconds * 1e3:.1f} ms, by the {result.method}; the "
-        f"errors are {bound} bounds, at most {result.errors.max() / largest:.0e} of the largest value."
+        f"\nThe loss fell by {result.values.sum():.4e}. Valued in {took * 1e3:.1f} ms ({result.method}). Errors are "
+        f"{bound} bounds, at most {result.errors.max() / largest:.0e} of the largest value.",
+        highlight=False,
     )
     if n_clients <= _CHECKED_CLIENTS:
         with console.status(f"Checking against all {2**n_clients:,} coalitions ..."):
             begin = time.perf_counter()
             exact = _value(training_round, "exact")
-            seconds = time.perf_counter() - begin
+            took = time.perf_counter() - begin
         difference = np.abs(result.values - exact.values).max() / largest
         console.print(
-            f"Checked against all {2**n_clients:,} coalitions ({seconds:.2f} s): the largest difference is "
-            f"{difference:.0e} of the largest value."
+            f"Checked against all {2**n_clients:,} coalitions in {took:.2f} s: the largest difference is "
+            f"{difference:.0e} of the largest value.",
+            highlight=False,
         )
 
 

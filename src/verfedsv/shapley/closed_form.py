@@ -177,8 +177,11 @@ def _moments(
         for k in range(len(previous)):
             before = previous[k, start * n_classes + a : start * n_classes + b]
             after = current[k, start * n_classes + a : start * n_classes + b]
-            _add_moments(before, after, base[a:b], total[a:b], squares[a:b], absolute[a:b])
-            _add_spread(before, after, path[first:last], n_classes)
+            if n_classes == 1:
+                _add_scalar_moments(before, after, base[a:b], total[a:b], squares[a:b], absolute[a:b], path[a:b])
+            else:
+                _add_moments(before, after, base[a:b], total[a:b], squares[a:b], absolute[a:b])
+                _add_spread(before, after, path[first:last], n_classes)
     if n_classes == 1:
         return base, total, squares, path, absolute
     magnitude = np.empty(n_samples)
@@ -205,11 +208,22 @@ def _add_moments(before: Array, after: Array, base: Floats, total: Floats, squar
 
 
 @compiled
+def _add_scalar_moments(
+    before: Array, after: Array, base: Floats, total: Floats, squares: Floats, absolute: Floats, path: Floats
+) -> None:
+    for i in range(len(before)):
+        h = np.float64(before[i])
+        d = np.float64(after[i]) - h
+        size = abs(d)
+        base[i] += h
+        total[i] += d
+        squares[i] += d * d
+        absolute[i] += abs(h) + size
+        path[i] += size
+
+
+@compiled
 def _add_spread(before: Array, after: Array, path: Floats, n_classes: int) -> None:
-    if n_classes == 1:
-        for i in range(len(path)):
-            path[i] += abs(np.float64(after[i]) - np.float64(before[i]))
-        return
     for i in range(len(path)):
         smallest, largest = np.inf, -np.inf
         for j in range(i * n_classes, (i + 1) * n_classes):

@@ -1,0 +1,25 @@
+"""Draw the terminal after `verfedsv demo` as docs/images/demo.svg, for the README."""
+
+import io
+import re
+from pathlib import Path
+
+from rich.console import Console
+
+from verfedsv.cli.demo import show
+
+WIDTH = 80
+
+
+def main() -> None:
+    """Record the demo in a terminal that is not there, and save what it shows."""
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, force_interactive=False)
+    show(console)
+    picture = console.export_svg(title="verfedsv demo")
+    # The fonts of the viewer will do: the picture needs no network.
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
+    (Path(__file__).parents[1] / "docs" / "images" / "demo.svg").write_text(picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""What the README and the other pages say is true."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_example_prints_what_the_readme_shows(capsys):
+    """The example runs as printed and its output is the block below it, to the last character."""
+    text = (ROOT / "README.md").read_text()
+    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102  # our own example
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_lead_somewhere(page):
+    """Every relative link points to a file of this repository."""
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_tests_and_modules_exist(page):
+    """Tests and source files named in a page exist."""
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    for name in re.findall(r"`(?:[\w/.]+::)?(test_\w+)`", page.read_text()):
+        assert f"def {name}(" in tests, name
+    for path in re.findall(r"`((?:src|tests|benchmarks|scripts)/[\w/.]+\.py)", page.read_text()):
+        assert (ROOT / path).exists(), path
