@@ -127,7 +127,7 @@ def test_fifth_derivative_of_logistic_is_its_maximum():
     assert largest <= get_loss("logistic").fifth_derivative < largest + 1e-9
 
 
-@pytest.mark.parametrize("n_classes", [2, 3, 5, 20])
+@pytest.mark.parametrize("n_classes", [2, 3, 5, pytest.param(20, marks=pytest.mark.slow)])
 def test_fifth_derivative_of_softmax_holds(n_classes):
     """No joint cumulant of directions of spread 1 exceeds the constant, also after climbing from random starts."""
     rng = np.random.default_rng(n_classes)

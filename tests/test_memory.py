@@ -33,6 +33,7 @@ print(previous.nbytes + current.nbytes, peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(10, 1_000_000, 1), (300, 60_000, 1), (10, 200_000, 5)])
 def test_the_closed_form_keeps_to_its_formula(size):
     """Beyond the input: 8 bytes a sample for the labels, and one block of at most 12,288 samples for each thread."""
