@@ -2,9 +2,11 @@
 
     VerfedsvError
     ├── InputError (also a ValueError)      what was passed in cannot be used
-    └── TooManyClientsError                 the method asked for cannot enumerate that many coalitions
+    ├── TooManyClientsError                 the method asked for cannot enumerate that many coalitions
+    └── TranscriptError                     a transcript is damaged, of another version, or in use
 
     ToleranceWarning (a UserWarning)        the result is valid, its error is larger than was asked for
+    TranscriptWarning (a UserWarning)       a transcript was cut off by a crash; what was complete is kept
 
 Every message says what was received, what is allowed, and, where there is one, what to do instead.
 """
@@ -22,5 +24,13 @@ class TooManyClientsError(VerfedsvError):
     """Exact enumeration was asked for with more clients than can be enumerated."""
 
 
+class TranscriptError(VerfedsvError):
+    """A transcript cannot be read, or was changed after it was written."""
+
+
 class ToleranceWarning(UserWarning):
     """The requested tolerance was not reached; the reported errors say what remains."""
+
+
+class TranscriptWarning(UserWarning):
+    """A transcript ended in the middle of a record; that record is left out."""

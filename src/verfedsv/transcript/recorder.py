@@ -1,0 +1,346 @@
+"""`Recorder`: write down who uploaded which embeddings for which samples, and when."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import os
+import time as clock
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from verfedsv._version import __version__
+from verfedsv.errors import InputError, TranscriptWarning
+from verfedsv.losses import Array, get_loss
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.reader import Transcript
+from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
+
+
+class Recorder:
+    """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
+
+    `labels` has one entry per sample, `clients` one name per client, `loss` is the name of the loss. `no_gradient`
+    lists the samples that receive no gradients in training, if any. A folder that already holds a transcript of the
+    same clients, loss and labels is continued; what a crash left unfinished there is cut off, with a TranscriptWarning.
+
+    Synchronous training calls `log` once per iteration. Asynchronous training calls `update` for each upload and
+    `stamp` at each time of valuation. Embeddings are NumPy arrays or torch tensors, (samples of the batch,) or
+    (samples, classes). When a call returns, what it recorded survives the end of the process; when it raises, nothing
+    was written.
+
+    >>> with Recorder(None, labels=[0, 1, 1], clients=["bank", "telco"]) as recorder:
+    ...     recorder.log([0, 2], {"bank": [0.1, 0.2], "telco": [0.0, -0.3]})
+    >>> recorder.transcript.n_rounds
+    1
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        labels: ArrayLike,
+        clients: Sequence[str],
+        loss: str = "logistic",
+        *,
+        no_gradient: ArrayLike | None = None,
+    ) -> None:
+        names = _as_names(clients)
+        values = np.asarray(_as_numpy(labels))
+        if values.ndim not in (1, 2) or len(values) == 0:
+            raise InputError(f"labels need one row per sample, and at least one; received shape {values.shape}")
+        get_loss(loss)
+        receives = np.ones(len(values), dtype=bool)
+        receives[_as_samples(no_gradient if no_gradient is not None else [], len(values), "no_gradient")] = False
+        self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
+        self._closed = False
+        try:
+            self._description = fmt.Description(
+                clients=names,
+                loss=loss,
+                n_samples=len(values),
+                created=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
+                package=f"verfedsv {__version__}",
+            )
+            self._labels = values
+            content = _labels_file(values, receives)
+            if self._storage.exists(fmt.DESCRIPTION):
+                self._continue(content)
+            else:
+                self._storage.write(fmt.LABELS, content)
+                self._storage.write(fmt.DESCRIPTION, self._description.to_json())
+                self._end, self._head, self._last_time, self._n_rounds = 0, b"", -np.inf, 0
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def transcript(self) -> Transcript:
+        """What has been recorded so far."""
+        return Transcript(self._storage)
+
+    @property
+    def n_rounds(self) -> int:
+        """The number of time stamps so far; in synchronous training, of iterations."""
+        return self._n_rounds
+
+    def log(
+        self,
+        batch: ArrayLike,
+        embeddings: Mapping[str, ArrayLike],
+        offset: ArrayLike | None = None,
+        *,
+        time: float | None = None,
+    ) -> None:
+        """Record one synchronous iteration: the embeddings of every client for the samples `batch`.
+
+        `offset` is the server's own part for those samples, shaped as one client's embeddings. `time` defaults to the
+        number of the iteration.
+        """
+        samples = _as_samples(batch, self._description.n_samples, "batch")
+        missing = [name for name in self._description.clients if name not in embeddings]
+        unknown = [name for name in embeddings if name not in self._description.clients]
+        if missing or unknown:
+            raise InputError(
+                "a synchronous iteration needs the embeddings of every client: "
+                f"missing {missing or 'none'}, unknown {unknown or 'none'}"
+            )
+        uploads = {name: _as_embeddings(embeddings[name], len(samples), name) for name in self._description.clients}
+        own = None if offset is None else _as_embeddings(offset, len(samples), "offset")
+        moment = float(self._n_rounds + 1) if time is None else float(time)
+        self._write("synchronous", samples, uploads, moment, is_stamp=True, offset=own)
+
+    def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
+        """Record one asynchronous upload. `time` defaults to the seconds since 1970."""
+        if client not in self._description.clients:
+            raise InputError(f"unknown client {client!r}; the clients are {', '.join(self._description.clients)}")
+        samples = _as_samples(batch, self._description.n_samples, "batch")
+        uploads = {client: _as_embeddings(embeddings, len(samples), client)}
+        self._write("asynchronous", samples, uploads, _now(time), is_stamp=False)
+
+    def stamp(self, offset: ArrayLike | None = None, *, time: float | None = None) -> None:
+        """Record a time of valuation; `offset` is the server's own part at that time, for all samples."""
+        own = None if offset is None else _as_embeddings(offset, self._description.n_samples, "offset")
+        self._write("asynchronous", None, {}, _now(time), is_stamp=True, offset=own)
+
+    def close(self) -> None:
+        """End the recording; the transcript can still be read, and continued by another recorder."""
+        self._closed = True
+        self._storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _continue(self, labels_file: bytes) -> None:
+        """Take up the transcript that is already there."""
+        there = fmt.Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
+        given = self._description
+        if (there.clients, there.loss, there.n_samples) != (given.clients, given.loss, given.n_samples):
+            raise InputError(
+                f"the folder holds a transcript of clients {list(there.clients)}, loss {there.loss!r} and "
+                f"{there.n_samples} samples, which cannot be continued with clients {list(given.clients)}, loss "
+                f"{given.loss!r} and {given.n_samples} samples; choose another folder"
+            )
+        if self._storage.read(fmt.LABELS).to_pybytes() != labels_file:
+            raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
+        self._description = there
+        links, lost = cut_off(self._storage)
+        if lost:
+            warnings.warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning, 4)
+        transcript = Transcript(self._storage)
+        self._end, self._head = links[-1] if links else (0, b"")
+        self._n_rounds, self._last_time = transcript.n_rounds, transcript.last_time
+
+    def _write(
+        self,
+        mode: fmt.Mode,
+        samples: NDArray[np.uint32] | None,
+        uploads: Mapping[str, Array],
+        time: float,
+        *,
+        is_stamp: bool,
+        offset: Array | None = None,
+    ) -> None:
+        """Check what is left to check, and append one record batch and its link of the chain."""
+        if self._closed:
+            raise InputError("the recorder is closed; open the folder with a new one to continue")
+        description = self._describe(mode, uploads, offset)
+        if not (np.isfinite(time) and time >= self._last_time):
+            raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
+        schema = fmt.upload_schema(description.precision or "float64")
+        if self._end == 0:
+            self._begin(description, schema)
+        batch = _record_batch(schema, samples, uploads, time, is_stamp, offset)
+        self._append(batch.serialize(), schema)
+        self._last_time = time
+        self._n_rounds += is_stamp
+
+    def _describe(self, mode: fmt.Mode, uploads: Mapping[str, Array], offset: Array | None) -> fmt.Description:
+        """Return the description with what this upload shows; raise InputError if it does not fit what came before."""
+        known = self._description
+        arrays = [*uploads.values(), *([] if offset is None else [offset])]
+        widths = {array.shape[1] for array in arrays} | ({known.n_classes} if known.n_classes else set())
+        if len(widths) > 1:
+            raise InputError(f"all embeddings must have the same number of classes; received {sorted(widths)}")
+        if known.mode not in (None, mode):
+            raise InputError(
+                f"this transcript is {known.mode}: use {'log' if known.mode == 'synchronous' else 'update and stamp'}"
+            )
+        wide = any(array.dtype != np.float32 for array in arrays)
+        if known.precision == "float32" and wide:
+            raise InputError("this transcript began with float32 embeddings; convert the others to float32")
+        if known.n_classes is not None or not widths:
+            return known
+        (n_classes,) = widths
+        get_loss(known.loss).encode(self._labels, n_classes)
+        sizes = {name: len(array) for name, array in uploads.items()}
+        precision: fmt.Precision = "float64" if wide else "float32"
+        return replace(known, mode=mode, n_classes=n_classes, precision=precision, batch_sizes=sizes)
+
+    def _begin(self, description: fmt.Description, schema: pa.Schema) -> None:
+        """Write the description for good and the head of the stream, from where the chain begins."""
+        if description.mode is None:
+            raise InputError("a transcript begins with an upload, not with a time stamp")
+        content = description.to_json()
+        self._storage.write(fmt.DESCRIPTION, content)
+        self._description = description
+        self._head = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
+        self._append(schema.serialize(), None)
+
+    def _append(self, message: pa.Buffer, schema: pa.Schema | None) -> None:
+        batch = None if schema is None else fmt.read_message(message, schema)
+        head = fmt.frame_hash(self._head, message, batch)
+        self._storage.append(fmt.UPLOADS, message)
+        self._storage.append(fmt.CHAIN, fmt.pack_link(self._end + message.size, head))
+        self._end, self._head = self._end + message.size, head
+
+
+def cut_off(storage: Storage) -> tuple[list[tuple[int, bytes]], str]:
+    """Cut what a crash left unfinished off the files, and return the links of the chain and what was cut, in words."""
+    chain, n_uploads = storage.read(fmt.CHAIN).to_pybytes(), storage.read(fmt.UPLOADS).size
+    links = [link for link in fmt.unpack_chain(chain) if link[0] <= n_uploads]
+    whole = len(links) * len(fmt.pack_link(0, b""))
+    end = links[-1][0] if links else 0
+    lost = []
+    if n_uploads > end:
+        storage.truncate(fmt.UPLOADS, end)
+        lost.append(f"{n_uploads - end} bytes of {fmt.UPLOADS}")
+    if len(chain) > whole:
+        storage.truncate(fmt.CHAIN, whole)
+        lost.append(f"{len(chain) - whole} bytes of {fmt.CHAIN}")
+    return links, ", ".join(lost)
+
+
+def _record_batch(
+    schema: pa.Schema,
+    samples: NDArray[np.uint32] | None,
+    uploads: Mapping[str, Array],
+    time: float,
+    is_stamp: bool,
+    offset: Array | None,
+) -> pa.RecordBatch:
+    """Return one row per upload and, for a stamp, one more without a client."""
+    number = schema.field("embeddings").type.value_type.to_pandas_dtype()
+    arrays = [np.ascontiguousarray(array, dtype=number) for array in uploads.values()]
+    numbers = np.empty(0, dtype=np.uint32) if samples is None else samples
+    digests: list[bytes | None] = [fmt.digest_of(numbers, array) for array in arrays]
+    clients: list[str | None] = list(uploads)
+    lengths = [len(numbers)] * len(arrays), [array.size for array in arrays]
+    if is_stamp:
+        clients.append(None)
+        digests.append(None)
+        for of_kind in lengths:
+            of_kind.append(0)
+    own = [None] * len(arrays) + ([None if offset is None else offset.ravel()] if is_stamp else [])
+    empty = np.empty(0, dtype=number)
+    columns = [
+        pa.array(clients, pa.string()),
+        pa.array([time] * len(clients), pa.float64()),
+        pa.array(own, schema.field("offset").type),
+        pa.array(digests, pa.binary(32)),
+        _lists(lengths[0], np.tile(numbers, len(arrays))),
+        _lists(lengths[1], np.concatenate([array.ravel() for array in arrays]) if arrays else empty),
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _lists(lengths: list[int], values: Array) -> pa.ListArray:
+    offsets = np.cumsum([0, *lengths], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def _labels_file(labels: Array, receives_gradient: NDArray[np.bool_]) -> bytes:
+    column = (
+        pa.array(labels) if labels.ndim == 1 else pa.FixedSizeListArray.from_arrays(labels.ravel(), labels.shape[1])
+    )
+    table = pa.table({"label": column, "receives_gradient": pa.array(receives_gradient)})
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def _now(time: float | None) -> float:
+    return clock.time() if time is None else float(time)
+
+
+def _as_numpy(values: Any) -> Array:
+    # A torch tensor, without importing torch: off the graph, off the accelerator.
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    return np.asarray(values)
+
+
+def _as_names(clients: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(clients)
+    if isinstance(clients, str) or not names or not all(isinstance(name, str) and name for name in names):
+        raise InputError(f"clients must be a list of at least one name; received {clients!r}")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"the names of the clients must differ; repeated: {', '.join(repeated)}")
+    return names
+
+
+def _as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32]:
+    samples = _as_numpy(batch)
+    if samples.size == 0:
+        samples = samples.astype(np.uint32)
+    if samples.ndim != 1 or samples.dtype.kind not in "iu":
+        raise InputError(f"{name} must be a list of sample numbers; received shape {samples.shape} of {samples.dtype}")
+    if samples.size and not (samples.min() >= 0 and samples.max() < n_samples):
+        wrong = samples[(samples < 0) | (samples >= n_samples)][0]
+        raise InputError(f"{name} must hold sample numbers from 0 to {n_samples - 1}; received {wrong}")
+    # Marking is ten times faster than sorting.
+    seen = np.zeros(n_samples, dtype=bool)
+    seen[samples] = True
+    if np.count_nonzero(seen) < len(samples):
+        numbers, counts = np.unique(samples, return_counts=True)
+        raise InputError(f"{name} must not repeat samples; sample {numbers[counts > 1][0]} is there more than once")
+    return samples.astype(np.uint32)
+
+
+def _as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
+    array = _as_numpy(values)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name}: embeddings must be real numbers; received {array.dtype}")
+    if array.ndim not in (1, 2) or len(array) != n_samples:
+        raise InputError(
+            f"{name}: embeddings must have shape ({n_samples},) or ({n_samples}, classes), one row per sample; "
+            f"received {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        raise InputError(f"{name}: embeddings must be finite; received NaN or infinity")
+    array = array.reshape(len(array), -1)
+    return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)

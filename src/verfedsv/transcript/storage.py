@@ -1,0 +1,132 @@
+"""Where the files of a transcript lie: in a folder, or in memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+
+from verfedsv.errors import TranscriptError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, nothing keeps two recorders apart
+    fcntl = None  # type: ignore[assignment]
+
+
+class Storage(ABC):
+    """The files of one transcript, by name."""
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Return whether the file is there."""
+
+    @abstractmethod
+    def read(self, name: str) -> pa.Buffer:
+        """Return the content of a file; of a file on disk, a view of it that reads as it is used."""
+
+    @abstractmethod
+    def write(self, name: str, content: bytes) -> None:
+        """Write a whole file, or leave the one that was there."""
+
+    @abstractmethod
+    def append(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Add to the end of a file. When this returns, the content survives the end of this process."""
+
+    @abstractmethod
+    def truncate(self, name: str, size: int) -> None:
+        """Cut a file down to `size` bytes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what is held; reading stays possible."""
+
+
+class MemoryStorage(Storage):
+    """Files that end with the process."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytearray] = {}
+
+    def exists(self, name: str) -> bool:
+        return name in self._files
+
+    def read(self, name: str) -> pa.Buffer:
+        return pa.py_buffer(bytes(self._files.get(name, b"")))
+
+    def write(self, name: str, content: bytes) -> None:
+        self._files[name] = bytearray(content)
+
+    def append(self, name: str, content: bytes | pa.Buffer) -> None:
+        self._files.setdefault(name, bytearray()).extend(memoryview(content))
+
+    def truncate(self, name: str, size: int) -> None:
+        del self._files[name][size:]
+
+    def close(self) -> None:
+        return
+
+
+class FolderStorage(Storage):
+    """Files in a folder. Only one process at a time can write there."""
+
+    def __init__(self, folder: Path, *, writable: bool = False) -> None:
+        self.folder = folder
+        self._open: dict[str, IO[bytes]] = {}
+        self._lock: IO[bytes] | None = None
+        if writable:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+
+    def _take_lock(self) -> None:
+        # A lock of the operating system, which a killed process gives back.
+        self._lock = (self.folder / ".lock").open("wb")
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise TranscriptError(f"another process is recording into {self.folder}; choose another folder") from None
+
+    def exists(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+    def read(self, name: str) -> pa.Buffer:
+        path = self.folder / name
+        if not path.exists() or path.stat().st_size == 0:
+            return pa.py_buffer(b"")
+        with pa.memory_map(str(path)) as file:
+            return file.read_buffer()
+
+    def write(self, name: str, content: bytes) -> None:
+        with tempfile.NamedTemporaryFile(dir=self.folder, prefix=f".{name}.", delete=False) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).replace(self.folder / name)
+
+    def append(self, name: str, content: bytes | pa.Buffer) -> None:
+        file = self._open.get(name)
+        if file is None:
+            # Unbuffered: what has been written is with the operating system, and survives this process.
+            file = self._open[name] = (self.folder / name).open("ab", buffering=0)
+        view = memoryview(content)
+        while len(view):
+            view = view[file.write(view) :]
+
+    def truncate(self, name: str, size: int) -> None:
+        os.truncate(self.folder / name, size)
+
+    def close(self) -> None:
+        for file in self._open.values():
+            os.fsync(file.fileno())
+            file.close()
+        self._open.clear()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

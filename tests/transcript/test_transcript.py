@@ -1,0 +1,401 @@
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
+from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
+
+CLIENTS = ["bank", "telco", "shop"]
+LABELS = np.arange(40) % 2
+ROOT = Path(__file__).parents[2]
+
+
+def full(values):
+    """Return the same embeddings for every client."""
+    return {client: values for client in CLIENTS}  # noqa: C420  # fromkeys is for immutable values
+
+
+def record(path, n_rounds=5, seed=0, n_classes=None, dtype=np.float64, offset=False, **options):
+    """Record a synchronous training and return what was logged."""
+    rng = np.random.default_rng(seed)
+    logged = []
+    with Recorder(path, LABELS, CLIENTS, "softmax" if n_classes else "logistic", **options) as recorder:
+        for _ in range(n_rounds):
+            batch = rng.permutation(40)[:16]
+            shape = (16, n_classes) if n_classes else (16,)
+            embeddings = {client: rng.normal(size=shape).astype(dtype) for client in CLIENTS}
+            own = rng.normal(size=shape).astype(dtype) if offset else None
+            recorder.log(batch, embeddings, own)
+            logged.append((batch, embeddings, own))
+    return logged
+
+
+def rounds(transcript):
+    """Return the uploads of each round, and its stamp."""
+    result, uploads = [], []
+    for entry in transcript:
+        if isinstance(entry, Stamp):
+            result.append((uploads, entry))
+            uploads = []
+        else:
+            uploads.append(entry)
+    return result
+
+
+@pytest.mark.parametrize("n_classes", [None, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [False, True])
+def test_what_was_logged_is_read_back(tmp_path, n_classes, dtype, offset):
+    """Every upload of every client comes back in order, to the last bit, in the precision it was recorded in."""
+    logged = record(tmp_path / "run", n_classes=n_classes, dtype=dtype, offset=offset)
+    transcript = Transcript.open(tmp_path / "run")
+    transcript.verify()
+    assert transcript.n_rounds == 5
+    assert transcript.description.mode == "synchronous"
+    assert transcript.description.batch_sizes == dict.fromkeys(CLIENTS, 16)
+    np.testing.assert_array_equal(transcript.labels, LABELS)
+    for (batch, embeddings, own), (uploads, stamp) in zip(logged, rounds(transcript), strict=True):
+        assert [upload.client for upload in uploads] == CLIENTS
+        for upload in uploads:
+            assert upload.embeddings.dtype == dtype
+            np.testing.assert_array_equal(upload.samples, batch)
+            np.testing.assert_array_equal(upload.embeddings, embeddings[upload.client].reshape(16, -1))
+        if own is None:
+            assert stamp.offset is None
+        else:
+            np.testing.assert_array_equal(stamp.offset, own.reshape(16, -1))
+
+
+def test_asynchronous_uploads_come_back_in_the_order_of_arrival(tmp_path):
+    """Uploads and stamps keep their order and their times, and each client its own batches."""
+    with Recorder(tmp_path, LABELS, CLIENTS) as recorder:
+        recorder.update("telco", [3, 1], [0.5, -0.5], time=0.1)
+        recorder.update("bank", [0], [1.5], time=0.2)
+        recorder.stamp(time=0.25)
+        recorder.update("telco", [7], [2.5], time=0.3)
+        recorder.stamp(np.full(40, 0.1), time=0.5)
+    entries = list(Transcript.open(tmp_path))
+    assert [type(entry) for entry in entries] == [Upload, Upload, Stamp, Upload, Stamp]
+    assert [entry.time for entry in entries] == [0.1, 0.2, 0.25, 0.3, 0.5]
+    assert entries[0].client == "telco"
+    np.testing.assert_array_equal(entries[0].samples, [3, 1])
+    np.testing.assert_array_equal(entries[0].embeddings, [[0.5], [-0.5]])
+    assert entries[4].offset.shape == (40, 1)
+
+
+def test_an_uploaded_zero_is_an_upload(tmp_path):
+    """Zeros are recorded like any other number."""
+    with Recorder(tmp_path, LABELS, ["one"]) as recorder:
+        recorder.log([4, 5], {"one": [0.0, 0.0]})
+    upload = next(iter(Transcript.open(tmp_path)))
+    np.testing.assert_array_equal(upload.samples, [4, 5])
+    np.testing.assert_array_equal(upload.embeddings, [[0.0], [0.0]])
+
+
+def test_recording_in_memory():
+    """Without a path nothing is written to disk, and all else is the same."""
+    recorder = Recorder(None, LABELS, ["one"])
+    recorder.log([1], {"one": [0.5]})
+    assert recorder.transcript.n_rounds == 1
+    recorder.log([2], {"one": [0.25]})
+    recorder.transcript.verify()
+    assert recorder.transcript.n_rounds == recorder.n_rounds == 2
+
+
+def test_tensors_are_taken_off_their_graph():
+    """What has detach and cpu, as torch tensors do, is recorded by its numbers; torch itself is not needed."""
+
+    class Tensor:
+        def __init__(self, values, attached=True):
+            self.values, self.attached = np.asarray(values, dtype=np.float32), attached
+
+        def detach(self):
+            return Tensor(self.values, attached=False)
+
+        def cpu(self):
+            return self
+
+        def __array__(self, dtype=None, copy=None):
+            assert not self.attached
+            return self.values.astype(dtype or np.float32)
+
+    recorder = Recorder(None, LABELS, ["one"])
+    recorder.log([1, 2], {"one": Tensor([0.5, 1.5])})
+    np.testing.assert_array_equal(next(iter(recorder.transcript)).embeddings, np.float32([[0.5], [1.5]]))
+
+
+def test_rows_without_gradients_are_marked(tmp_path):
+    """Samples that receive no gradients are marked in the transcript, and a recorder with other marks is refused."""
+    record(tmp_path, no_gradient=[2, 5])
+    marks = Transcript.open(tmp_path).receives_gradient
+    np.testing.assert_array_equal(np.flatnonzero(~marks), [2, 5])
+    with pytest.raises(InputError, match="other labels or marks"):
+        Recorder(tmp_path, LABELS, CLIENTS)
+
+
+def test_a_folder_is_continued(tmp_path):
+    """A second recorder appends to what is there: the same bytes as one recorder would have written."""
+    record(tmp_path / "parts", n_rounds=3, seed=1)
+    first = Transcript.open(tmp_path / "parts").head
+    with Recorder(tmp_path / "parts", LABELS, CLIENTS) as recorder:
+        assert recorder.n_rounds == 3
+        recorder.log([0, 1], full([1.0, 2.0]))
+    transcript = Transcript.open(tmp_path / "parts")
+    transcript.verify()
+    assert transcript.n_rounds == 4
+    assert transcript.head != first
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": ["bank", "telco"]}, "cannot be continued with clients"),
+        ({"loss": "squared"}, "cannot be continued"),
+        ({"labels": 1 - LABELS}, "other labels"),
+    ],
+)
+def test_another_training_is_not_mixed_in(tmp_path, change, message):
+    """A folder is not continued with other clients, another loss or other labels; it stays as it was."""
+    record(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=message):
+        Recorder(tmp_path, **({"labels": LABELS, "clients": CLIENTS, "loss": "logistic"} | change))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_two_recorders_do_not_share_a_folder(tmp_path):
+    """A folder that is being recorded into is refused to a second recorder, until the first is closed."""
+    with Recorder(tmp_path, LABELS, CLIENTS), pytest.raises(TranscriptError, match="another process is recording"):
+        Recorder(tmp_path, LABELS, CLIENTS)
+    Recorder(tmp_path, LABELS, CLIENTS).close()
+
+
+def test_a_torn_record_is_cut_off_wherever_it_tore(tmp_path):
+    """Whatever prefix of the last record a crash left, the rounds before it are kept and the rest is reported."""
+    record(tmp_path / "whole", n_rounds=2)
+    record(tmp_path / "long", n_rounds=3)
+    size, chain = ((tmp_path / "whole" / name).stat().st_size for name in ("uploads.arrows", "chain.bin"))
+    long_size = (tmp_path / "long" / "uploads.arrows").stat().st_size
+    cuts = [(size + part, chain) for part in range(1, long_size - size, 97)]
+    cuts += [(long_size, chain), *((long_size, chain + part) for part in (1, 20, 39))]
+    for index, (end, chain_end) in enumerate(cuts):
+        folder = tmp_path / str(index)
+        shutil.copytree(tmp_path / "long", folder)
+        os.truncate(folder / "uploads.arrows", end)
+        os.truncate(folder / "chain.bin", chain_end)
+        assert Transcript.open(folder).n_rounds == 2
+        with pytest.warns(TranscriptWarning, match="unfinished record, now cut off"):
+            recorder = Recorder(folder, LABELS, CLIENTS)
+        recorder.log([1], full([0.5]))
+        recorder.close()
+        Transcript.open(folder).verify()
+        assert Transcript.open(folder).n_rounds == 3
+
+
+KILLED = """
+import sys, numpy as np
+from verfedsv.transcript import Recorder
+recorder = Recorder(sys.argv[1], np.arange(40) % 2, ["bank", "telco", "shop"])
+number = recorder.n_rounds
+print("ready", number, flush=True)
+while True:
+    number += 1
+    recorder.log([number % 40], dict.fromkeys(["bank", "telco", "shop"], [float(number)]))
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.TranscriptWarning")
+def test_no_completed_upload_is_lost_by_kill(tmp_path):
+    """Killed at 50 random moments and continued each time: every round whose log() returned is there, in order."""
+    rng = np.random.default_rng(0)
+    completed = 0
+    for _ in range(50):
+        command = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  # our own script
+            assert process.stdout.readline().startswith("ready")
+            time.sleep(rng.uniform(0, 0.02))
+            process.send_signal(signal.SIGKILL)
+            lines = process.stdout.read().split("\n")[:-1]
+        completed = max([completed, *map(int, lines)])
+        found = [uploads[0].embeddings[0, 0] for uploads, _ in rounds(Transcript.open(tmp_path))]
+        assert len(found) >= completed
+        assert found == list(range(1, len(found) + 1))
+    assert completed > 50
+    Recorder(tmp_path, LABELS, CLIENTS).close()
+    Transcript.open(tmp_path).verify()
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_any_flipped_bit_is_found(tmp_path, mode):
+    """200 random bits, flipped one at a time, anywhere in the folder: each is found by verify."""
+    if mode == "synchronous":
+        record(tmp_path, n_rounds=4, n_classes=3)
+    else:
+        with Recorder(tmp_path, LABELS, CLIENTS) as recorder:
+            for number in range(12):
+                recorder.update(CLIENTS[number % 3], [number], [float(number)], time=number)
+                recorder.stamp(time=number)
+    rng = np.random.default_rng(0)
+    files = [path for path in sorted(tmp_path.iterdir()) if path.stat().st_size]
+    sizes = np.array([path.stat().st_size for path in files], dtype=float)
+    Transcript.open(tmp_path).verify()
+    for _ in range(200):
+        path = files[rng.choice(len(files), p=sizes / sizes.sum())]
+        content = bytearray(path.read_bytes())
+        position, bit = rng.integers(len(content)), rng.integers(8)
+        content[position] ^= 1 << bit
+        path.write_bytes(content)
+        with pytest.raises(TranscriptError):
+            Transcript.open(tmp_path).verify()
+        content[position] ^= 1 << bit
+        path.write_bytes(content)
+    Transcript.open(tmp_path).verify()
+
+
+def test_a_change_is_named_by_round_and_client(tmp_path):
+    """A changed embedding is named: which round, which client."""
+    logged = record(tmp_path, n_rounds=6)
+    path = tmp_path / "uploads.arrows"
+    content = bytearray(path.read_bytes())
+    position = content.find(logged[3][1]["telco"].tobytes())
+    content[position + 50] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TranscriptError, match="round 4, client 'telco'"):
+        Transcript.open(tmp_path).verify()
+
+
+def test_swapped_and_dropped_records_are_found(tmp_path):
+    """Records that are each valid but not in their place break the chain."""
+    record(tmp_path, n_rounds=5)
+    ends = [int.from_bytes((tmp_path / "chain.bin").read_bytes()[i : i + 8], "little") for i in range(0, 240, 40)]
+    stream, chain = (tmp_path / "uploads.arrows").read_bytes(), (tmp_path / "chain.bin").read_bytes()
+    third, fourth = stream[ends[2] : ends[3]], stream[ends[3] : ends[4]]
+    (tmp_path / "uploads.arrows").write_bytes(stream[: ends[2]] + fourth + third + stream[ends[4] :])
+    with pytest.raises(TranscriptError, match="round 3"):
+        Transcript.open(tmp_path).verify()
+    (tmp_path / "uploads.arrows").write_bytes(stream[: ends[2]] + stream[ends[3] :])
+    (tmp_path / "chain.bin").write_bytes(chain[:120] + chain[160:])
+    with pytest.raises(TranscriptError):
+        Transcript.open(tmp_path).verify()
+
+
+def test_an_unknown_version_is_refused(tmp_path):
+    """A transcript of a later format is answered with both versions and what to do."""
+    record(tmp_path)
+    description = json.loads((tmp_path / "transcript.json").read_text())
+    (tmp_path / "transcript.json").write_text(json.dumps(description | {"version": 2}))
+    with pytest.raises(TranscriptError, match="format version 2; this verfedsv reads version 1"):
+        Transcript.open(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "other", "version": 1}'])
+def test_a_damaged_description_is_refused(tmp_path, content):
+    """What is not a description is said not to be one."""
+    (tmp_path / "transcript.json").write_text(content)
+    with pytest.raises(TranscriptError, match=r"transcript\.json"):
+        Transcript.open(tmp_path)
+
+
+def test_no_transcript_there(tmp_path):
+    """A folder without one, or no folder, is a clear error."""
+    with pytest.raises(TranscriptError, match="there is no transcript in"):
+        Transcript.open(tmp_path / "nowhere")
+
+
+def test_an_empty_transcript(tmp_path):
+    """A recorder that recorded nothing leaves a valid transcript of no rounds."""
+    Recorder(tmp_path, LABELS, CLIENTS).close()
+    transcript = Transcript.open(tmp_path)
+    transcript.verify()
+    assert (transcript.n_rounds, transcript.head, list(transcript)) == (0, "", [])
+
+
+BAD = [
+    (lambda r: r.log([0, 40], full([1, 2])), "from 0 to 39; received 40"),
+    (lambda r: r.log([-1, 4], full([1, 2])), "received -1"),
+    (lambda r: r.log([3, 3], full([1, 2])), "sample 3 is there more than once"),
+    (lambda r: r.log([0.5, 1], full([1, 2])), "list of sample numbers"),
+    (lambda r: r.log([[0, 1]], full([1, 2])), "list of sample numbers"),
+    (lambda r: r.log([0, 1], {"bank": [1, 2]}), r"missing \['telco', 'shop'\]"),
+    (lambda r: r.log([0, 1], full([1, 2]) | {"x": [1, 2]}), r"unknown \['x'\]"),
+    (lambda r: r.log([0, 1], full([1, 2, 3])), r"received \(3,\)"),
+    (lambda r: r.log([0, 1], full([1, np.nan])), "bank: embeddings must be finite"),
+    (lambda r: r.log([0, 1], full(["a", "b"])), "real numbers"),
+    (lambda r: r.log([0, 1], full([[1, 2], [3, 4]])), "same number of classes"),
+    (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "same number of classes"),
+    (lambda r: r.log([0, 1], full([1, 2]), time=0.5), "time must not run backwards"),
+    (lambda r: r.update("bank", [0], [1.0]), "this transcript is synchronous: use log"),
+    (lambda r: r.stamp(), "this transcript is synchronous: use log"),
+    (lambda r: r.update("nobody", [0], [1.0]), "unknown client 'nobody'"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), BAD, ids=[m for _, m in BAD])
+def test_bad_calls_write_nothing(tmp_path, call, message):
+    """Each kind of bad call is an InputError that says what was received, and leaves every file as it was."""
+    with Recorder(tmp_path, LABELS, CLIENTS) as recorder:
+        recorder.log([0, 1], full([1.0, 2.0]))
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        with pytest.raises(InputError, match=message):
+            call(recorder)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+        recorder.log([2, 3], full([1.0, 2.0]))
+    Transcript.open(tmp_path).verify()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"clients": []}, "at least one name"),
+        ({"clients": "bank"}, "list of at least one name"),
+        ({"clients": ["a", "a"]}, "repeated: a"),
+        ({"loss": "hinge"}, "unknown loss"),
+        ({"labels": []}, "at least one"),
+        ({"no_gradient": [40]}, "no_gradient must hold"),
+    ],
+)
+def test_bad_recorders_are_refused(tmp_path, arguments, message):
+    """What cannot be recorded is refused before anything is written."""
+    with pytest.raises(InputError, match=message):
+        Recorder(tmp_path / "run", **({"labels": LABELS, "clients": CLIENTS} | arguments))
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_are_checked_with_the_first_upload():
+    """Labels that do not fit the loss are refused as soon as the number of classes is known."""
+    recorder = Recorder(None, [0, 1, 2], ["one"])
+    with pytest.raises(InputError, match="takes labels -1 and"):
+        recorder.log([0], {"one": [1.0]})
+
+
+def test_a_closed_recorder_records_no_more(tmp_path):
+    """After closing, recording is refused."""
+    recorder = Recorder(tmp_path, LABELS, CLIENTS)
+    recorder.close()
+    with pytest.raises(InputError, match="closed"):
+        recorder.log([0], full([1.0]))
+
+
+def test_the_script_of_the_documentation_reads_it(tmp_path, capsys, monkeypatch):
+    """The script in docs/transcript.md, which uses pyarrow alone, prints the rounds of a transcript."""
+    logged = record(tmp_path / "run", n_rounds=2, n_classes=3)
+    script = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "transcript.md").read_text(), re.DOTALL).group(1)
+    assert "verfedsv" not in script
+    assert len(script.strip().splitlines()) <= 10
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "transcript.md", "exec"), {})  # noqa: S102  # our own example
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2 * 4
+    assert printed[0].startswith("bank")
+    assert str(logged[0][1]["bank"].sum().round(6)) in printed[0]
