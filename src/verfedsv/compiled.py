@@ -1,14 +1,15 @@
 """Compilation of the inner loops to machine code (numba), and the two functions in them that are not arithmetic.
 
 NumPy alone was three times slower here: its many short calls on blocks that fit the cache spend their time waiting for
-the interpreter lock as soon as two threads run. Compiled code is kept on disk, so each loop is compiled once per
-machine.
+the interpreter lock as soon as two threads run. Compiled code is kept on disk, beside the package or in the user's
+cache ($NUMBA_CACHE_DIR), so each loop is compiled once per machine.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
@@ -25,14 +26,21 @@ def compiled(function: Function) -> Function:
 
     Sums may be reordered, so that they use vector instructions; NaN and infinity keep their meaning.
     """
-    flags = {"reassoc", "contract", "nsz", "arcp"}
-    return cast("Function", numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=flags)(function))
+    return _compile(function, fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
 def inlined(function: Function) -> Function:
     """Return `function` compiled into each compiled loop that calls it, its arithmetic kept in the order written."""
-    compile_it = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
-    return cast("Function", compile_it(function))
+    return _compile(function, fastmath={"contract"}, forceinline=True)
+
+
+def _compile(function: Function, *, fastmath: set[str], forceinline: bool = False) -> Function:
+    compile_it = partial(numba.njit, nogil=True, error_model="numpy", fastmath=fastmath, forceinline=forceinline)
+    try:
+        return cast("Function", compile_it(cache=True)(function))
+    except RuntimeError:
+        # Neither the package's folder nor the user's cache can be written to: compile anew in each process.
+        return cast("Function", compile_it()(function))
 
 
 @intrinsic

@@ -11,6 +11,9 @@ Each loss states the constants that the error bounds need. They hold for every l
 - `gradient_range`: the largest |(f'(x) - f'(x')) . v| over all x, x' and v of `spread` 1;
 - `third_derivative`, `fifth_derivative`: the largest |D^n f(x)[v, w, ..., w]| for n = 3 and 5 over v and w of `spread`
   1. docs/closed-form.md derives them.
+
+A loss that does not change when the same number is added to all classes says so (`shift_invariant`): its `spread` is
+then the range over classes, and otherwise the Euclidean norm.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arguments import as_array
 from verfedsv.compiled import compiled, exp, sigmoid, softplus
 from verfedsv.errors import InputError
 
@@ -60,8 +64,7 @@ class Loss(ABC):
     gradient_range: ClassVar[float]
     third_derivative: ClassVar[float]
     fifth_derivative: ClassVar[float]
-    spread_per_norm: ClassVar[float] = 1.0
-    """The largest `spread` of a vector of Euclidean norm 1."""
+    shift_invariant: ClassVar[bool] = False
 
     @abstractmethod
     def encode(self, labels: Array, n_classes: int) -> Array:
@@ -101,15 +104,11 @@ class Loss(ABC):
         result: Floats = np.minimum(self.gradient_range, cubic) + scale * cubic
         return result
 
-    @staticmethod
-    def spread(v: Array) -> Array:
-        """Return the size of a change that the bounds are stated in, (..., samples).
-
-        Its absolute value, or for several classes the largest minus the smallest.
-        """
+    def spread(self, v: Array) -> Array:
+        """Return the size of a change that the bounds are stated in, (..., samples)."""
         if v.shape[-1] == 1:
             return np.abs(v[..., 0])
-        result: Array = v.max(axis=-1) - v.min(axis=-1)
+        result: Array = v.max(axis=-1) - v.min(axis=-1) if self.shift_invariant else np.sqrt(dot(v, v)[..., 0])
         return result
 
     def __repr__(self) -> str:
@@ -195,7 +194,7 @@ class Softmax(LogPartitionLoss):
     gradient_range = 1.0
     third_derivative = 0.25
     fifth_derivative = 0.19
-    spread_per_norm = math.sqrt(2)
+    shift_invariant = True
     has_zero_class = False
 
     def encode(self, labels: Array, n_classes: int) -> Array:
@@ -205,13 +204,12 @@ class Softmax(LogPartitionLoss):
                 "use loss='logistic' for one number per client and sample"
             )
         vector = _as_vector(labels, self.name)
-        classes = vector.astype(np.intp)
-        if not (classes == vector).all() or classes.min() < 0 or classes.max() >= n_classes:
+        if vector.min() < 0 or vector.max() >= n_classes or (vector != np.floor(vector)).any():
             raise InputError(
                 f"loss 'softmax' with {n_classes} classes takes whole labels 0 to {n_classes - 1}; "
                 f"received {_describe_values(vector)}"
             )
-        return classes
+        return vector.astype(np.intp)
 
     def value(self, x: Array, labels: Array) -> Array:
         rows = _as_rows(x)
@@ -269,12 +267,6 @@ class Squared(Loss):
     def cubic_form(self, x: Array, labels: Array) -> CubicForm:  # noqa: ARG002  # the same for every label
         zero = np.zeros(x.shape)
         return CubicForm(zero, zero)
-
-    @staticmethod
-    def spread(v: Array) -> Array:
-        """Return the Euclidean norm: unlike softmax, this loss sees what all classes share."""
-        result: Array = np.sqrt(dot(v, v)[..., 0])
-        return result
 
 
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Softmax(), Squared())}
@@ -377,9 +369,7 @@ def _log_partition_each(x: Floats, result: Floats) -> None:
 
 
 def _as_real(labels: Array, name: str) -> Array:
-    array = np.asarray(labels)
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"loss {name!r} takes numeric labels; received an array of {array.dtype}")
+    array = as_array("labels", labels)
     if not np.isfinite(array).all():
         raise InputError(f"loss {name!r} takes finite labels; received NaN or infinity")
     return array
@@ -388,7 +378,9 @@ def _as_real(labels: Array, name: str) -> Array:
 def _as_vector(labels: Array, name: str) -> Array:
     array = _as_real(labels, name)
     if array.ndim != 1:
-        raise InputError(f"loss {name!r} takes labels of shape (samples,); received {array.shape}")
+        hint = "; use labels.ravel()" if array.size == len(array) else ""
+        hint = hint or ("; use labels.argmax(axis=1) if they are one-hot" if name == "softmax" else "")
+        raise InputError(f"loss {name!r} takes labels of shape (samples,); received {array.shape}{hint}")
     return array
 
 

@@ -68,8 +68,10 @@ def test_the_jump_starts_at_zero_and_ends_trained():
     assert ((jump.current.sum(axis=0) > 0) == (jump.labels > 0)).mean() > 0.84
 
 
-@pytest.mark.parametrize("n_clients", [0, 124])
-def test_clients_need_a_feature_each(n_clients):
+@pytest.mark.parametrize(
+    ("n_clients", "message"), [(0, "at least 1"), (124, "1 to 123 clients"), ("8", "whole number")]
+)
+def test_clients_need_a_feature_each(n_clients, message):
     """More clients than features, or none, are refused."""
-    with pytest.raises(InputError, match="1 to 123 clients"):
+    with pytest.raises(InputError, match=message):
         load_adult_round(n_clients)

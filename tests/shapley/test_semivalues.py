@@ -101,8 +101,8 @@ def test_beta_of_one_and_one_is_shapley():
     assert (result.method, result.semivalue) == ("closed-form", "shapley")
 
 
-@pytest.mark.parametrize("parameters", [(0, 1), (1, -1), (float("nan"), 1)])
+@pytest.mark.parametrize("parameters", [(0, 1), (1, -1), (float("nan"), 1), ("a", 1), (float("inf"), 1)])
 def test_beta_takes_positive_numbers(parameters):
     """Parameters that define no distribution are refused."""
-    with pytest.raises(InputError, match="two positive numbers"):
+    with pytest.raises(InputError, match="must be a positive number"):
         verfedsv.Beta(*parameters)

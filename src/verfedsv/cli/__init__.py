@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -43,6 +44,10 @@ _typer.command()(demo)
 
 def app() -> None:
     """Run the command line; an error of this package ends with its message and exit code 2, not with a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        # Where the terminal has no letters for the bars, question marks are better than a crash.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         _typer()
     except VerfedsvError as error:

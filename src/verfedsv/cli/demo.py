@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated
+from typing import Annotated, get_args
 
 import numpy as np
 import typer
@@ -12,8 +12,8 @@ from rich.console import Console
 
 from verfedsv.data import Round, load_adult_round
 from verfedsv.report.terminal import values_table
-from verfedsv.shapley import ShapleyResult, shapley_values
-from verfedsv.shapley.values import Method
+from verfedsv.shapley import Method, ShapleyResult, shapley_values
+from verfedsv.shapley.result import count
 
 _CHECKED_CLIENTS = 20
 """Up to so many clients the demo also enumerates all coalitions, in some ten seconds at most."""
@@ -47,13 +47,15 @@ def show(console: Console, n_clients: int | None = None) -> None:
     """Value the round and print the table, what it took, and how it compares with the exact values."""
     with console.status("Reading Adult; on the first run also compiling the inner loops ..."):
         training_round = load_adult_round(n_clients)
-        _value(training_round)
+        for method in get_args(Method):
+            _value(training_round, method, n_samples=20)
     begin = time.perf_counter()
     result = _value(training_round)
     took = time.perf_counter() - begin
     n_clients, n_samples = training_round.current.shape
-    title = f"Adult, one round of training: {n_clients} clients, {n_samples:,} samples"
-    console.print(values_table(training_round.clients, result, title=title))
+    title = f"Adult, one round of training: {count(n_clients, 'client')}, {count(n_samples, 'sample')}"
+    console.print(title, style="bold", highlight=False)
+    console.print(values_table(training_round.clients, result, width=console.width))
     largest = np.abs(result.values).max()
     bound = "proven" if result.error_kind == "certified" else "99.9 % confidence"
     console.print(
@@ -74,9 +76,15 @@ def show(console: Console, n_clients: int | None = None) -> None:
         )
 
 
-def _value(training_round: Round, method: Method = "auto") -> ShapleyResult:
+def _value(training_round: Round, method: Method = "auto", n_samples: int | None = None) -> ShapleyResult:
+    """Return the values, of the first samples only if so asked."""
     return shapley_values(
-        training_round.previous, training_round.current, training_round.labels, loss="logistic", method=method
+        training_round.previous[:, :n_samples],
+        training_round.current[:, :n_samples],
+        training_round.labels[:n_samples],
+        loss="logistic",
+        method=method,
+        n_permutations=None if n_samples is None else 10,
     )
 
 
@@ -88,5 +96,7 @@ def _as_json(training_round: Round, result: ShapleyResult) -> dict[str, object]:
         "errors": result.errors.tolist(),
         "error_kind": result.error_kind,
         "method": result.method,
+        "tolerance_met": result.tolerance_met,
         "n_rounds": 1,
+        "n_samples": len(training_round.labels),
     }

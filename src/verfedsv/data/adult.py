@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
+from verfedsv.arguments import as_whole
 from verfedsv.errors import InputError
 
 N_FEATURES = 123
@@ -87,7 +88,8 @@ def _split_features(n_clients: int | None) -> tuple[tuple[str, ...], NDArray[np.
     """Return the names of the clients and the edges of their blocks of features."""
     if n_clients is None:
         return tuple(ATTRIBUTES), np.cumsum([0, *ATTRIBUTES.values()])
-    if not 1 <= n_clients <= N_FEATURES:
+    if as_whole("n_clients", n_clients, at_least=1) > N_FEATURES:
         raise InputError(f"Adult has {N_FEATURES} features for 1 to {N_FEATURES} clients; received {n_clients} clients")
     sizes = [len(block) for block in np.array_split(np.arange(N_FEATURES), n_clients)]
-    return tuple(f"client {i + 1}" for i in range(n_clients)), np.cumsum([0, *sizes])
+    edges = np.cumsum([0, *sizes])
+    return tuple(f"features {a + 1}-{b}" for a, b in pairwise(edges)), edges

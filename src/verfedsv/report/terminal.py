@@ -4,41 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.bar import Bar
 from rich.table import Table
 from rich.text import Text
 
 from verfedsv.shapley import ShapleyResult
 
-_BAR_WIDTH = 24
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_WIDEST_BAR = 24
 
 
-def values_table(clients: Sequence[str], result: ShapleyResult, title: str | None = None) -> Table:
+def values_table(clients: Sequence[str], result: ShapleyResult, width: int = 80) -> Table:
     """Return a table of the clients by falling value: value, share, error, and a bar for the value.
 
-    Bars begin at zero, which lies further right when a value is negative; those of negative values are red.
+    In a terminal of `width` columns, numbers keep their width; the bars, and then the names, give way.
     """
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    table.add_column("client", overflow="fold")
-    table.add_column("value", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("error", justify="right")
-    table.add_column("", width=_BAR_WIDTH)
+    rows = [
+        (f"{value:.4e}", f"{share:.2%}", f"{error:.0e}")
+        for value, share, error in zip(result.values, result.shares, result.errors, strict=True)
+    ]
+    widths = [max(5, *map(len, column)) for column in zip(*rows, strict=True)]
+    room_for_names = width - sum(widths) - 2 * len(widths)
+    names = min(max(map(len, clients)), max(4, room_for_names))
+    room = min(room_for_names - names - 2, _WIDEST_BAR)
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column("client", overflow="ellipsis", no_wrap=True, max_width=max(6, names))
+    for name, of_column in zip(("value", "share", "error"), widths, strict=True):
+        table.add_column(name, justify="right", no_wrap=True, min_width=of_column)
+    if room > 4:
+        table.add_column("", no_wrap=True)
     low, high = min(0.0, float(result.values.min())), max(0.0, float(result.values.max()))
     for m in (-result.values).argsort(kind="stable"):
         value = float(result.values[m])
-        table.add_row(
-            # Text, not a string: a name is never read as markup.
-            Text(clients[m]),
-            f"{value:.4e}",
-            f"{result.shares[m]:.2%}",
-            f"{result.errors[m]:.0e}",
-            Bar(
-                size=high - low or 1.0,
-                begin=min(value, 0.0) - low,
-                end=max(value, 0.0) - low,
-                width=_BAR_WIDTH,
-                color="cyan" if value >= 0 else "red",
-            ),
-        )
+        drawn = [Text(bar(value, low, high, room), style="cyan" if value >= 0 else "red")] if room > 4 else []
+        # Text, not a string: a name is never read as markup.
+        table.add_row(Text(clients[m]), *rows[m], *drawn)
     return table
+
+
+def bar(value: float, low: float, high: float, width: int) -> str:
+    """Return a bar from zero to `value` on a scale from `low` to `high`; negative values run to the left.
+
+    >>> bar(0.5, 0.0, 1.0, 8), bar(-1.0, -1.0, 1.0, 8)
+    ('████', '████')
+    >>> bar(1.0, -1.0, 1.0, 8)
+    '    ████'
+    """
+    if high == low:
+        return ""
+    zero = round(width * -low / (high - low))
+    if value >= 0:
+        eighths = round(8 * (width - zero) * value / (high or 1))
+        return (" " * zero + "█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+    length = round(zero * value / low)
+    return " " * (zero - length) + "█" * length

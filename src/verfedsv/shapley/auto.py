@@ -41,22 +41,23 @@ def auto(
     met = _is_met(balanced.values, balanced.errors, tolerance)
     result = Auto(balanced.values, balanced.errors, "certified", "closed-form", n_evaluations, None, met)
     # The largest value is known only roughly before the hard samples are done, so their share may have to be redone.
-    for _ in range(3):
+    for attempt in range(3):
         if result.tolerance_met:
             break
         wanted = tolerance * np.abs(result.values).max()
         easy, hard = _split_samples(sample_errors(game), wanted / 2)
+        if len(hard) == 0:
+            break  # what is too large is rounding, which nothing here makes smaller
         closed = sum_third_order(game, easy)
-        rest = _value_hard_samples(game, hard, wanted - closed.errors.max(), max_permutations, seed, progress)
+        allowed = wanted - closed.errors.max()
+        rest = _value_hard_samples(game, hard, allowed, max_permutations, seed, attempt, progress)
         # Each permutation adds up to the utility, and so does enumeration: only the easy samples leave a gap.
         values, errors, _ = balance(closed.values + rest.values, closed.errors + rest.errors, utility)
         n_evaluations += rest.n_evaluations
-        result = rest._replace(
-            values=values,
-            errors=errors,
-            n_evaluations=n_evaluations,
-            tolerance_met=_is_met(values, errors, tolerance),
-        )
+        if errors.max() >= result.errors.max():
+            break
+        met = _is_met(values, errors, tolerance)
+        result = rest._replace(values=values, errors=errors, n_evaluations=n_evaluations, tolerance_met=met)
         if errors.max() > wanted:
             break
     return result
@@ -68,6 +69,7 @@ def _value_hard_samples(
     error: float,
     max_permutations: int,
     seed: int,
+    attempt: int,
     progress: Progress | None,
 ) -> Auto:
     """Return what `samples` add to the values, by enumeration if that is quick, by sampling if not."""
@@ -75,8 +77,15 @@ def _value_hard_samples(
         values, n_coalitions = exact(game, SHAPLEY, samples=samples, progress=progress)
         n_evaluations = -(-n_coalitions * len(samples) // game.n_samples)
         return Auto(values, rounding_errors(game), "certified", "closed-form+exact", n_evaluations, None, False)
-    sampled = stratified(game, samples, error=error, max_permutations=max_permutations, seed=seed, progress=progress)
-    values, standard_errors, errors, n_evaluations = sampled
+    values, standard_errors, errors, n_evaluations = stratified(
+        game,
+        samples,
+        error=error,
+        max_permutations=max_permutations,
+        seed=seed,
+        attempt=attempt,
+        progress=progress,
+    )
     return Auto(values, errors, "confidence", "closed-form+sampling", n_evaluations, standard_errors, False)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from verfedsv.compiled import compiled, inlined
 from verfedsv.losses import Array, CubicForm, Floats, Loss
-from verfedsv.shapley.game import Block, RoundGame
+from verfedsv.shapley.game import LARGEST_EMBEDDING, Block, RoundGame
 
 CLOSED_FORM_EVALUATIONS = 3
 """Evaluations of the loss: before the round, half-way and after it."""
@@ -49,25 +49,31 @@ class Moments(NamedTuple):
 class BoundConstants(NamedTuple):
     """What the terms of the error bound are multiplied by.
 
-    `fifth` is K/24 and `norm` the fourth power of spread per norm, for the remainder. The midpoint is a sum over
-    clients, rounded once per client; a value is a sum over samples, rounded once per sample and once per block.
+    `fifth` is K/24, and `norm` the fourth power of the largest spread of a vector of norm 1; `uses_range` says which
+    spread. Rounding: the midpoint is a sum over clients, which moves the gradient; probabilities are quotients of sums
+    over classes; a value is a sum over samples and classes.
     """
 
     fifth: float = 0.0
     norm: float = 0.0
+    uses_range: bool = False
     midpoint_rounding: float = 0.0
+    gradient_rounding: float = 0.0
     sum_rounding: float = 0.0
 
     @classmethod
     def of(cls, loss: Loss, block: Block) -> BoundConstants:
         """Return the constants of a loss for the size of a block."""
-        unit = np.finfo(np.float64).eps / 2
-        n_clients = len(block.previous)
+        unit = float(np.finfo(np.float64).eps / 2)
+        n_clients, n_classes = len(block.previous), block.n_classes
+        uses_range = loss.shift_invariant and n_classes > 1
         return cls(
             loss.fifth_derivative / 24,
-            loss.spread_per_norm**4,
-            float((4 + n_clients) * unit * loss.smoothness),
-            float((16 + 2 * block.n_samples) * unit),
+            4.0 if uses_range else 1.0,
+            uses_range,
+            (4 + n_clients) * unit * loss.smoothness,
+            (8 + n_classes) * unit if n_classes > 1 else 0.0,
+            (16 + 2 * block.n_samples * n_classes) * unit,
         )
 
 
@@ -82,14 +88,18 @@ def closed_form(game: RoundGame) -> ThirdOrder:
 
 def sum_third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> ThirdOrder:
     """Return the third-order terms summed over `samples` (all if None), divided by the number of all samples."""
-    values, errors, utility = np.zeros(game.n_clients), np.zeros(game.n_clients), 0.0
+    # Values, errors and utility in one array, and what rounding cut off its sums so far (Kahan): so the number of
+    # blocks does not add to the rounding error.
+    total, lost = np.zeros((2, 2 * game.n_clients + 1))
     for part in game.map_blocks(lambda block: third_order(block, game.loss), samples=samples):
-        values += part.values
-        errors += part.errors
-        utility += part.utility
         if not np.isfinite(part.utility):
             game.raise_not_finite()
-    return ThirdOrder(values / game.n_samples, errors / game.n_samples, utility / game.n_samples)
+        term = np.concatenate([part.values, part.errors, [part.utility]]) - lost
+        longer = total + term
+        lost = (longer - total) - term
+        total = longer
+    values, errors, utility = np.split(total / game.n_samples, [game.n_clients, 2 * game.n_clients])
+    return ThirdOrder(values, errors, float(utility[0]))
 
 
 def balance(values: Floats, errors: Floats, utility: float) -> ThirdOrder:
@@ -105,14 +115,14 @@ def balance(values: Floats, errors: Floats, utility: float) -> ThirdOrder:
 def third_order(block: Block, loss: Loss) -> ThirdOrder:
     """Return the third-order values of a block, their errors and the utility, as sums over its samples.
 
-    The utility is NaN if an embedding is not finite.
+    The utility is NaN if an embedding is not finite, or too large to compute with.
     """
-    moments = sum_moments(block)
-    if not _is_finite(moments.base, moments.total):
+    constants = BoundConstants.of(loss, block)
+    moments = sum_moments(block, constants.uses_range)
+    if not moments.magnitude.max() < LARGEST_EMBEDDING:
         nothing = np.zeros(len(block.previous))
         return ThirdOrder(nothing, nothing, np.nan)
     expansion = loss.expand(moments.base, moments.total, block.labels)
-    constants = BoundConstants.of(loss, block)
     values, errors = _sum_over_samples(block, moments, expansion.gradient, expansion.cubic, constants)
     return ThirdOrder(values, errors, expansion.decrease)
 
@@ -136,21 +146,22 @@ def sample_errors(game: RoundGame) -> Floats:
     """Return for each sample the largest error it causes in the value of any client, (samples,), not yet averaged."""
 
     def largest(block: Block) -> Floats:
-        moments = sum_moments(block)
         constants = BoundConstants.of(game.loss, block)
+        moments = sum_moments(block, constants.uses_range)
         energy = moments.squares.sum(axis=-1)
         per_spread = _truncation_each(np.square(moments.total).sum(axis=-1), energy, moments.path, constants)
         # No client's spread is larger than the path, nor than that of a change as long as all of them together.
-        per_spread *= np.minimum(moments.path, game.loss.spread_per_norm * np.sqrt(energy))
+        per_spread *= np.minimum(moments.path, constants.norm**0.25 * np.sqrt(energy))
         return per_spread
 
     return np.concatenate(list(game.map_blocks(largest)))
 
 
-def sum_moments(block: Block) -> Moments:
-    """Return the moments of a block."""
+def sum_moments(block: Block, uses_range: bool = False) -> Moments:
+    """Return the moments of a block; spreads of several classes are ranges if `uses_range`, and norms if not."""
     shape = block.n_samples, block.n_classes
-    base, total, squares, path, magnitude = _moments(block.previous, block.current, block.start, *shape)
+    arrays = block.previous, block.current, block.start
+    base, total, squares, path, magnitude = _moments(*arrays, *shape, uses_range)
     moments = Moments(base.reshape(shape), total.reshape(shape), squares.reshape(shape), path, magnitude)
     if block.offset is not None:
         np.add(moments.base, block.offset, out=moments.base)
@@ -164,7 +175,7 @@ def sum_moments(block: Block) -> Moments:
 
 @compiled
 def _moments(
-    previous: Array, current: Array, start: int, n_samples: int, n_classes: int
+    previous: Array, current: Array, start: int, n_samples: int, n_classes: int, uses_range: bool
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     size = n_samples * n_classes
     base, total, squares, absolute = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size)
@@ -181,19 +192,13 @@ def _moments(
                 _add_scalar_moments(before, after, base[a:b], total[a:b], squares[a:b], absolute[a:b], path[a:b])
             else:
                 _add_moments(before, after, base[a:b], total[a:b], squares[a:b], absolute[a:b])
-                _add_spread(before, after, path[first:last], n_classes)
+                _add_spread(before, after, path[first:last], n_classes, uses_range)
     if n_classes == 1:
         return base, total, squares, path, absolute
     magnitude = np.empty(n_samples)
     for i in range(n_samples):
         magnitude[i] = absolute[i * n_classes : (i + 1) * n_classes].max()
     return base, total, squares, path, magnitude
-
-
-@compiled
-def _is_finite(base: Floats, total: Floats) -> bool:
-    # A sum over clients is finite only if each of them is.
-    return bool(np.isfinite(base).all() and np.isfinite(total).all())
 
 
 @compiled
@@ -223,13 +228,13 @@ def _add_scalar_moments(
 
 
 @compiled
-def _add_spread(before: Array, after: Array, path: Floats, n_classes: int) -> None:
+def _add_spread(before: Array, after: Array, path: Floats, n_classes: int, uses_range: bool) -> None:
     for i in range(len(path)):
-        smallest, largest = np.inf, -np.inf
+        smallest, largest, squares = np.inf, -np.inf, 0.0
         for j in range(i * n_classes, (i + 1) * n_classes):
             d = np.float64(after[j]) - np.float64(before[j])
-            smallest, largest = min(smallest, d), max(largest, d)
-        path[i] += largest - smallest
+            smallest, largest, squares = min(smallest, d), max(largest, d), squares + d * d
+        path[i] += largest - smallest if uses_range else np.sqrt(squares)
 
 
 @inlined
@@ -276,7 +281,8 @@ def _sum_scalars(
         linear[i] = slope[i] + third[i] * (total[i] * total[i] / 24 + energy[i] / 12)
         quadratic[i] = third[i] * total[i] / 12
         error[i] = _truncation(total[i] * total[i], energy[i], path[i], constants)
-        error[i] += constants.midpoint_rounding * magnitude[i] + constants.sum_rounding * abs(linear[i])
+        size = abs(linear[i]) + abs(quadratic[i]) * magnitude[i]
+        error[i] += constants.midpoint_rounding * magnitude[i] + constants.sum_rounding * size
     values, errors = np.zeros(n_clients), np.zeros(n_clients)
     for k in range(n_clients):
         before, after = previous[k, start : start + n_samples], current[k, start : start + n_samples]
@@ -317,15 +323,20 @@ def _sum_classes(
         linear[:], quadratic[:] = gradient[i], 0.0
         _add_class_coefficients(change, means, total, cubic.weights[i], cubic.centre[i], linear, quadratic)
         truncation = _truncation((total * total).sum(), moments.squares[i].sum(), moments.path[i], constants)
-        rounding = constants.midpoint_rounding * moments.magnitude[i] + constants.sum_rounding * np.abs(linear).sum()
+        # Of a term of the sum, per unit of the change of a class.
+        size = np.abs(linear).max() + np.abs(quadratic).max() * moments.magnitude[i]
+        rounding = constants.midpoint_rounding * moments.magnitude[i] + constants.gradient_rounding
+        rounding += constants.sum_rounding * size
         for k in range(n_clients):
-            value, smallest, largest = 0.0, np.inf, -np.inf
+            value, smallest, largest, squares, length = 0.0, np.inf, -np.inf, 0.0, 0.0
             for c in range(n_classes):
                 d = change[k, c]
                 value += quadratic[c] * (d - means[k]) ** 2 - linear[c] * d
-                smallest, largest = min(smallest, d), max(largest, d)
+                smallest, largest, squares = min(smallest, d), max(largest, d), squares + d * d
+                length += abs(d)
             values[k] += value
-            errors[k] += (largest - smallest) * truncation + max(largest, -smallest) * rounding
+            spread = largest - smallest if constants.uses_range else np.sqrt(squares)
+            errors[k] += spread * truncation + length * rounding
     return values, errors
 
 

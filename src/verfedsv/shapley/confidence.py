@@ -16,9 +16,10 @@ def radius_of_mean(variance: Floats, width: Floats, n_draws: int, look: int) -> 
     """Return how far means of `n_draws` identical independent draws are from their expectations, at most, (clients,).
 
     `variance` is the sample variance of the draws, `width` the length of an interval that contains every draw. The
-    empirical Bernstein bound of Maurer and Pontil (2009, theorem 4), on both sides.
+    empirical Bernstein bound of Maurer and Pontil (2009, theorem 4) on both sides: two events for the mean and one
+    for the variance, which must not happen.
     """
-    log = _log_inverse_failure(len(variance), look, n_events=2)
+    log = _log_inverse_failure(len(variance), look, n_events=3)
     result: Floats = np.sqrt(2 * log * variance / n_draws) + 7 * log / (3 * (n_draws - 1)) * width
     return result
 
@@ -44,7 +45,7 @@ def radius_of_sum(variance: Floats, largest: Floats, look: int) -> Floats:
 def _log_inverse_failure(n_clients: int, look: int, n_events: int) -> float:
     """Return log(1/q), q being what each of the events that must not happen may take of the failure probability.
 
-    A caller may look several times and stop when it likes: look number `look` (0, 1, ...) takes 1 / ((look + 1) (look +
-    2)) of the whole, which sums to 1 over all looks.
+    A caller may look several times, at numbers of draws that do not depend on the draws looked at, and stop when it
+    likes: look number `look` (0, 1, ...) takes 1 / ((look + 1) (look + 2)) of the whole, which sums to 1 over them all.
     """
     return math.log(n_events * n_clients * (look + 1) * (look + 2) / FAILURE_PROBABILITY)

@@ -7,6 +7,8 @@ size coalitions x samples ever exists.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,13 +71,15 @@ def rounding_errors(game: RoundGame) -> Floats:
     """Return a bound on what rounding does to the exact values, (clients,); 0 for a client that did not move.
 
     A utility is a mean of losses f(x), and each of those is rounded in proportion to |f| + |x| (1 + |f'|). Both are
-    bounded over all coalitions from their values at the midpoint, the smoothness, and the path of all clients.
+    bounded over all coalitions from their values at the midpoint, and the Lipschitz constant or the smoothness.
     """
+    largest_slope = math.sqrt(game.n_classes) * game.loss.lipschitz
 
     def noise_and_movement(block: Block) -> tuple[float, NDArray[np.bool_]]:
         moments = sum_moments(block)
         middle = moments.base + 0.5 * moments.total
-        slope = np.abs(game.loss.gradient(middle, block.labels)).sum(axis=-1) + game.loss.smoothness * moments.magnitude
+        slope = np.abs(game.loss.gradient(middle, block.labels)).sum(axis=-1)
+        slope = np.minimum(slope + game.n_classes * game.loss.smoothness * moments.magnitude, largest_slope)
         height = game.loss.value(middle, block.labels) + slope * moments.magnitude
         noise = 1 + height + moments.magnitude * (1 + slope)
         return float(noise.sum()), (block.change() != 0).any(axis=(1, 2))
@@ -84,8 +88,8 @@ def rounding_errors(game: RoundGame) -> Floats:
     for noise_of_block, moved_in_block in game.map_blocks(noise_and_movement):
         noise += noise_of_block
         moved |= moved_in_block
-    # Twice, as a value is a mean of differences; a few roundings a sample, one per client, one per block of samples.
-    n_roundings = 32 + game.n_clients + game.n_samples // _BLOCK_SAMPLES
+    # Twice, as a value is a mean of differences; a few roundings a sample, one per client, class and block of samples.
+    n_roundings = 32 + game.n_clients + game.n_classes + game.n_samples // _BLOCK_SAMPLES
     unit = np.finfo(np.float64).eps / 2
     return np.asarray(np.where(moved, 2 * n_roundings * unit * noise / game.n_samples, 0.0))
 

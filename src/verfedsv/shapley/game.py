@@ -16,12 +16,16 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from verfedsv.arguments import as_array, as_whole
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats, Loss, get_loss
 from verfedsv.shapley.blocks import available_threads, ordered_map, split
 
 Result = TypeVar("Result")
 Samples = slice | NDArray[np.intp]
+
+LARGEST_EMBEDDING = 1e60
+"""What the absolute embeddings and changes of a sample may sum to: their fourth powers must stay within float64."""
 
 BLOCK_ELEMENTS = 2**18
 """Embeddings of all clients in one block, 2 MB of float64: smaller blocks lose time to the interpreter, larger ones
@@ -110,11 +114,13 @@ class RoundGame:
                 "at least one client, one sample and one class are needed; "
                 f"received {n_clients} clients, {n_samples} samples and {n_classes} classes"
             )
-        label_array = _as_array("labels", labels)
+        label_array = as_array("labels", labels)
         if label_array.ndim == 0 or len(label_array) != n_samples:
+            is_transposed = label_array.ndim > 0 and len(label_array) == n_clients
             raise InputError(
-                f"the embeddings have {n_samples} samples, so labels must have {n_samples} rows; "
-                f"received shape {label_array.shape}"
+                f"previous has shape {np.shape(previous)}, which is {n_clients} clients x {n_samples} samples, so "
+                f"labels must have {n_samples} rows; received shape {label_array.shape}"
+                + ("; are the embeddings transposed? They must be (clients, samples)" if is_transposed else "")
             )
         encoded = loss.encode(label_array, n_classes)
         own = _as_offset(offset, n_samples, n_classes)
@@ -140,9 +146,10 @@ class RoundGame:
 
     def __call__(self, coalitions: ArrayLike) -> Floats:
         """Return the utility of each coalition, a row of booleans over clients: the definition, row by row."""
-        members = np.atleast_2d(np.asarray(coalitions, dtype=bool))
-        if members.shape[-1] != self.n_clients:
-            raise InputError(f"a coalition is a row of {self.n_clients} booleans; received shape {members.shape}")
+        given = np.atleast_2d(as_array("coalitions", coalitions))
+        members = given.astype(bool)
+        if members.ndim != 2 or members.shape[1] != self.n_clients or (members != given).any():
+            raise InputError(f"a coalition is a row of {self.n_clients} booleans; received an array of {given.shape}")
 
         def utilities(block: Block) -> Floats:
             base, change = block.base(), block.change()
@@ -197,13 +204,16 @@ class RoundGame:
             blocks = split(self.n_samples, 2**16)
             return all(np.array_equal(self._change(first, part), self._change(second, part)) for part in blocks)
 
-        sums = self.map_blocks(lambda block: np.einsum("mnc->m", block.change()))
-        total: Floats = sum(sums, np.zeros(self.n_clients))
+        def sums(block: Block) -> Floats:
+            change = block.change()
+            return np.stack([change.sum(axis=(1, 2)), np.abs(change).sum(axis=(1, 2))])
+
+        total, size = sum(self.map_blocks(sums), np.zeros((2, self.n_clients)))
         groups: list[list[int]] = []
         for client in np.argsort(total, kind="stable").tolist():
             for group in reversed(groups):
                 # Sums of the same numbers agree up to rounding, however they were added up.
-                if not np.isclose(total[client], total[group[0]], rtol=1e-9, atol=1e-300):
+                if abs(total[client] - total[group[0]]) > 1e-9 * size[client]:
                     groups.append([client])
                     break
                 if is_same(client, group[0]):
@@ -217,13 +227,14 @@ class RoundGame:
         return np.subtract(self.current[client, part], self.previous[client, part], dtype=np.float64)
 
     def check_finite(self) -> None:
-        """Raise InputError if an embedding is not finite, or the sum of a sample's embeddings is not."""
+        """Raise InputError if an embedding is not finite, or too large to compute with."""
 
-        def is_finite(block: Block) -> bool:
+        def is_usable(block: Block) -> bool:
             with np.errstate(over="ignore", invalid="ignore"):
-                return bool(np.isfinite(block.base() + np.abs(block.change()).sum(axis=0)).all())
+                size = np.abs(block.base()).max(axis=-1) + np.abs(block.change()).max(axis=-1).sum(axis=0)
+                return bool((size < LARGEST_EMBEDDING).all())
 
-        if not all(self.map_blocks(is_finite)):
+        if not all(self.map_blocks(is_usable)):
             self.raise_not_finite()
 
     def raise_not_finite(self) -> NoReturn:
@@ -234,8 +245,11 @@ class RoundGame:
                 if len(bad):
                     client, sample, c = bad[0]
                     value = embeddings[client, part.start + sample, c]
-                    raise InputError(f"embeddings must be finite; {name}[{client}, {part.start + sample}] is {value}")
-        raise InputError("the embeddings are so large that their sum over clients overflows")
+                    place = f"{client}, {part.start + sample}" + (f", {c}" if self.n_classes > 1 else "")
+                    raise InputError(f"embeddings must be finite; {name}[{place}] is {value}")
+        raise InputError(
+            f"embeddings of a sample must sum to less than {LARGEST_EMBEDDING:g} in size; these are larger"
+        )
 
 
 def _is_plain(array: Array, dtype: np.dtype[Any]) -> bool:
@@ -243,17 +257,8 @@ def _is_plain(array: Array, dtype: np.dtype[Any]) -> bool:
     return array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable and array.flags.aligned
 
 
-def _as_array(name: str, values: ArrayLike) -> Array:
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} cannot be read as an array: {error}") from None
-
-
 def _as_embeddings(name: str, embeddings: ArrayLike) -> Array:
-    array = _as_array(name, embeddings)
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must be an array of real numbers; received {array.dtype}")
+    array = as_array(name, embeddings)
     if array.ndim == 2:
         array = array[:, :, np.newaxis]
     if array.ndim != 3:
@@ -266,9 +271,9 @@ def _as_embeddings(name: str, embeddings: ArrayLike) -> Array:
 def _as_offset(offset: ArrayLike | None, n_samples: int, n_classes: int) -> Floats | None:
     if offset is None:
         return None
-    array = _as_array("offset", offset)
-    if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
-        raise InputError(f"offset must hold finite numbers; received an array of {array.dtype} with others in it")
+    array = as_array("offset", offset)
+    if not np.isfinite(array).all():
+        raise InputError("offset must hold finite numbers; received NaN or infinity")
     expected = (n_samples, n_classes) if n_classes > 1 else (n_samples,)
     if array.shape not in (expected, (n_samples, n_classes)):
         raise InputError(f"offset must have shape {expected}; received {array.shape}")
@@ -278,6 +283,4 @@ def _as_offset(offset: ArrayLike | None, n_samples: int, n_classes: int) -> Floa
 def _as_threads(n_threads: int | None) -> int:
     if n_threads is None:
         return available_threads()
-    if n_threads < 1:
-        raise InputError(f"n_threads must be at least 1; received {n_threads}")
-    return n_threads
+    return as_whole("n_threads", n_threads, at_least=1, hint="; leave it out to use all cores")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley.coalitions import CoalitionSums, coalition_sums
 from verfedsv.shapley.confidence import radius_of_mean
+from verfedsv.shapley.exact import rounding_errors
 from verfedsv.shapley.game import Block, RoundGame
 from verfedsv.shapley.result import Progress
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
@@ -57,7 +58,7 @@ def permutation(
     within that fraction of the largest value.
     """
     rng = np.random.default_rng(seed)
-    width = _width_of_draws(game)
+    width, rounding = _width_of_draws(game), rounding_errors(game)
     # An independent draw is one permutation, or an antithetic pair. Sums are taken of the distances from the first one,
     # so that a small variance is not lost in a large mean.
     per_draw = 2 if antithetic else 1
@@ -78,7 +79,7 @@ def permutation(
         values = origin + sums / n_drawn
         variance = np.maximum(squares - sums**2 / n_drawn, 0) / (n_drawn - 1)
         standard_errors = np.sqrt(variance / n_drawn)
-        errors = radius_of_mean(variance, width, n_drawn, look)
+        errors = radius_of_mean(variance, width, n_drawn, look) + rounding
         look += 1
         is_met = None if tolerance is None else bool(errors.max() <= tolerance * np.abs(values).max())
         if is_met or (standard_error is not None and standard_errors.max() <= standard_error):

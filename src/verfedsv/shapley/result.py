@@ -25,6 +25,7 @@ class ShapleyResult:
     99.9 % confidence, for all clients together, if it is "confidence". `standard_errors` are given where sampling took
     part. `method` says what was computed: "exact", "permutation", "closed-form", or, for "auto", those that took part.
     `n_evaluations` counts evaluations of the loss on all samples. `tolerance_met` is None where none was asked for.
+    The arrays are read-only.
     """
 
     values: Floats
@@ -36,9 +37,17 @@ class ShapleyResult:
     standard_errors: Floats | None = None
     tolerance_met: bool | None = None
 
+    def __post_init__(self) -> None:
+        for array in (self.values, self.errors, self.standard_errors):
+            if array is not None:
+                array.flags.writeable = False
+
     @property
     def shares(self) -> Floats:
-        """Fractions of the sum of the values. They can be negative; all are NaN if the sum is 0."""
+        """Fractions of the sum of the values, as in the paper. They can be negative; all are NaN if the sum is 0.
+
+        If the loss rose in the round, the sum is negative and these are shares of the damage: look at `values` first.
+        """
         total = self.values.sum()
         if total == 0:
             return np.full(len(self.values), np.nan)
@@ -46,7 +55,23 @@ class ShapleyResult:
         return result
 
     def __repr__(self) -> str:
-        return (
-            f"ShapleyResult({len(self.values)} clients, {self.semivalue}, method={self.method!r}, "
-            f"sum={self.values.sum():.6g}, largest error={self.errors.max():.2g} ({self.error_kind}))"
-        )
+        total = self.values.sum()
+        parts = [
+            count(len(self.values), "client"),
+            self.semivalue,
+            self.method,
+            f"the loss {'fell' if total >= 0 else 'ROSE'} by {abs(total):.6g}",
+            f"errors up to {self.errors.max():.2g} ({self.error_kind})",
+        ]
+        if self.tolerance_met is False:
+            parts.append("tolerance not met")
+        return f"<ShapleyResult: {', '.join(parts)}>"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "client"), count(48842, "sample")
+    ('1 client', '48,842 samples')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaln
 
+from verfedsv.arguments import as_positive
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 
@@ -42,8 +43,8 @@ class Beta(Semivalue):
     beta: float
 
     def __post_init__(self) -> None:
-        if not (self.alpha > 0 and self.beta > 0):
-            raise InputError(f"Beta takes two positive numbers; received Beta({self.alpha}, {self.beta})")
+        as_positive("the alpha of Beta", self.alpha)
+        as_positive("the beta of Beta", self.beta)
 
     def size_weights(self, n_others: int) -> Floats:
         sizes = np.arange(n_others + 1)

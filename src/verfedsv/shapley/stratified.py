@@ -25,10 +25,12 @@ from verfedsv.compiled import compiled
 from verfedsv.losses import Array, CubicForm, Floats, Loss, dot
 from verfedsv.shapley.closed_form import cubic_values
 from verfedsv.shapley.confidence import radius_of_sum
+from verfedsv.shapley.exact import rounding_errors
 from verfedsv.shapley.game import Block, RoundGame
 from verfedsv.shapley.result import Progress
 
 _BLOCK_ELEMENTS = 2**15
+_STAGES = 4
 
 
 class Stratified(NamedTuple):
@@ -47,37 +49,40 @@ def stratified(
     error: float,
     max_permutations: int,
     seed: int,
+    attempt: int = 0,
     progress: Progress | None = None,
 ) -> Stratified:
     """Return what `samples` add to the values, drawing until the 99.9 % bound is at most `error`.
 
-    A draw takes four permutations of each sample, two and their reverses. One draw shows how many are needed; no more
-    than `max_permutations` are taken. Draws are seeded block by block, so that the number of threads does not matter.
+    A draw takes four permutations of each sample, two and their reverses. One draw shows how many are needed; these
+    are then drawn afresh, so that their number does not depend on their outcome, up to `max_permutations` (but at least
+    four). `attempt` numbers the calls for one result: each has draws of its own and its part of the failure
+    probability. Draws are seeded block by block, so that the number of threads does not matter.
     """
     size = max(16, _BLOCK_ELEMENTS // (game.n_clients * game.n_classes))
     most = max(1, max_permutations // 4)
-    values, squares, largest = np.zeros((3, game.n_clients))
-    n_draws, n_more, look = 0, 1, 0
-    while n_more > 0:
+    rounding = rounding_errors(game)
+    n_draws, n_evaluations = 1, 0
+    for stage in range(_STAGES):
+        key = seed, attempt, stage
 
-        def draw(block: Block, first: int = n_draws, n_more: int = n_more) -> _Sums:
-            return _draw(block, game.loss, np.random.default_rng([seed, first, block.number]), n_more)
+        def draw(block: Block, n_draws: int = n_draws, key: tuple[int, ...] = key) -> _Sums:
+            return _draw(block, game.loss, np.random.default_rng([*key, block.number]), n_draws)
 
+        values, squares, largest = np.zeros((3, game.n_clients))
         for part in game.map_blocks(draw, size=size, samples=samples):
             values += part.values
             squares += part.squares
             largest = np.maximum(largest, part.largest)
-        n_draws += n_more
-        scale = 1 / (n_draws * game.n_samples)
-        errors = radius_of_sum(squares * scale**2, largest * scale, look)
-        look += 1
+        n_evaluations += -(-8 * n_draws * game.n_clients * len(samples) // game.n_samples)
+        scale, look = 1 / (n_draws * game.n_samples), _STAGES * attempt + stage
+        errors = radius_of_sum(squares * scale**2, largest * scale, look) + rounding
         if progress is not None:
-            progress(4 * min(n_draws, most), 4 * most)
-        n_more = 0
-        if errors.max() > error:
-            wanted = _draws_needed(squares / n_draws, largest, game.n_samples, error, look, most)
-            n_more = min(max(wanted - n_draws, 1), most - n_draws)
-    n_evaluations = -(-8 * n_draws * game.n_clients * len(samples) // game.n_samples)
+            progress(4 * n_draws, 4 * most)
+        if errors.max() <= error or n_draws == most:
+            break
+        needed = _draws_needed(squares / n_draws, largest, game.n_samples, error - rounding.max(), look + 1, most)
+        n_draws = max(needed, min(2 * n_draws, most))
     return Stratified(values * scale, np.sqrt(squares) * scale, errors, n_evaluations)
 
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from verfedsv.arguments import as_positive, as_whole
 from verfedsv.errors import InputError, ToleranceWarning
 from verfedsv.losses import Loss
 from verfedsv.shapley.auto import ENUMERATION_LIMIT, auto
@@ -41,35 +42,59 @@ def shapley_values(
 ) -> ShapleyResult:
     """Return how much of one round's decrease of the loss each client is credited with, and how sure that is.
 
-    `previous` and `current` are the clients' embeddings before and after the round, (clients, samples) for one number
-    per sample or (clients, samples, classes); any float type, never copied whole. `labels` has one entry per sample:
-    -1/+1 or 0/1 for the loss "logistic", 0..C-1 for "softmax", real numbers for "squared". `offset`, (samples,) or
-    (samples, classes), is the server's own part of the summed embedding, which is no player.
+    Args:
+        previous: embeddings before the round, (clients, samples) for one number per sample, or (clients, samples,
+            classes). Any float type; never copied whole. Rows are matched by position.
+        current: embeddings after the round, shaped as `previous`.
+        labels: one per sample: -1/+1 or 0/1 for the loss "logistic", 0..C-1 for "softmax", numbers for "squared".
+        loss: "logistic", "softmax", "squared", or a `Loss` of your own.
+        method: "auto": the closed form, and where its proven error is above the tolerance, enumeration or sampling on
+            the samples that cause it. "closed-form": linear in clients and samples, no sampling, a proven error for
+            each client. "exact": all 2^clients coalitions, up to 25 clients. "permutation": the paper's Monte Carlo.
+        offset: the server's own part of the summed embedding, (samples,) or (samples, classes); it is no player.
+        semivalue: "shapley", "banzhaf", "leave-one-out" or `Beta(a, b)`. Others than Shapley's are computed exactly or
+            by sampling.
+        tolerance: for "auto", the largest error allowed, relative to the largest value.
+        n_permutations: for "permutation", how many, by default ceil(100 M ln M) as in the paper. For "auto", the most
+            that any sample may draw.
+        antithetic: for "permutation", draw them in pairs of opposite order: fewer do for the same error.
+        standard_error: for "permutation", stop early once every standard error is at most this.
+        seed: of the random draws. The same seed gives the same result.
+        n_threads: by default all cores. The result does not depend on it.
+        progress: called with the steps done and the steps in all.
 
-    `method` is one of these:
+    Returns:
+        A `ShapleyResult`: `values`, `errors`, `shares`, and how they were obtained.
 
-    - "auto": the closed form, and where its proven error is above `tolerance` times the largest value, enumeration or
-      sampling on the samples that cause it. A ToleranceWarning tells when that was not enough.
-    - "closed-form": linear in clients and samples, no sampling, with a proven error for each client.
-    - "exact": all 2^clients coalitions, for up to 25 clients.
-    - "permutation": the paper's Monte Carlo, by default ceil(100 M ln M) permutations (`n_permutations`), optionally in
-      `antithetic` pairs, stopping early once every standard error is at most `standard_error`.
+    Raises:
+        InputError: something passed in cannot be used; the message says what.
+        TooManyClientsError: "exact" was asked for with more than 25 clients.
 
-    `semivalue` is "shapley", "banzhaf", "leave-one-out" or a `Beta(a, b)`; other than Shapley values are computed
-    exactly or by sampling. The result depends on `seed` but not on `n_threads`, by default all cores. `progress` is
-    called with the steps done and the steps in all.
+    A ToleranceWarning tells when "auto" could not keep the tolerance. The first call with a loss or a float type
+    compiles for a few seconds; the compiled code is kept on disk.
 
-    >>> import numpy as np
-    >>> previous = np.zeros((2, 3))
-    >>> current = np.array([[1.0, -1.0, 2.0], [0.0, 0.5, 0.5]])
-    >>> result = shapley_values(previous, current, labels=[1, 0, 1])
-    >>> result.values.round(4)
-    array([ 0.4335, -0.0291])
+    Example:
+        >>> import numpy as np
+        >>> previous = np.zeros((2, 3))
+        >>> current = np.array([[1.0, -1.0, 2.0], [0.0, 0.5, 0.5]])
+        >>> result = shapley_values(previous, current, labels=[1, 0, 1])
+        >>> result.values.round(4)
+        array([ 0.4335, -0.0291])
     """
     game = RoundGame.from_arrays(previous, current, labels, loss, offset=offset, n_threads=n_threads)
     kind = get_semivalue(semivalue)
-    _check_options(method, tolerance, standard_error, n_permutations)
-    n_permutations = n_permutations or default_permutations(game.n_clients)
+    if method not in get_args(Method):
+        raise InputError(f"unknown method {method!r}; allowed are {', '.join(map(repr, get_args(Method)))}")
+    tolerance = as_positive("tolerance", tolerance)
+    standard_error = None if standard_error is None else as_positive("standard_error", standard_error)
+    n_permutations = (
+        default_permutations(game.n_clients)
+        if n_permutations is None
+        else as_whole("n_permutations", n_permutations, at_least=1)
+    )
+    seed = as_whole("seed", seed, at_least=0)
+    if progress is not None and not callable(progress):
+        raise InputError(f"progress must be a function of the steps done and in all; received {progress!r}")
     if method in ("exact", "permutation") or kind != SHAPLEY:
         game.check_finite()  # the closed form does so on its way
     if method == "exact" or (method == "auto" and _is_small(game, kind)):
@@ -98,25 +123,15 @@ def shapley_values(
             "'exact' or 'permutation'"
         )
     if result.tolerance_met is False:
-        relative = result.errors.max() / np.abs(result.values).max()
+        more = f"more than n_permutations={n_permutations:,} or " if result.error_kind == "confidence" else ""
         warnings.warn(
-            f"the errors are up to {relative:.2g} of the largest value, more than the tolerance of {tolerance:g}; "
-            "allow more permutations with n_permutations, or a larger tolerance",
+            f"errors are up to {result.errors.max():.2g} and the largest value is {np.abs(result.values).max():.2g}, "
+            f"which does not keep the tolerance of {tolerance:g}; allow {more}a larger tolerance",
             ToleranceWarning,
             stacklevel=2,
         )
-    return result if result.standard_errors is None else _symmetric(game, result)
-
-
-def _check_options(method: str, tolerance: float, standard_error: float | None, n_permutations: int | None) -> None:
-    if method not in get_args(Method):
-        raise InputError(f"unknown method {method!r}; allowed are {', '.join(map(repr, get_args(Method)))}")
-    if not tolerance > 0:
-        raise InputError(f"tolerance must be positive; received {tolerance}")
-    if standard_error is not None and not standard_error > 0:
-        raise InputError(f"standard_error must be positive; received {standard_error}")
-    if n_permutations is not None and n_permutations < 1:
-        raise InputError(f"n_permutations must be at least 1; received {n_permutations}")
+    # The closed form treats equal clients equally by itself; other methods do so up to rounding or sampling.
+    return result if result.method == "closed-form" else _symmetric(game, result)
 
 
 def _is_small(game: RoundGame, semivalue: Semivalue) -> bool:
@@ -132,12 +147,15 @@ def _exact(game: RoundGame, semivalue: Semivalue, progress: Progress | None) -> 
 
 
 def _symmetric(game: RoundGame, result: ShapleyResult) -> ShapleyResult:
-    """Return sampled values with the mean of those clients that are identical in the place of each of them.
-
-    Their true values are equal; sampling alone would leave them equal within the errors only.
-    """
+    """Return the values with the mean of those clients that are identical in the place of each of them."""
+    groups = game.identical_clients()
+    if not groups:
+        return result
     values, errors = result.values.copy(), result.errors.copy()
-    for group in game.identical_clients():
+    standard_errors = None if result.standard_errors is None else result.standard_errors.copy()
+    for group in groups:
         values[group] = values[group].mean()
         errors[group] = errors[group].max()
-    return replace(result, values=values, errors=errors)
+        if standard_errors is not None:
+            standard_errors[group] = standard_errors[group].max()
+    return replace(result, values=values, errors=errors, standard_errors=standard_errors)

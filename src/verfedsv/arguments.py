@@ -1,0 +1,53 @@
+"""Checks of the arguments that users pass."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.errors import InputError
+
+
+def as_whole(name: str, value: Any, *, at_least: int, hint: str = "") -> int:
+    """Return `value` if it is a whole number of at least that size."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InputError(f"{name} must be a whole number; received {value!r}{hint}") from None
+    if isinstance(value, bool) or number < at_least:
+        raise InputError(f"{name} must be at least {at_least}; received {value!r}{hint}")
+    return number
+
+
+def as_positive(name: str, value: Any) -> float:
+    """Return `value` if it is a positive number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a positive number; received {value!r}") from None
+    if isinstance(value, str) or not 0 < number < math.inf:
+        raise InputError(f"{name} must be a positive number; received {value!r}")
+    return number
+
+
+def as_array(name: str, values: Any) -> NDArray[Any]:
+    """Return `values` as an array of numbers."""
+    if values is None or isinstance(values, str | bytes | dict | set):
+        raise InputError(f"{name} must be an array of numbers; received {type(values).__name__}")
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError(f"{name} is a masked array, and masks are not supported; fill or leave out the masked entries")
+    try:
+        array = np.asarray(values)
+        if array.dtype == object:
+            # Columns of a pandas frame with missing values come like this; so do numbers of mixed types.
+            array = array.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
+    if array.dtype.kind not in "biuf":
+        shown = ", ".join(repr(value) for value in array.ravel()[:2].tolist())
+        raise InputError(f"{name} must hold real numbers; received {shown}, ... of type {array.dtype}")
+    return array

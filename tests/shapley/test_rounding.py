@@ -1,0 +1,142 @@
+"""Certified errors cover rounding too: against 60 digits, with no allowance."""
+
+import mpmath
+import numpy as np
+import pytest
+
+import verfedsv
+
+mpmath.mp.dps = 60
+
+
+def loss_in_many_digits(loss, x, label):
+    if loss == "logistic":
+        return mpmath.log1p(mpmath.exp(-x[0] if label == 1 else x[0]))
+    if loss == "softmax":
+        return mpmath.log(mpmath.fsum(map(mpmath.exp, x))) - x[label]
+    return mpmath.fsum((a - b) ** 2 for a, b in zip(x, label, strict=True)) / 2
+
+
+def values_in_many_digits(previous, current, labels, loss):
+    """Return the Shapley values of arrays (clients, samples, classes), by the definition."""
+    n_clients, n_samples, n_classes = previous.shape
+    moved = [m for m in range(n_clients) if (previous[m] != current[m]).any()]
+    values = [mpmath.mpf(0)] * n_clients
+    n = len(moved)
+    for i in range(n_samples):
+        base = [mpmath.fsum(mpmath.mpf(float(h)) for h in previous[:, i, c]) for c in range(n_classes)]
+        change = {
+            m: [mpmath.mpf(float(current[m, i, c])) - mpmath.mpf(float(previous[m, i, c])) for c in range(n_classes)]
+            for m in moved
+        }
+        label = [mpmath.mpf(float(t)) for t in np.atleast_1d(labels[i])] if loss == "squared" else int(labels[i])
+        losses = []
+        for code in range(2**n):
+            members = [m for bit, m in enumerate(moved) if code >> bit & 1]
+            x = [b + mpmath.fsum(change[m][c] for m in members) for c, b in enumerate(base)]
+            losses.append(loss_in_many_digits(loss, x, label))
+        for bit, m in enumerate(moved):
+            for code in range(2**n):
+                if not code >> bit & 1:
+                    size = code.bit_count()
+                    weight = mpmath.mpf(1) / (n * mpmath.binomial(n - 1, size))
+                    values[m] += weight * (losses[code] - losses[code | 1 << bit]) / n_samples
+    return values
+
+
+def assert_within(result, expected):
+    for value, error, exact in zip(result.values, result.errors, expected, strict=True):
+        assert abs(mpmath.mpf(float(value)) - exact) <= mpmath.mpf(float(error))
+
+
+def random_round(loss, n_clients, n_classes, size, step, seed):
+    rng = np.random.default_rng(seed)
+    previous = size * rng.normal(size=(n_clients, 2, n_classes))
+    current = previous + step * rng.normal(size=previous.shape)
+    labels = {"logistic": rng.integers(0, 2, 2), "softmax": rng.integers(0, n_classes, 2)}
+    return previous, current, labels.get(loss, rng.normal(size=(2, n_classes)))
+
+
+@pytest.mark.parametrize("method", ["closed-form", "exact", "auto", "permutation"])
+@pytest.mark.parametrize(("loss", "n_classes"), [("logistic", 1), ("softmax", 3), ("squared", 2)])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e5])
+@pytest.mark.parametrize("step", [1e-10, 1e-7, 1e-3])
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.ToleranceWarning")
+def test_small_steps(method, loss, n_classes, size, step):
+    """Steps so small that rounding is all there is: the reported errors still hold, sampled ones too."""
+    for seed in range(3):
+        previous, current, labels = random_round(loss, 3, n_classes, size, step, seed)
+        options = {"n_permutations": 300} if method == "permutation" else {}
+        result = verfedsv.shapley_values(previous, current, labels, loss, method, **options)
+        assert_within(result, values_in_many_digits(previous, current, labels, loss))
+
+
+@pytest.mark.parametrize("method", ["closed-form", "exact", "auto"])
+@pytest.mark.parametrize("n_classes", [2, 10, 1000])
+@pytest.mark.parametrize("loss", ["softmax", "squared"])
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.ToleranceWarning")
+def test_many_classes_that_move_together(method, n_classes, loss):
+    """Sums over many classes round many times; a shift of all classes alike is worth nothing to softmax."""
+    previous, current = np.zeros((1, 1, n_classes)), np.full((1, 1, n_classes), 0.3)
+    labels = [0] if loss == "softmax" else np.full((1, n_classes), -0.1)
+    result = verfedsv.shapley_values(previous, current, labels, loss, method)
+    assert_within(result, values_in_many_digits(previous, current, np.asarray(labels), loss))
+
+
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_a_sum_over_clients_that_loses_the_small_ones(n_classes):
+    """Clients each too small to change the running sum in floating point, but not together."""
+    previous = np.zeros((20, 1, n_classes))
+    previous[0] = 16.0
+    previous[1:-1] = 1.001 * 16 * 2.0**-53
+    current = previous.copy()
+    current[-1] = 1e-6
+    labels = np.full((1, n_classes), 16.0)
+    result = verfedsv.shapley_values(previous, current, labels, "squared", "closed-form")
+    assert_within(result, values_in_many_digits(previous, current, labels, "squared"))
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.ToleranceWarning")
+def test_many_blocks():
+    """One client's tiny change in many blocks of few samples: the sum over blocks does not add to the error."""
+    n_clients, n_samples = 16384, 20_000
+    change = np.zeros((n_clients, 1))
+    change[0] = 1e-3
+    previous, current = (np.broadcast_to(a, (n_clients, n_samples)) for a in (np.zeros((n_clients, 1)), change))
+    result = verfedsv.shapley_values(previous, current, np.ones(n_samples), method="closed-form")
+    expected = mpmath.log(2) - mpmath.log1p(mpmath.exp(-mpmath.mpf(1e-3)))
+    assert abs(mpmath.mpf(float(result.values[0])) - expected) <= mpmath.mpf(float(result.errors[0]))
+
+
+def test_a_loss_that_sees_what_all_classes_share():
+    """A user's loss of several classes that is not shift-invariant is bounded in norms, not in ranges."""
+
+    class LogCosh(verfedsv.Loss):
+        """The sum over classes of log(cosh(x - y))."""
+
+        name = "log-cosh"
+        lipschitz, smoothness, gradient_range = np.inf, 1.0, np.inf
+        third_derivative, fifth_derivative = 0.77, 4.1
+
+        def encode(self, labels, n_classes):  # noqa: ARG002
+            return np.asarray(labels, dtype=float)
+
+        def value(self, x, labels):
+            r = np.abs(x - labels)
+            return (r + np.log1p(np.exp(-2 * r)) - np.log(2)).sum(axis=-1)
+
+        def gradient(self, x, labels):
+            return np.tanh(x - labels)
+
+        def cubic_form(self, x, labels):
+            t = np.tanh(x - labels)
+            return verfedsv.CubicForm(-2 * t * (1 - t**2), np.zeros(x.shape))
+
+    rng = np.random.default_rng(0)
+    previous = rng.normal(size=(4, 6, 1)).repeat(3, axis=2)
+    current = previous + rng.normal(size=(4, 6, 1)).repeat(3, axis=2)
+    labels = rng.normal(size=(6, 3))
+    closed = verfedsv.shapley_values(previous, current, labels, LogCosh(), "closed-form")
+    exact = verfedsv.shapley_values(previous, current, labels, LogCosh(), "exact")
+    assert np.abs(closed.values - exact.values).max() > 1e-4  # a step large enough to matter
+    assert (np.abs(closed.values - exact.values) <= closed.errors + exact.errors).all()
