@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy.special import expit, log_expit
@@ -61,3 +64,18 @@ def test_extreme_arguments_stay_finite():
     assert (result[:2] < 1e-300).all()
     _each_sigmoid(x, result)
     np.testing.assert_allclose(result, [0, 0, 1, 1], atol=1e-300)
+
+
+def test_compiles_where_nothing_can_be_written(tmp_path):
+    """Where neither the package nor the user's cache can be written to, loops are compiled anew in each process."""
+    script = (
+        "import numba.core.caching as caching\n"
+        "for locator in caching.CacheImpl._locator_classes:\n"
+        "    locator.from_function = classmethod(lambda *_: None)\n"
+        "import verfedsv\n"
+        "print(verfedsv.shapley_values([[0.0, 0.0]], [[1.0, -1.0]], [1, 0], method='exact').values)\n"
+    )
+    done = subprocess.run(  # noqa: S603  # our own script
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.stdout.strip() == "[0.37988549]", done.stderr
