@@ -24,8 +24,8 @@ matters are the ratios, all from this one run.
 Adult, 48,842 samples, 14 clients (one per attribute), one recorded round of training. shapiq and the rows "by utility
 calls" use one and the same utility: a matrix product over clients and vectorised NumPy over coalitions and samples
 (`benchmarks/one_round.py`). The error is the largest over clients against the exact values. A call of that utility
-takes 0.19 or 0.28 ms here, for the whole of a run or a part of it, depending on where its buffers come to lie in memory;
-in the faster case the ratio to the fastest shapiq estimator at a budget of 2,000 is about 300.
+takes 0.19 or 0.28 ms here, for the whole of a run or a part of it, depending on where its buffers come to lie in
+memory; in the faster case the ratio to the fastest shapiq estimator at a budget of 2,000 is about 300.
 
 {one_round}
 
