@@ -66,6 +66,7 @@ def test_extreme_arguments_stay_finite():
     np.testing.assert_allclose(result, [0, 0, 1, 1], atol=1e-300)
 
 
+@pytest.mark.slow
 def test_compiles_where_nothing_can_be_written(tmp_path):
     """Where neither the package nor the user's cache can be written to, loops are compiled anew in each process."""
     script = (

@@ -41,6 +41,7 @@ def test_demo_as_json():
     assert {"clients", "values", "shares", "errors", "method", "n_rounds"} <= set(printed)
 
 
+@pytest.mark.slow
 def test_demo_where_there_are_no_block_characters():
     """On a terminal of another encoding the bars are question marks, and all else is as it should be."""
     done = run("demo", "--clients", "3", PYTHONIOENCODING="ascii")
@@ -48,6 +49,7 @@ def test_demo_where_there_are_no_block_characters():
     assert "features 1-41" in done.stdout
 
 
+@pytest.mark.slow
 def test_demo_in_a_narrow_terminal():
     """Forty columns: names may be cut, numbers may not."""
     done = run("demo", "--clients", "3", COLUMNS="40")
