@@ -252,7 +252,7 @@ def _record_batch(
     offset: Array | None,
 ) -> pa.RecordBatch:
     """Return one row per upload and, for a stamp, one more without a client."""
-    number = schema.field("embeddings").type.value_type.to_pandas_dtype()
+    number = np.float32 if schema.field("embeddings").type.value_type == pa.float32() else np.float64
     arrays = [np.ascontiguousarray(array, dtype=number) for array in uploads.values()]
     numbers = np.empty(0, dtype=np.uint32) if samples is None else samples
     digests: list[bytes | None] = [fmt.digest_of(numbers, array) for array in arrays]
