@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from benchmarks import jump, one_round, scaling
+from benchmarks import jump, one_round, recording, scaling
 from benchmarks.measure import machine, table, times
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +52,13 @@ samples: 8 x (8 C + 5) bytes a sample for C classes, 1.3 MB for scalar embedding
 closed form does not suffice. `exact` adds 16 bytes a coalition. `tests/test_memory.py` holds the closed form to this.
 
 {memory}
+
+## Recording
+
+Rounds of {clients} clients written to disk by the recorder, hash chain included, and in turn as many bytes written to one
+plain file with SHA-256 over them.
+
+{recording}
 """
 
 
@@ -63,6 +70,8 @@ def main() -> None:
     jump_table, more = jump.run()
     print("scaling")
     cost, memory = scaling.run(ROOT / "docs" / "images" / "scaling.svg")
+    print("recording")
+    recording_table = recording.run()
     page = TEMPLATE.format(
         date=dt.datetime.now(tz=dt.UTC).date(),
         machine=machine(),
@@ -71,6 +80,8 @@ def main() -> None:
         jump=jump_table,
         cost=cost,
         memory=memory,
+        clients=recording.N_CLIENTS,
+        recording=recording_table,
     )
     (ROOT / "docs" / "benchmarks.md").write_text(page)
 

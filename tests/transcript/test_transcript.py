@@ -13,6 +13,7 @@ import pytest
 
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
+from verfedsv.transcript.storage import FolderStorage
 
 CLIENTS = ["bank", "telco", "shop"]
 LABELS = np.arange(40) % 2
@@ -377,6 +378,28 @@ def test_labels_are_checked_with_the_first_upload():
     recorder = Recorder(None, [0, 1, 2], ["one"])
     with pytest.raises(InputError, match="takes labels -1 and"):
         recorder.log([0], {"one": [1.0]})
+
+
+@pytest.mark.parametrize("failing", ["uploads.arrows", "chain.bin"])
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, failing):
+    """When writing fails half-way the call raises, the record is taken back, and the next one is recorded."""
+    with Recorder(tmp_path, LABELS, CLIENTS) as recorder:
+        recorder.log([0, 1], full([1.0, 2.0]))
+        write = FolderStorage.append
+
+        def full_disk(self, name, content):
+            write(self, name, content if name != failing else memoryview(content)[:11])
+            if name == failing:
+                raise OSError("no space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FolderStorage, "append", full_disk)
+            with pytest.raises(OSError, match="no space"):
+                recorder.log([2, 3], full([3.0, 4.0]))
+        recorder.log([4, 5], full([5.0, 6.0]))
+    transcript = Transcript.open(tmp_path)
+    transcript.verify()
+    assert [uploads[0].samples.tolist() for uploads, _ in rounds(transcript)] == [[0, 1], [4, 5]]
 
 
 def test_a_closed_recorder_records_no_more(tmp_path):

@@ -14,6 +14,7 @@ import hashlib
 import json
 import struct
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -71,6 +72,7 @@ class Description:
             raise TranscriptError(f"{DESCRIPTION} is damaged: fields are missing or unknown") from None
 
 
+@cache
 def upload_schema(precision: Precision) -> pa.Schema:
     """Return the schema of uploads.arrows. A row without a client is a time stamp.
 
@@ -107,27 +109,23 @@ def frame_hash(previous: bytes, message: pa.Buffer, batch: pa.RecordBatch | None
     """
     digest = hashlib.sha256(previous)
     whole = memoryview(message)
-    position = 0
-    for start, stop in sorted(_value_ranges(message, batch)):
-        digest.update(whole[position:start])
-        position = stop
-    digest.update(whole[position:])
+    for start, stop in frame_ranges(message, batch):
+        digest.update(whole[start:stop])
     return digest.digest()
 
 
-def _value_ranges(message: pa.Buffer, batch: pa.RecordBatch | None) -> list[tuple[int, int]]:
-    """Return where the numbers of the uploads lie in the message that `batch` was read from without a copy."""
-    if batch is None:
-        return []
-    ranges = []
-    for name in ("samples", "embeddings"):
-        values = batch.column(name).values
-        buffer = values.buffers()[1]
-        if buffer is None or len(values) == 0:
-            continue
-        start = buffer.address - message.address
-        ranges.append((start, start + len(values) * values.type.bit_width // 8))
-    return ranges
+def frame_ranges(message: pa.Buffer, batch: pa.RecordBatch | None) -> list[tuple[int, int]]:
+    """Return the parts of a message that are not numbers of uploads; `batch` was read from it without a copy."""
+    edges = [0]
+    if batch is not None:
+        for name in ("samples", "embeddings"):
+            values = batch.column(name).values
+            buffer = values.buffers()[1]
+            if buffer is not None and len(values) > 0:
+                start = buffer.address - message.address
+                edges += [start, start + len(values) * values.type.bit_width // 8]
+    edges = sorted([*edges, message.size])
+    return list(zip(edges[0::2], edges[1::2], strict=True))
 
 
 def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:

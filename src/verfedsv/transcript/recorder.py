@@ -21,6 +21,7 @@ from verfedsv._version import __version__
 from verfedsv.errors import InputError, TranscriptWarning
 from verfedsv.losses import Array, get_loss
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.messages import Record, build_message
 from verfedsv.transcript.reader import Transcript
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 
@@ -128,7 +129,7 @@ class Recorder:
     def stamp(self, offset: ArrayLike | None = None, *, time: float | None = None) -> None:
         """Record a time of valuation; `offset` is the server's own part at that time, for all samples."""
         own = None if offset is None else _as_embeddings(offset, self._description.n_samples, "offset")
-        self._write("asynchronous", None, {}, _now(time), is_stamp=True, offset=own)
+        self._write("asynchronous", np.empty(0, np.uint32), {}, _now(time), is_stamp=True, offset=own)
 
     def close(self) -> None:
         """End the recording; the transcript can still be read, and continued by another recorder."""
@@ -166,7 +167,7 @@ class Recorder:
     def _write(
         self,
         mode: fmt.Mode,
-        samples: NDArray[np.uint32] | None,
+        samples: NDArray[np.uint32],
         uploads: Mapping[str, Array],
         time: float,
         *,
@@ -179,11 +180,10 @@ class Recorder:
         description = self._describe(mode, uploads, offset)
         if not (np.isfinite(time) and time >= self._last_time):
             raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
-        schema = fmt.upload_schema(description.precision or "float64")
         if self._end == 0:
-            self._begin(description, schema)
-        batch = _record_batch(schema, samples, uploads, time, is_stamp, offset)
-        self._append(batch.serialize(), schema)
+            self._begin(description)
+        record = Record(tuple(uploads), samples, list(uploads.values()), time, is_stamp, offset)
+        self._append(*build_message(record, description.precision or "float64", self._head))
         self._last_time = time
         self._n_rounds += is_stamp
 
@@ -209,76 +209,41 @@ class Recorder:
         precision: fmt.Precision = "float64" if wide else "float32"
         return replace(known, mode=mode, n_classes=n_classes, precision=precision, batch_sizes=sizes)
 
-    def _begin(self, description: fmt.Description, schema: pa.Schema) -> None:
+    def _begin(self, description: fmt.Description) -> None:
         """Write the description for good and the head of the stream, from where the chain begins."""
-        if description.mode is None:
+        if description.precision is None:
             raise InputError("a transcript begins with an upload, not with a time stamp")
         content = description.to_json()
         self._storage.write(fmt.DESCRIPTION, content)
         self._description = description
-        self._head = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
-        self._append(schema.serialize(), None)
+        message = fmt.upload_schema(description.precision).serialize()
+        first = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
+        self._append(memoryview(message), fmt.frame_hash(first, message, None))
 
-    def _append(self, message: pa.Buffer, schema: pa.Schema | None) -> None:
-        batch = None if schema is None else fmt.read_message(message, schema)
-        head = fmt.frame_hash(self._head, message, batch)
-        self._storage.append(fmt.UPLOADS, message)
-        self._storage.append(fmt.CHAIN, fmt.pack_link(self._end + message.size, head))
-        self._end, self._head = self._end + message.size, head
+    def _append(self, message: memoryview, link: bytes) -> None:
+        end = self._end + len(message)
+        try:
+            self._storage.append(fmt.UPLOADS, message)
+            self._storage.append(fmt.CHAIN, fmt.pack_link(end, link))
+        except BaseException:
+            # A full disk, or Ctrl-C between the two: nothing half-written stays.
+            cut_off(self._storage, self._end)
+            raise
+        self._end, self._head = end, link
 
 
-def cut_off(storage: Storage) -> tuple[list[tuple[int, bytes]], str]:
-    """Cut what a crash left unfinished off the files, and return the links of the chain and what was cut, in words."""
+def cut_off(storage: Storage, end: int | None = None) -> tuple[list[tuple[int, bytes]], str]:
+    """Cut what is unfinished, or lies beyond `end`, off the files; return the links of the chain and what was cut."""
     chain, n_uploads = storage.read(fmt.CHAIN).to_pybytes(), storage.read(fmt.UPLOADS).size
-    links = [link for link in fmt.unpack_chain(chain) if link[0] <= n_uploads]
+    links = [link for link in fmt.unpack_chain(chain) if link[0] <= (n_uploads if end is None else end)]
     whole = len(links) * len(fmt.pack_link(0, b""))
-    end = links[-1][0] if links else 0
+    last = links[-1][0] if links else 0
     lost = []
-    if n_uploads > end:
-        storage.truncate(fmt.UPLOADS, end)
-        lost.append(f"{n_uploads - end} bytes of {fmt.UPLOADS}")
-    if len(chain) > whole:
-        storage.truncate(fmt.CHAIN, whole)
-        lost.append(f"{len(chain) - whole} bytes of {fmt.CHAIN}")
+    for name, size, kept in ((fmt.UPLOADS, n_uploads, last), (fmt.CHAIN, len(chain), whole)):
+        if size > kept:
+            storage.truncate(name, kept)
+            lost.append(f"{size - kept} bytes of {name}")
     return links, ", ".join(lost)
-
-
-def _record_batch(
-    schema: pa.Schema,
-    samples: NDArray[np.uint32] | None,
-    uploads: Mapping[str, Array],
-    time: float,
-    is_stamp: bool,
-    offset: Array | None,
-) -> pa.RecordBatch:
-    """Return one row per upload and, for a stamp, one more without a client."""
-    number = np.float32 if schema.field("embeddings").type.value_type == pa.float32() else np.float64
-    arrays = [np.ascontiguousarray(array, dtype=number) for array in uploads.values()]
-    numbers = np.empty(0, dtype=np.uint32) if samples is None else samples
-    digests: list[bytes | None] = [fmt.digest_of(numbers, array) for array in arrays]
-    clients: list[str | None] = list(uploads)
-    lengths = [len(numbers)] * len(arrays), [array.size for array in arrays]
-    if is_stamp:
-        clients.append(None)
-        digests.append(None)
-        for of_kind in lengths:
-            of_kind.append(0)
-    own = [None] * len(arrays) + ([None if offset is None else offset.ravel()] if is_stamp else [])
-    empty = np.empty(0, dtype=number)
-    columns = [
-        pa.array(clients, pa.string()),
-        pa.array([time] * len(clients), pa.float64()),
-        pa.array(own, schema.field("offset").type),
-        pa.array(digests, pa.binary(32)),
-        _lists(lengths[0], np.tile(numbers, len(arrays))),
-        _lists(lengths[1], np.concatenate([array.ravel() for array in arrays]) if arrays else empty),
-    ]
-    return pa.record_batch(columns, schema=schema)
-
-
-def _lists(lengths: list[int], values: Array) -> pa.ListArray:
-    offsets = np.cumsum([0, *lengths], dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
 def _labels_file(labels: Array, receives_gradient: NDArray[np.bool_]) -> bytes:

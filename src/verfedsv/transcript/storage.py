@@ -34,7 +34,7 @@ class Storage(ABC):
         """Write a whole file, or leave the one that was there."""
 
     @abstractmethod
-    def append(self, name: str, content: bytes | pa.Buffer) -> None:
+    def append(self, name: str, content: bytes | memoryview) -> None:
         """Add to the end of a file. When this returns, the content survives the end of this process."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class MemoryStorage(Storage):
     def write(self, name: str, content: bytes) -> None:
         self._files[name] = bytearray(content)
 
-    def append(self, name: str, content: bytes | pa.Buffer) -> None:
+    def append(self, name: str, content: bytes | memoryview) -> None:
         self._files.setdefault(name, bytearray()).extend(memoryview(content))
 
     def truncate(self, name: str, size: int) -> None:
@@ -110,7 +110,7 @@ class FolderStorage(Storage):
             os.fsync(file.fileno())
         Path(file.name).replace(self.folder / name)
 
-    def append(self, name: str, content: bytes | pa.Buffer) -> None:
+    def append(self, name: str, content: bytes | memoryview) -> None:
         file = self._open.get(name)
         if file is None:
             # Unbuffered: what has been written is with the operating system, and survives this process.
