@@ -330,12 +330,16 @@ def _logistic_third_each(x: Floats, result: Floats) -> None:
 
 @compiled
 def _expand_logistic(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
+    """Write gradient and third derivative at the midpoints of scalar steps; return how much the loss falls in all."""
     decrease = 0.0
     for i in range(len(base)):
         sign, middle = -labels[i], base[i] + 0.5 * step[i]
-        gradient[i] = sign * sigmoid(sign * middle)
-        s = sigmoid(middle)
-        weights[i] = s * (1 - s) * (1 - 2 * s)
+        # Both tails of the sigmoid from one exponential, each to full relative precision.
+        small = exp(-abs(middle))
+        large = 1 / (1 + small)
+        small *= large
+        gradient[i] = sign * (large if sign * middle > 0 else small)
+        weights[i] = small * large * (small - large if middle > 0 else large - small)
         decrease += softplus(sign * base[i]) - softplus(sign * (base[i] + step[i]))
     return decrease
 

@@ -149,7 +149,8 @@ def sample_errors(game: RoundGame) -> Floats:
         constants = BoundConstants.of(game.loss, block)
         moments = sum_moments(block, constants.uses_range)
         energy = moments.squares.sum(axis=-1)
-        per_spread = _truncation_each(np.square(moments.total).sum(axis=-1), energy, moments.path, constants)
+        length = np.sqrt(np.square(moments.total).sum(axis=-1))
+        per_spread = _truncation_each(length, energy, moments.path, constants)
         # No client's spread is larger than the path, nor than that of a change as long as all of them together.
         per_spread *= np.minimum(moments.path, constants.norm**0.25 * np.sqrt(energy))
         return per_spread
@@ -238,24 +239,24 @@ def _add_spread(before: Array, after: Array, path: Floats, n_classes: int, uses_
 
 
 @inlined
-def _truncation(total: float, energy: float, path: float, constants: BoundConstants) -> float:
+def _truncation(length: float, energy: float, path: float, constants: BoundConstants) -> float:
     """Return K/24 times a bound on the mean fourth power of a coalition's distance from the midpoint.
 
     Two bounds, each the smaller one somewhere: half the path that all clients walk together, to the fourth; and the
-    fourth moment itself, from the squared norm of the summed change (`total`) and the sum of squared changes
-    (`energy`), which does not grow with the number of clients when their changes cancel.
+    fourth moment itself, from the norm of the summed change (`length`) and the sum of squared changes (`energy`), which
+    does not grow with the number of clients when their changes cancel.
     """
-    reach = (np.sqrt(total) + np.sqrt(energy)) ** 2
+    reach = (length + np.sqrt(energy)) ** 2
     moment: float = reach * (reach / 80 + energy / 12) + energy * energy * (2 / 15)
     half_path = 0.25 * path * path
     return constants.fifth * min(half_path * half_path, constants.norm * moment)
 
 
 @compiled
-def _truncation_each(total: Floats, energy: Floats, path: Floats, constants: BoundConstants) -> Floats:
-    result = np.empty(len(total))
-    for i in range(len(total)):
-        result[i] = _truncation(total[i], energy[i], path[i], constants)
+def _truncation_each(length: Floats, energy: Floats, path: Floats, constants: BoundConstants) -> Floats:
+    result = np.empty(len(length))
+    for i in range(len(length)):
+        result[i] = _truncation(length[i], energy[i], path[i], constants)
     return result
 
 
@@ -280,7 +281,7 @@ def _sum_scalars(
     for i in range(n_samples):
         linear[i] = slope[i] + third[i] * (total[i] * total[i] / 24 + energy[i] / 12)
         quadratic[i] = third[i] * total[i] / 12
-        error[i] = _truncation(total[i] * total[i], energy[i], path[i], constants)
+        error[i] = _truncation(abs(total[i]), energy[i], path[i], constants)
         size = abs(linear[i]) + abs(quadratic[i]) * magnitude[i]
         error[i] += constants.midpoint_rounding * magnitude[i] + constants.sum_rounding * size
     values, errors = np.zeros(n_clients), np.zeros(n_clients)
@@ -322,7 +323,7 @@ def _sum_classes(
         total = moments.total[i]
         linear[:], quadratic[:] = gradient[i], 0.0
         _add_class_coefficients(change, means, total, cubic.weights[i], cubic.centre[i], linear, quadratic)
-        truncation = _truncation((total * total).sum(), moments.squares[i].sum(), moments.path[i], constants)
+        truncation = _truncation(np.sqrt((total * total).sum()), moments.squares[i].sum(), moments.path[i], constants)
         # Of a term of the sum, per unit of the change of a class.
         size = np.abs(linear).max() + np.abs(quadratic).max() * moments.magnitude[i]
         rounding = constants.midpoint_rounding * moments.magnitude[i] + constants.gradient_rounding
