@@ -10,7 +10,7 @@ from verfedsv.shapley.closed_form import balance, closed_form, sample_errors, su
 from verfedsv.shapley.game import RoundGame
 
 
-def test_the_formula_of_the_paper_trail():
+def test_the_formula_written_out():
     """One sample, three clients, logistic loss: the sum written out in docs/closed-form.md, term by term."""
     d, base = np.array([0.4, -0.7, 0.2]), 0.3
     total, squares, c = d.sum(), (d**2).sum(), base + d.sum() / 2
@@ -172,8 +172,8 @@ def test_a_loss_of_ones_own():
     assert closed.errors.max() < 1e-2 * exact.values.max()
 
 
-def test_game_helper_agrees_with_the_definition():
-    """The callable game gives the utilities of equation 1, coalition by coalition."""
+def test_exact_values_sum_to_the_utility_of_the_game():
+    """The values of the exact method sum to what the callable game gives for everybody."""
     game: Game = random_game("softmax", n_clients=3)
     round_game = RoundGame.from_arrays(*game.arguments)
     everybody = round_game([[True, True, True]])[0]
