@@ -50,8 +50,8 @@ is less to ask, and the time to 1e-3 follows from the square root law.
 ## Memory
 
 Beyond the input, the closed form holds the labels (8 bytes a sample) and for each thread one block of at most 12,288
-samples: 8 x (8 C + 5) bytes a sample for C classes, 1.3 MB for scalar embeddings. `auto` adds 32 bytes a sample if the
-closed form does not suffice. `exact` adds 16 bytes a coalition. `tests/test_memory.py` holds the closed form to this.
+samples: 8 x (8 C + 5) bytes a sample for C classes, 1.3 MB for scalar embeddings. `auto` adds 40 bytes a sample if the
+closed form does not suffice. `exact` adds 17 bytes a coalition. `tests/test_memory.py` holds all three to this.
 
 {memory}
 

@@ -7,7 +7,7 @@ import verfedsv
 from tests.games import LOSSES, random_game, values_by_definition
 from verfedsv.shapley.exact import exact
 from verfedsv.shapley.game import RoundGame
-from verfedsv.shapley.semivalues import SHAPLEY
+from verfedsv.shapley.semivalues import BANZHAF, LEAVE_ONE_OUT, SHAPLEY
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -33,12 +33,13 @@ def test_segments_of_coalitions_fit_together(loss):
     np.testing.assert_allclose(result.values[12:], values_by_definition(small), rtol=1e-11)
 
 
-def test_samples_can_be_chosen():
+@pytest.mark.parametrize("semivalue", [SHAPLEY, BANZHAF, LEAVE_ONE_OUT], ids=str)
+def test_samples_can_be_chosen(semivalue):
     """The values of two halves of the samples add up to those of the whole round."""
     game = RoundGame.from_arrays(*random_game("logistic", n_clients=5, n_samples=50).arguments)
     order = np.random.default_rng(0).permutation(50)
-    halves = [exact(game, SHAPLEY, samples=np.sort(part))[0] for part in (order[:20], order[20:])]
-    np.testing.assert_allclose(sum(halves), exact(game, SHAPLEY)[0], rtol=1e-12)
+    halves = [exact(game, semivalue, samples=np.sort(part))[0] for part in (order[:20], order[20:])]
+    np.testing.assert_allclose(sum(halves), exact(game, semivalue)[0], rtol=1e-12)
 
 
 def test_memory_is_that_of_the_utilities():

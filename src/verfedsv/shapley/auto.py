@@ -11,7 +11,7 @@ from verfedsv.losses import Floats
 from verfedsv.shapley.closed_form import CLOSED_FORM_EVALUATIONS, balance, sample_errors, sum_third_order
 from verfedsv.shapley.exact import MAX_CLIENTS, exact, rounding_errors
 from verfedsv.shapley.game import RoundGame
-from verfedsv.shapley.result import ErrorKind, Progress
+from verfedsv.shapley.result import ErrorKind, Progress, keeps
 from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.shapley.stratified import stratified
 
@@ -38,7 +38,7 @@ def auto(
     values, errors, utility = sum_third_order(game)
     balanced = balance(values, errors, utility)
     n_evaluations = CLOSED_FORM_EVALUATIONS
-    met = _is_met(balanced.values, balanced.errors, tolerance)
+    met = keeps(tolerance, balanced.values, balanced.errors)
     result = Auto(balanced.values, balanced.errors, "certified", "closed-form", n_evaluations, None, met)
     # The largest value is known only roughly before the hard samples are done, so their share may have to be redone.
     for attempt in range(3):
@@ -56,7 +56,7 @@ def auto(
         n_evaluations += rest.n_evaluations
         if errors.max() >= result.errors.max():
             break
-        met = _is_met(values, errors, tolerance)
+        met = keeps(tolerance, values, errors)
         result = rest._replace(values=values, errors=errors, n_evaluations=n_evaluations, tolerance_met=met)
         if errors.max() > wanted:
             break
@@ -94,7 +94,3 @@ def _split_samples(errors: Floats, allowed: float) -> tuple[NDArray[np.intp], ND
     order = np.argsort(errors, kind="stable")
     n_easy = int(np.searchsorted(np.cumsum(errors[order]), allowed * len(errors), side="right"))
     return np.sort(order[:n_easy]), np.sort(order[n_easy:])
-
-
-def _is_met(values: Floats, errors: Floats, tolerance: float) -> bool:
-    return bool(errors.max() <= tolerance * np.abs(values).max())

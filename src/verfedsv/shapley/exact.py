@@ -37,7 +37,7 @@ def exact(
     The embeddings must be finite. With `samples`, the sums run over those only, divided by the number of all samples.
     """
     if semivalue == LEAVE_ONE_OUT:
-        return _leave_one_out(game), game.n_clients + 1
+        return _leave_one_out(game, samples), game.n_clients + 1
     n_clients = game.n_clients
     if n_clients > MAX_CLIENTS:
         raise TooManyClientsError(
@@ -109,13 +109,13 @@ def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floa
     return values
 
 
-def _leave_one_out(game: RoundGame) -> Floats:
+def _leave_one_out(game: RoundGame, samples: NDArray[np.intp] | None) -> Floats:
     everybody = np.ones((1, game.n_clients), dtype=bool)
 
     def added(block: Block) -> Floats:
         sums = coalition_sums(block, game.loss)
         return np.asarray(sums.toggles(everybody)[0] + sums.linear)
 
-    total = sum(game.map_blocks(added), np.zeros(game.n_clients))
+    total = sum(game.map_blocks(added, samples=samples), np.zeros(game.n_clients))
     result: Floats = -total / game.n_samples
     return result

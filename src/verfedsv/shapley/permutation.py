@@ -16,7 +16,7 @@ from verfedsv.shapley.coalitions import CoalitionSums, coalition_sums
 from verfedsv.shapley.confidence import radius_of_mean
 from verfedsv.shapley.exact import rounding_errors
 from verfedsv.shapley.game import Block, RoundGame
-from verfedsv.shapley.result import Progress
+from verfedsv.shapley.result import Progress, keeps
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 
 _BATCH = 256
@@ -81,7 +81,7 @@ def permutation(
         standard_errors = np.sqrt(variance / n_drawn)
         errors = radius_of_mean(variance, width, n_drawn, look) + rounding
         look += 1
-        is_met = None if tolerance is None else bool(errors.max() <= tolerance * np.abs(values).max())
+        is_met = None if tolerance is None else keeps(tolerance, values, errors)
         if is_met or (standard_error is not None and standard_errors.max() <= standard_error):
             break
     return Sampled(values, standard_errors, errors, n_drawn * per_draw * (game.n_clients + 1), is_met)

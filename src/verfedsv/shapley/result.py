@@ -68,6 +68,11 @@ class ShapleyResult:
         return f"<ShapleyResult: {', '.join(parts)}>"
 
 
+def keeps(tolerance: float, values: Floats, errors: Floats) -> bool:
+    """Return whether every error is at most `tolerance` times the largest value."""
+    return bool(errors.max() <= tolerance * np.abs(values).max())
+
+
 def count(number: int, noun: str) -> str:
     """Return a number with its noun.
 

@@ -123,15 +123,17 @@ def shapley_values(
             "'exact' or 'permutation'"
         )
     if result.tolerance_met is False:
-        more = f"more than n_permutations={n_permutations:,} or " if result.error_kind == "confidence" else ""
-        warnings.warn(
-            f"errors are up to {result.errors.max():.2g} and the largest value is {np.abs(result.values).max():.2g}, "
-            f"which does not keep the tolerance of {tolerance:g}; allow {more}a larger tolerance",
-            ToleranceWarning,
-            stacklevel=2,
-        )
+        warnings.warn(_say_what_remains(result, tolerance, n_permutations), ToleranceWarning, stacklevel=2)
     # The closed form treats equal clients equally by itself; other methods do so up to rounding or sampling.
     return result if result.method == "closed-form" else _symmetric(game, result)
+
+
+def _say_what_remains(result: ShapleyResult, tolerance: float, n_permutations: int) -> str:
+    more = f"more than n_permutations={n_permutations:,} or " if result.error_kind == "confidence" else ""
+    return (
+        f"errors are up to {result.errors.max():.2g} and the largest value is {np.abs(result.values).max():.2g}, "
+        f"which does not keep the tolerance of {tolerance:g}; allow {more}a larger tolerance"
+    )
 
 
 def _is_small(game: RoundGame, semivalue: Semivalue) -> bool:
