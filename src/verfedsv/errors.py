@@ -7,6 +7,7 @@
 
     ToleranceWarning (a UserWarning)        the result is valid, its error is larger than was asked for
     TranscriptWarning (a UserWarning)       a transcript was cut off by a crash; what was complete is kept
+    CompletionWarning (a UserWarning)       how far completed embeddings are from the true ones cannot be estimated
 
 Every message says what was received, what is allowed, and, where there is one, what to do instead.
 """
@@ -34,3 +35,7 @@ class ToleranceWarning(UserWarning):
 
 class TranscriptWarning(UserWarning):
     """A transcript ended in the middle of a record; that record is left out."""
+
+
+class CompletionWarning(UserWarning):
+    """The error of completion cannot be estimated, because no sample was uploaded in two rounds."""

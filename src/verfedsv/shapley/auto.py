@@ -45,22 +45,40 @@ def auto(
         if result.tolerance_met:
             break
         wanted = tolerance * np.abs(result.values).max()
-        easy, hard = _split_samples(sample_errors(game), wanted / 2)
-        if len(hard) == 0:
-            break  # what is too large is rounding, which nothing here makes smaller
-        closed = sum_third_order(game, easy)
-        allowed = wanted - closed.errors.max()
-        rest = _value_hard_samples(game, hard, allowed, max_permutations, seed, attempt, progress)
-        # Each permutation adds up to the utility, and so does enumeration: only the easy samples leave a gap.
-        values, errors, _ = balance(closed.values + rest.values, closed.errors + rest.errors, utility)
-        n_evaluations += rest.n_evaluations
-        if errors.max() >= result.errors.max():
+        refined = refine(game, utility, wanted, max_permutations, seed, attempt, progress)
+        if refined is None or refined.errors.max() >= result.errors.max():
             break
-        met = keeps(tolerance, values, errors)
-        result = rest._replace(values=values, errors=errors, n_evaluations=n_evaluations, tolerance_met=met)
-        if errors.max() > wanted:
+        n_evaluations += refined.n_evaluations
+        met = keeps(tolerance, refined.values, refined.errors)
+        result = refined._replace(n_evaluations=n_evaluations, tolerance_met=met)
+        if result.errors.max() > wanted:
             break
     return result
+
+
+def refine(
+    game: RoundGame,
+    utility: float,
+    error: float,
+    max_permutations: int,
+    seed: int,
+    attempt: int,
+    progress: Progress | None = None,
+) -> Auto | None:
+    """Return values with errors of at most `error`, if that can be had, using the closed form where it is sure.
+
+    `utility` is that of all clients together. `attempt` numbers the calls that one result is made of. None if no sample
+    is to blame: what is too large is rounding, which nothing here makes smaller.
+    """
+    easy, hard = _split_samples(sample_errors(game), error / 2)
+    if len(hard) == 0:
+        return None
+    closed = sum_third_order(game, easy)
+    allowed = error - closed.errors.max()
+    rest = _value_hard_samples(game, hard, allowed, max_permutations, seed, attempt, progress)
+    # Each permutation adds up to the utility, and so does enumeration: only the easy samples leave a gap.
+    values, errors, _ = balance(closed.values + rest.values, closed.errors + rest.errors, utility)
+    return rest._replace(values=values, errors=errors)
 
 
 def _value_hard_samples(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 from typing import TypeVar
@@ -21,17 +21,22 @@ def available_threads() -> int:
     return os.cpu_count() or 1
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:
-    """Yield `function(item)` in the order of the items, at most two results per thread being held at a time."""
-    if n_threads <= 1:
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int | Executor) -> Iterator[Result]:
+    """Yield `function(item)` in the order of the items, computed by that many threads or by an executor.
+
+    At most two results per worker are held at a time.
+    """
+    if isinstance(workers, int) and workers <= 1:
         yield from map(function, items)
         return
-    pool = _pool(n_threads)
+    pool = _pool(workers) if isinstance(workers, int) else workers
+    # An executor need not say how many workers it has.
+    most = 2 * int(getattr(pool, "_max_workers", 32))
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(function, item))
-            if len(waiting) > 2 * n_threads:
+            if len(waiting) > most:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -45,6 +45,7 @@ def permutation(
     n_permutations: int,
     antithetic: bool,
     seed: int,
+    attempt: int = 0,
     standard_error: float | None = None,
     tolerance: float | None = None,
     progress: Progress | None = None,
@@ -55,7 +56,8 @@ def permutation(
     For semivalues other than Shapley's each draw is a random coalition, whose members and non-members are exchanged
     one by one; it costs as much as a permutation. With `antithetic`, every permutation is followed by its reverse (a
     coalition by one that leans the other way): fewer draws for the same error. `tolerance` stops once the bounds are
-    within that fraction of the largest value.
+    within that fraction of the largest value. `attempt` numbers the calls that one result is made of: all draw the same
+    permutations, each takes its part of the failure probability.
     """
     rng = np.random.default_rng(seed)
     width, rounding = _width_of_draws(game), rounding_errors(game)
@@ -64,7 +66,7 @@ def permutation(
     per_draw = 2 if antithetic else 1
     n_wanted = max(2, -(-n_permutations // per_draw))
     sums, squares = np.zeros((2, game.n_clients))
-    n_drawn = look = 0
+    n_drawn, look = 0, attempt * -(-n_wanted // _BATCH)
     while n_drawn < n_wanted:
         n_batch = min(_BATCH, n_wanted - n_drawn)
         added = _added_by_clients(game, semivalue, _draw(rng, semivalue, game.n_clients, n_batch, antithetic))

@@ -125,7 +125,7 @@ def shapley_values(
     if result.tolerance_met is False:
         warnings.warn(_say_what_remains(result, tolerance, n_permutations), ToleranceWarning, stacklevel=2)
     # The closed form treats equal clients equally by itself; other methods do so up to rounding or sampling.
-    return result if result.method == "closed-form" else _symmetric(game, result)
+    return result if result.method == "closed-form" else symmetric(game, result)
 
 
 def _say_what_remains(result: ShapleyResult, tolerance: float, n_permutations: int) -> str:
@@ -148,7 +148,7 @@ def _exact(game: RoundGame, semivalue: Semivalue, progress: Progress | None) -> 
     return ShapleyResult(values, rounding_errors(game), "certified", "exact", str(semivalue), n_evaluations)
 
 
-def _symmetric(game: RoundGame, result: ShapleyResult) -> ShapleyResult:
+def symmetric(game: RoundGame, result: ShapleyResult) -> ShapleyResult:
     """Return the values with the mean of those clients that are identical in the place of each of them."""
     groups = game.identical_clients()
     if not groups:

@@ -88,6 +88,10 @@ class Transcript:
         """The last link of the hash chain, which stands for the whole transcript; empty if nothing was uploaded."""
         return self._links[-1][1].hex() if self._links else ""
 
+    def contains(self, head: str) -> bool:
+        """Return whether this transcript once had that `head`: it is the same, or has grown since."""
+        return any(digest.hex() == head for _, digest in self._links)
+
     @cached_property
     def n_rounds(self) -> int:
         """The number of time stamps."""

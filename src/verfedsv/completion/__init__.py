@@ -1,0 +1,6 @@
+"""Completion: all embeddings of a client from those it uploaded, by low-rank factors."""
+
+from verfedsv.completion.complete import Completion, CompletionReport, complete
+from verfedsv.completion.rank import epsilon_rank, rank_bound
+
+__all__ = ["Completion", "CompletionReport", "complete", "epsilon_rank", "rank_bound"]

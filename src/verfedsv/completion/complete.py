@@ -1,0 +1,268 @@
+"""`complete`: all embeddings of a client from those it uploaded in the batches of a synchronous training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from verfedsv.arguments import as_array, as_positive, as_whole
+from verfedsv.completion.factors import CompiledSolver, Factors, FitErrors, Solver
+from verfedsv.completion.observations import Pattern
+from verfedsv.errors import InputError
+from verfedsv.losses import Array, Floats
+from verfedsv.shapley.blocks import available_threads
+
+HELD_OUT = 0.05
+"""The part of the observations that is held out to measure errors on and to choose the rank."""
+
+CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
+"""The ranks that `rank="auto"` tries, until `PATIENCE` in a row do not help."""
+
+HELPS, EXACT, PATIENCE = 0.02, 1e-6, 2
+"""A rank helps if it lowers the held-out error by that part, or, where few are held out, by one part in the root of
+their number, which chance may do. Nothing helps once the error is that small a part of the embeddings."""
+
+Start = Literal["spectral", "random"]
+
+
+@dataclass(frozen=True)
+class CompletionReport:
+    """How well low-rank factors reproduce the embeddings of a client.
+
+    `held_out_rmse` and `held_out_largest` are errors on uploaded embeddings that the fit did not see, NaN and 0 if none
+    could be held out; `train_rmse` and `train_largest` are errors on those it saw. The factors returned were then
+    fitted to all.
+    """
+
+    rank: int
+    regularization: float
+    train_rmse: float
+    train_largest: float
+    held_out_rmse: float
+    held_out_largest: float
+    n_observations: int
+    n_held_out: int
+    n_unseen: int
+    n_sweeps: int
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """The embeddings of a client in all rounds, as low-rank factors.
+
+    The embedding of sample i in round t and class c is `rounds[t, c] . samples[i]`; `rounds` is (rounds, classes,
+    rank), `samples` is (samples, rank). A sample that was never uploaded has zeros there.
+    """
+
+    rounds: Floats
+    samples: Floats
+    report: CompletionReport
+
+    def embeddings(self, round_number: int) -> Floats:
+        """Return the embeddings of all samples in a round (0, 1, ...), (samples, classes)."""
+        result: Floats = self.samples @ self.rounds[round_number].T
+        return result
+
+
+def complete(
+    batches: Sequence[ArrayLike],
+    embeddings: Sequence[ArrayLike],
+    n_samples: int,
+    rank: int | Literal["auto"] = "auto",
+    regularization: float = 0.1,
+    *,
+    start: Start | Completion = "spectral",
+    tolerance: float = 1e-3,
+    max_sweeps: int = 100,
+    seed: int = 0,
+    n_threads: int | None = None,
+) -> Completion:
+    """Return all embeddings of one client from those it uploaded: equation 3 of the paper.
+
+    Needs nothing but the client's own uploads, so it can run at the client.
+
+    Args:
+        batches: for each round the numbers of the samples uploaded, 0 to `n_samples` - 1, none twice.
+        embeddings: for each round the embeddings of these samples, (samples,) or (samples, classes). A zero is an
+            observation like any other.
+        n_samples: the number of all samples.
+        rank: of the factors, or "auto": grown until the error on held-out embeddings no longer falls.
+        regularization: lambda of the paper.
+        start: "spectral", from the embeddings interpolated in time; "random", as is usual elsewhere and worse here; or
+            an earlier completion of the first of these rounds, to go on from.
+        tolerance: a fit ends when a sweep changes the root of the mean squared error by less than this part of it.
+        max_sweeps: but after so many sweeps at the latest.
+        seed: chooses the embeddings held out, and the random start.
+        n_threads: by default all cores. The result does not depend on it.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> true = np.outer(np.arange(1, 31), rng.normal(size=50))
+    >>> batches = [rng.permutation(50)[:10] for _ in range(30)]
+    >>> result = complete(batches, [row[batch] for row, batch in zip(true, batches)], 50, regularization=1e-6)
+    >>> bool(np.abs(result.embeddings(7)[:, 0] - true[7]).max() < 1e-5), result.report.rank
+    (True, 1)
+    """
+    n_samples = as_whole("n_samples", n_samples, at_least=1)
+    numbers = [_as_batch(t, batch, n_samples) for t, batch in enumerate(batches)]
+    uploads = _as_uploads(embeddings, numbers)
+    pattern = Pattern.from_batches(numbers, n_samples)
+    solver = CompiledSolver(
+        pattern,
+        pattern.sort(uploads, uploads[0].shape[1]),
+        as_positive("regularization", regularization),
+        as_positive("tolerance", tolerance),
+        as_whole("max_sweeps", max_sweeps, at_least=1),
+        available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1),
+    )
+    return complete_with(solver, pattern, uploads[0].shape[1], rank, regularization, start, seed)
+
+
+def complete_with(
+    solver: Solver,
+    pattern: Pattern,
+    n_classes: int,
+    rank: int | Literal["auto"],
+    regularization: float,
+    start: Start | Completion,
+    seed: int,
+) -> Completion:
+    """Return the completion by a solver: choose the rank, measure errors on what is held out, then fit to all."""
+    is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
+    largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))
+    known = _continued(start, pattern.n_rounds, n_classes) if isinstance(start, Completion) else None
+    if rank == "auto":
+        # Where nothing can be held out, a higher rank cannot be shown to help.
+        lowest, highest = (1 if known is None else known.shape[2]), largest_rank if is_held_out.any() else 1
+        candidates = [lowest, *(r for r in CANDIDATES if lowest < r <= highest)]
+    else:
+        candidates = [as_whole("rank", rank, at_least=1, hint="; or use 'auto'")]
+    begin = _begin(solver, is_held_out, (pattern.n_rounds, n_classes, candidates[-1]), start, seed)
+    factors, errors = _choose(solver, pattern.n_samples, begin, known, candidates, is_held_out)
+    if is_held_out.any():
+        factors = solver.fit(factors.rounds, np.zeros_like(is_held_out))
+    used, _ = solver.errors(factors, np.zeros_like(is_held_out))
+    _fill_empty_rounds(factors.rounds, np.diff(pattern.edges) > 0)
+    report = CompletionReport(
+        rank=factors.rounds.shape[2],
+        regularization=regularization,
+        train_rmse=used.rmse,
+        train_largest=used.largest,
+        held_out_rmse=errors.rmse,
+        held_out_largest=errors.largest,
+        n_observations=len(is_held_out),
+        n_held_out=int(is_held_out.sum()),
+        n_unseen=int((~pattern.is_seen).sum()),
+        n_sweeps=solver.n_sweeps,
+    )
+    return Completion(factors.rounds, factors.samples, report)
+
+
+def _fill_empty_rounds(rounds: Floats, has_uploads: NDArray[np.bool_]) -> None:
+    """Let rounds without a single upload be like the last round before that has one, or else like the first."""
+    last = np.maximum.accumulate(np.where(has_uploads, np.arange(len(rounds)), -1))
+    rounds[:] = rounds[np.where(last < 0, has_uploads.argmax(), last)]
+
+
+def _choose(
+    solver: Solver,
+    n_samples: int,
+    begin: Floats,
+    known: Floats | None,
+    candidates: Sequence[int],
+    is_held_out: NDArray[np.bool_],
+) -> tuple[Factors, FitErrors]:
+    """Return the fit of the best rank among growing candidates, and its errors on what is held out.
+
+    Each starts from the leading columns of `begin`; where factors of the rounds are already `known`, from those, and
+    further columns of `begin`.
+    """
+    _, nothing = solver.errors(Factors(np.zeros_like(begin[:, :, :1]), np.zeros((n_samples, 1))), is_held_out)
+    helps = max(HELPS, nothing.n_observations**-0.5) if nothing.n_observations else 1.0
+    best: tuple[Factors, FitErrors] | None = None
+    failures, patience = 0, PATIENCE if known is None else 1
+    for rank in candidates:
+        rounds = begin[:, :, :rank]
+        if known is not None:
+            kept = known[:, :, :rank]
+            rounds = np.concatenate([kept, begin[:, :, kept.shape[2] : rank]], axis=2)
+        factors = solver.fit(rounds, is_held_out)
+        _, errors = solver.errors(factors, is_held_out)
+        if best is None or errors.rmse < (1 - helps) * best[1].rmse:
+            best, failures = (factors, errors), 0
+            known = None if known is None else factors.rounds
+        else:
+            failures += 1
+        if failures == patience or best[1].rmse <= EXACT * nothing.rmse:
+            break
+    assert best is not None  # noqa: S101  # there is always a candidate
+    return best
+
+
+def _begin(
+    solver: Solver,
+    is_held_out: NDArray[np.bool_],
+    shape: tuple[int, int, int],
+    start: Start | Completion,
+    seed: int,
+) -> Floats:
+    if start == "random":
+        return np.random.default_rng(seed).standard_normal(shape)
+    if start == "spectral" or isinstance(start, Completion):
+        return solver.start(is_held_out, shape[2])
+    raise InputError(f"start must be 'spectral', 'random' or an earlier Completion; received {start!r}")
+
+
+def _continued(start: Completion, n_rounds: int, n_classes: int) -> Floats:
+    """Return the factors of the rounds of an earlier completion, those of new rounds being like the last."""
+    n_before, n_classes_before, _ = start.rounds.shape
+    if n_before > n_rounds or n_classes_before != n_classes:
+        raise InputError(
+            f"the completion to start from has {n_before} rounds and {n_classes_before} classes, the uploads have "
+            f"{n_rounds} and {n_classes}; it must be one of the first of these rounds"
+        )
+    return np.concatenate([start.rounds, np.repeat(start.rounds[-1:], n_rounds - n_before, axis=0)])
+
+
+def _as_batch(t: int, batch: ArrayLike, n_samples: int) -> NDArray[np.int64]:
+    numbers = as_array(f"batches[{t}]", batch)
+    if numbers.ndim != 1 or numbers.size == 0 or numbers.dtype.kind not in "iu":
+        raise InputError(
+            f"batches[{t}] must list sample numbers, at least one; received shape {numbers.shape} of {numbers.dtype}"
+        )
+    if numbers.min() < 0 or numbers.max() >= n_samples:
+        raise InputError(
+            f"batches[{t}] must hold sample numbers from 0 to {n_samples - 1}; "
+            f"received {numbers.min()} to {numbers.max()}"
+        )
+    if len(np.unique(numbers)) < len(numbers):
+        raise InputError(f"batches[{t}] must not repeat samples")
+    return numbers.astype(np.int64, copy=False)
+
+
+def _as_uploads(embeddings: Sequence[ArrayLike], batches: Sequence[Array]) -> list[Array]:
+    if len(embeddings) != len(batches) or len(batches) == 0:
+        raise InputError(
+            "batches and embeddings need one entry for each round, and at least one; "
+            f"received {len(batches)} and {len(embeddings)}"
+        )
+    uploads = []
+    for t, (values, batch) in enumerate(zip(embeddings, batches, strict=True)):
+        array = as_array(f"embeddings[{t}]", values)
+        array = array[:, np.newaxis] if array.ndim == 1 else array
+        if array.ndim != 2 or len(array) != len(batch) or array.shape[1] == 0:
+            raise InputError(
+                f"embeddings[{t}] must have shape ({len(batch)},) or ({len(batch)}, classes) as its batch has "
+                f"{len(batch)} samples; received {np.shape(values)}"
+            )
+        if not np.isfinite(array).all():
+            raise InputError(f"embeddings[{t}] must be finite; received NaN or infinity")
+        uploads.append(array)
+    widths = {array.shape[1] for array in uploads}
+    if len(widths) > 1:
+        raise InputError(f"all embeddings must have the same number of classes; received {sorted(widths)}")
+    return uploads

@@ -1,0 +1,135 @@
+"""Low-rank factors of one client's embedding matrix, and fitting them to what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.completion import sweeps
+from verfedsv.completion.observations import Pattern
+from verfedsv.completion.start import leading_directions
+from verfedsv.losses import Array, Floats
+from verfedsv.shapley.blocks import ordered_map, split
+
+Result = TypeVar("Result")
+
+N_PARTS = 16
+"""Parts the samples are cut into. Fixed, so that the sums over them do not depend on the number of threads."""
+
+
+class Factors(NamedTuple):
+    """The embedding of sample i in round t and class c is `rounds[t, c] . samples[i]`.
+
+    `rounds` is (rounds, classes, rank), `samples` is (samples, rank).
+    """
+
+    rounds: Floats
+    samples: Floats
+
+
+class FitErrors(NamedTuple):
+    """Root of the mean squared error and largest error over some observations; NaN and 0 if there are none."""
+
+    n_observations: int
+    rmse: float
+    largest: float
+
+
+class Solver(Protocol):
+    """Fits factors to the observations of one client that are not marked as held out."""
+
+    n_sweeps: int
+
+    def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
+        """Return a first guess of the factors of the rounds, best direction first."""
+
+    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_]) -> Factors:
+        """Return the factors that alternating least squares arrives at from those factors of the rounds."""
+
+    def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:
+        """Return the errors on the observations that are not marked, and on those that are."""
+
+
+@dataclass
+class CompiledSolver:
+    """The solver in use; `values` are (observations, classes), in the order of `pattern`. n_sweeps counts its work."""
+
+    pattern: Pattern
+    values: Array
+    regularization: float
+    tolerance: float
+    max_sweeps: int
+    n_threads: int
+    n_sweeps: int = 0
+
+    def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
+        return leading_directions(self.pattern, self.values, is_held_out, rank)
+
+    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_]) -> Factors:
+        rounds = np.array(rounds, order="C")
+        samples = np.zeros((self.pattern.n_samples, rounds.shape[2]))
+        size = float(sum(self._map(lambda a, b: self._sum_squares(a, b, is_held_out))))
+        before = np.inf
+        for _ in range(self.max_sweeps):
+            left = self._sweep(rounds, samples, is_held_out, size)
+            self.n_sweeps += 1
+            # Below 1e-15 of the whole it is rounding.
+            if left <= 1e-15 * size or abs(before - left) <= 2 * self.tolerance * left:
+                break
+            before = left
+        return Factors(rounds, samples)
+
+    def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:
+        def sum_errors(first: int, last: int) -> Floats:
+            pattern = self.pattern
+            return sweeps.sum_errors(
+                first, last, pattern.starts, pattern.rounds, is_held_out, self.values, factors.rounds, factors.samples
+            )
+
+        parts = np.stack(list(self._map(sum_errors)))
+        counts, squares, largest = parts[:, :, 0].sum(axis=0), parts[:, :, 1].sum(axis=0), parts[:, :, 2].max(axis=0)
+        with np.errstate(invalid="ignore"):
+            rmse = np.sqrt(squares / counts)
+        used, held = (FitErrors(int(counts[k]), float(rmse[k]), float(largest[k])) for k in (0, 1))
+        return used, held
+
+    def _map(self, function: Callable[[int, int], Result]) -> list[Result]:
+        parts = split(self.pattern.n_samples, -(-self.pattern.n_samples // N_PARTS))
+        return list(ordered_map(lambda part: function(part.start, part.stop), parts, self.n_threads))
+
+    def _sum_squares(self, first: int, last: int, is_held_out: NDArray[np.bool_]) -> float:
+        part = slice(self.pattern.starts[first], self.pattern.starts[last])
+        return sweeps.sum_squares(self.values[part], is_held_out[part])
+
+    def _sweep(self, rounds: Floats, samples: Floats, is_held_out: NDArray[np.bool_], size: float) -> float:
+        """Solve for the samples, then for the rounds, in place; return the sum of squared errors that is left."""
+        n_rounds, n_classes, rank = rounds.shape
+        by_round = sweeps.sum_classes(rounds)
+
+        def solve_samples(first: int, last: int) -> tuple[Floats, Floats]:
+            gram, moment = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
+            pattern = self.pattern
+            sweeps.sweep_samples(
+                first,
+                last,
+                pattern.starts,
+                pattern.rounds,
+                is_held_out,
+                self.values,
+                by_round,
+                rounds,
+                self.regularization,
+                samples,
+                gram,
+                moment,
+            )
+            return gram, moment
+
+        gram, moment = (sum(terms) for terms in zip(*self._map(solve_samples), strict=True))
+        sweeps.solve_rounds(gram, moment, self.regularization, rounds)
+        # With w solved for, the squared errors and the penalty on w add up to |x|^2 - w . (sum of x h).
+        return size - float(np.vdot(rounds, moment)) - self.regularization * float(np.vdot(rounds, rounds))

@@ -1,0 +1,99 @@
+"""What is known of one client's embedding matrix: the uploads of a synchronous training, sorted by sample.
+
+All clients of a synchronous training upload the same samples, so the order of sorting (`Pattern`) is found once and
+serves them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.compiled import compiled
+from verfedsv.losses import Array
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Which samples were uploaded in which round.
+
+    The observations of sample i are numbers `starts[i]` to `starts[i + 1]`, in the order of time, and observation p was
+    made in round `rounds[p]`. Entry k of round t, as it was uploaded, is observation `places[edges[t] + k]`.
+    """
+
+    starts: Integers
+    rounds: NDArray[np.int32]
+    places: Array
+    edges: Integers
+
+    @classmethod
+    def from_batches(cls, batches: Sequence[Array], n_samples: int) -> Pattern:
+        """Return the pattern of one batch of sample numbers per round, none of which repeats a sample."""
+        edges = np.cumsum([0, *map(len, batches)])
+        n_observations = int(edges[-1])
+        starts = np.zeros(n_samples + 1, np.int64)
+        for batch in batches:
+            _count(batch, starts[1:])
+        np.cumsum(starts, out=starts)
+        small = n_observations < 2**31
+        rounds, places = np.empty(n_observations, np.int32), np.empty(n_observations, np.int32 if small else np.int64)
+        ends = starts[:-1].copy()
+        for t, batch in enumerate(batches):
+            _place(t, batch, ends, rounds, places[edges[t] : edges[t + 1]])
+        return cls(starts, rounds, places, edges)
+
+    @property
+    def n_rounds(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def is_seen(self) -> NDArray[np.bool_]:
+        """Which samples were ever uploaded, (samples,)."""
+        return np.diff(self.starts) > 0
+
+    def hold_out(self, fraction: float, seed: int) -> NDArray[np.bool_]:
+        """Return a mark for a random part of the observations, (observations,).
+
+        One observation of each sample and of each round is never marked: without it nothing would be known of them.
+        """
+        rng = np.random.default_rng(seed)
+        is_held_out = rng.random(len(self.rounds), dtype=np.float32) < fraction
+        n_of_sample = np.diff(self.starts)
+        kept = self.starts[:-1] + (rng.random(self.n_samples) * n_of_sample).astype(np.int64)
+        is_held_out[kept[n_of_sample > 0]] = False
+        n_of_round = np.diff(self.edges)
+        kept = self.edges[:-1] + (rng.random(self.n_rounds) * n_of_round).astype(np.int64)
+        is_held_out[self.places[kept[n_of_round > 0]]] = False
+        return is_held_out
+
+    def sort(self, embeddings: Sequence[Array], n_classes: int) -> Array:
+        """Return one client's uploads, (observations, classes), in the order of the pattern."""
+        dtype = np.result_type(np.float32, *{array.dtype for array in embeddings})
+        values = np.empty((len(self.rounds), n_classes), dtype)
+        for t, uploaded in enumerate(embeddings):
+            values[self.places[self.edges[t] : self.edges[t + 1]]] = uploaded.reshape(-1, n_classes)
+        return values
+
+
+@compiled
+def _count(batch: Array, counts: Integers) -> None:
+    for k in range(len(batch)):
+        counts[batch[k]] += 1
+
+
+@compiled
+def _place(t: int, batch: Array, ends: Integers, rounds: Array, places: Array) -> None:
+    for k in range(len(batch)):
+        place = ends[batch[k]]
+        rounds[place] = t
+        places[k] = place
+        ends[batch[k]] = place + 1

@@ -1,0 +1,84 @@
+"""Where alternating least squares starts: the leading directions of the embeddings interpolated in time.
+
+The start decides the quality. From random factors the sweeps end in poor local minima once the rank exceeds what the
+data need; from here they do not (docs/benchmarks.md has both), and no seed is needed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.compiled import compiled
+from verfedsv.completion.observations import Pattern
+from verfedsv.losses import Array, Floats
+
+MIN_SAMPLES, MAX_SAMPLES, MAX_ELEMENTS = 64, 4096, 2**24
+"""How many samples the directions are computed from, spread evenly over all: they only have to be a start."""
+
+_EXTRA_DIRECTIONS, _POWER_STEPS = 10, 4
+
+
+def leading_directions(pattern: Pattern, values: Array, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
+    """Return factors of the rounds, (rounds, classes, rank), best direction first.
+
+    They are the leading left singular vectors of the interpolated matrix, each times the square root of its singular
+    value, which is how the penalty of equation 3 divides a matrix between its two factors.
+    """
+    seen = np.flatnonzero(pattern.is_seen)
+    n_classes = values.shape[1]
+    affordable = max(MIN_SAMPLES, MAX_ELEMENTS // (pattern.n_rounds * n_classes))
+    chosen = seen[np.linspace(0, len(seen) - 1, min(len(seen), MAX_SAMPLES, affordable)).astype(np.intp)]
+    by_time = np.zeros((len(chosen), pattern.n_rounds * n_classes))
+    interpolate(chosen, pattern.starts, pattern.rounds, is_held_out, values, by_time)
+    directions, sizes = _leading_singular_vectors(by_time, rank)
+    sizes *= np.sqrt(len(seen) / len(chosen))
+    return (directions * np.sqrt(sizes)).reshape(pattern.n_rounds, n_classes, rank)
+
+
+def _leading_singular_vectors(matrix: Floats, rank: int) -> tuple[Floats, Floats]:
+    """Return the leading right singular vectors, (columns, rank), and singular values of a matrix.
+
+    Subspace iteration: what is wanted is a few directions, and a full decomposition would cost a hundred times more.
+    If the matrix has fewer directions than asked for, the rest are orthogonal to it, with singular value 0.
+    """
+    n_columns = matrix.shape[1]
+    n_directions = min(rank + _EXTRA_DIRECTIONS, n_columns)
+    basis = np.random.default_rng(0).standard_normal((n_columns, n_directions))
+    for _ in range(_POWER_STEPS):
+        basis, _ = np.linalg.qr(matrix.T @ (matrix @ basis))
+    _, sizes, rotation = np.linalg.svd(matrix @ basis, full_matrices=False)
+    found = min(rank, len(sizes))
+    vectors, values = np.zeros((n_columns, rank)), np.zeros(rank)
+    vectors[:, :found], values[:found] = (basis @ rotation.T)[:, :found], sizes[:found]
+    # Each direction up to its sign: the one whose largest entry is positive.
+    signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(rank)])
+    return vectors * np.where(signs == 0, 1, signs), values
+
+
+@compiled
+def interpolate(
+    chosen: Array, starts: Array, rounds: Array, is_held_out: Array, values: Array, by_time: Floats
+) -> None:
+    """Write the embeddings of the chosen samples in all rounds, (chosen, rounds * classes).
+
+    Linear between two rounds in which a sample was observed; constant before the first and after the last.
+    """
+    n_classes = values.shape[1]
+    n_rounds = by_time.shape[1] // n_classes
+    for j in range(len(chosen)):
+        row, before = by_time[j], -1
+        for p in range(starts[chosen[j]], starts[chosen[j] + 1]):
+            if is_held_out[p]:
+                continue
+            now = rounds[p]
+            for t in range(0 if before < 0 else rounds[before] + 1, now + 1):
+                weight = 1.0 if before < 0 else (t - rounds[before]) / (now - rounds[before])
+                for c in range(n_classes):
+                    earlier = 0.0 if before < 0 else values[before, c]
+                    row[t * n_classes + c] = weight * values[p, c] + (1 - weight) * earlier
+            before = p
+        if before >= 0:
+            for t in range(rounds[before] + 1, n_rounds):
+                for c in range(n_classes):
+                    row[t * n_classes + c] = values[before, c]

@@ -1,0 +1,144 @@
+"""Some samples of a training, round by round, in a form that can be sent to another process.
+
+A chunk yields one `Block` per round, numbered from 0 on: the embeddings of its samples before and after. Synchronous
+and asynchronous training differ only in how these are made.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.compiled import compiled
+from verfedsv.completion.factors import Factors
+from verfedsv.losses import Array, Floats, Loss
+from verfedsv.shapley.game import Block
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk(ABC):
+    """Samples of a training. `labels` are encoded; `number` counts the chunks of a training from 0 on."""
+
+    number: int
+    loss: Loss
+    labels: Array
+    n_clients: int
+    n_rounds: int
+    n_classes: int
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """Yield the rounds in which anything changed, in order; the arrays of one are overwritten by the next."""
+
+
+@dataclass(frozen=True, eq=False)
+class FactorChunk(Chunk):
+    """Embeddings from low-rank factors, one of each client; before the first round all are zero.
+
+    `offset` is the server's own part: the factors of a matrix like those of the clients, or one number per round and
+    class, (rounds, 1, classes).
+    """
+
+    factors: Sequence[Factors]
+    offset: Factors | Floats | None
+
+    def blocks(self) -> Iterator[Block]:
+        shape = self.n_clients, self.n_samples * self.n_classes
+        previous, current = np.zeros(shape), np.empty(shape)
+        columns = [np.ascontiguousarray(samples.T) for _, samples in self.factors]
+        for t in range(self.n_rounds):
+            for m, (rounds, _) in enumerate(self.factors):
+                _reconstruct(columns[m], rounds[t], current[m])
+            yield Block(t, previous, current, 0, self.n_classes, self.labels, self._offset(t))
+            previous, current = current, previous
+
+    def _offset(self, t: int) -> Floats | None:
+        if self.offset is None:
+            return None
+        if isinstance(self.offset, Factors):
+            own: Floats = self.offset.samples @ self.offset.rounds[t].T
+            return own
+        return np.broadcast_to(self.offset[t], (self.n_samples, self.n_classes))
+
+
+@compiled
+def _reconstruct(columns: Floats, weights: Floats, result: Floats) -> None:
+    """Write the embeddings of all samples in a round: weights (classes, rank) times columns (rank, samples)."""
+    rank, n_samples = columns.shape
+    n_classes = len(weights)
+    # 512 at a time: they stay in the first-level cache while the rank goes by.
+    for first in range(0, n_samples, 512):
+        last = min(first + 512, n_samples)
+        if n_classes == 1:
+            part = result[first:last]
+            part[:] = 0.0
+            for a in range(rank):
+                column, weight = columns[a, first:last], weights[0, a]
+                for i in range(len(part)):
+                    part[i] += weight * column[i]
+        else:
+            for i in range(first, last):
+                embedding = result[i * n_classes : (i + 1) * n_classes]
+                embedding[:] = 0.0
+                for a in range(rank):
+                    for c in range(n_classes):
+                        embedding[c] += weights[c, a] * columns[a, i]
+
+
+@dataclass(frozen=True, eq=False)
+class UploadsOfRound:
+    """What changed in a round: for each upload the client, the samples (of a chunk or of all) and their embeddings.
+
+    `offset` is the server's own part at the end of the round, (samples, classes).
+    """
+
+    clients: Sequence[int]
+    samples: Sequence[Array]
+    embeddings: Sequence[Array]
+    offset: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayChunk(Chunk):
+    """Embeddings as the server holds them: its table, (clients, samples, classes), and what was uploaded from there on.
+
+    Only the samples that were uploaded in a round are in its block: those of others do not change the loss.
+    """
+
+    table: Floats
+    uploads: Sequence[UploadsOfRound]
+
+    def blocks(self) -> Iterator[Block]:
+        table = self.table.copy()
+        flat = self.n_clients, -1
+        for t, uploads in enumerate(self.uploads):
+            changed = _union(uploads.samples, self.n_samples)
+            if len(changed) == 0:
+                continue
+            previous = table[:, changed]
+            apply(table, uploads)
+            current = table[:, changed]
+            offset = None if uploads.offset is None else uploads.offset[changed].astype(np.float64)
+            labels = self.labels[changed]
+            yield Block(t, previous.reshape(flat), current.reshape(flat), 0, self.n_classes, labels, offset)
+
+
+def apply(table: Floats, uploads: UploadsOfRound) -> None:
+    """Write uploads to the server's table, (clients, samples, classes), in their order."""
+    for client, samples, embeddings in zip(uploads.clients, uploads.samples, uploads.embeddings, strict=True):
+        table[client, samples] = embeddings
+
+
+def _union(samples: Sequence[Array], n_samples: int) -> NDArray[np.intp]:
+    is_there = np.zeros(n_samples, bool)
+    for numbers in samples:
+        is_there[numbers] = True
+    return np.flatnonzero(is_there)

@@ -1,0 +1,198 @@
+"""The result of valuing a training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from verfedsv.completion import Completion, CompletionReport
+from verfedsv.completion.factors import Factors
+from verfedsv.errors import InputError, VerfedsvError
+from verfedsv.losses import Array, Floats
+from verfedsv.shapley import Method
+from verfedsv.shapley.result import ErrorKind, count
+from verfedsv.transcript.format import Mode
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT, VERSION = "verfedsv valuation", 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for; a valuation can be continued only with the same."""
+
+    method: Method
+    rank: int | Literal["auto"]
+    regularization: float
+    tolerance: float
+    n_permutations: int | None
+    seed: int
+    rows: str
+
+
+@dataclass(frozen=True, eq=False)
+class Factorisation:
+    """The completed embeddings that a valuation was computed from: of each client, and of the server's own part.
+
+    `halves` were fitted to half of the uploads; the difference they make estimates the error of completion.
+    """
+
+    clients: tuple[Completion, ...]
+    halves: tuple[Factors, ...]
+    offset: Completion | None
+
+
+@dataclass(frozen=True, eq=False)
+class Valuation:
+    """What each client contributed to a training: its vertical federated Shapley value (definition 3 of the paper).
+
+    `values`, (clients,), are in units of the loss and averages over the rounds: `per_round`, (rounds, clients), has the
+    round's own. They add up to the decrease of the loss over the training, divided by the number of rounds.
+
+    Errors are of two kinds. `estimator_errors` bound how far the values are from the Shapley values of the rounds:
+    proven if `error_kind` is "certified", with 99.9 % confidence if it is "confidence". `completion_errors` estimate
+    what the embeddings that were never uploaded may change: the difference that leaving out half of the uploads makes;
+    0 where nothing was missing, NaN where that cannot be estimated. `errors` is their sum.
+
+    `guarantee` is Proposition 2 of the paper evaluated from held-out embeddings, an estimate too, and a very
+    pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be
+    completed. `n_samples` took part in the mean, `n_unseen` were never uploaded. `head` is the last link of the
+    transcript's hash chain. `seconds` says what took how long. The arrays are read-only.
+    """
+
+    clients: tuple[str, ...]
+    values: Floats
+    estimator_errors: Floats
+    completion_errors: Floats
+    error_kind: ErrorKind
+    per_round: Floats
+    per_round_errors: Floats
+    method: str
+    mode: Mode
+    loss: str
+    n_rounds: int
+    n_samples: int
+    n_unseen: int
+    tolerance_met: bool | None
+    completion: tuple[CompletionReport, ...] | None
+    guarantee: float | None
+    head: str
+    settings: Settings
+    seconds: Mapping[str, float]
+    factorisation: Factorisation | None = None
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    @property
+    def errors(self) -> Floats:
+        """The errors of the estimator and of completion together, (clients,)."""
+        result: Floats = self.estimator_errors + self.completion_errors
+        return result
+
+    @property
+    def shares(self) -> Floats:
+        """Fractions of the sum of the values, as in the paper. They can be negative; all are NaN if the sum is 0.
+
+        If the loss rose over the training, the sum is negative and these are shares of the damage.
+        """
+        total = self.values.sum()
+        if total == 0:
+            return np.full(len(self.values), np.nan)
+        result: Floats = self.values / total
+        return result
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a pandas data frame with a row for each client. Needs pandas."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise VerfedsvError("to_frame needs pandas: pip install pandas, or use to_json") from None
+        columns = {
+            "value": self.values,
+            "share": self.shares,
+            "error": self.errors,
+            "estimator_error": self.estimator_errors,
+            "completion_error": self.completion_errors,
+        }
+        return pd.DataFrame(columns, index=pd.Index(self.clients, name="client"))
+
+    def to_json(self) -> str:
+        """Return the valuation as JSON, all but the completed embeddings; NaN is written as null.
+
+        Beside the attributes there are `shares` and `errors`, for readers that are not this package.
+        """
+        content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+        content |= {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "factorisation"}
+        content |= {"shares": _plain(self.shares), "errors": _plain(self.errors)}
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Valuation:
+        """Return the valuation that `to_json` wrote."""
+        try:
+            content = json.loads(text)
+            name, version = content["format"], content["version"]
+        except (ValueError, KeyError, TypeError):
+            raise InputError("this is not the JSON of a valuation") from None
+        if (name, version) != (FORMAT, VERSION):
+            raise InputError(f"this verfedsv reads {FORMAT!r} of version {VERSION}; received {name!r}, {version!r}")
+        try:
+            reports = content["completion"]
+            known = {f.name: content[f.name] for f in fields(cls) if f.name != "factorisation"}
+            known |= {name: _floats(content[name]) for name in _ARRAYS}
+            known["per_round"] = known["per_round"].reshape(-1, len(content["clients"]))
+            known["per_round_errors"] = known["per_round_errors"].reshape(-1, len(content["clients"]))
+            known["clients"] = tuple(content["clients"])
+            known["settings"] = Settings(**content["settings"])
+            known["completion"] = None if reports is None else tuple(map(_report, reports))
+            return cls(**known)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the JSON of this valuation is damaged: {error}") from None
+
+    def __repr__(self) -> str:
+        total = self.values.sum() * self.n_rounds
+        parts = [
+            f"{count(len(self.clients), 'client')}, {count(self.n_rounds, 'round')}",
+            f"{count(self.n_samples, 'sample')}, {self.mode}",
+            self.method,
+            f"the loss {'fell' if total >= 0 else 'ROSE'} by {abs(total):.6g}",
+            f"errors up to {self.errors.max():.2g}",
+        ]
+        return f"<Valuation: {', '.join(parts)}>"
+
+
+_ARRAYS = ("values", "estimator_errors", "completion_errors", "per_round", "per_round_errors")
+
+
+def _floats(values: Any) -> Array:
+    return np.array(values, dtype=np.float64)
+
+
+def _report(content: Mapping[str, Any]) -> CompletionReport:
+    known: dict[str, Any] = {name: math.nan if value is None else value for name, value in content.items()}
+    return CompletionReport(**known)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: lists, and null for what is not a finite number."""
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, CompletionReport | Settings):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,106 @@
+"""Chunks of samples through an executor, and the rounds they sum up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from verfedsv.errors import InputError
+from verfedsv.losses import Floats
+from verfedsv.shapley.blocks import ordered_map
+from verfedsv.shapley.closed_form import balance
+from verfedsv.shapley.game import BLOCK_ELEMENTS, LARGEST_EMBEDDING
+from verfedsv.valuation.chunks import Chunk
+from verfedsv.valuation.estimate import Plan, RoundSums, value_chunk
+
+
+def chunk_size(n_clients: int, n_classes: int) -> int:
+    """Return the number of samples in a chunk: the embeddings of a round fit the cache. See `RoundGame.block_size`."""
+    return min(12_288, max(16, BLOCK_ELEMENTS // (n_clients * n_classes)))
+
+
+@dataclass(eq=False)
+class Rounds:
+    """Values of rounds and their errors, (rounds, clients) each, and the methods that took part."""
+
+    values: Floats
+    errors: Floats
+    methods: set[str]
+
+    @classmethod
+    def none(cls, n_clients: int) -> Rounds:
+        """Return no rounds."""
+        return cls(np.zeros((0, n_clients)), np.zeros((0, n_clients)), set())
+
+    def append(self, other: Rounds) -> None:
+        """Add later rounds."""
+        self.values = np.concatenate([self.values, other.values])
+        self.errors = np.concatenate([self.errors, other.errors])
+        self.methods |= other.methods
+
+
+@dataclass
+class Budget:
+    """Decides for method "auto" which rounds need more than the closed form.
+
+    A round may have an error of `tolerance` times the larger of its own utility and of the mean utility so far, divided
+    by 8 and by the number of clients: then the errors of 500 rounds add up to at most the tolerance times the largest
+    value, wherever the loss falls steadily. It depends on earlier rounds only, so valuing a training as it goes gives
+    what valuing it at once gives.
+    """
+
+    tolerance: float
+    n_rounds: int = 0
+    total: float = 0.0
+    peak: float = 0.0
+
+    def allow(self, values: Floats) -> float:
+        """Return the error that the next round may have, given the values of the clients in it."""
+        utility = float(values.sum())
+        self.n_rounds += 1
+        self.total += utility
+        self.peak = max(self.peak, abs(self.total))
+        return self.tolerance * max(abs(utility), self.peak / self.n_rounds) / (8 * len(values))
+
+
+@dataclass
+class Stream:
+    """Values chunks of samples on an executor, or on that many threads; `step` is called after each chunk."""
+
+    workers: int | Executor
+    plan: Plan
+    budget: Budget
+    step: Callable[[], None] = field(default=lambda: None)
+
+    def value(self, chunks: Callable[[], Iterable[Chunk]], n_rounds: int, n_clients: int, n_samples: int) -> Rounds:
+        """Return the values of the next rounds; `chunks` yields all of their samples each time it is called."""
+        sums = self._sum(chunks(), self.plan, n_rounds, n_clients)
+        values, errors = sums.values / n_samples, sums.errors / n_samples
+        if self.plan.method in ("auto", "closed-form"):
+            for t in range(n_rounds):
+                values[t], errors[t], _ = balance(values[t], errors[t], float(sums.utility[t] / n_samples))
+        methods = sums.methods
+        if self.plan.method == "auto":
+            allowed = [self.budget.allow(row) for row in values]
+            refined = {t: error for t, error in enumerate(allowed) if errors[t].max() > error}
+            if refined:
+                again = self._sum(chunks(), replace(self.plan, refined=refined), n_rounds, n_clients)
+                for t in refined:
+                    if (again.errors[t] / n_samples).max() < errors[t].max():
+                        values[t], errors[t] = again.values[t] / n_samples, again.errors[t] / n_samples
+                methods = methods | again.methods
+        self.plan = replace(self.plan, first_round=self.plan.first_round + n_rounds)
+        return Rounds(values, errors, methods)
+
+    def _sum(self, chunks: Iterable[Chunk], plan: Plan, n_rounds: int, n_clients: int) -> RoundSums:
+        sums = RoundSums.zeros(n_rounds, n_clients)
+        for part in ordered_map(partial(value_chunk, plan=plan), chunks, self.workers):
+            sums.add(part)
+            self.step()
+        if not np.isfinite(sums.utility).all():
+            raise InputError(f"embeddings of a sample must sum to less than {LARGEST_EMBEDDING:g}; these are larger")
+        return sums

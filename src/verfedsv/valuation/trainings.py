@@ -1,0 +1,130 @@
+"""What a transcript says of a training: its rounds, whatever the mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from verfedsv.arguments import as_array
+from verfedsv.errors import InputError
+from verfedsv.losses import Array, Loss, get_loss
+from verfedsv.transcript import Stamp, Transcript, Upload
+from verfedsv.valuation.chunks import UploadsOfRound
+
+
+@dataclass(frozen=True)
+class Training:
+    """A recorded training with at least one round."""
+
+    transcript: Transcript
+
+    def __post_init__(self) -> None:
+        if self.transcript.n_rounds == 0:
+            hint = "; in asynchronous training, record times of valuation with Recorder.stamp"
+            is_asynchronous = self.transcript.description.mode == "asynchronous"
+            raise InputError("the transcript has no rounds yet, so there is nothing to value" + hint * is_asynchronous)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return self.transcript.description.clients
+
+    @property
+    def n_samples(self) -> int:
+        return self.transcript.description.n_samples
+
+    @property
+    def n_classes(self) -> int:
+        return self.transcript.description.n_classes or 1
+
+    @property
+    def n_rounds(self) -> int:
+        return self.transcript.n_rounds
+
+    @cached_property
+    def loss(self) -> Loss:
+        return get_loss(self.transcript.description.loss)
+
+    @cached_property
+    def labels(self) -> Array:
+        """The labels as the loss takes them."""
+        return self.loss.encode(self.transcript.labels, self.n_classes)
+
+    @property
+    def is_synchronous(self) -> bool:
+        return self.transcript.description.mode == "synchronous"
+
+    @cached_property
+    def has_gaps(self) -> bool:
+        """Whether embeddings are missing that synchronous training needs: some batch was not all of the samples."""
+        return self.is_synchronous and any(
+            len(samples) < self.n_samples for uploads in self.rounds() for samples in uploads.samples
+        )
+
+    def rounds(self) -> Iterator[UploadsOfRound]:
+        """Yield the rounds in order, their arrays being views of the file.
+
+        An offset of a synchronous round is for the samples of its batch, in their order.
+        """
+        number = {name: m for m, name in enumerate(self.clients)}
+        uploads: list[Upload] = []
+        for record in self.transcript:
+            if isinstance(record, Stamp):
+                clients = [number[upload.client] for upload in uploads]
+                samples, embeddings = [u.samples for u in uploads], [u.embeddings for u in uploads]
+                yield UploadsOfRound(clients, samples, embeddings, record.offset)
+                uploads = []
+            else:
+                uploads.append(record)
+
+    def select(self, rows: str | ArrayLike) -> NDArray[np.intp]:
+        """Return the numbers of the samples that `rows` means."""
+        if isinstance(rows, str):
+            receives = self.transcript.receives_gradient
+            meaning = {"all": np.ones(self.n_samples, bool), "gradient": receives, "no-gradient": ~receives}
+            if rows not in meaning:
+                allowed = ", ".join(map(repr, meaning))
+                raise InputError(f"rows must be {allowed}, or a list of sample numbers; received {rows!r}")
+            chosen = np.flatnonzero(meaning[rows])
+        else:
+            chosen = self._as_numbers(as_array("rows", rows))
+        if len(chosen) == 0:
+            raise InputError(f"rows {rows!r} means no sample at all")
+        return chosen
+
+    def _as_numbers(self, rows: Array) -> NDArray[np.intp]:
+        if rows.dtype == bool and rows.shape == (self.n_samples,):
+            return np.flatnonzero(rows)
+        numbers = np.unique(rows)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(numbers) < len(rows):
+            raise InputError("rows must list sample numbers, none twice, or be one boolean for each sample")
+        if len(numbers) and (numbers[0] < 0 or numbers[-1] >= self.n_samples):
+            raise InputError(f"rows must hold sample numbers from 0 to {self.n_samples - 1}")
+        return numbers.astype(np.intp)
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """The uploads of a synchronous training: of each round the batch, of each client and round the embeddings.
+
+    `offsets` are the server's own part for the batch of each round, or None.
+    """
+
+    samples: Sequence[Array]
+    embeddings: Sequence[Sequence[Array]]
+    offsets: Sequence[Array] | None
+
+    @classmethod
+    def of(cls, training: Training) -> Batches:
+        """Return views of all uploads of a training."""
+        rounds = list(training.rounds())
+        embeddings = [[uploads.embeddings[m] for uploads in rounds] for m in range(len(training.clients))]
+        samples = [uploads.samples[0] for uploads in rounds]
+        if all(uploads.offset is None for uploads in rounds):
+            return cls(samples, embeddings, None)
+        shape = training.n_classes
+        offsets = [np.zeros((len(u.samples[0]), shape)) if u.offset is None else u.offset for u in rounds]
+        return cls(samples, embeddings, offsets)
