@@ -10,6 +10,7 @@ import typer
 
 from verfedsv._version import __version__
 from verfedsv.cli.demo import demo
+from verfedsv.cli.value import value
 from verfedsv.errors import VerfedsvError
 
 EXIT_BAD_INPUT = 2
@@ -40,6 +41,7 @@ def _main(
 
 
 _typer.command()(demo)
+_typer.command()(value)
 
 
 def app() -> None:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from rich.table import Table
 from rich.text import Text
 
-from verfedsv.shapley import ShapleyResult
+from verfedsv.losses import Floats
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _WIDEST_BAR = 24
 
 
-def values_table(clients: Sequence[str], result: ShapleyResult, width: int = 80) -> Table:
+class Valued(Protocol):
+    """Values of clients with their shares and errors, (clients,) each: of a round, or of a training."""
+
+    @property
+    def values(self) -> Floats: ...
+    @property
+    def shares(self) -> Floats: ...
+    @property
+    def errors(self) -> Floats: ...
+
+
+def values_table(clients: Sequence[str], result: Valued, width: int = 80) -> Table:
     """Return a table of the clients by falling value: value, share, error, and a bar for the value.
 
     In a terminal of `width` columns, numbers keep their width; the bars, and then the names, give way.

@@ -74,23 +74,22 @@ def _reconstruct(columns: Floats, weights: Floats, result: Floats) -> None:
     """Write the embeddings of all samples in a round: weights (classes, rank) times columns (rank, samples)."""
     rank, n_samples = columns.shape
     n_classes = len(weights)
-    # 512 at a time: they stay in the first-level cache while the rank goes by.
+    # 512 at a time: they stay in the first-level cache while the rank goes by. Class by class, as loops over a few
+    # classes are not vectorised.
+    of_class = np.empty(512)
     for first in range(0, n_samples, 512):
         last = min(first + 512, n_samples)
-        if n_classes == 1:
-            part = result[first:last]
+        for c in range(n_classes):
+            part = result[first:last] if n_classes == 1 else of_class[: last - first]
             part[:] = 0.0
             for a in range(rank):
-                column, weight = columns[a, first:last], weights[0, a]
+                column, weight = columns[a, first:last], weights[c, a]
                 for i in range(len(part)):
                     part[i] += weight * column[i]
-        else:
-            for i in range(first, last):
-                embedding = result[i * n_classes : (i + 1) * n_classes]
-                embedding[:] = 0.0
-                for a in range(rank):
-                    for c in range(n_classes):
-                        embedding[c] += weights[c, a] * columns[a, i]
+            if n_classes > 1:
+                interleaved = result[first * n_classes + c : last * n_classes]
+                for i in range(len(part)):
+                    interleaved[i * n_classes] = part[i]
 
 
 @dataclass(frozen=True, eq=False)

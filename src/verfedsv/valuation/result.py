@@ -58,8 +58,8 @@ class Valuation:
 
     Errors are of two kinds. `estimator_errors` bound how far the values are from the Shapley values of the rounds:
     proven if `error_kind` is "certified", with 99.9 % confidence if it is "confidence". `completion_errors` estimate
-    what the embeddings that were never uploaded may change: the difference that leaving out half of the uploads makes;
-    0 where nothing was missing, NaN where that cannot be estimated. `errors` is their sum.
+    what the embeddings that were never uploaded may change, from the difference that leaving out half of the uploads
+    makes; 0 where nothing was missing, NaN where that cannot be estimated. `errors` is their sum.
 
     `guarantee` is Proposition 2 of the paper evaluated from held-out embeddings, an estimate too, and a very
     pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be

@@ -59,9 +59,14 @@ class Training:
 
     @cached_property
     def has_gaps(self) -> bool:
-        """Whether embeddings are missing that synchronous training needs: some batch was not all of the samples."""
-        return self.is_synchronous and any(
-            len(samples) < self.n_samples for uploads in self.rounds() for samples in uploads.samples
+        """Whether embeddings are missing that synchronous training needs: some batch was not all of the samples.
+
+        Of a single round nothing is missing: samples that were not in its batch were never uploaded.
+        """
+        return (
+            self.is_synchronous
+            and self.n_rounds > 1
+            and any(len(samples) < self.n_samples for uploads in self.rounds() for samples in uploads.samples)
         )
 
     def rounds(self) -> Iterator[UploadsOfRound]:
@@ -98,6 +103,8 @@ class Training:
     def _as_numbers(self, rows: Array) -> NDArray[np.intp]:
         if rows.dtype == bool and rows.shape == (self.n_samples,):
             return np.flatnonzero(rows)
+        if rows.size == 0:
+            return np.empty(0, np.intp)
         numbers = np.unique(rows)
         if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(numbers) < len(rows):
             raise InputError("rows must list sample numbers, none twice, or be one boolean for each sample")

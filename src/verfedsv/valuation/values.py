@@ -122,6 +122,10 @@ def value(
     return result
 
 
+ENOUGH_ROWS = 2**14
+"""Samples from which the error of completion is estimated."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Done:
     """What a job arrived at."""
@@ -160,17 +164,23 @@ class _Job:
             for row in rounds.values:
                 budget.allow(row)
         n_before, n_rounds = len(rounds.values), self.training.n_rounds
-        stream = self._stream(self.settings.method, len(self.rows), budget, n_before)
+        rows = self.rows
+        if self.training.is_synchronous:
+            # All batches are the same, or there is one: what is not in it was never uploaded.
+            rows = np.intersect1d(rows, next(self.training.rounds()).samples[0])
+            self._refuse_none(rows)
+        stream = self._stream(self.settings.method, len(rows), budget, n_before)
         new, n_unseen = value_replayed(
             self.training,
-            self.rows,
+            rows,
             n_before,
             stream,
             lambda done: self.progress(done - n_before, n_rounds - n_before),
         )
         rounds.append(new)
         seconds = {"valuation": time.perf_counter() - begin}
-        return _Done(rounds, np.zeros(rounds.values.shape[1]), len(self.rows), n_unseen, None, seconds)
+        n_unseen += len(self.rows) - len(rows)
+        return _Done(rounds, np.zeros(rounds.values.shape[1]), len(rows), n_unseen, None, seconds)
 
     def completed(self) -> _Done:
         """Complete the embeddings of all clients, and value them."""
@@ -182,14 +192,13 @@ class _Job:
         n_clients = len(self.training.clients)
         n_chunks = len(split(len(self.rows), chunk_size(n_clients, self.training.n_classes)))
         # A completion takes about as long as all chunks.
-        step = _Steps(self.progress, (n_clients + 2) * n_chunks)
+        step = _Steps(self.progress, (n_clients + 1) * n_chunks)
         pattern, factorisation, intercept = complete_clients(
             self.training, plan, known, self.executor, lambda: step(n_chunks)
         )
         between = time.perf_counter()
         rows = self.rows[pattern.is_seen[self.rows]]
-        if len(rows) == 0:
-            raise InputError("none of the samples that rows means was ever uploaded")
+        self._refuse_none(rows)
         own = factorisation.offset
         offset = intercept if own is None else Factors(own.rounds, own.samples)
         factors = [Factors(completion.rounds, completion.samples) for completion in factorisation.clients]
@@ -198,17 +207,27 @@ class _Job:
         rounds = value_completed(self.training, rows, factors, offset, stream)
         errors = np.full(n_clients, np.nan)
         if (np.diff(pattern.starts) > 1).any():
-            half = value_completed(
-                self.training,
-                rows,
-                factorisation.halves[:n_clients],
-                factorisation.halves[-1] if own is not None else intercept,
-                self._stream("closed-form", len(rows), budget, step=lambda: step(1)),
+            # A difference of means: some of the samples tell it as well as all.
+            some = rows[:: -(-len(rows) // ENOUGH_ROWS)]
+            sides = (
+                (factors, offset),
+                (factorisation.halves[:n_clients], offset if own is None else factorisation.halves[-1]),
             )
-            errors = np.abs(half.values.mean(axis=0) - rounds.values.mean(axis=0))
+            values, from_half = (
+                value_completed(
+                    self.training, some, of_side, own_part, self._stream("closed-form", len(some), budget)
+                ).values.mean(axis=0)
+                for of_side, own_part in sides
+            )
+            errors = _completion_errors(values, from_half)
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         return _Done(rounds, errors, len(rows), len(self.rows) - len(rows), factorisation, seconds)
+
+    @staticmethod
+    def _refuse_none(rows: NDArray[np.intp]) -> None:
+        if len(rows) == 0:
+            raise InputError("none of the samples that rows means was ever uploaded")
 
     def _stream(
         self,
@@ -221,6 +240,18 @@ class _Job:
         n_chunks = len(split(n_samples, chunk_size(len(self.training.clients), self.training.n_classes)))
         plan = Plan(method, self.n_permutations, self.settings.seed, first_round, n_chunks)
         return Stream(self.executor or available_threads(), plan, budget, step)
+
+
+def _completion_errors(values: Floats, from_half: Floats) -> Floats:
+    """Return an estimate of what completion changes, from the values that half of the uploads lead to, (clients,).
+
+    The difference of a client can be small by chance, so none is taken to be smaller, relative to its value, than that
+    of all clients together. Half of the uploads know less than all, so this tends to be too large.
+    """
+    difference = np.abs(from_half - values)
+    size = float(np.linalg.norm(values))
+    relative = float(np.linalg.norm(difference)) / size if size > 0 else 0.0
+    return np.maximum(difference, relative * np.abs(values))
 
 
 class _Steps:

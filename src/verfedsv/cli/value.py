@@ -1,0 +1,150 @@
+"""`verfedsv value`: what each client contributed to a recorded training."""
+
+from __future__ import annotations
+
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from verfedsv.errors import InputError
+from verfedsv.report.terminal import values_table
+from verfedsv.shapley import Method
+from verfedsv.shapley.result import count
+from verfedsv.valuation import Valuation
+from verfedsv.valuation import value as value_run
+
+
+class Methods(StrEnum):
+    """The methods of `value`."""
+
+    AUTO = "auto"
+    CLOSED_FORM = "closed-form"
+    EXACT = "exact"
+    PERMUTATION = "permutation"
+
+
+class Rows(StrEnum):
+    """The choices of samples that have a name."""
+
+    ALL = "all"
+    GRADIENT = "gradient"
+    NO_GRADIENT = "no-gradient"
+
+
+def value(
+    run: Annotated[Path, typer.Argument(help="The folder of a transcript, as verfedsv.Recorder writes it.")],
+    method: Annotated[
+        Methods, typer.Option(help="How to value a round; auto is exact to the tolerance.")
+    ] = Methods.AUTO,
+    rank: Annotated[str, typer.Option(help="Rank of completion in synchronous runs: a number, or auto.")] = "auto",
+    rows: Annotated[
+        Rows, typer.Option(help="Which samples to take the mean over: all, or those that do or do not get gradients.")
+    ] = Rows.ALL,
+    tolerance: Annotated[float, typer.Option(help="Largest error of auto, relative to the largest value.")] = 1e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON and nothing else.")] = False,
+) -> None:
+    """Value a recorded training: a table of the clients with value, share and error.
+
+    The error of a value is what the estimator leaves (proven, or with 99.9 % confidence) plus what completing
+    embeddings that were never uploaded may change (estimated).
+
+    Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
+
+    Example: verfedsv value runs/credit --json > values.json
+    """
+    progress_console = Console(stderr=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        result = _value(progress_console, run, method, rank, rows, tolerance, seed)
+    for warning in caught:
+        progress_console.print(f"note: {warning.message}", style="yellow", highlight=False, markup=False)
+    if output is not None:
+        _write(output, result.to_json())
+    if as_json:
+        typer.echo(result.to_json(), nl=False)
+    else:
+        show(Console(), result)
+
+
+def _value(console: Console, run: Path, method: str, rank: str, rows: str, tolerance: float, seed: int) -> Valuation:
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"Valuing {run.name or run}", total=None)
+        return value_run(
+            run,
+            cast("Method", str(method)),
+            _as_rank(rank),
+            seed,
+            str(rows),
+            tolerance=tolerance,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def _as_rank(rank: str) -> int | Literal["auto"]:
+    # What is neither a number nor "auto" is refused, with a message, by `value`.
+    return int(rank) if rank.isdecimal() else cast("Literal['auto']", rank)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text)
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def show(console: Console, result: Valuation) -> None:
+    """Print the table, and what there is to know about it."""
+    size = f"{count(len(result.clients), 'client')}, {count(result.n_rounds, 'round')}"
+    title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
+    console.print(title, style="bold", highlight=False)
+    console.print(values_table(result.clients, result, width=console.width))
+    for line in _explain(result):
+        console.print(line, highlight=False)
+
+
+def _explain(result: Valuation) -> list[str]:
+    """Return sentences on what the values and their errors mean."""
+    total, largest = float(result.values.sum()) * result.n_rounds, float(np.abs(result.values).max())
+    change = f"{'fell' if total >= 0 else 'ROSE'} by {abs(total):.4g}"
+    took = f"Valued in {result.seconds['total']:.1f} s ({result.method})."
+    lines = [f"\nThe loss {change} over the training; a value is a client's part of it per round. {took}"]
+    if total < 0:
+        lines.append("As the loss rose, shares are shares of the damage: look at the values.")
+    if largest > 0:
+        kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
+        estimator = f"of the estimator at most {result.estimator_errors.max() / largest:.1g} of the largest value"
+        lines.append(f"Errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
+    if result.n_unseen:
+        what = "left out of the mean" if result.completion else "their embeddings are zero throughout"
+        lines.append(f"{count(result.n_unseen, 'sample')} never uploaded ({what}).")
+    return lines
+
+
+def _explain_completion(result: Valuation, largest: float) -> str:
+    if result.completion is None:
+        return "nothing had to be completed."
+    ranks = [report.rank for report in result.completion]
+    held_out = max(report.held_out_rmse for report in result.completion)
+    error = result.completion_errors.max()
+    size = "unknown" if np.isnan(error) else f"at most {error / largest:.1g} of it"
+    text = (
+        f"of completing embeddings that were not uploaded {size} (estimated). Rank {min(ranks)} to {max(ranks)}, "
+        f"error of held-out embeddings up to {held_out:.2g}."
+    )
+    if result.guarantee is not None:
+        text += f" Worst case by the paper's Proposition 2: {result.guarantee:.2g} (estimated)."
+    return text

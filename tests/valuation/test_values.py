@@ -1,0 +1,534 @@
+import dataclasses
+import json
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+from tests.games import LOSSES, mean_loss
+from tests.trainings import train, values_of_rounds
+from verfedsv import (
+    CompletionWarning,
+    InputError,
+    Recorder,
+    ToleranceWarning,
+    TooManyClientsError,
+    Transcript,
+    TranscriptError,
+    Valuation,
+    complete,
+    shapley_values,
+    value,
+)
+
+
+class Asynchronous:
+    """An asynchronous training of random uploads, recorded, with its table at each time stamp known."""
+
+    def __init__(self, loss="logistic", n_clients=3, n_samples=40, n_rounds=6, step=0.5, offset=False, seed=0):
+        rng = np.random.default_rng(seed)
+        self.loss, self.n_samples = loss, n_samples
+        self.n_classes = 3 if loss == "softmax" else 1
+        labels = rng.integers(0, 3 if loss == "softmax" else 2, n_samples)
+        self.labels = rng.normal(size=n_samples) if loss == "squared" else labels
+        self.clients = [f"client {m + 1}" for m in range(n_clients)]
+        self.events, tables, offsets = [], [], []
+        table = np.zeros((n_clients, n_samples, self.n_classes))
+        for t in range(n_rounds):
+            for m in range(n_clients):
+                for _ in range(rng.integers(0, 3)):
+                    batch = rng.permutation(n_samples)[: rng.integers(1, n_samples)]
+                    table[m, batch] += step * rng.normal(size=(len(batch), self.n_classes))
+                    self.events.append((m, batch, table[m, batch].copy()))
+            own = rng.normal(size=(n_samples, self.n_classes)) if offset else None
+            self.events.append((None, t, own))
+            tables.append(table.copy())
+            offsets.append(own)
+        self.tables, self.offsets = np.array(tables), np.array(offsets) if offset else None
+
+    def record(self, path=None, last=None, recorder=None, first=0):
+        """Record the first stamps of the training, from `first` on; the recorder stays open."""
+        recorder = recorder or Recorder(path, self.labels, self.clients, self.loss)
+        n_stamps = 0
+        for m, batch, values in self.events:
+            if m is not None and n_stamps >= first:
+                recorder.update(self.clients[m], batch, values, time=float(n_stamps))
+            elif m is None:
+                if n_stamps >= first:
+                    recorder.stamp(values, time=float(n_stamps))
+                n_stamps += 1
+                if n_stamps == last:
+                    break
+        return recorder
+
+    def by_definition(self):
+        """Return the values of all rounds by the definition, (rounds, clients)."""
+        return values_of_rounds(self.tables, self.labels, self.loss, self.offsets)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("method", ["auto", "exact"])
+def test_asynchronous_values_are_those_of_the_definition(loss, offset, method):
+    """Embeddings are what the server had at each time stamp, and each round's values those of all coalitions."""
+    training = Asynchronous(loss, offset=offset)
+    result = value(training.record(), method)
+    expected = training.by_definition()
+    assert (np.abs(result.per_round - expected) <= result.per_round_errors + 1e-12).all()
+    assert (np.abs(result.values - expected.mean(axis=0)) <= result.estimator_errors + 1e-12).all()
+    assert result.estimator_errors.max() <= 1e-3 * np.abs(result.values).max()
+    assert (result.completion_errors == 0).all()
+    assert result.error_kind == "certified"
+    assert (result.mode, result.n_rounds, result.n_samples, result.loss) == ("asynchronous", 6, 40, loss)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_full_batches_need_no_completion(loss):
+    """Synchronous training with all samples in every batch is valued exactly, by the definition."""
+    training = train(loss, n_samples=30, batch=30, n_epochs=5, intercept=True)
+    result = value(training.record())
+    offsets = np.repeat(training.intercepts[:, None], 30, axis=1)
+    expected = values_of_rounds(training.embeddings, training.labels, loss, offsets)
+    np.testing.assert_allclose(result.per_round, expected, atol=result.per_round_errors.max() + 1e-12)
+    assert result.completion is None
+    assert result.guarantee is None
+    assert (result.completion_errors == 0).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_synchronous_values_are_those_of_the_completed_embeddings(loss, intercept):
+    """Each client completed on its own, and each round valued on its own, lead to the same numbers."""
+    training = train(loss, n_samples=100, batch=25, n_epochs=4, intercept=intercept)
+    result = value(training.record(), rank=2)
+    completions = [complete(training.batches, training.uploads(m), 100, 2) for m in range(3)]
+    previous = np.zeros((3, 100, training.embeddings.shape[3]))
+    for t in range(len(training.batches)):
+        current = np.stack([completion.embeddings(t) for completion in completions])
+        own = np.tile(training.intercepts[t], (100, 1)) if intercept else None
+        expected = shapley_values(previous, current, training.labels, loss, offset=own, method="closed-form")
+        np.testing.assert_allclose(result.per_round[t], expected.values, rtol=1e-9, atol=1e-15)
+        previous = current
+    assert result.completion == tuple(completion.report for completion in completions)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_synchronous_values_are_close_to_the_true_ones(loss):
+    """The shares are within 2 % of those of embeddings that were all known, and the estimated errors are honest."""
+    training = train(loss, n_samples=600, batch=60, n_epochs=20)
+    result = value(training.record(), regularization=0.01)
+    true = values_of_rounds(training.embeddings, training.labels, loss).mean(axis=0)
+    shares = true / true.sum()
+    assert np.mean(np.abs(result.shares - shares) / shares) < 0.02
+    assert (np.abs(result.values - true) <= 2 * result.errors).all()
+    assert result.guarantee is None if loss == "squared" else result.guarantee >= np.abs(result.values - true).max()
+
+
+def test_an_offset_that_differs_between_samples_is_completed_too():
+    """The server's own part is known for the batch only; completed, it leads close to the true values."""
+    training = train(n_samples=400, batch=40, n_epochs=20)
+    recorder = Recorder(None, training.labels, training.clients[:2])
+    for t, batch in enumerate(training.batches):
+        uploads = {name: training.embeddings[t, m, batch] for m, name in enumerate(training.clients[:2])}
+        recorder.log(batch, uploads, training.embeddings[t, 2, batch])
+    result = value(recorder, regularization=0.01)
+    true = values_of_rounds(training.embeddings[:, :2], training.labels, "logistic", training.embeddings[:, 2])
+    np.testing.assert_allclose(result.values, true.mean(axis=0), rtol=0.05)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_values_add_up_to_the_decrease_of_the_loss(loss):
+    """Balance: over all rounds the values sum to the loss at zero less the loss at the end."""
+    training = Asynchronous(loss)
+    result = value(training.record())
+    end = training.tables[-1].sum(axis=0)
+    x = end if loss == "softmax" else end[:, 0]
+    decrease = mean_loss(loss, np.zeros_like(x), training.labels) - mean_loss(loss, x, training.labels)
+    assert result.values.sum() * result.n_rounds == pytest.approx(decrease, rel=1e-9)
+    assert result.shares.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("method", ["auto", "closed-form", "exact", "permutation"])
+def test_equal_clients_get_equal_values(method):
+    """Symmetry, to the last bit, also through completion."""
+    training = train(n_samples=100, batch=25, n_epochs=4)
+    training.embeddings[:, 1] = training.embeddings[:, 0]
+    result = value(training.record(), method)
+    assert result.values[0] == result.values[1]
+
+
+def test_a_client_that_never_uploads_gets_exactly_nothing():
+    """In asynchronous training its embeddings stay zero; its value and its error are 0."""
+    training = Asynchronous()
+    recorder = Recorder(None, training.labels, [*training.clients, "silent"])
+    for m, batch, values in training.events:
+        if m is None:
+            recorder.stamp(time=0.0)
+        else:
+            recorder.update(training.clients[m], batch, values, time=0.0)
+    result = value(recorder)
+    assert result.values[3] == 0
+    assert result.errors[3] == 0
+    np.testing.assert_allclose(result.values[:3], training.by_definition().mean(axis=0), atol=1e-4)
+
+
+def test_additivity_over_periods():
+    """The values of a training are the means of those of its parts, weighted by their numbers of rounds."""
+    training = Asynchronous(n_rounds=9)
+    whole = value(training.record())
+    early = value(training.record(last=4))
+    np.testing.assert_allclose(whole.per_round[:4], early.per_round, rtol=1e-12)
+    np.testing.assert_allclose(whole.values * 9, early.values * 4 + whole.per_round[4:].sum(axis=0), rtol=1e-9)
+
+
+def test_methods_agree():
+    """Closed form, enumeration and permutations are within each other's errors."""
+    training = train(n_samples=200, batch=50, n_epochs=3)
+    recorder = training.record()
+    exact = value(recorder, "exact")
+    for method in ("auto", "closed-form", "permutation"):
+        result = value(recorder, method, n_permutations=300)
+        assert (np.abs(result.values - exact.values) <= result.estimator_errors + exact.estimator_errors).all()
+        assert result.method == {"auto": "closed-form"}.get(method, method)
+    assert result.error_kind == "confidence"
+
+
+def test_rounds_beyond_the_closed_form_are_refined():
+    """Where jumps are too large for the third order, hard samples are enumerated, and the tolerance is kept."""
+    training = Asynchronous(step=4.0, n_clients=5)
+    closed, result = value(training.record(), "closed-form"), value(training.record())
+    expected = training.by_definition().mean(axis=0)
+    assert closed.estimator_errors.max() > 1e-3 * np.abs(expected).max()
+    assert result.method == "closed-form+exact"
+    assert result.tolerance_met
+    assert (np.abs(result.values - expected) <= result.estimator_errors + 1e-12).all()
+
+
+def test_many_clients_are_refined_by_sampling():
+    """More clients than can be enumerated are sampled; the bound holds, and a warning tells if it is too wide."""
+    training = Asynchronous(step=2.0, n_clients=26, n_samples=400, n_rounds=2)
+    with pytest.warns(ToleranceWarning, match="allow more than n_permutations=500"):
+        result = value(training.record(), n_permutations=500)
+    assert result.method == "closed-form+sampling"
+    assert result.error_kind == "confidence"
+    reference = sum(
+        shapley_values(
+            before[..., 0], after[..., 0], training.labels, tolerance=1e-2, n_permutations=4000, seed=1
+        ).values
+        for before, after in zip(
+            [np.zeros_like(training.tables[0]), *training.tables[:-1]], training.tables, strict=True
+        )
+    )
+    assert (np.abs(result.values - reference / 2) <= 2 * result.estimator_errors).all()
+
+
+class SerialExecutor(Executor):
+    """Runs everything at once in the calling thread, and counts it."""
+
+    def __init__(self):
+        self.n_calls = 0
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.n_calls += 1
+        future = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # whatever it is, the future holds it
+            future.set_exception(error)
+        return future
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_any_executor_gives_the_same_numbers(mode):
+    """Threads, processes and an executor of one's own agree to the last bit with the default."""
+    if mode == "synchronous":
+        recorder = train(n_samples=26_000, batch=2600, n_epochs=2).record()
+    else:
+        recorder = Asynchronous(n_samples=26_000, n_rounds=3).record()
+    expected = value(recorder)
+    serial = SerialExecutor()
+    with ThreadPoolExecutor(3) as threads, ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+        for executor in (threads, processes, serial):
+            result = value(recorder, executor=executor)
+            np.testing.assert_array_equal(result.per_round, expected.per_round)
+            np.testing.assert_array_equal(result.errors, expected.errors)
+    assert serial.n_calls > 3
+
+
+def test_a_running_asynchronous_training_can_be_watched():
+    """Valued three times as it grows, it has the values and errors of valuing it once at its end."""
+    training = Asynchronous(n_rounds=12, step=1.5, offset=True)
+    recorder, result = None, None
+    for first, last in ((0, 3), (3, 4), (4, 12)):
+        recorder = training.record(recorder=recorder, first=first, last=last)
+        result = value(recorder, since=result)
+        assert result.n_rounds == last
+    at_once = value(recorder)
+    np.testing.assert_array_equal(result.per_round, at_once.per_round)
+    np.testing.assert_array_equal(result.errors, at_once.errors)
+    assert result.method == at_once.method
+    assert value(recorder, since=result).per_round.shape == (12, 3)
+
+
+def test_only_new_rounds_are_valued_again():
+    """What was valued before is taken over, not computed."""
+    training = Asynchronous(n_rounds=8)
+    recorder = training.record(last=5)
+    earlier = value(recorder)
+    marked = dataclasses.replace(earlier, per_round=earlier.per_round + 1000.0)
+    training.record(recorder=recorder, first=5)
+    result = value(recorder, since=marked)
+    np.testing.assert_array_equal(result.per_round[:5], marked.per_round)
+    assert np.abs(result.per_round[5:]).max() < 10
+
+
+def test_a_valuation_read_from_json_can_be_continued(tmp_path):
+    """Asynchronous: to the same numbers. Synchronous: completion then starts cold, to the same numbers as at once."""
+    training = Asynchronous(n_rounds=8)
+    with training.record(tmp_path / "run", last=5) as recorder:
+        earlier = Valuation.from_json(value(recorder).to_json())
+        training.record(recorder=recorder, first=5)
+        np.testing.assert_array_equal(value(tmp_path / "run", since=earlier).per_round, value(recorder).per_round)
+    sync = train(n_samples=100, batch=25, n_epochs=4)
+    recorder = sync.record(last=10)
+    earlier = Valuation.from_json(value(recorder).to_json())
+    sync.record(recorder=recorder, first=10)
+    np.testing.assert_array_equal(value(recorder, since=earlier).per_round, value(recorder).per_round)
+
+
+def test_a_running_synchronous_training_can_be_watched():
+    """Completion starts from the earlier factors; values differ from a cold start by less than their errors."""
+    training = train(n_samples=500, batch=50, n_epochs=20)
+    recorder = training.record(last=120)
+    earlier = value(recorder)
+    training.record(recorder=recorder, first=120)
+    warm, cold = value(recorder, since=earlier), value(recorder)
+    assert (np.abs(warm.values - cold.values) <= cold.errors).all()
+    assert sum(r.n_sweeps for r in warm.completion) < sum(r.n_sweeps for r in cold.completion)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "exact"}, "other settings"),
+        ({"seed": 3}, "other settings"),
+        ({"rows": [1, 2]}, "other settings"),
+        ({"since": "before"}, "earlier Valuation; received str"),
+    ],
+)
+def test_a_valuation_made_differently_cannot_be_continued(change, message):
+    """Nor one of another training: its hash chain is another."""
+    recorder = Asynchronous().record()
+    earlier = value(recorder)
+    with pytest.raises(InputError, match=message):
+        value(recorder, **({"since": earlier} | change))
+    with pytest.raises(InputError, match="not a valuation of this training"):
+        value(Asynchronous(seed=1).record(), since=earlier)
+
+
+def test_chosen_rows():
+    """The mean runs over the rows asked for: by mark, by number, by mask."""
+    training = Asynchronous()
+    marked = np.arange(0, 40, 4)
+    recorder = Recorder(None, training.labels, training.clients, no_gradient=marked)
+    for m, batch, values in training.events:
+        if m is None:
+            recorder.stamp(time=0.0)
+        else:
+            recorder.update(training.clients[m], batch, values, time=0.0)
+    mask = np.zeros(40, bool)
+    mask[marked] = True
+    expected = values_of_rounds(training.tables[:, :, mask], training.labels[mask], "logistic").mean(axis=0)
+    for rows in ("no-gradient", marked, marked[::-1], mask):
+        result = value(recorder, "exact", rows=rows)
+        np.testing.assert_allclose(result.values, expected, atol=1e-12)
+        assert result.n_samples == 10
+    others, everything = value(recorder, "exact", rows="gradient"), value(recorder, "exact")
+    np.testing.assert_allclose(others.values * 30 + result.values * 10, everything.values * 40, atol=1e-10)
+
+
+def test_chosen_rows_of_a_synchronous_training():
+    """Completion still learns from all samples; only the mean is restricted."""
+    training = train(n_samples=200, batch=50, n_epochs=5)
+    first, second = (value(training.record(), rows=range(a, a + 100)) for a in (0, 100))
+    whole = value(training.record())
+    np.testing.assert_allclose(first.values + second.values, 2 * whole.values, rtol=1e-9)
+
+
+def test_samples_never_uploaded_are_left_out_of_a_synchronous_mean():
+    """They are counted; the values are those of a training that never had them."""
+    training = train(n_samples=200, batch=50, n_epochs=5)
+    more = dataclasses.replace(training, labels=np.concatenate([training.labels, np.zeros(50, int)]))
+    with_unseen, without = value(more.record()), value(training.record())
+    assert (with_unseen.n_samples, with_unseen.n_unseen) == (200, 50)
+    np.testing.assert_allclose(with_unseen.values, without.values, rtol=0.05)
+    with pytest.raises(InputError, match="none of the samples that rows means was ever uploaded"):
+        value(more.record(), rows=[220, 230])
+
+
+def test_a_transcript_of_one_round():
+    """It is valued from zero to that round, exactly, on the samples of its batch."""
+    training = train(n_samples=100, batch=100, n_epochs=2)
+    training.batches = [batch[:40] for batch in training.batches]
+    result = value(training.record(first=1))
+    assert (result.n_rounds, result.n_samples, result.n_unseen) == (1, 40, 60)
+    batch = training.batches[1]
+    expected = values_of_rounds(training.embeddings[1:, :, batch], training.labels[batch], "logistic")[0]
+    np.testing.assert_allclose(result.values, expected, atol=1e-9)
+    with pytest.raises(InputError, match="none of the samples that rows means was ever uploaded"):
+        value(training.record(first=1), rows=[np.setdiff1d(np.arange(100), batch)[0]])
+
+
+def test_a_transcript_of_one_epoch():
+    """Every sample is uploaded once: how far completion is off cannot be said, and a warning tells."""
+    training = train(n_samples=100, batch=20, n_epochs=1)
+    with pytest.warns(CompletionWarning, match="no sample was uploaded in two rounds"):
+        result = value(training.record())
+    assert np.isnan(result.completion_errors).all()
+    assert result.guarantee is None
+    assert json.loads(result.to_json())["errors"] == [None, None, None]
+
+
+def test_progress_is_told():
+    """It rises to the whole, in both modes."""
+    for recorder in (train(n_samples=100, batch=50, n_epochs=3).record(), Asynchronous().record()):
+        steps = []
+        value(recorder, progress=lambda done, total, steps=steps: steps.append((done, total)))
+        done = [d for d, _ in steps]
+        assert done == sorted(done)
+        assert steps[-1][0] == steps[-1][1] > 0
+
+
+def test_a_valuation_goes_to_json_and_back():
+    """Everything but the completed embeddings survives; the contract's names are there."""
+    for recorder in (train(n_samples=100, batch=50, n_epochs=3).record(), Asynchronous().record()):
+        result = value(recorder)
+        content = json.loads(result.to_json())
+        for name in ("clients", "values", "shares", "errors", "method", "n_rounds"):
+            assert name in content
+        back = Valuation.from_json(result.to_json())
+        for field in dataclasses.fields(Valuation):
+            if field.name != "factorisation":
+                np.testing.assert_equal(getattr(back, field.name), getattr(result, field.name))
+        assert back.to_json() == result.to_json()
+    assert "6 rounds" in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "not the JSON of a valuation"),
+        ("[1]", "not the JSON of a valuation"),
+        ("nonsense", "not the JSON of a valuation"),
+        ('{"format": "verfedsv valuation", "version": 99}', "reads 'verfedsv valuation' of version 1"),
+        ('{"format": "verfedsv valuation", "version": 1}', "is damaged"),
+    ],
+)
+def test_other_json_is_refused(text, message):
+    """With what is wrong with it."""
+    with pytest.raises(InputError, match=message):
+        Valuation.from_json(text)
+
+
+def test_a_valuation_goes_to_a_frame():
+    """One row for each client."""
+    pytest.importorskip("pandas")
+    result = value(Asynchronous().record())
+    frame = result.to_frame()
+    assert list(frame.index) == ["client 1", "client 2", "client 3"]
+    np.testing.assert_array_equal(frame["value"], result.values)
+    np.testing.assert_array_equal(frame["error"], result.errors)
+
+
+def test_a_valuation_is_frozen():
+    """Neither its fields nor its arrays can be changed."""
+    result = value(Asynchronous().record())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.n_rounds = 3
+    with pytest.raises(ValueError, match="read-only"):
+        result.values[0] = 1.0
+
+
+def test_a_run_can_be_given_in_four_ways(tmp_path):
+    """As a folder, its name, a transcript, or the recorder."""
+    training = Asynchronous()
+    with training.record(tmp_path / "run") as recorder:
+        runs = (tmp_path / "run", str(tmp_path / "run"), Transcript.open(tmp_path / "run"), recorder)
+        first, *others = [value(run) for run in runs]
+    for other in others:
+        np.testing.assert_array_equal(first.per_round, other.per_round)
+
+
+def test_single_precision_uploads():
+    """Transcripts in float32 are valued like the same numbers in float64."""
+    training = Asynchronous()
+    narrow = Recorder(None, training.labels, training.clients)
+    wide = Recorder(None, training.labels, training.clients)
+    for m, batch, values in training.events:
+        if m is None:
+            narrow.stamp(time=0.0)
+            wide.stamp(time=0.0)
+        else:
+            narrow.update(training.clients[m], batch, values.astype(np.float32), time=0.0)
+            wide.update(training.clients[m], batch, values.astype(np.float32).astype(np.float64), time=0.0)
+    np.testing.assert_array_equal(value(narrow).per_round, value(wide).per_round)
+
+
+def test_nothing_to_value():
+    """An empty transcript, and one without time stamps, are refused with what to do."""
+    empty = Recorder(None, [0, 1], ["a", "b"])
+    with pytest.raises(InputError, match=r"no rounds yet, so there is nothing to value$"):
+        value(empty)
+    unstamped = Recorder(None, [0, 1], ["a", "b"])
+    unstamped.update("a", [0, 1], [0.1, 0.2], time=0.0)
+    with pytest.raises(InputError, match=r"record times of valuation with Recorder\.stamp"):
+        value(unstamped)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "magic"}, "unknown method 'magic'; allowed are 'auto'"),
+        ({"rank": 0}, "rank must be at least 1"),
+        ({"rank": "low"}, "rank must be a whole number"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"rows": "some"}, "rows must be 'all', 'gradient', 'no-gradient'"),
+        ({"rows": []}, "means no sample at all"),
+        ({"rows": "no-gradient"}, "means no sample at all"),
+        ({"rows": [0, 0]}, "none twice"),
+        ({"rows": [40]}, "from 0 to 39"),
+        ({"rows": [0.5]}, "rows must list sample numbers"),
+        ({"tolerance": 0}, "tolerance must be a positive number"),
+        ({"regularization": -1}, "regularization must be a positive number"),
+        ({"n_permutations": 0}, "n_permutations must be at least 1"),
+        ({"executor": 4}, r"executor must be a concurrent\.futures\.Executor; received 4"),
+        ({"progress": 1}, "progress must be a function"),
+        ({"run": 7}, "run must be a folder, a Transcript or a Recorder; received int"),
+    ],
+)
+def test_bad_input(change, message):
+    """Each mistake is named, with what was received."""
+    with pytest.raises(InputError, match=message):
+        value(**({"run": Asynchronous().record()} | change))
+
+
+def test_too_many_clients_to_enumerate():
+    """Enumeration of 26 clients is refused before any work."""
+    with pytest.raises(TooManyClientsError, match="at most 25 clients; this training has 26"):
+        value(Asynchronous(n_clients=26).record(), "exact")
+
+
+def test_no_transcript_there(tmp_path):
+    """A folder that holds none is named."""
+    with pytest.raises(TranscriptError, match="there is no transcript in"):
+        value(tmp_path)
+
+
+def test_embeddings_too_large_to_compute_with():
+    """They are refused, not turned into NaN."""
+    recorder = Recorder(None, [0, 1], ["a", "b"])
+    recorder.update("a", [0, 1], [1e61, 0.2], time=0.0)
+    recorder.stamp(time=0.0)
+    with pytest.raises(InputError, match="must sum to less than 1e"):
+        value(recorder)
