@@ -7,7 +7,7 @@ and asynchronous training differ only in how these are made.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +35,11 @@ class Chunk(ABC):
         return len(self.labels)
 
     @abstractmethod
-    def blocks(self) -> Iterator[Block]:
-        """Yield the rounds in which anything changed, in order; the arrays of one are overwritten by the next."""
+    def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
+        """Yield the rounds in which anything changed, or `only` some of them, in order.
+
+        The arrays of one are overwritten by the next.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +53,21 @@ class FactorChunk(Chunk):
     factors: Sequence[Factors]
     offset: Factors | Floats | None
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
         shape = self.n_clients, self.n_samples * self.n_classes
         previous, current = np.zeros(shape), np.empty(shape)
         columns = [np.ascontiguousarray(samples.T) for _, samples in self.factors]
-        for t in range(self.n_rounds):
-            for m, (rounds, _) in enumerate(self.factors):
-                _reconstruct(columns[m], rounds[t], current[m])
+        known = -1
+        for t in range(self.n_rounds) if only is None else sorted(only):
+            if known < t - 1:
+                self._reconstruct(columns, t - 1, previous)
+            self._reconstruct(columns, t, current)
             yield Block(t, previous, current, 0, self.n_classes, self.labels, self._offset(t))
-            previous, current = current, previous
+            previous, current, known = current, previous, t
+
+    def _reconstruct(self, columns: Sequence[Floats], t: int, embeddings: Floats) -> None:
+        for m, (rounds, _) in enumerate(self.factors):
+            _reconstruct(columns[m], rounds[t], embeddings[m])
 
     def _offset(self, t: int) -> Floats | None:
         if self.offset is None:
@@ -115,12 +124,15 @@ class ReplayChunk(Chunk):
     table: Floats
     uploads: Sequence[UploadsOfRound]
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
         table = self.table.copy()
         flat = self.n_clients, -1
         for t, uploads in enumerate(self.uploads):
             changed = _union(uploads.samples, self.n_samples)
             if len(changed) == 0:
+                continue
+            if only is not None and t not in only:
+                apply(table, uploads)
                 continue
             previous = table[:, changed]
             apply(table, uploads)

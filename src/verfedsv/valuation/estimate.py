@@ -71,10 +71,8 @@ def value_chunk(chunk: Chunk, plan: Plan) -> RoundSums:
     The errors of the closed form are those of the sums as they are: not yet balanced.
     """
     sums = RoundSums.zeros(chunk.n_rounds, chunk.n_clients)
-    for block in chunk.blocks():
+    for block in chunk.blocks(plan.refined or None):
         t = block.number
-        if plan.refined and t not in plan.refined:
-            continue
         values, errors, utility = third_order(block, chunk.loss)
         method = "closed-form"
         if plan.method in ("exact", "permutation") or plan.refined:

@@ -26,7 +26,7 @@ def value_replayed(
     """
     n_clients = len(training.clients)
     table = np.zeros((n_clients, len(rows), training.n_classes))
-    place = np.full(training.n_samples, -1, np.int64)
+    place = np.full(training.n_samples, -1, np.int32 if training.n_samples < 2**31 else np.int64)
     place[rows] = np.arange(len(rows))
     is_seen = np.zeros(len(rows), bool)
     result, segment, n_elements = Rounds.none(n_clients), list[UploadsOfRound](), 0
@@ -81,9 +81,7 @@ def _value_segment(
     return stream.value(chunks, len(segment), n_clients, len(rows))
 
 
-def _of_rows(
-    uploads: UploadsOfRound, rows: NDArray[np.intp], place: NDArray[np.int64], is_synchronous: bool
-) -> UploadsOfRound:
+def _of_rows(uploads: UploadsOfRound, rows: NDArray[np.intp], place: Array, is_synchronous: bool) -> UploadsOfRound:
     """Return the uploads with samples numbered among `rows`, sorted, and others left out."""
     samples, embeddings = [], []
     offset = uploads.offset
@@ -110,7 +108,7 @@ def _cut(uploads: UploadsOfRound, edges: Sequence[int]) -> list[UploadsOfRound]:
     for number in range(len(edges) - 1):
         first, last = edges[number], edges[number + 1]
         slices = [slice(ends[number], ends[number + 1]) for ends in where]
-        samples = [s[part] - first for s, part in zip(uploads.samples, slices, strict=True)]
+        samples = [s[part] - s.dtype.type(first) for s, part in zip(uploads.samples, slices, strict=True)]
         embeddings = [e[part] for e, part in zip(uploads.embeddings, slices, strict=True)]
         offset = None if uploads.offset is None else uploads.offset[first:last]
         result.append(UploadsOfRound(uploads.clients, samples, embeddings, offset))

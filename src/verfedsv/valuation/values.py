@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -75,7 +75,7 @@ def value(
         regularization: lambda of equation 3.
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
-            any sample may draw.
+            any sample may draw in a round, by default 128.
 
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
     ...     recorder.update("bank", [0, 1, 2, 3], [-1.0, 1.0, 1.0, -1.0], time=1)
@@ -122,6 +122,10 @@ def value(
     return result
 
 
+MOST_PERMUTATIONS = 128
+"""What "auto" lets a sample draw in a round. Where training makes no progress, values are small beside their errors,
+and more would take hours to no avail."""
+
 ENOUGH_ROWS = 2**14
 """Samples from which the error of completion is estimated."""
 
@@ -151,7 +155,10 @@ class _Job:
 
     @property
     def n_permutations(self) -> int:
-        return self.settings.n_permutations or default_permutations(len(self.training.clients))
+        if self.settings.n_permutations is not None:
+            return self.settings.n_permutations
+        by_paper = default_permutations(len(self.training.clients))
+        return min(by_paper, MOST_PERMUTATIONS) if self.settings.method == "auto" else by_paper
 
     def replayed(self) -> _Done:
         """Value the embeddings as the server held them."""
@@ -207,22 +214,21 @@ class _Job:
         rounds = value_completed(self.training, rows, factors, offset, stream)
         errors = np.full(n_clients, np.nan)
         if (np.diff(pattern.starts) > 1).any():
+            halves = factorisation.halves[:n_clients]
+            own_half = offset if own is None else factorisation.halves[-1]
             # A difference of means: some of the samples tell it as well as all.
             some = rows[:: -(-len(rows) // ENOUGH_ROWS)]
-            sides = (
-                (factors, offset),
-                (factorisation.halves[:n_clients], offset if own is None else factorisation.halves[-1]),
-            )
-            values, from_half = (
-                value_completed(
-                    self.training, some, of_side, own_part, self._stream("closed-form", len(some), budget)
-                ).values.mean(axis=0)
-                for of_side, own_part in sides
-            )
-            errors = _completion_errors(values, from_half)
+            errors = _completion_errors(self._mean(some, factors, offset), self._mean(some, halves, own_half))
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         return _Done(rounds, errors, len(rows), len(self.rows) - len(rows), factorisation, seconds)
+
+    def _mean(self, rows: NDArray[np.intp], factors: Sequence[Factors], offset: Factors | Floats | None) -> Floats:
+        """Return the values of the training by the closed form, (clients,)."""
+        stream = self._stream("closed-form", len(rows), Budget(self.settings.tolerance))
+        rounds = value_completed(self.training, rows, factors, offset, stream)
+        result: Floats = rounds.values.mean(axis=0)
+        return result
 
     @staticmethod
     def _refuse_none(rows: NDArray[np.intp]) -> None:

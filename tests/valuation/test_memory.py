@@ -1,0 +1,96 @@
+"""The memory formulas of docs/valuation.md, by the peak of a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+resource = pytest.importorskip("resource", reason="peak memory is read through the resource module")
+
+RECORD = """
+import sys
+import numpy as np
+from verfedsv import Recorder
+
+path, mode = sys.argv[1:3]
+n_clients, n_samples, n_classes, n_rounds, batch = map(int, sys.argv[3:8])
+rng = np.random.default_rng(0)
+labels = rng.integers(0, 2, n_samples)
+clients = [str(m) for m in range(n_clients)]
+factors = rng.normal(size=(n_clients, n_samples, 3))
+with Recorder(path, labels, clients, "logistic" if n_classes == 1 else "softmax") as recorder:
+    for t in range(n_rounds):
+        weights = 0.1 * np.sin(0.1 * t + np.arange(n_clients * 3 * n_classes)).reshape(n_clients, 3, n_classes)
+        chosen = rng.permutation(n_samples)[:batch]
+        uploads = {name: factors[m, chosen] @ weights[m] for m, name in enumerate(clients)}
+        if mode == "synchronous":
+            recorder.log(chosen, uploads)
+        else:
+            for name in clients:
+                recorder.update(name, chosen, uploads[name], time=float(t))
+            recorder.stamp(time=float(t))
+"""
+
+VALUE = """
+import resource, sys
+import numpy as np
+import verfedsv
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+for loss, n_classes in (("logistic", 1), ("softmax", 3)):
+    for mode in ("synchronous", "asynchronous"):
+        recorder = verfedsv.Recorder(None, np.arange(20) % 2, ["a", "b"], loss)
+        for t in range(4):
+            for batch in (range(10), range(5, 15)):
+                uploads = np.full((10, n_classes), 0.1 * t)
+                if mode == "synchronous":
+                    recorder.log(batch, {"a": uploads, "b": uploads})
+                else:
+                    recorder.update("a", batch, uploads, time=0.0)
+                    recorder.stamp(time=0.0)
+        verfedsv.value(recorder, rank=2)
+before = peak()
+verfedsv.value(sys.argv[1], "closed-form", rank=3)
+print(peak() - before)
+"""
+
+
+def growth(path, mode, size) -> int:
+    """Return by how many bytes the process that values a recorded training grows."""
+    for script in (RECORD, VALUE):
+        command = [sys.executable, "-c", script, str(path), mode, *map(str, size)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  # our own scripts
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "size", [(4, 200_000, 1, 100, 10_000), (16, 50_000, 1, 100, 2_500), (4, 50_000, 3, 100, 2_500)]
+)
+def test_synchronous_valuation_keeps_to_its_formula(tmp_path, size):
+    """One client's uploads, the factors of all, the start of completion; and the file, which is mapped."""
+    n_clients, n_samples, n_classes, n_rounds, batch = size
+    grown = growth(tmp_path / "run", "synchronous", size)
+    n_observations, rank = n_rounds * batch, 3
+    start = 8 * n_rounds * n_classes * min(4096, 2**24 // (n_rounds * n_classes))
+    formula = (18 + 8 * n_classes) * n_observations + (16 * n_clients * rank + 48) * n_samples + 2 * start
+    file = 8 * n_clients * n_observations * (n_classes + 0.5)
+    assert grown <= formula + file + 60_000_000
+    assert grown < 8 * n_rounds * n_samples * n_clients * n_classes / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "size", [(4, 1_000_000, 1, 40, 50_000), (30, 100_000, 1, 40, 5_000), (5, 100_000, 7, 40, 5_000)]
+)
+def test_asynchronous_valuation_keeps_to_its_formula(tmp_path, size):
+    """The server's table, and the uploads of some rounds; and the file, which is mapped."""
+    n_clients, n_samples, n_classes, n_rounds, batch = size
+    grown = growth(tmp_path / "run", "asynchronous", size)
+    held = max(2**22 // n_classes, n_clients * batch)
+    formula = 8 * n_clients * n_samples * n_classes + (8 + 8 * n_classes) * held + 40 * n_samples
+    file = n_clients * n_rounds * batch * (8 * n_classes + 4)
+    assert grown <= formula + file + 60_000_000
+    assert grown < 8 * n_rounds * n_samples * n_clients * n_classes / 3
