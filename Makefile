@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := src tests benchmarks scripts
+# Where the data sets lie that do not ship with the package.
+export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
 .PHONY: demo test check bench format clean help
 

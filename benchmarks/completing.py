@@ -17,6 +17,7 @@ from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
 from verfedsv.shapley.blocks import available_threads
 
+RANK = 5
 DATA = ("adult", "web", "covtype")
 RANKS = ("auto", 1, 2, 3, 4, 5, 6, 8, 10)
 
@@ -67,11 +68,20 @@ def deviations() -> tuple[str, str]:
                         ]
                     )
     rows = [[str(rank), *(columns.get((name, rank), "no data") for name in DATA)] for rank in RANKS]
-    header = ["data", "true shares", "ranks taken", "largest true error", "largest estimated", "within", "Prop. 2", "time"]
+    header = [
+        "data",
+        "true shares",
+        "ranks taken",
+        "largest true error",
+        "largest estimated",
+        "within",
+        "Prop. 2",
+        "time",
+    ]
     return table(["rank", *(name.capitalize() for name in DATA)], rows), table(header, errors)
 
 
-def against_others(rank: int = 5) -> str:
+def against_others(rank: int = RANK) -> str:
     """Return the table of completion by cmfrec and from a random start, on Adult with 3 clients."""
     training = train("adult", 3)
     pattern = Pattern.from_batches(training.batches, len(training.labels))
@@ -102,7 +112,15 @@ def against_others(rank: int = 5) -> str:
                 f"{from_random / rmse:.1f}",
             ]
         )
-    header = ["Adult, 3 clients", "our held-out RMSE", "our time", "cmfrec's RMSE", "its time", "times ours", "random start, times our RMSE"]
+    header = [
+        "Adult, 3 clients",
+        "our held-out RMSE",
+        "our time",
+        "cmfrec's RMSE",
+        "its time",
+        "times ours",
+        "random start, times our RMSE",
+    ]
     return table(header, rows)
 
 

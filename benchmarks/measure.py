@@ -33,7 +33,7 @@ def machine() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
     memory = psutil.virtual_memory().total / 2**30
-    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "shapiq"))
+    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "shapiq", "cmfrec"))
     return (
         f"{model}, {available_threads()} cores, {memory:.0f} GiB of memory, {platform.system()}, "
         f"Python {platform.python_version()}, {packages}"

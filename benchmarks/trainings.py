@@ -20,7 +20,12 @@ from verfedsv.data import load_adult
 
 Array = NDArray[Any]
 
-SETTINGS = {"adult": (2837, 0.2, 20), "web": (6173, 0.2, 45), "covtype": (2000, 0.8, 10), "covtype full": (5811, 0.8, 5)}
+SETTINGS = {
+    "adult": (2837, 0.2, 20),
+    "web": (6173, 0.2, 45),
+    "covtype": (2000, 0.8, 10),
+    "covtype full": (5811, 0.8, 5),
+}
 """Batch size and learning rate as in table 3 of the paper (but for Covtype at full size, where the batch is larger so
 that 500 rounds see every sample five times), and the number of epochs, which the paper does not give."""
 
@@ -28,7 +33,9 @@ that 500 rounds see every sample five times), and the number of epochs, which th
 def has(name: str) -> bool:
     """Return whether the data set is there: Adult always, others in the folder $VERFEDSV_DATA."""
     folder = os.environ.get("VERFEDSV_DATA")
-    return name == "adult" or bool(folder and (Path(folder) / ("w8a.bz2" if name == "web" else "covtype.scale01.bz2")).exists())
+    return name == "adult" or bool(
+        folder and (Path(folder) / ("w8a.bz2" if name == "web" else "covtype.scale01.bz2")).exists()
+    )
 
 
 @cache
@@ -78,7 +85,14 @@ class Training:
         x, w = self.data[client], self.weights[client]
         return [(x[batch] @ w[t]).astype(dtype) for t, batch in enumerate(self.batches)]
 
-    def record(self, path: Path | None, dtype: type = np.float64, recorder: Recorder | None = None, first: int = 0, last: int | None = None) -> Recorder:
+    def record(
+        self,
+        path: Path | None,
+        dtype: type = np.float64,
+        recorder: Recorder | None = None,
+        first: int = 0,
+        last: int | None = None,
+    ) -> Recorder:
         """Record rounds `first` to `last` of the training."""
         recorder = recorder or Recorder(path, self.labels, self.clients, self.loss)
         for t in range(first, len(self.batches) if last is None else last):

@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import verfedsv
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -12,9 +15,26 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def test_the_example_prints_what_the_readme_shows(capsys):
     """The example runs as printed and its output is the block below it, to the last character."""
     text = (ROOT / "README.md").read_text()
-    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()
+    code, shown = re.search(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102  # our own example
     assert capsys.readouterr().out == shown
+
+
+def test_the_three_lines_record_a_training(tmp_path, monkeypatch):
+    """The first example of the README runs as printed in a loop that has the names it uses."""
+    monkeypatch.chdir(tmp_path)
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+    rng = np.random.default_rng(0)
+    names = {
+        "verfedsv": verfedsv,
+        "y": np.arange(20) % 2,
+        "batches": [rng.permutation(20)[:10] for _ in range(8)],
+        "h_bank": rng.normal(size=10),
+        "h_telco": rng.normal(size=10),
+    }
+    exec(compile(code, "README.md", "exec"), names)  # noqa: S102  # our own example
+    assert names["valuation"].clients == ("bank", "telco")
+    assert names["valuation"].n_rounds == 8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
