@@ -3,7 +3,8 @@
     VerfedsvError
     ├── InputError (also a ValueError)      what was passed in cannot be used
     ├── TooManyClientsError                 the method asked for cannot enumerate that many coalitions
-    └── TranscriptError                     a transcript is damaged, of another version, or in use
+    ├── TranscriptError                     a transcript is damaged, of another version, or in use
+    └── DataError                           a data set cannot be found, fetched or read
 
     ToleranceWarning (a UserWarning)        the result is valid, its error is larger than was asked for
     TranscriptWarning (a UserWarning)       a transcript was cut off by a crash; what was complete is kept
@@ -27,6 +28,10 @@ class TooManyClientsError(VerfedsvError):
 
 class TranscriptError(VerfedsvError):
     """A transcript cannot be read, or was changed after it was written."""
+
+
+class DataError(VerfedsvError):
+    """A data set is not there and cannot be fetched, or its files cannot be read."""
 
 
 class ToleranceWarning(UserWarning):

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from verfedsv._version import __version__
+from verfedsv.cli.data import data
 from verfedsv.cli.demo import demo
+from verfedsv.cli.run import run
 from verfedsv.cli.value import value
 from verfedsv.errors import VerfedsvError
 
@@ -41,7 +43,9 @@ def _main(
 
 
 _typer.command()(demo)
+_typer.command()(run)
 _typer.command()(value)
+_typer.add_typer(data)
 
 
 def app() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -61,11 +63,8 @@ def value(
     Example: verfedsv value runs/credit --json > values.json
     """
     progress_console = Console(stderr=True)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with explain_warnings(progress_console):
         result = _value(progress_console, run, method, rank, rows, tolerance, seed)
-    for warning in caught:
-        progress_console.print(f"note: {warning.message}", style="yellow", highlight=False, markup=False)
     if output is not None:
         _write(output, result.to_json())
     if as_json:
@@ -87,6 +86,16 @@ def _value(console: Console, run: Path, method: str, rank: str, rows: str, toler
             tolerance=tolerance,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
+
+
+@contextmanager
+def explain_warnings(console: Console) -> Iterator[None]:
+    """Print the warnings of what runs within, one line each, when it is done."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        console.print(f"note: {warning.message}", style="yellow", highlight=False, markup=False)
 
 
 def _as_rank(rank: str) -> int | Literal["auto"]:

@@ -17,6 +17,9 @@ from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.storage import FolderStorage, Storage
 
+FOLDER = "transcript"
+"""Where a run keeps its transcript."""
+
 
 @dataclass(frozen=True, eq=False)
 class Upload:
@@ -56,8 +59,10 @@ class Transcript:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Transcript:
-        """Return the transcript in a folder."""
+        """Return the transcript in a folder, or in the folder `transcript` within it, as whole runs have it."""
         folder = Path(path)
+        if (folder / FOLDER / fmt.DESCRIPTION).exists():
+            folder = folder / FOLDER
         if not (folder / fmt.DESCRIPTION).exists():
             raise TranscriptError(f"there is no transcript in {folder}: it has no {fmt.DESCRIPTION}")
         return cls(FolderStorage(folder))

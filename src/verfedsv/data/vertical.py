@@ -1,0 +1,121 @@
+"""Samples split vertically: each client has some columns of all samples, the server has the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from verfedsv.arguments import as_whole
+from verfedsv.data.catalogue import Samples
+from verfedsv.errors import InputError
+
+Matrix = NDArray[np.float64] | csr_array[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """The columns of one client, as they came, (samples, columns).
+
+    `numeric` may be sparse; NaN is a missing value. `categorical` holds text; None is a missing value.
+    """
+
+    name: str
+    numeric: Matrix
+    categorical: NDArray[np.object_] | None = None
+
+    def __len__(self) -> int:
+        return int(self.numeric.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class VerticalData:
+    """The columns of all clients, in one order of samples, and the labels, 0 to C - 1.
+
+    `is_test` marks samples that are kept out of training. `notes` say what happened to the data on the way.
+    """
+
+    clients: tuple[ClientData, ...]
+    labels: NDArray[np.intp]
+    n_classes: int
+    is_test: NDArray[np.bool_]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(client.name for client in self.clients)
+
+    def with_clients(self, *more: ClientData) -> VerticalData:
+        """Return the same with further clients."""
+        names = [*self.names, *(client.name for client in more)]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise InputError(f"the names of the clients must differ; repeated: {', '.join(repeated)}")
+        return replace(self, clients=(*self.clients, *more))
+
+
+def split_features(samples: Samples, n_clients: int, *, test: float | None = None, seed: int = 0) -> VerticalData:
+    """Return a data set with its features split into contiguous blocks of the same size, one a client, as in the paper.
+
+    `test` is the part of the samples that is kept out of training, chosen by `seed`; by default the data set's own test
+    part.
+    """
+    n_features = int(samples.features.shape[1])
+    if as_whole("n_clients", n_clients, at_least=1) > n_features:
+        raise InputError(
+            f"{samples.name} has {n_features} features for 1 to {n_features} clients; received {n_clients}"
+        )
+    edges = np.linspace(0, n_features, n_clients + 1).astype(int)
+    by_column = samples.features.tocsc()
+    clients = tuple(
+        ClientData(f"client {m + 1}", csr_array(by_column[:, a:b])) for m, (a, b) in enumerate(pairwise(edges))
+    )
+    n_samples = len(samples.labels)
+    is_test = np.arange(n_samples) >= n_samples - samples.n_test if test is None else choose_test(n_samples, test, seed)
+    return VerticalData(clients, samples.labels, samples.n_classes, is_test)
+
+
+def choose_test(n_samples: int, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Return a mark for a random part of the samples."""
+    if not 0 <= fraction < 1:
+        raise InputError(f"test must be a part of the samples from 0 to below 1; received {fraction!r}")
+    is_test = np.zeros(n_samples, bool)
+    is_test[np.random.default_rng(seed).permutation(n_samples)[: round(fraction * n_samples)]] = True
+    return is_test
+
+
+def noisy_copy(client: ClientData, name: str, fraction: float, rng: np.random.Generator) -> ClientData:
+    """Return a copy of a client with white noise, N(0, 1), added to a part of its numeric columns: figure 2."""
+    numeric = _as_dense(client.numeric).copy()
+    n_columns = numeric.shape[1]
+    noisy = rng.permutation(n_columns)[: round(fraction * n_columns)]
+    numeric[:, noisy] += rng.standard_normal((len(numeric), len(noisy)))
+    return replace(client, name=name, numeric=numeric)
+
+
+def random_client(like: ClientData, name: str, level: float, rng: np.random.Generator) -> ClientData:
+    """Return a client with random columns N(level, level^2), as many as another has: table 1."""
+    return ClientData(name, rng.normal(level, level, like.numeric.shape))
+
+
+def take_rows(data: VerticalData, rows: Sequence[int] | NDArray[np.intp]) -> VerticalData:
+    """Return some of the samples."""
+    chosen = np.asarray(rows)
+    clients = tuple(
+        replace(
+            client,
+            numeric=client.numeric[chosen],
+            categorical=None if client.categorical is None else client.categorical[chosen],
+        )
+        for client in data.clients
+    )
+    return replace(data, clients=clients, labels=data.labels[chosen], is_test=data.is_test[chosen])
+
+
+def _as_dense(matrix: Matrix) -> NDArray[np.float64]:
+    return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()

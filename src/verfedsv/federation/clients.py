@@ -1,0 +1,48 @@
+"""A client: its features, its model, and nothing of them that leaves but embeddings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verfedsv.data.vertical import Matrix
+from verfedsv.federation.models import Model, Rate, State
+from verfedsv.losses import Array, Floats
+
+
+class Client:
+    """A data owner. `features` are (samples, features), of training samples first, then of those to test on."""
+
+    def __init__(self, name: str, features: Matrix, model: Model, rate: Rate) -> None:
+        self.name = name
+        self._features, self._model, self._rate = features, model, rate
+        self._n_steps = 0
+        self._last: tuple[Array, Matrix] | None = None
+
+    def embed(self, samples: Array | slice) -> Floats:
+        """Return the embeddings of some samples, (samples, classes)."""
+        if isinstance(samples, slice):
+            return self._model.embed(self._features[samples])
+        features = self._take(samples)
+        self._last = samples, features
+        return self._model.embed(features)
+
+    def learn(self, samples: Array, gradient: Floats) -> None:
+        """Take one step of the local model from the gradients of the loss by the embeddings of some samples."""
+        self._n_steps += 1
+        # Usually the samples that were just embedded: their rows need not be gathered again.
+        features = self._last[1] if self._last is not None and self._last[0] is samples else self._take(samples)
+        self._model.learn(features, gradient / len(samples), self._rate.at(self._n_steps))
+
+    def state(self) -> State:
+        """Return everything that `restore` needs to go on exactly from here."""
+        return {**self._model.state(), "n_steps": np.array(self._n_steps)}
+
+    def restore(self, state: State) -> None:
+        """Take up a state."""
+        self._model.restore({name: value for name, value in state.items() if name != "n_steps"})
+        self._n_steps = int(state["n_steps"])
+
+    def _take(self, samples: Array) -> Matrix:
+        if isinstance(self._features, np.ndarray):
+            return self._features.take(samples, axis=0)
+        return self._features[samples]

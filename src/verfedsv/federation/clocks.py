@@ -1,0 +1,111 @@
+"""Two clocks behind one interface: one that jumps from event to event, and one on the wall."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Something that happens every `period` seconds, from `period` on: `act(step)` for step 0, 1, ..."""
+
+    period: float
+    act: Callable[[int], None]
+
+
+class Clock(Protocol):
+    """Lets actors act, each at its own times."""
+
+    def now(self) -> float:
+        """Return the seconds since the training began."""
+
+    def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
+        """Let actors act, and yield the number of each time stamp, k = first, first + 1, ..., at k * stamp seconds.
+
+        `first_steps` are the steps that the actors have done before. Ends when the iterator is closed.
+        """
+
+
+class VirtualClock:
+    """Events in the order of their times, at once; those of the same time in the order of the actors, stamps last.
+
+    Times are multiples of a period, not sums, so that they do not drift, and whole nanoseconds, so that 3 x 0.1 s and
+    1 x 0.3 s are the same. The same events each time.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        return self._now
+
+    def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
+        last = len(actors)
+        pairs = zip(actors, first_steps, strict=True)
+        events = [(_multiple(step + 1, actor.period), m, step) for m, (actor, step) in enumerate(pairs)]
+        events.append((_multiple(first, stamp), last, first))
+        heapq.heapify(events)
+        while True:
+            self._now, m, step = events[0]
+            if m == last:
+                heapq.heapreplace(events, (_multiple(step + 1, stamp), last, step + 1))
+                yield step
+            else:
+                heapq.heapreplace(events, (_multiple(step + 2, actors[m].period), m, step + 1))
+                actors[m].act(step)
+
+
+def _multiple(number: int, period: float) -> float:
+    return round(number * period, 9)
+
+
+class RealClock:
+    """Wall time: a thread for each actor, which waits for its time, or is late; stamps in the calling thread.
+
+    `speed` makes it run faster than time itself. `begin` is where it starts, when a training goes on.
+    """
+
+    def __init__(self, speed: float = 1.0, begin: float = 0.0) -> None:
+        self._speed, self._offset = speed, begin
+        self._started = time.monotonic()
+
+    def now(self) -> float:
+        return self._offset + (time.monotonic() - self._started) * self._speed
+
+    def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
+        self._started = time.monotonic()
+        stop = Event()
+        failures: list[BaseException] = []
+
+        def live(actor: Actor, step: int) -> None:
+            try:
+                while not self._wait((step + 1) * actor.period, stop):
+                    actor.act(step)
+                    step += 1
+            except BaseException as error:  # raised again in the calling thread
+                failures.append(error)
+                stop.set()
+
+        threads = [Thread(target=live, args=pair, daemon=True) for pair in zip(actors, first_steps, strict=True)]
+        for thread in threads:
+            thread.start()
+        try:
+            k = first
+            while not self._wait(k * stamp, stop):
+                yield k
+                k += 1
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        if failures:
+            raise failures[0]
+
+    def _wait(self, until: float, stop: Event) -> bool:
+        """Wait for a time, or until told to stop; return whether told to stop."""
+        return stop.wait(max(0.0, (until - self.now()) / self._speed))

@@ -1,0 +1,65 @@
+"""The models of clients, and the size of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from verfedsv.data.vertical import Matrix
+from verfedsv.errors import InputError
+from verfedsv.losses import Array, Floats
+
+State = Mapping[str, Array]
+
+
+class Model(Protocol):
+    """What turns a client's features into embeddings, and learns from the gradients of the loss by these."""
+
+    def embed(self, features: Matrix) -> Floats:
+        """Return the embeddings, (samples, classes)."""
+
+    def learn(self, features: Matrix, gradient: Floats, rate: float) -> None:
+        """Take one step down; `gradient`, (samples, classes), is that of the mean loss by each embedding."""
+
+    def state(self) -> State:
+        """Return everything that `restore` needs to go on exactly from here."""
+
+    def restore(self, state: State) -> None:
+        """Take up a state."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The size of steps: constant, or `size` / t in step t = 1, 2, ... ("inverse"), as Proposition 1 has it."""
+
+    size: float
+    decay: Literal["constant", "inverse"] = "constant"
+
+    def at(self, step: int) -> float:
+        """Return the size of a step (1, 2, ...)."""
+        return self.size / step if self.decay == "inverse" else self.size
+
+
+class Linear:
+    """A linear model without intercept, from zero; plain gradient descent. Features may be dense or sparse."""
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        self.weights = np.zeros((n_features, n_classes))
+
+    def embed(self, features: Matrix) -> Floats:
+        result: Floats = features @ self.weights
+        return result
+
+    def learn(self, features: Matrix, gradient: Floats, rate: float) -> None:
+        self.weights -= rate * (features.T @ gradient)
+
+    def state(self) -> State:
+        return {"weights": self.weights.copy()}
+
+    def restore(self, state: State) -> None:
+        if state["weights"].shape != self.weights.shape:
+            raise InputError(f"the saved model is {state['weights'].shape}, this one {self.weights.shape}")
+        self.weights = np.array(state["weights"])

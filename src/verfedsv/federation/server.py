@@ -1,0 +1,85 @@
+"""The server: labels, the loss, the latest embeddings of all clients, and optionally an intercept of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from verfedsv.federation.models import Rate, State
+from verfedsv.losses import Array, Floats, Loss, get_loss
+
+
+class Transport(Protocol):
+    """What clients can ask of the server. Nothing else crosses between them."""
+
+    def upload(self, client: str, samples: Array, embeddings: Floats) -> None:
+        """Give the server the embeddings of some samples."""
+
+    def query(self, client: str, samples: Array) -> Floats:
+        """Return the gradients of the loss by the summed embeddings of some samples, (samples, classes)."""
+
+
+class Server:
+    """Holds the labels of the training samples and the latest embeddings of all clients, zeros at first.
+
+    With an `intercept`, the server learns a number per class that is added to every summed embedding, by steps of that
+    rate: one for each batch that gradients are asked for after an upload.
+    """
+
+    def __init__(
+        self,
+        labels: ArrayLike,
+        clients: Sequence[str],
+        n_classes: int,
+        loss: str | Loss = "logistic",
+        *,
+        intercept: Rate | None = None,
+    ) -> None:
+        self.loss = get_loss(loss)
+        self.clients = tuple(clients)
+        self.n_classes = n_classes
+        self._labels = self.loss.encode(np.asarray(labels), n_classes)
+        self._number = {name: m for m, name in enumerate(self.clients)}
+        self._table = np.zeros((len(self.clients), len(self._labels), n_classes))
+        self._intercept, self._rate = np.zeros(n_classes), intercept
+        self._n_steps = 0
+        self._answered: tuple[Array, Floats] | None = None
+
+    @property
+    def intercept(self) -> Floats | None:
+        """The server's own part, (classes,), or None if it has none."""
+        return None if self._rate is None else self._intercept.copy()
+
+    def upload(self, client: str, samples: Array, embeddings: Floats) -> None:
+        """Take the embeddings of some samples from a client."""
+        self._table[self._number[client], samples] = embeddings
+        self._answered = None
+
+    def query(self, client: str, samples: Array) -> Floats:  # noqa: ARG002  # the same for every client
+        """Return the gradients of the loss by the summed embeddings of some samples, (samples, classes)."""
+        # In a synchronous round all clients ask the same.
+        if self._answered is not None and self._answered[0] is samples:
+            return self._answered[1]
+        gradient = self.loss.gradient(self._sums(samples), self._labels[samples])
+        self._answered = samples, gradient
+        if self._rate is not None:
+            self._n_steps += 1
+            self._intercept -= self._rate.at(self._n_steps) * gradient.mean(axis=0)
+        return gradient
+
+    def state(self) -> State:
+        """Return everything that `restore` needs to go on exactly from here."""
+        return {"table": self._table, "intercept": self._intercept, "n_steps": np.array(self._n_steps)}
+
+    def restore(self, state: State) -> None:
+        """Take up a state."""
+        self._table[:] = state["table"]
+        self._intercept = np.array(state["intercept"])
+        self._n_steps = int(state["n_steps"])
+
+    def _sums(self, samples: Array) -> Floats:
+        total: Floats = self._table[:, samples].sum(axis=0) + self._intercept
+        return total

@@ -1,0 +1,34 @@
+"""FedSGD: in each round every client uploads the same batch, and all learn from the same gradients (appendix A)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from verfedsv.federation.federation import Federation, Moment
+from verfedsv.federation.schedules import batch_of_round
+
+
+@dataclass(frozen=True)
+class SynchronousPlan:
+    """How many rounds to train, on batches of which size; the paper's batch is no larger than any client's tau."""
+
+    batch_size: int
+    n_rounds: int
+    seed: int = 0
+
+    @classmethod
+    def of_epochs(cls, n_epochs: float, batch_size: int, n_samples: int, seed: int = 0) -> SynchronousPlan:
+        """Return the plan of a number of epochs."""
+        return cls(batch_size, round(n_epochs * -(-n_samples // batch_size)), seed)
+
+
+def synchronous_rounds(federation: Federation, plan: SynchronousPlan, first_round: int = 0) -> Iterator[Moment]:
+    """Train, yielding after each round; whoever iterates decides when to stop."""
+    for t in range(first_round, plan.n_rounds):
+        batch = batch_of_round(t, federation.n_train, plan.batch_size, plan.seed)
+        uploads = {client.name: federation.upload(client, batch) for client in federation.clients}
+        federation.tape.log(batch, uploads, federation.offset(len(batch)))
+        for client in federation.clients:
+            federation.learn(client, batch)
+        yield Moment(t + 1, float(t + 1))

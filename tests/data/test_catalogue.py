@@ -1,0 +1,93 @@
+import bz2
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from verfedsv import InputError
+from verfedsv.data import load_adult
+from verfedsv.data.catalogue import CATALOGUE, FOLDER_VARIABLE, fetch, load, locate, read
+from verfedsv.errors import DataError
+
+
+def needs(name):
+    """Return a mark that skips a test, saying so, where a data set is not on this machine."""
+    there = locate(CATALOGUE[name]) is not None
+    return pytest.mark.skipif(not there, reason=f"{name} is not on this machine; set ${FOLDER_VARIABLE} to its folder")
+
+
+def test_adult_is_in_the_package():
+    """It is the data set that `load_adult` returns, with its own test part last."""
+    samples = load("adult")
+    features, labels = load_adult()
+    assert (samples.features != features).nnz == 0
+    np.testing.assert_array_equal(samples.labels, labels > 0)
+    assert samples.n_test == 16_281
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("web", "covtype", "sector")])
+def test_data_sets_have_the_sizes_that_the_catalogue_says(name):
+    """Samples, features, classes."""
+    entry, samples = CATALOGUE[name], load(name)
+    assert samples.features.shape == (entry.n_samples, entry.n_features)
+    assert samples.n_classes == entry.n_classes
+    assert set(np.unique(samples.labels)) == set(range(entry.n_classes))
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("web", "covtype", "sector")])
+def test_files_are_those_that_would_be_downloaded(name):
+    """Their SHA-256, after decompression where the site has them uncompressed, is the pinned one."""
+    for source, path in zip(CATALOGUE[name].sources, locate(CATALOGUE[name]), strict=True):
+        content = path.read_bytes()
+        if path.name != source.name:
+            content = bz2.decompress(content)
+        assert hashlib.sha256(content).hexdigest() == source.sha256
+
+
+def test_rcv1_is_read_from_a_file_of_its_form(tmp_path, monkeypatch):
+    """Sparse rows with labels from 1 on, compressed, found in the folder that the variable names."""
+    lines = ["1 5:0.25 47236:0.5", "3 1:1.0", "2 7:0.125 9:0.5"]
+    path = tmp_path / "rcv1_train.multiclass.bz2"
+    path.write_bytes(bz2.compress("\n".join(lines).encode()))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    samples = load("rcv1")
+    assert samples.features.shape == (3, 47_236)
+    assert samples.features[0, 47_235] == 0.5
+    assert samples.labels.tolist() == [0, 2, 1]
+    assert samples.n_test == 0
+
+
+def test_offline_without_the_files(tmp_path, monkeypatch):
+    """The error says what to get, and where to put it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    with pytest.raises(DataError, match=r"(?s)cannot be downloaded.*w8a and w8a\.t.*VERFEDSV_DATA"):
+        fetch("web")
+
+
+def test_damaged_files(tmp_path):
+    """They are named."""
+    path = tmp_path / "w8a"
+    path.write_text("this is not\na data set\n")
+    with pytest.raises(DataError, match="'web' cannot be read from"):
+        read(replace(CATALOGUE["web"], sources=CATALOGUE["web"].sources[:1]), [path])
+
+
+def test_an_unknown_name():
+    """It is answered with those there are."""
+    with pytest.raises(InputError, match="unknown data set 'mnist'; there are adult, web, covtype, rcv1, sector"):
+        load("mnist")
+
+
+def test_the_folder_of_the_variable_comes_first(tmp_path, monkeypatch):
+    """Before the user's cache."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    for name in ("w8a", "w8a.t"):
+        (tmp_path / name).write_text("")
+    assert [Path(path).parent for path in locate(CATALOGUE["web"])] == [tmp_path, tmp_path]
+    assert os.environ[FOLDER_VARIABLE] == str(tmp_path)

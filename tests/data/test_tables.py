@@ -1,0 +1,128 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from verfedsv import InputError
+from verfedsv.data.tables import ClientFile, join_tables
+from verfedsv.errors import DataError
+
+
+def write(path, **columns):
+    """Write a CSV or Parquet file."""
+    table = pa.table(columns)
+    if path.suffix == ".parquet":
+        pa.parquet.write_table(table, path)
+    else:
+        pa.csv.write_csv(table, path)
+    return ClientFile(path, "id")
+
+
+def two(folder, suffix=".csv", **changes):
+    """Return the files of a bank, with labels, and a telco that has other rows in another order."""
+    bank = {"id": [3, 1, 2, 9], "y": ["no", "yes", "no", "yes"], "age": [30, 10, 20, 90], "city": ["x", "y", None, "x"]}
+    telco = {"id": [1, 2, 3, 7], "calls": [1.5, 2.5, 3.5, 7.5]}
+    return {
+        "bank": write(folder / f"bank{suffix}", **(bank | changes.get("bank", {}))),
+        "telco": write(folder / f"telco{suffix}", **(telco | changes.get("telco", {}))),
+    }
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_files_are_joined_on_ids(tmp_path, suffix):
+    """Rows in another order are matched; those that a client lacks are left out, and said."""
+    data = join_tables(two(tmp_path, suffix), ("bank", "y"), test=0)
+    assert data.names == ("bank", "telco")
+    assert data.clients[0].numeric.ravel().tolist() == [30, 10, 20]
+    assert data.clients[1].numeric.ravel().tolist() == [3.5, 1.5, 2.5]
+    assert data.clients[0].categorical.ravel().tolist() == ["x", "y", None]
+    assert data.labels.tolist() == [0, 1, 0]
+    said = "; ".join(data.notes)
+    for part in ("bank: 4 rows", "telco: 4 rows", "3 samples are in all files", "labels: no (2), yes (1)"):
+        assert part in said
+
+
+def test_samples_without_a_label_are_left_out(tmp_path):
+    """And counted."""
+    files = two(tmp_path, ".parquet", bank={"y": [1.0, None, 0.0, 1.0]})
+    data = join_tables(files, ("bank", "y"), test=0)
+    assert data.clients[1].numeric.ravel().tolist() == [3.5, 2.5]
+    assert "1 of them have no label" in "; ".join(data.notes)
+
+
+def test_chosen_columns(tmp_path):
+    """Only those named are features."""
+    files = two(tmp_path)
+    files["bank"] = ClientFile(files["bank"].path, "id", ("city",))
+    data = join_tables(files, ("bank", "y"), test=0)
+    assert data.clients[0].numeric.shape == (3, 0)
+    assert data.clients[0].categorical.shape == (3, 1)
+
+
+def test_numbers_booleans_and_missing_values(tmp_path):
+    """Booleans are numbers, a missing number is NaN, an empty column is none."""
+    files = two(tmp_path, telco={"calls": [1.5, None, 3.5, 7.5], "vip": [True, False, True, False], "none": [None] * 4})
+    data = join_tables(files, ("bank", "y"), test=0)
+    np.testing.assert_array_equal(data.clients[1].numeric, [[3.5, 1], [1.5, 1], [np.nan, 0]])
+
+
+def test_ids_of_text(tmp_path):
+    """Any text will do as an id."""
+    files = two(tmp_path, bank={"id": ["c", "a", "b", "z"]}, telco={"id": ["a", "b", "c", "y"]})
+    assert join_tables(files, ("bank", "y"), test=0).clients[1].numeric.ravel().tolist() == [3.5, 1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"telco": {"id": [1, 1, 2, 3]}}, "ids must be unique; 1 are there more than once, for example 1"),
+        (
+            {"telco": {"id": ["a", "b", "c", "d"]}},
+            r"ids must be of one kind .*bank\.csv has numbers \(3\); .*text \(a\)",
+        ),
+        ({"telco": {"id": [11, 12, 13, 14]}}, "no sample is in all files. The first ids are: .*11, 12, 13"),
+        ({"telco": {"id": [1.5, 2.5, 3.5, 4.5]}}, "ids must be whole numbers or text; column 'id' is of type double"),
+        ({"bank": {"y": ["a", "a", "a", "a"]}}, "labels need 2 to 1,000 different values; there are 1"),
+        ({"telco": {"when": pa.array([0, 1, 2, 3], pa.timestamp("s"))}}, "column 'when' is of type timestamp"),
+        ({"telco": {"calls": [1.0, 2.0, np.inf, 3.0]}}, "has infinite numbers"),
+    ],
+)
+def test_files_that_do_not_fit(tmp_path, changes, message):
+    """Each mistake is named with the file it is in."""
+    with pytest.raises(DataError, match=message):
+        join_tables(two(tmp_path, **changes), ("bank", "y"))
+
+
+def test_ids_that_are_missing(tmp_path):
+    """They are counted."""
+    files = two(tmp_path, ".parquet", telco={"id": [1, None, 3, 7]})
+    with pytest.raises(DataError, match="1 rows have no id in column 'id'"):
+        join_tables(files, ("bank", "y"))
+
+
+def test_names_that_are_not_there(tmp_path):
+    """Of files, columns, clients and kinds of files: with what there is instead."""
+    files = two(tmp_path)
+    bank = files["bank"].path
+    with pytest.raises(InputError, match="said to be in the file of 'shop'; the clients are bank, telco"):
+        join_tables(files, ("shop", "y"))
+    with pytest.raises(DataError, match="has no column 'z'; it has id, y, age, city"):
+        join_tables(files, ("bank", "z"))
+    with pytest.raises(DataError, match="has no column 'key'"):
+        join_tables({"bank": ClientFile(bank, "key")}, ("bank", "y"))
+    with pytest.raises(DataError, match="has no column 'wealth'"):
+        join_tables({"bank": ClientFile(bank, "id", ("wealth",))}, ("bank", "y"))
+    with pytest.raises(InputError, match="'y' is the column of ids or labels"):
+        join_tables({"bank": ClientFile(bank, "id", ("age", "y"))}, ("bank", "y"))
+    with pytest.raises(DataError, match="there is no file"):
+        join_tables({"bank": ClientFile(tmp_path / "nothing.csv", "id")}, ("bank", "y"))
+    (tmp_path / "bank.xlsx").write_bytes(b"")
+    with pytest.raises(InputError, match=r"must end in \.csv"):
+        join_tables({"bank": ClientFile(tmp_path / "bank.xlsx", "id")}, ("bank", "y"))
+    (tmp_path / "bad.parquet").write_bytes(b"not parquet")
+    with pytest.raises(DataError, match="cannot be read"):
+        join_tables({"bank": ClientFile(tmp_path / "bad.parquet", "id")}, ("bank", "y"))
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(DataError, match="cannot be read"):
+        join_tables({"bank": ClientFile(tmp_path / "empty.csv", "id")}, ("bank", "y"))

@@ -1,0 +1,363 @@
+import threading
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from scipy.special import expit, softmax
+
+from verfedsv import InputError, Recorder, value
+from verfedsv.data.vertical import ClientData, VerticalData
+from verfedsv.federation import (
+    AsynchronousPlan,
+    Client,
+    Linear,
+    Rate,
+    RealClock,
+    Server,
+    Steps,
+    SynchronousPlan,
+    Tape,
+    VirtualClock,
+    asynchronous_rounds,
+    federate,
+    synchronous_rounds,
+)
+from verfedsv.federation.schedules import batch_of_client, batch_of_round
+from verfedsv.transcript import Stamp
+
+
+def make_data(n_clients=3, n_samples=120, n_classes=2, n_features=4, n_test=20, seed=0, sparse=False):
+    """Return vertically split random data whose labels depend on all clients."""
+    rng = np.random.default_rng(seed)
+    columns = rng.normal(size=(n_clients, n_samples, n_features))
+    columns[rng.random(columns.shape) < 0.5] = 0
+    score = np.einsum("mnf,mfc->nc", columns, rng.normal(size=(n_clients, n_features, n_classes)))
+    clients = tuple(
+        ClientData(f"client {m + 1}", csr_array(columns[m]) if sparse else columns[m]) for m in range(n_clients)
+    )
+    return VerticalData(clients, score.argmax(axis=1), n_classes, np.arange(n_samples) >= n_samples - n_test)
+
+
+def joined(data):
+    """Return the columns of all clients side by side."""
+    return np.hstack(
+        [np.asarray(c.numeric.todense() if hasattr(c.numeric, "todense") else c.numeric) for c in data.clients]
+    )
+
+
+def plain_sgd(data, plan, rate, *, inverse=False, intercept=False):
+    """Return the weights and intercept of SGD on the joined data, as a textbook has it."""
+    x, y = joined(data)[~data.is_test], data.labels[~data.is_test]
+    n_classes = 1 if data.n_classes == 2 else data.n_classes
+    weights, own = np.zeros((x.shape[1], n_classes)), np.zeros(n_classes)
+    for t in range(plan.n_rounds):
+        batch = batch_of_round(t, len(y), plan.batch_size, plan.seed)
+        z = x[batch] @ weights + own
+        slope = expit(z) - y[batch, None] if n_classes == 1 else softmax(z, axis=1) - np.eye(n_classes)[y[batch]]
+        step = rate / (t + 1) if inverse else rate
+        weights = weights - step * x[batch].T @ slope / len(batch)
+        own = own - step * slope.mean(axis=0) if intercept else own
+    return weights, own
+
+
+def weights_of(federation):
+    """Return the weights of all clients, one below the other."""
+    return np.vstack([client.state()["weights"] for client in federation.clients])
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("n_clients", [1, 2, 5])
+@pytest.mark.parametrize("options", [{}, {"intercept": True}, {"inverse": True}])
+def test_synchronous_training_is_sgd_on_the_joined_data(n_classes, n_clients, options):
+    """However the features are split, the model is that of plain SGD, to 1e-10."""
+    data = make_data(n_clients, n_classes=n_classes)
+    rate = Rate(0.5, "inverse" if options.get("inverse") else "constant")
+    federation = federate(data, rate=rate, intercept=options.get("intercept", False))
+    plan = SynchronousPlan(batch_size=30, n_rounds=25)
+    for _ in synchronous_rounds(federation, plan):
+        pass
+    weights, own = plain_sgd(data, plan, 0.5, **options)
+    np.testing.assert_allclose(weights_of(federation), weights, atol=1e-10)
+    if options.get("intercept"):
+        np.testing.assert_allclose(federation.server.intercept, own, atol=1e-10)
+
+
+def test_sparse_and_dense_features_give_the_same_model():
+    """A client may hold its features either way."""
+    models = []
+    for dense in (True, False):
+        features = np.random.default_rng(0).normal(size=(50, 300)) * (np.random.default_rng(1).random((50, 300)) < 0.05)
+        client = Client("a", features if dense else csr_array(features), Linear(300, 1), Rate(0.5))
+        for start in range(0, 50, 10):
+            samples = np.arange(start, start + 10)
+            client.learn(samples, expit(client.embed(samples)) - 1)
+        models.append(client.state()["weights"])
+    np.testing.assert_allclose(*models, atol=1e-14)
+
+
+def test_the_value_of_a_single_client_is_the_drop_in_loss():
+    """With one client there is nothing to share."""
+    data = make_data(1, n_test=0)
+    recorder = Recorder(None, data.labels, data.names)
+    federation = federate(data, rate=Rate(0.5), tape=Tape(recorder))
+    for moment in synchronous_rounds(federation, SynchronousPlan(120, 20)):
+        last = moment
+    result = value(recorder)
+    # The last upload is of the model before the last step.
+    weights, _ = plain_sgd(data, SynchronousPlan(120, 19), 0.5)
+    margins = (2 * data.labels - 1) * (joined(data) @ weights)[:, 0]
+    decrease = np.log(2) - np.logaddexp(0, -margins).mean()
+    assert result.values[0] * last.n_rounds == pytest.approx(decrease, rel=1e-9)
+
+
+class Spy:
+    """A transport that keeps all that crosses."""
+
+    def __init__(self, server):
+        self.server, self.crossed = server, []
+
+    def upload(self, client, samples, embeddings):
+        self.crossed += [("upload", client, samples, embeddings)]
+        self.server.upload(client, samples, embeddings)
+
+    def query(self, client, samples):
+        gradient = self.server.query(client, samples)
+        self.crossed += [("query", client, samples, gradient)]
+        return gradient
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_only_embeddings_and_gradients_cross(mode):
+    """The transport sees names, sample numbers and one number per sample and class; never features or weights."""
+    data = make_data(n_features=7)
+    federation = federate(data, rate=Rate(0.5), transport=Spy)
+    train(federation, mode)
+    spy = federation.transport
+    assert len(spy.crossed) >= 12
+    secrets = [client.numeric for client in data.clients] + [c.state()["weights"] for c in federation.clients]
+    for kind, client, samples, array in spy.crossed:
+        assert kind in ("upload", "query")
+        assert client in data.names
+        assert samples.dtype.kind == "i"
+        assert array.shape == (len(samples), 1)
+        for secret in secrets:
+            assert not np.shares_memory(array, secret)
+    for client in federation.clients:
+        assert not any(not name.startswith("_") for name in vars(client) if name != "name")
+
+
+def train(federation, mode, n_rounds=4):
+    """Train a few rounds."""
+    if mode == "synchronous":
+        rounds = synchronous_rounds(federation, SynchronousPlan(30, n_rounds))
+    else:
+        plan = AsynchronousPlan([0.01] * len(federation.clients), [30] * len(federation.clients), 0.02, n_rounds)
+        rounds = asynchronous_rounds(federation, plan, VirtualClock())
+    for _ in rounds:
+        pass
+
+
+def test_the_same_order_of_arrivals_writes_the_same_uploads():
+    """Both modes are the same steps: uploads of all clients, then queries of all, give the same transcript entries."""
+    data = make_data()
+    synchronous = Recorder(None, data.labels[~data.is_test], data.names)
+    for _ in synchronous_rounds(federate(data, rate=Rate(0.5), tape=Tape(synchronous)), SynchronousPlan(30, 8)):
+        pass
+    asynchronous = Recorder(None, data.labels[~data.is_test], data.names)
+    federation = federate(data, rate=Rate(0.5), tape=Tape(asynchronous))
+    for t in range(8):
+        batch = batch_of_round(t, federation.n_train, 30, 0)
+        for client in federation.clients:
+            federation.tape.update(client.name, batch, federation.upload(client, batch), float(t + 1))
+        federation.tape.stamp(federation.offset(federation.n_train), float(t + 1))
+        for client in federation.clients:
+            federation.learn(client, batch)
+    first, second = list(synchronous.transcript), list(asynchronous.transcript)
+    assert len(first) == len(second) == 8 * 4
+    for a, b in zip(first, second, strict=True):
+        assert type(a) is type(b)
+        assert a.time == b.time
+        if not isinstance(a, Stamp):
+            assert a.client == b.client
+            np.testing.assert_array_equal(a.samples, b.samples)
+            np.testing.assert_array_equal(a.embeddings, b.embeddings)
+
+
+def test_asynchronous_clients_keep_their_periods():
+    """Each uploads every period of its own, first all samples, then batches of its own size; stamps come on time."""
+    data = make_data()
+    recorder = Recorder(None, data.labels[~data.is_test], data.names)
+    plan = AsynchronousPlan([0.01, 0.02, 0.05], [10, 20, 30], 0.1, 3)
+    for _ in asynchronous_rounds(federate(data, rate=Rate(0.1), tape=Tape(recorder)), plan, VirtualClock()):
+        pass
+    records = list(recorder.transcript)
+    assert [r.time for r in records if isinstance(r, Stamp)] == pytest.approx([0.1, 0.2, 0.3])
+    for name, period, size in zip(data.names, plan.periods, plan.batch_sizes, strict=True):
+        own = [r for r in records if not isinstance(r, Stamp) and r.client == name]
+        assert [r.time for r in own] == pytest.approx([period * (k + 1) for k in range(round(0.3 / period))])
+        assert [len(r.samples) for r in own] == [100] + [size] * (len(own) - 1)
+    times = [r.time for r in records]
+    assert times == sorted(times)
+    # What happens at the time of a stamp is before it.
+    assert isinstance(records[-1], Stamp)
+
+
+def test_the_virtual_clock_gives_the_same_training_each_time():
+    """To the last bit."""
+    data = make_data()
+    weights = []
+    for _ in range(2):
+        federation = federate(data, rate=Rate(0.5))
+        train(federation, "asynchronous", 10)
+        weights.append(weights_of(federation))
+    np.testing.assert_array_equal(*weights)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_training_goes_on_from_its_state(mode, intercept):
+    """Stopped after any round, and continued by other objects, it arrives at the same weights and uploads."""
+    data = make_data()
+    labels = data.labels[~data.is_test]
+    sync, asyn = SynchronousPlan(30, 9), AsynchronousPlan([0.01, 0.015, 0.02], [30, 20, 10], 0.05, 9)
+
+    def rounds(federation, done, steps):
+        if mode == "synchronous":
+            return synchronous_rounds(federation, sync, done)
+        return asynchronous_rounds(federation, asyn, VirtualClock(), steps)
+
+    whole = Recorder(None, labels, data.names)
+    uninterrupted = federate(data, rate=Rate(0.5, "inverse"), intercept=intercept, tape=Tape(whole))
+    for _ in rounds(uninterrupted, 0, Steps([0] * 3)):
+        pass
+    parts = Recorder(None, labels, data.names)
+    first, steps = federate(data, rate=Rate(0.5, "inverse"), intercept=intercept, tape=Tape(parts)), Steps([0] * 3)
+    for moment in rounds(first, 0, steps):
+        if moment.n_rounds == 4:
+            break
+    second = federate(data, rate=Rate(0.5, "inverse"), intercept=intercept, tape=Tape(parts))
+    second.restore(first.state())
+    for _ in rounds(second, 4, Steps(list(steps.of_clients), 4)):
+        pass
+    np.testing.assert_array_equal(weights_of(second), weights_of(uninterrupted))
+    for a, b in zip(whole.transcript, parts.transcript, strict=True):
+        assert a.time == b.time
+        if not isinstance(a, Stamp):
+            np.testing.assert_array_equal(a.embeddings, b.embeddings)
+
+
+def test_the_real_clock_trains_in_threads():
+    """In wall time: uploads of all clients, monotone times, stamps about on time, no thread left over."""
+    data = make_data()
+    recorder = Recorder(None, data.labels[~data.is_test], data.names)
+    federation = federate(data, rate=Rate(0.1), tape=Tape(recorder))
+    plan = AsynchronousPlan([0.01, 0.02, 0.03], [30] * 3, 0.1, 5)
+    n_threads = threading.active_count()
+    for _ in asynchronous_rounds(federation, plan, RealClock()):
+        pass
+    assert threading.active_count() == n_threads
+    records = list(recorder.transcript)
+    times = [r.time for r in records]
+    assert times == sorted(times)
+    stamps = [r.time for r in records if isinstance(r, Stamp)]
+    assert len(stamps) == 5
+    assert all(time >= 0.1 * (k + 1) for k, time in enumerate(stamps))
+    counts = [sum(not isinstance(r, Stamp) and r.client == name for r in records) for name in data.names]
+    assert counts[0] > counts[2] >= 3
+    assert value(recorder).values.sum() > 0
+
+
+def test_a_failure_in_a_thread_is_raised():
+    """A client whose model fails ends the training with its error, and its threads."""
+
+    class Broken(Linear):
+        def learn(self, features, gradient, rate):  # noqa: ARG002
+            raise RuntimeError("broken model")
+
+    federation = federate(make_data(), rate=Rate(0.1), model=Broken)
+    plan = AsynchronousPlan([0.01] * 3, [30] * 3, 0.1, 50)
+    n_threads = threading.active_count()
+    with pytest.raises(RuntimeError, match="broken model"):
+        for _ in asynchronous_rounds(federation, plan, RealClock()):
+            pass
+    assert threading.active_count() == n_threads
+
+
+def test_batches_go_once_through_all_samples_in_an_epoch():
+    """Shuffled anew in each epoch, the last one short."""
+    epochs = [[batch_of_round(t, 100, 30, 7) for t in range(4 * e, 4 * e + 4)] for e in range(2)]
+    for batches in epochs:
+        assert [len(batch) for batch in batches] == [30, 30, 30, 10]
+        np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(100))
+    assert not np.array_equal(epochs[0][0], epochs[1][0])
+
+
+def test_batches_of_asynchronous_clients():
+    """No sample twice; all samples if the batch is that large; another batch in each step and for each client."""
+    batch = batch_of_client(1, 5, 100, 30, 0)
+    assert len(np.unique(batch)) == 30
+    np.testing.assert_array_equal(batch_of_client(0, 0, 20, 30, 0), np.arange(20))
+    assert not np.array_equal(batch, batch_of_client(1, 6, 100, 30, 0))
+    assert not np.array_equal(batch, batch_of_client(2, 5, 100, 30, 0))
+
+
+def test_evaluation_is_that_of_the_joined_model():
+    """Loss and accuracy on training and test samples, by the textbook."""
+    data = make_data(n_classes=3)
+    federation = federate(data, rate=Rate(0.5))
+    train(federation, "synchronous", 20)
+    result = federation.evaluate(20, 20.0)
+    scores = joined(data) @ weights_of(federation)
+    p = softmax(scores, axis=1)[np.arange(120), data.labels]
+    assert result.train_loss == pytest.approx(-np.log(p[~data.is_test]).mean())
+    assert result.test_loss == pytest.approx(-np.log(p[data.is_test]).mean())
+    right = scores.argmax(axis=1) == data.labels
+    assert result.train_accuracy == pytest.approx(right[~data.is_test].mean())
+    assert result.test_accuracy == pytest.approx(right[data.is_test].mean())
+    assert result.embeddings.shape == (3, 100, 3)
+
+
+@pytest.mark.parametrize("rho", [0.2, 0.6])
+def test_of_two_equal_clients_the_one_that_uploads_less_often_is_worth_less(rho):
+    """Proposition 3: with probability rho of uploading, mean parameters are 1 : rho, and values differ by the bound.
+
+    The bound is half of the paper's: its proof takes twice the difference of utilities, where the Shapley values of two
+    players differ by that difference once; at rho = 0.2 the paper's is not kept.
+    """
+    n_samples, rng = 40, np.random.default_rng(0)
+    # Half the square, on columns that are orthonormal in the mean: strongly convex with mu = 1.
+    x = np.linalg.qr(rng.normal(size=(n_samples, 2)))[0] * np.sqrt(n_samples)
+    optimum = np.array([1.0, -0.5])
+    y = x @ optimum
+    parameters, differences = [], []
+    for run in range(40):
+        draws = np.random.default_rng([1, run])
+        server = Server(y, ["often", "seldom"], 1, "squared")
+        clients = [Client(name, x, Linear(2, 1), Rate(0.05)) for name in server.clients]
+        everything = np.arange(n_samples)
+        recorder = Recorder(None, y, server.clients, "squared")
+        for _ in range(200):
+            active = [clients[0]] + ([clients[1]] if draws.random() < rho else [])
+            for client in active:
+                server.upload(client.name, everything, client.embed(everything))
+            for client in active:
+                client.learn(everything, server.query(client.name, everything))
+        for client in clients:
+            recorder.update(client.name, everything, client.embed(everything), time=0.0)
+        recorder.stamp(time=1.0)
+        parameters.append([client.state()["weights"][:, 0] for client in clients])
+        values = value(recorder).values
+        differences.append(values[0] - values[1])
+    first, second = np.mean(parameters, axis=0)
+    np.testing.assert_allclose(first, optimum / (1 + rho), atol=0.02)
+    np.testing.assert_allclose(second, optimum * rho / (1 + rho), atol=0.02)
+    bound = 0.5 * ((1 - rho) / (1 + rho)) ** 2 * optimum @ optimum
+    assert np.mean(differences) >= bound
+    assert (np.mean(differences) < 2 * bound) == (rho == 0.2)
+
+
+def test_nothing_to_train_on():
+    """All samples kept for testing is refused."""
+    data = make_data(n_test=120)
+    with pytest.raises(InputError, match="no samples to train on"):
+        federate(data, rate=Rate(0.1))

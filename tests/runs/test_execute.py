@@ -1,0 +1,242 @@
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from verfedsv import InputError, Transcript, Valuation, value
+from verfedsv.runs import Run, read_config
+from verfedsv.transcript import Stamp
+
+SYNCHRONOUS = """[data]
+name = "adult"
+clients = 4
+samples = 3000
+
+[training]
+batch_size = 300
+rate = 0.5
+rounds = 30
+evaluate_every = 10
+
+[output]
+folder = "out"
+"""
+ASYNCHRONOUS = SYNCHRONOUS.replace("rounds = 30", "mode = 'asynchronous'\nduration = 1.2")
+
+
+def make(tmp_path, text=SYNCHRONOUS, name="run.toml"):
+    """Return a run of a configuration."""
+    path = tmp_path / name
+    path.write_text(text)
+    return Run(read_config(path), text)
+
+
+def finish(run, **options):
+    """Train to the end."""
+    return list(run.train(**options))
+
+
+def entries(folder):
+    """Return all that was recorded, as plain numbers."""
+    return [
+        (r.time, None if isinstance(r, Stamp) else (r.client, r.samples.tolist(), r.embeddings.tolist()))
+        for r in Transcript.open(folder)
+    ]
+
+
+@pytest.mark.parametrize("text", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
+def test_a_run_leaves_everything_in_its_folder(tmp_path, text):
+    """Transcript, metrics, valuation and the configuration; training lowers the loss."""
+    run = make(tmp_path, text)
+    updates = finish(run)
+    result = run.value()
+    assert updates[-1].n_rounds == updates[-1].n_rounds_in_all == 30
+    assert (tmp_path / "out" / "config.toml").read_text() == text
+    metrics = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["n_rounds"] for line in metrics] == [10, 20, 30]
+    assert metrics[-1]["train_loss"] < metrics[0]["train_loss"] < np.log(2)
+    assert 0.7 < metrics[-1]["test_accuracy"] < 0.9
+    written = Valuation.from_json((tmp_path / "out" / "valuation.json").read_text())
+    np.testing.assert_array_equal(written.values, result.values)
+    np.testing.assert_array_equal(value(tmp_path / "out").values, result.values)
+    Transcript.open(tmp_path / "out").verify()
+
+
+def test_live_shares_are_close_to_the_valuation(tmp_path):
+    """Those of the last update, from games between evaluations, are about those of the rounds."""
+    run = make(tmp_path, ASYNCHRONOUS)
+    last = finish(run)[-1]
+    assert last.shares.sum() == pytest.approx(1)
+    np.testing.assert_allclose(last.shares, run.value().shares, atol=0.05)
+
+
+@pytest.mark.parametrize("text", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("n_before", [1, 13, 29])
+def test_a_stopped_run_goes_on_to_the_same_result(tmp_path, text, n_before):
+    """Transcript, metrics and values are those of a run that was never stopped, to the last bit."""
+    whole = make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml")
+    finish(whole)
+    run = make(tmp_path, text)
+    n_asked = itertools.count(1)
+    finish(run, should_stop=lambda: next(n_asked) == n_before)
+    assert Transcript.open(tmp_path / "out").n_rounds == n_before
+    finish(make(tmp_path, text), resume=True)
+    assert entries(tmp_path / "out") == entries(tmp_path / "whole")
+    for name in ("metrics.jsonl",):
+        assert (tmp_path / "out" / name).read_text() == (tmp_path / "whole" / name).read_text()
+    np.testing.assert_array_equal(run.value().values, whole.value().values)
+
+
+@pytest.mark.parametrize("text", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_killed_run_goes_on_to_the_same_result(tmp_path, text, has_checkpoint):
+    """What was recorded after the last checkpoint, or without any, is done again and found in the transcript."""
+    whole = make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml")
+    finish(whole)
+    run = make(tmp_path, text)
+    rounds = run.train(should_stop=lambda: False)
+    for update in rounds:
+        if has_checkpoint and update.n_rounds == 7:
+            # As a run that stopped here would have left it.
+            kept = _checkpoint_of(tmp_path, text, 7)
+        if update.n_rounds == 17:
+            rounds.close()
+            break
+    path = tmp_path / "out" / "checkpoint.npz"
+    path.unlink(missing_ok=True)
+    if has_checkpoint:
+        path.write_bytes(kept)
+    finish(make(tmp_path, text), resume=True)
+    assert entries(tmp_path / "out") == entries(tmp_path / "whole")
+    assert (tmp_path / "out" / "metrics.jsonl").read_text() == (tmp_path / "whole" / "metrics.jsonl").read_text()
+
+
+def _checkpoint_of(tmp_path, text, n_rounds):
+    """Return the checkpoint that a run leaves that is stopped after that many rounds."""
+    run = make(tmp_path, text.replace('"out"', '"stopped"'), "stopped.toml")
+    n_asked = itertools.count(1)
+    finish(run, should_stop=lambda: next(n_asked) == n_rounds)
+    return (tmp_path / "stopped" / "checkpoint.npz").read_bytes()
+
+
+def test_a_finished_run_has_nothing_left_to_train(tmp_path):
+    """Resumed, it is valued again."""
+    finish(make(tmp_path))
+    before = entries(tmp_path / "out")
+    assert finish(make(tmp_path), resume=True) == []
+    assert entries(tmp_path / "out") == before
+
+
+def test_folders_that_do_not_fit(tmp_path):
+    """A folder in use, one without a run, and one of another configuration are refused, and left as they are."""
+    with pytest.raises(InputError, match="there is no run in"):
+        finish(make(tmp_path), resume=True)
+    finish(make(tmp_path))
+    with pytest.raises(InputError, match="is not empty; go on with --resume"):
+        finish(make(tmp_path))
+    with pytest.raises(InputError, match=r"has another configuration, see its config\.toml"):
+        finish(make(tmp_path, SYNCHRONOUS.replace("0.5", "0.6")), resume=True)
+
+
+def test_artificial_clients(tmp_path):
+    """Copies and random clients take part; an exact copy gets exactly the value of its original."""
+    text = SYNCHRONOUS + (
+        '[[client]]\nname = "copy"\ncopy_of = "client 1"\n[[client]]\nname = "random"\nrandom_level = 2\n'
+    )
+    run = make(tmp_path, text.replace("clients = 4", 'clients = 4\nscale = "standardise"'))
+    finish(run)
+    result = run.value()
+    values = dict(zip(result.clients, result.values, strict=True))
+    assert values["copy"] == values["client 1"]
+    assert abs(values["random"]) < 0.05 * result.values.max()
+    with pytest.raises(InputError, match="is to be a copy of 'nobody'"):
+        finish(make(tmp_path, SYNCHRONOUS.replace('"out"', '"o2"') + '[[client]]\nname = "x"\ncopy_of = "nobody"\n'))
+    with pytest.raises(InputError, match="'x' has no file, copy_of or random_level"):
+        finish(make(tmp_path, SYNCHRONOUS.replace('"out"', '"o3"') + '[[client]]\nname = "x"\n'))
+
+
+def test_a_client_with_a_period_of_its_own(tmp_path):
+    """It uploads less often."""
+    run = make(tmp_path, ASYNCHRONOUS + '[[client]]\nname = "client 2"\nperiod = 0.05\nbatch_size = 77\n')
+    finish(run)
+    uploads = [r for r in Transcript.open(tmp_path / "out") if not isinstance(r, Stamp)]
+    counts = {name: sum(u.client == name for u in uploads) for name in run.data.names}
+    assert counts == {"client 1": 120, "client 2": 24, "client 3": 120, "client 4": 120}
+    assert len([u for u in uploads if u.client == "client 2"][-1].samples) == 77
+
+
+def test_files_of_ones_own(tmp_path):
+    """CSV files, joined, categories and missing values included."""
+    rng = np.random.default_rng(0)
+    n = 400
+    score = rng.normal(size=n)
+    bank = ["id,y,income"] + [f"{i},{int(score[i] > 0)},{score[i] + rng.normal():.3f}" for i in range(n)]
+    shop = ["key,colour"] + [f"{i},{'red' if score[i] > 0.5 else 'blue'}" for i in rng.permutation(n + 50)[:n] if i < n]
+    (tmp_path / "bank.csv").write_text("\n".join(bank))
+    (tmp_path / "shop.csv").write_text("\n".join(shop))
+    text = SYNCHRONOUS.replace(
+        'name = "adult"\nclients = 4\nsamples = 3000', 'label = "y"\nlabel_client = "bank"\nscale = "standardise"'
+    )
+    text = text.replace("batch_size = 300", "batch_size = 50") + (
+        '[[client]]\nname = "bank"\nfile = "bank.csv"\n[[client]]\nname = "shop"\nfile = "shop.csv"\nid = "key"\n'
+    )
+    run = make(tmp_path, text)
+    finish(run)
+    result = run.value()
+    assert result.clients == ("bank", "shop")
+    assert (result.values > 0).all()
+    assert any("samples are in all files" in note for note in run.data.notes)
+
+
+def test_the_perceptron(tmp_path):
+    """Two layers for each client, trained and continued to the same result."""
+    pytest.importorskip("torch")
+    text = SYNCHRONOUS + '[model]\nkind = "perceptron"\nhidden = 8\n'
+    whole = make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml")
+    finish(whole)
+    n_asked = itertools.count(1)
+    finish(make(tmp_path, text), should_stop=lambda: next(n_asked) == 11)
+    finish(make(tmp_path, text), resume=True)
+    assert entries(tmp_path / "out") == entries(tmp_path / "whole")
+
+
+def test_the_real_clock_can_be_stopped_and_continued(tmp_path):
+    """Wall time goes on from the last record; all stamps are there in the end."""
+    text = ASYNCHRONOUS.replace("duration = 1.2", "duration = 0.6\nclock = 'real'\nstamp_every = 0.1")
+    n_asked = itertools.count(1)
+    finish(make(tmp_path, text), should_stop=lambda: next(n_asked) == 2)
+    finish(make(tmp_path, text), resume=True)
+    records = entries(tmp_path / "out")
+    times = [time for time, _ in records]
+    assert times == sorted(times)
+    assert sum(upload is None for _, upload in records) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_and_killed_on_the_command_line(tmp_path, how):
+    """Ctrl-C ends with code 130 and says how to go on; after either, --resume leads to the result of one unbroken."""
+    text = ASYNCHRONOUS.replace("duration = 1.2", "duration = 8").replace("samples = 3000", "samples = 20000")
+    (tmp_path / "run.toml").write_text(text)
+    (tmp_path / "whole.toml").write_text(text.replace('"out"', '"whole"'))
+    command = [sys.executable, "-m", "verfedsv", "run"]
+    process = subprocess.Popen(  # noqa: S603  # our own command line
+        [*command, str(tmp_path / "run.toml")], stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+    while not (tmp_path / "out" / "metrics.jsonl").exists():
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(how)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == (130 if how == signal.SIGINT else -9)
+    assert ("--resume" in output) == (how == signal.SIGINT)
+    for arguments in ([str(tmp_path / "run.toml"), "--resume"], [str(tmp_path / "whole.toml")]):
+        done = subprocess.run([*command, *arguments, "--json"], capture_output=True, text=True, check=True)  # noqa: S603
+        values = json.loads(done.stdout)["values"]
+    assert json.loads((tmp_path / "out" / "valuation.json").read_text())["values"] == values
