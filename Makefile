@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-SOURCES := src tests benchmarks scripts
+SOURCES := src tests benchmarks scripts examples
 # Where the data sets lie that do not ship with the package.
 export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 

@@ -20,42 +20,46 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_demo_prints_a_table_and_checks_itself():
-    """The demo values a round of Adult and compares with all coalitions."""
-    done = run("demo")
-    assert done.returncode == 0, done.stderr
-    assert "14 clients, 48,842 samples" in done.stdout
-    assert "marital-status" in done.stdout
-    assert "16,384 coalitions" in done.stdout
+@pytest.mark.slow
+def test_demo_trains_and_values_in_both_ways(tmp_path):
+    """It prints the shares of both side by side, and leaves two whole runs; a second demo replaces the first."""
+    folder = tmp_path / "demo"
+    for _ in range(2):
+        done = run("demo", "--output", str(folder))
+        assert done.returncode == 0, done.stderr
+        assert "synchronous" in done.stdout
+        assert "client 8" in done.stdout
+        assert f"Results: {folder}" in done.stdout
+    results = [
+        verfedsv.Valuation.from_json((folder / mode / "valuation.json").read_text())
+        for mode in ("synchronous", "asynchronous")
+    ]
+    for result in results:
+        assert result.values.sum() * result.n_rounds > 0.3
+        assert result.tolerance_met
+    # The order of the four largest clients does not depend on the way of training.
+    largest = [np.argsort(-result.values)[:4].tolist() for result in results]
+    assert set(largest[0]) == set(largest[1])
 
 
-def test_demo_as_json():
-    """With --json nothing but the values is printed, and they are those of the library."""
-    done = run("demo", "--clients", "5", "--json")
+@pytest.mark.slow
+def test_demo_as_json(tmp_path):
+    """With --json nothing but both valuations is printed, also where the terminal has no letters for the bars."""
+    done = run("demo", "--json", "--output", str(tmp_path), PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
-    adult = verfedsv.data.load_adult_round(5)
-    expected = verfedsv.shapley_values(adult.previous, adult.current, adult.labels)
-    np.testing.assert_array_equal(printed["values"], expected.values)
-    assert printed["clients"] == list(adult.clients)
-    assert {"clients", "values", "shares", "errors", "method", "n_rounds"} <= set(printed)
+    for mode in ("synchronous", "asynchronous"):
+        assert {"clients", "values", "shares", "errors", "method", "n_rounds"} <= set(printed[mode])
 
 
-@pytest.mark.slow
-def test_demo_where_there_are_no_block_characters():
-    """On a terminal of another encoding the bars are question marks, and all else is as it should be."""
-    done = run("demo", "--clients", "3", PYTHONIOENCODING="ascii")
-    assert done.returncode == 0, done.stderr
-    assert "features 1-41" in done.stdout
-
-
-@pytest.mark.slow
-def test_demo_in_a_narrow_terminal():
-    """Forty columns: names may be cut, numbers may not."""
-    done = run("demo", "--clients", "3", COLUMNS="40")
-    assert "%" in done.stdout
-    assert "…e-0" not in done.stdout
-    assert "e-04" in done.stdout
+def test_demo_does_not_overwrite_what_is_not_its_own(tmp_path):
+    """A folder of that name with something else in it is left as it is."""
+    (tmp_path / "synchronous").mkdir()
+    (tmp_path / "synchronous" / "thesis.txt").write_text("mine")
+    done = run("demo", "--output", str(tmp_path))
+    assert done.returncode == 2
+    assert "is not of an earlier demo" in " ".join(done.stderr.split())
+    assert (tmp_path / "synchronous" / "thesis.txt").read_text() == "mine"
 
 
 def test_version():
@@ -63,15 +67,26 @@ def test_version():
     assert run("--version").stdout == f"verfedsv {verfedsv.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["demo", "--help"]])
-def test_help_has_an_example(arguments):
-    """Without arguments and with --help there is help; that of a command has an example."""
+COMMANDS = [["demo"], ["run"], ["value"], ["data", "list"], ["data", "fetch"], ["data", "show"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_an_example(command):
+    """That of every command."""
+    assert f"Example: verfedsv {' '.join(command)}" in run(*command, "--help").stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["data"]])
+def test_help_lists_the_commands(arguments):
+    """Without arguments and with --help."""
     done = run(*arguments)
-    assert "Usage" in done.stdout
-    assert arguments != ["demo", "--help"] or "Example: verfedsv demo --clients 8" in done.stdout
+    assert "Usage" in done.stdout + done.stderr
+    for command in COMMANDS:
+        if arguments != ["data"] or command[0] == "data":
+            assert command[-1 if arguments == ["data"] else 0] in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["demo", "--clients", "0"], ["demo", "--clients", "124"], ["dmeo"], ["--nope"]])
+@pytest.mark.parametrize("arguments", [["demo", "--nope"], ["dmeo"], ["--nope"], ["data", "fetch"]])
 def test_wrong_arguments_end_with_code_2(arguments):
     """Wrong arguments are answered with what is allowed, without a traceback, and exit code 2."""
     done = run(*arguments)

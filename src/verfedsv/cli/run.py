@@ -21,6 +21,7 @@ from verfedsv.losses import Floats
 from verfedsv.runs import EXAMPLE, Run, read_config
 from verfedsv.runs.execute import VALUATION
 from verfedsv.shapley.result import count
+from verfedsv.valuation import Valuation
 
 EXIT_INTERRUPTED = 130
 
@@ -63,26 +64,43 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     console.print(
         f"{whole.config.training.mode.capitalize()} training: {size}, {n_test:,} to test on.", highlight=False
     )
-    with stop_on_interrupt() as stopped, _progress(console) as bar:
-        task = bar.add_task("training", total=None)
-        last = None
-        for update in whole.train(resume=resume, should_stop=stopped):
-            bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
-            if update.evaluation is not None and update.shares is not None:
-                last = update.evaluation
-                bar.update(task, description=_describe(update.evaluation, data.names, update.shares))
+    with stop_on_interrupt() as stopped:
+        last = train_with_bar(console, whole, resume=resume, should_stop=stopped)
         if stopped():
-            bar.stop()
             console.print(f"stopped; go on with --resume. What was recorded lies in {whole.folder}", style="yellow")
             return False
     if last is not None:
         console.print(_figures(last), highlight=False)
+    show(console, value_with_bar(console, whole))
+    console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
+    return True
+
+
+def train_with_bar(
+    console: Console,
+    whole: Run,
+    *,
+    resume: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    description: str = "training",
+) -> Evaluation | None:
+    """Train, showing round, loss, accuracy and shares so far; return the last evaluation."""
+    last = None
+    with _progress(console) as bar:
+        task = bar.add_task(description, total=None)
+        for update in whole.train(resume=resume, should_stop=should_stop):
+            bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
+            if update.evaluation is not None and update.shares is not None:
+                last = update.evaluation
+                bar.update(task, description=_describe(update.evaluation, whole.data.names, update.shares))
+    return last
+
+
+def value_with_bar(console: Console, whole: Run) -> Valuation:
+    """Value what was recorded, showing how far it is."""
     with _progress(console) as bar:
         task = bar.add_task("valuing", total=None)
-        result = whole.value(lambda done, total: bar.update(task, completed=done, total=total))
-    show(console, result)
-    console.print(f"\nResults: {whole.folder}", highlight=False, markup=False)
-    return True
+        return whole.value(lambda done, total: bar.update(task, completed=done, total=total))
 
 
 @contextmanager

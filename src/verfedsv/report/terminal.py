@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from verfedsv.losses import Floats
+from verfedsv.valuation import Valuation
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _WIDEST_BAR = 24
@@ -50,6 +52,35 @@ def values_table(clients: Sequence[str], result: Valued, width: int = 80) -> Tab
         drawn = [Text(bar(value, low, high, room), style="cyan" if value >= 0 else "red")] if room > 4 else []
         # Text, not a string: a name is never read as markup.
         table.add_row(Text(clients[m]), *rows[m], *drawn)
+    return table
+
+
+def side_by_side(results: Mapping[str, Valuation], width: int = 80) -> Table:
+    """Return a table of the clients of several valuations, in the order of the first one's values: share and error.
+
+    An error is given as a share too: of the sum of the values. In a narrow terminal the bars, and then the names, give
+    way.
+    """
+    first = next(iter(results.values()))
+    shares = np.array([result.shares for result in results.values()])
+    errors = np.array([result.errors / abs(result.values.sum()) for result in results.values()])
+    low, high = min(0.0, float(np.nanmin(shares))), max(0.0, float(np.nanmax(shares)))
+    room_for_names = width - 18 * len(results)
+    names = min(max(map(len, first.clients)), max(4, room_for_names))
+    room = min((room_for_names - names - 2) // len(results) - 2, _WIDEST_BAR // 2)
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column("client", overflow="ellipsis", no_wrap=True, max_width=max(6, names))
+    for name in results:
+        table.add_column(name, justify="right", no_wrap=True, min_width=16)
+        if room > 4:
+            table.add_column("", no_wrap=True)
+    for m in (-first.values).argsort(kind="stable"):
+        cells = [Text(first.clients[m])]
+        for share, error in zip(shares[:, m], errors[:, m], strict=True):
+            cells.append(Text.assemble(f"{share:.2%}", (f" ± {error:.2%}", "dim")))
+            if room > 4:
+                cells.append(Text(bar(share, low, high, room), style="cyan" if share >= 0 else "red"))
+        table.add_row(*cells)
     return table
 
 

@@ -1,0 +1,73 @@
+import json
+
+import pytest
+
+from tests.cli.test_demo import run
+from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Return the path of a small configuration."""
+    path = tmp_path / "run.toml"
+    path.write_text(SYNCHRONOUS)
+    return path
+
+
+def test_a_run_prints_its_values(config, tmp_path):
+    """Accuracy, the table, and where the results lie."""
+    done = run("run", str(config))
+    assert done.returncode == 0, done.stderr
+    for part in ("4 clients", "to train on", "Trained: loss", "on test samples", "client 3", f"Results: {tmp_path}"):
+        assert part in done.stdout
+
+
+def test_a_run_as_json(config, tmp_path):
+    """Nothing but the valuation on the standard output, and the same in the folder."""
+    config.write_text(ASYNCHRONOUS)
+    done = run("run", str(config), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["mode"] == "asynchronous"
+    assert (tmp_path / "out" / "valuation.json").read_text() == done.stdout
+
+
+def test_an_example_is_written(tmp_path):
+    """--init writes it, once."""
+    path = tmp_path / "mine.toml"
+    done = run("run", "--init", str(path))
+    assert done.returncode == 0
+    assert path.read_text().startswith("# A run of verfedsv")
+    done = run("run", "--init", str(path))
+    assert done.returncode == 2
+    assert "is already there" in done.stderr
+
+
+def test_mistakes_end_with_code_2(config, tmp_path):
+    """With the line, before any work, and nothing is left behind."""
+    config.write_text(SYNCHRONOUS.replace("rate = 0.5", "rate = 'fast'"))
+    done = run("run", str(config))
+    assert done.returncode == 2
+    assert "line 8: training.rate" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+    assert run("run", str(tmp_path / "nothing.toml")).returncode == 2
+
+
+def test_a_run_is_not_begun_twice(config):
+    """Its folder is in use; --resume values it again."""
+    assert run("run", str(config)).returncode == 0
+    done = run("run", str(config))
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
+    assert run("run", str(config), "--resume").returncode == 0
+
+
+def test_data_commands():
+    """The list has all data sets; Adult is shown; an unknown name is refused."""
+    listed = run("data", "list")
+    for name in ("adult", "web", "covtype", "rcv1", "sector"):
+        assert name in listed.stdout
+    shown = run("data", "show", "adult")
+    assert "48,842 samples, of which 16,281" in shown.stdout
+    assert run("data", "fetch", "adult").stdout.count("a9a") == 2
+    assert run("data", "show", "mnist").returncode == 2
