@@ -16,7 +16,7 @@ def as_whole(name: str, value: Any, *, at_least: int, hint: str = "") -> int:
     """Return `value` if it is a whole number of at least that size."""
     try:
         number = operator.index(value)
-    except TypeError:
+    except (TypeError, ValueError):
         raise InputError(f"{name} must be a whole number; received {value!r}{hint}") from None
     if isinstance(value, bool) or number < at_least:
         raise InputError(f"{name} must be at least {at_least}; received {value!r}{hint}")
@@ -27,9 +27,9 @@ def as_positive(name: str, value: Any) -> float:
     """Return `value` if it is a positive number."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be a positive number; received {value!r}") from None
-    if isinstance(value, str) or not 0 < number < math.inf:
+    if isinstance(value, str | bool) or not 0 < number < math.inf:
         raise InputError(f"{name} must be a positive number; received {value!r}")
     return number
 

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,8 +61,12 @@ def test_options_reach_the_library(folder):
         (["{folder}", "--rows", "no-gradient"], "means no sample at all"),
         (
             ["{folder}", "--output", "nowhere/values.json"],
-            "cannot write nowhere/values.json: No such file or directory",
+            "cannot write nowhere/values.json: there is no folder nowhere",
         ),
+        (["{folder}", "--output", "."], "cannot write .: it is a folder; name a file"),
+        (["{folder}", "--rank", "-1"], "rank must be at least 1; received -1"),
+        (["{folder}", "--rank", "9" * 5000], "rank must be a whole number; received '999"),
+        (["{folder}", "--regularization", "little"], "regularization must be a positive number; received 'little'"),
         ([], "Missing argument 'RUN'"),
     ],
 )
@@ -71,6 +76,54 @@ def test_bad_input_ends_with_a_message_and_code_2(folder, arguments, message):
     assert done.returncode == 2
     assert message.lower() in " ".join(done.stderr.replace("│", " ").split()).lower()
     assert "Traceback" not in done.stderr
+
+
+def test_a_changed_transcript_is_not_valued(folder, tmp_path):
+    """One byte of an upload, changed after it was recorded, is found and named."""
+    shutil.copytree(folder, tmp_path / "run")
+    path = tmp_path / "run" / "uploads.arrows"
+    content = bytearray(path.read_bytes())
+    content[-600] ^= 1
+    path.write_bytes(content)
+    done = run("value", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert "the transcript was changed: round 20" in done.stderr
+
+
+def test_names_survive_a_terminal_of_another_encoding(tmp_path):
+    """JSON is UTF-8 whatever the terminal is."""
+    with verfedsv.Recorder(tmp_path / "run", [0, 1], ["北京", "Zürich"]) as recorder:
+        recorder.log([0, 1], {"北京": [0.5, 1.0], "Zürich": [0.0, 1.0]})
+    arguments = [
+        sys.executable,
+        "-m",
+        "verfedsv",
+        "value",
+        str(tmp_path / "run"),
+        "--json",
+        "-o",
+        str(tmp_path / "v.json"),
+    ]
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = subprocess.run(arguments, capture_output=True, check=True, env=environment)  # noqa: S603  # our own command
+    assert json.loads(done.stdout.decode())["clients"] == ["北京", "Zürich"]
+    assert (tmp_path / "v.json").read_bytes() == done.stdout
+
+
+def test_samples_of_no_batch_are_said_to_be_left_out(tmp_path):
+    """In a single round, what is not in its batch is not in the mean."""
+    with verfedsv.Recorder(tmp_path / "run", [0, 1, 1, 0], ["a", "b"]) as recorder:
+        recorder.log([0, 1], {"a": [0.5, 1.0], "b": [0.0, 1.0]})
+    assert "2 samples never uploaded (left out of the mean)" in run("value", str(tmp_path / "run")).stdout
+
+
+def test_nothing_changed(tmp_path):
+    """Shares of nothing are a dash, not NaN."""
+    with verfedsv.Recorder(tmp_path / "run", [0, 1], ["a", "b"]) as recorder:
+        recorder.log([0, 1], {"a": [0.0, 0.0], "b": [0.0, 0.0]})
+    done = run("value", str(tmp_path / "run"))
+    assert "No client changed the loss, so there are no shares" in done.stdout
+    assert "nan" not in done.stdout
 
 
 def test_a_damaged_run_ends_with_a_message(tmp_path):

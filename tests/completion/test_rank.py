@@ -60,6 +60,7 @@ def test_the_smallest_bound_is_returned():
         (lambda: epsilon_rank([[1.0]], eps=1.5), "between 0 and 1"),
         (lambda: rank_bound(0.1), "give n_features"),
         (lambda: rank_bound(0.1, data=[1.0], largest_weight=1.0), r"\(samples, features\)"),
+        (lambda: rank_bound(0.1, data=[[np.nan, 1.0]], largest_weight=1.0), "of finite numbers"),
     ],
 )
 def test_bad_input(call, message):

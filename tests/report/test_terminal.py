@@ -53,4 +53,4 @@ def test_names_are_not_markup():
 
 def test_nothing_happened():
     """All values zero: no share, no bar, no crash."""
-    assert "nan%" in render(["a", "b"], [0.0, 0.0])[1]
+    assert " - " in render(["a", "b"], [0.0, 0.0])[1]

@@ -147,7 +147,7 @@ def test_a_folder_is_continued(tmp_path):
     """A second recorder appends to what is there: the same bytes as one recorder would have written."""
     record(tmp_path / "parts", n_rounds=3, seed=1)
     first = Transcript.open(tmp_path / "parts").head
-    with Recorder(tmp_path / "parts", LABELS, CLIENTS) as recorder:
+    with Recorder(tmp_path / "parts", LABELS, CLIENTS, resume=True) as recorder:
         assert recorder.n_rounds == 3
         recorder.log([0, 1], full([1.0, 2.0]))
     transcript = Transcript.open(tmp_path / "parts")
@@ -175,7 +175,7 @@ def test_another_training_is_not_mixed_in(tmp_path, change, message):
 
 def test_two_recorders_do_not_share_a_folder(tmp_path):
     """A folder that is being recorded into is refused to a second recorder, until the first is closed."""
-    with Recorder(tmp_path, LABELS, CLIENTS), pytest.raises(TranscriptError, match="another process is recording"):
+    with Recorder(tmp_path, LABELS, CLIENTS), pytest.raises(TranscriptError, match="another recorder is open on"):
         Recorder(tmp_path, LABELS, CLIENTS)
     Recorder(tmp_path, LABELS, CLIENTS).close()
 
@@ -195,7 +195,7 @@ def test_a_torn_record_is_cut_off_wherever_it_tore(tmp_path):
         os.truncate(folder / "chain.bin", chain_end)
         assert Transcript.open(folder).n_rounds == 2
         with pytest.warns(TranscriptWarning, match="unfinished record, now cut off"):
-            recorder = Recorder(folder, LABELS, CLIENTS)
+            recorder = Recorder(folder, LABELS, CLIENTS, resume=True)
         recorder.log([1], full([0.5]))
         recorder.close()
         Transcript.open(folder).verify()
@@ -205,7 +205,7 @@ def test_a_torn_record_is_cut_off_wherever_it_tore(tmp_path):
 KILLED = """
 import sys, numpy as np
 from verfedsv.transcript import Recorder
-recorder = Recorder(sys.argv[1], np.arange(40) % 2, ["bank", "telco", "shop"])
+recorder = Recorder(sys.argv[1], np.arange(40) % 2, ["bank", "telco", "shop"], resume=True)
 number = recorder.n_rounds
 print("ready", number, flush=True)
 while True:
@@ -233,7 +233,7 @@ def test_no_completed_upload_is_lost_by_kill(tmp_path):
         assert len(found) >= completed
         assert found == list(range(1, len(found) + 1))
     assert completed > 50
-    Recorder(tmp_path, LABELS, CLIENTS).close()
+    Recorder(tmp_path, LABELS, CLIENTS, resume=True).close()
     Transcript.open(tmp_path).verify()
 
 
@@ -374,10 +374,117 @@ def test_bad_recorders_are_refused(tmp_path, arguments, message):
 
 
 def test_labels_are_checked_with_the_first_upload():
-    """Labels that do not fit the loss are refused as soon as the number of classes is known."""
-    recorder = Recorder(None, [0, 1, 2], ["one"])
-    with pytest.raises(InputError, match="takes labels -1 and"):
-        recorder.log([0], {"one": [1.0]})
+    """Labels that do not fit the number of classes are refused as soon as that is known."""
+    recorder = Recorder(None, [0, 1, 2], ["one"], "softmax")
+    with pytest.raises(InputError, match="with 2 classes takes whole labels 0 to 1"):
+        recorder.log([0], {"one": [[1.0, 2.0]]})
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss"),
+    [
+        ([0, 1, 2], "logistic"),
+        ([0.5, 1], "softmax"),
+        ([0, np.nan], "softmax"),
+        (["y", "n"], "logistic"),
+        ([[0], [1]], "logistic"),
+    ],
+)
+def test_labels_that_no_upload_can_fit_are_refused_at_once(tmp_path, labels, loss):
+    """Before anything is written."""
+    with pytest.raises(InputError, match="labels"):
+        Recorder(tmp_path / "run", labels, ["one"], loss)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_is_not_continued_by_mistake(tmp_path):
+    """A second recorder warns that it goes on with what is there, unless that was asked for; or refuses, if told so."""
+    record(tmp_path, n_rounds=3)
+    with pytest.warns(TranscriptWarning, match="holds a transcript of 3 rounds, which is continued"):
+        Recorder(tmp_path, LABELS, CLIENTS).close()
+    with pytest.raises(InputError, match="already holds a transcript"):
+        Recorder(tmp_path, LABELS, CLIENTS, resume=False)
+
+
+def test_a_folder_without_uploads_can_be_begun_anew(tmp_path):
+    """With other labels and clients: nothing of value is lost."""
+    Recorder(tmp_path, LABELS, CLIENTS).close()
+    with Recorder(tmp_path, LABELS[::-1], ["other"]) as recorder:
+        recorder.log([0], {"other": [1.0]})
+    transcript = Transcript.open(tmp_path)
+    transcript.verify()
+    assert transcript.description.clients == ("other",)
+    np.testing.assert_array_equal(transcript.labels, LABELS[::-1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r: r.log([], full([])), "at least one sample; received none"),
+        (lambda r: r.update("bank", [], []), "at least one sample; received none"),
+        (lambda r: r.log([0, 1], np.zeros((3, 2))), "must map the name of each client to its array; received ndarray"),
+        (lambda r: r.log([0], full([1.0]), time="noon"), "time must be a number; received 'noon'"),
+        (lambda r: r.stamp(time="noon"), "time must be a number; received 'noon'"),
+    ],
+)
+def test_more_wrong_uploads(call, message):
+    """Each is named."""
+    with pytest.raises(InputError, match=message):
+        call(Recorder(None, LABELS, CLIENTS))
+
+
+@pytest.mark.parametrize("clients", [2, {"a", "b"}, ["a "], ["a\nb"], ["\x1b[31mred"]])
+def test_names_that_would_confuse(clients):
+    """Sets have no order; control characters and outer spaces would confuse those who read a table."""
+    with pytest.raises(InputError, match="clients"):
+        Recorder(None, LABELS, clients)
+
+
+def test_a_mask_of_samples_without_gradients():
+    """Booleans will do in place of numbers."""
+    mask = np.arange(40) % 4 == 0
+    np.testing.assert_array_equal(Recorder(None, LABELS, CLIENTS, no_gradient=mask).transcript.receives_gradient, ~mask)
+
+
+def test_places_that_cannot_hold_a_transcript(tmp_path):
+    """A file, and what is not there, are named as such."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TranscriptError, match=r"cannot record into .*: it is a file"):
+        Recorder(tmp_path / "file", LABELS, CLIENTS)
+    with pytest.raises(TranscriptError, match="that is a file; its folder is wanted"):
+        Transcript.open(tmp_path / "file")
+    with pytest.raises(TranscriptError, match="there is no such folder"):
+        Transcript.open(tmp_path / "nothing")
+
+
+def test_all_files_have_the_same_mode(tmp_path):
+    """Whoever may read one may read them all."""
+    record(tmp_path)
+    names = ("transcript.json", "labels.arrow", "uploads.arrows", "chain.bin")
+    assert len({(tmp_path / name).stat().st_mode for name in names}) == 1
+
+
+def test_what_is_being_written_does_not_spoil_the_rest(tmp_path):
+    """With `may_go_on`, half a record at the end is not held against a transcript."""
+    record(tmp_path)
+    with (tmp_path / "uploads.arrows").open("ab") as file:
+        file.write(b"half a reco")
+    Transcript.open(tmp_path).verify(may_go_on=True)
+    with pytest.raises(TranscriptError, match="bytes after its last record"):
+        Transcript.open(tmp_path).verify()
+
+
+def test_both_can_be_printed(tmp_path):
+    """With clients, samples, loss and rounds."""
+    recorder = Recorder(None, LABELS, CLIENTS)
+    assert (
+        repr(recorder)
+        == "<Recorder: 3 clients, 40 samples, logistic loss, nothing uploaded yet, 0 rounds so far, open>"
+    )
+    record(tmp_path)
+    assert (
+        repr(Transcript.open(tmp_path)) == "<Transcript: 3 clients, 40 samples, logistic loss, synchronous, 5 rounds>"
+    )
 
 
 @pytest.mark.parametrize("failing", ["uploads.arrows", "chain.bin"])

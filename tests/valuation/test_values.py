@@ -532,3 +532,132 @@ def test_embeddings_too_large_to_compute_with():
     recorder.stamp(time=0.0)
     with pytest.raises(InputError, match="must sum to less than 1e"):
         value(recorder)
+
+
+@pytest.mark.parametrize("rate", [5e-4, 2e-3])
+def test_small_embeddings_are_not_shrunk_away(rate):
+    """Where the paper's lambda would leave nothing of them, a smaller one is taken; the errors hold."""
+    training = train(n_samples=300, batch=50, n_epochs=20, rate=rate)
+    result = value(training.record())
+    true = values_of_rounds(training.embeddings, training.labels, "logistic").mean(axis=0)
+    np.testing.assert_allclose(result.values, true, rtol=0.1)
+    assert (np.abs(result.values - true) <= result.errors).all()
+    with pytest.warns(CompletionWarning, match="are little better than zeros"):
+        shrunk = value(training.record(), regularization=0.1)
+    assert np.isnan(shrunk.completion_errors).any()
+
+
+@pytest.mark.parametrize(("batch", "n_epochs"), [(50, 2), (100, 5), (100, 20)])
+@pytest.mark.parametrize("seed", range(4))
+def test_estimated_errors_of_completion_hold(batch, n_epochs, seed):
+    """Also with few uploads of each sample, and for a client whose columns are of no use."""
+    training = train(n_clients=4, n_samples=1000, batch=batch, n_epochs=n_epochs, seed=seed)
+    result = value(training.record())
+    true = values_of_rounds(training.embeddings, training.labels, "logistic").mean(axis=0)
+    assert (np.abs(result.values - true) <= result.errors).all()
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")
+def test_offsets_of_batches_of_one_sample_are_completed():
+    """They are the same for all samples of a batch, but no intercept."""
+    training = train(n_samples=30, batch=1, n_epochs=40, rate=0.05)
+    recorder = Recorder(None, training.labels, training.clients[:2])
+    for t, batch in enumerate(training.batches):
+        uploads = {name: training.embeddings[t, m, batch] for m, name in enumerate(training.clients[:2])}
+        recorder.log(batch, uploads, training.embeddings[t, 2, batch])
+    assert value(recorder, rank=2).factorisation.offset.report.rank == 2
+
+
+def test_the_same_samples_in_every_batch_need_no_completion():
+    """Nothing is missing of those that were uploaded, and nothing is known of the others."""
+    training = train(n_samples=60, batch=60, n_epochs=6)
+    training.batches = [np.arange(10, 50) for _ in training.batches]
+    result = value(training.record())
+    expected = values_of_rounds(training.embeddings[:, :, 10:50], training.labels[10:50], "logistic")
+    np.testing.assert_allclose(result.per_round, expected, atol=1e-6)
+    assert result.completion is None
+    assert (result.n_samples, result.n_unseen) == (40, 20)
+
+
+def test_rows_are_the_same_however_they_are_written():
+    """Numbers of any type and order continue a valuation; a mask of other samples does not."""
+    recorder = Recorder(None, [0, 1], ["a"])
+    recorder.update("a", [0, 1], [0.1, 0.2], time=0.0)
+    recorder.stamp(time=0.0)
+    earlier = value(recorder, rows=np.array([0, 1], np.uint8))
+    for rows in ([0, 1], [1, 0], np.array([1, 0], np.int32), [True, True]):
+        assert value(recorder, rows=rows, since=earlier).n_samples == 2
+    with pytest.raises(InputError, match=r"rows was '2 chosen .*' and is '1 chosen"):
+        value(recorder, rows=np.array([False, True]), since=earlier)
+
+
+def test_the_method_is_the_one_asked_for_if_nothing_changed():
+    """Also when the valuation is continued."""
+    recorder = Recorder(None, [0, 1], ["a"])
+    recorder.update("a", [1], [0.1], time=0.0)
+    recorder.stamp(time=0.0)
+    earlier = value(recorder, "exact", rows=[0])
+    recorder.update("a", [0], [0.2], time=1.0)
+    recorder.stamp(time=1.0)
+    assert earlier.method == value(recorder, "exact", rows=[0], since=earlier).method == "exact"
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")
+def test_a_rank_higher_than_any_matrix_of_that_size_can_have():
+    """It is taken as the highest there can be."""
+    training = train(n_samples=30, batch=10, n_epochs=2)
+    assert {report.rank for report in value(training.record(), rank=10**12).completion} == {6}
+
+
+def test_completion_that_breaks_down():
+    """Embeddings too large, and a regularisation too small, are named as such."""
+    training = train(n_samples=30, batch=10, n_epochs=2)
+    large = dataclasses.replace(training, embeddings=training.embeddings * 1e200)
+    with pytest.raises(InputError, match="embeddings must be below 1e"):
+        value(large.record())
+    with pytest.raises(InputError, match=r"broke down at regularization 1e-300"):
+        value(training.record(), rank=6, regularization=1e-300)
+
+
+def test_the_warning_does_not_advise_more_draws_where_none_were_drawn():
+    """What remains is rounding then."""
+    recorder = Recorder(None, [0.0, 0.0], ["a", "b"], "squared")
+    for value_of_a in (1e8, 0.0):
+        recorder.log([0, 1], {"a": [value_of_a] * 2, "b": [-value_of_a] * 2})
+    with pytest.warns(ToleranceWarning, match="allow a larger tolerance"):
+        value(recorder)
+
+
+def test_offsets_are_part_of_what_is_held_at_a_time(monkeypatch):
+    """Rounds with an offset for all samples are valued in segments, like rounds with many uploads."""
+    training = Asynchronous(n_rounds=12, offset=True)
+    expected = value(training.record())
+    monkeypatch.setattr("verfedsv.valuation.replay.SEGMENT_ELEMENTS", 50)
+    steps = []
+    result = value(training.record(), progress=lambda done, total: steps.append((done, total)))
+    np.testing.assert_array_equal(result.per_round, expected.per_round)
+    assert len(steps) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values": [1.0]}, r"values has shape \(1,\), and not \(3,\)"),
+        ({"per_round": [[1.0, 2.0, 3.0]]}, "per_round has shape"),
+        ({"n_rounds": "x"}, "make no sense"),
+        ({"n_rounds": -3}, "make no sense"),
+        ({"error_kind": "sure"}, "make no sense"),
+        ({"clients": ["a", "a", "a"]}, "make no sense"),
+        ({"completion": [5]}, "is damaged"),
+        ({"methods": None}, "is damaged"),
+        ({"methods": ["magic"]}, "unknown methods"),
+    ],
+)
+def test_json_whose_parts_do_not_fit(change, message):
+    """It is refused, with what does not fit."""
+    content = json.loads(value(Asynchronous().record()).to_json())
+    with pytest.raises(InputError, match=message):
+        Valuation.from_json(json.dumps(content | change))
+    del content["head"]
+    with pytest.raises(InputError, match="'head' is missing"):
+        Valuation.from_json(json.dumps(content))

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from verfedsv.cli.run import train_with_bar, value_with_bar
+from verfedsv.cli.value import print_json
 from verfedsv.errors import InputError
 from verfedsv.report.terminal import side_by_side
 from verfedsv.runs import Run, read_config
@@ -68,7 +69,8 @@ def demo(
     """
     results = show(Console(stderr=as_json), output)
     if as_json:
-        typer.echo(json.dumps({mode: json.loads(result.to_json()) for mode, result in results.items()}, indent=2))
+        content = {mode: json.loads(result.to_json()) for mode, result in results.items()}
+        print_json(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def show(console: Console, folder: Path) -> dict[str, Valuation]:

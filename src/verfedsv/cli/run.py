@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from verfedsv.cli.value import explain_warnings, show
+from verfedsv.cli.value import explain_warnings, print_json, show
 from verfedsv.errors import InputError
 from verfedsv.federation import Evaluation
 from verfedsv.losses import Floats
@@ -51,7 +51,7 @@ def run(
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
     if as_json:
-        typer.echo((whole.folder / VALUATION).read_text(encoding="utf-8"), nl=False)
+        print_json((whole.folder / VALUATION).read_text(encoding="utf-8"))
 
 
 def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:

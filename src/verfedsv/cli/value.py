@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from verfedsv.errors import InputError
 from verfedsv.report.terminal import values_table
-from verfedsv.shapley import Method
 from verfedsv.shapley.result import count
+from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 
@@ -44,11 +46,19 @@ def value(
     method: Annotated[
         Methods, typer.Option(help="How to value a round; auto is exact to the tolerance.")
     ] = Methods.AUTO,
-    rank: Annotated[str, typer.Option(help="Rank of completion in synchronous runs: a number, or auto.")] = "auto",
+    rank: Annotated[
+        str, typer.Option(help="Rank of completion in synchronous runs: a number, or auto.", metavar="NUMBER|auto")
+    ] = "auto",
     rows: Annotated[
         Rows, typer.Option(help="Which samples to take the mean over: all, or those that do or do not get gradients.")
     ] = Rows.ALL,
     tolerance: Annotated[float, typer.Option(help="Largest error of auto, relative to the largest value.")] = 1e-3,
+    regularization: Annotated[
+        str, typer.Option(help="Lambda of completion: a number, or auto.", metavar="NUMBER|auto")
+    ] = "auto",
+    permutations: Annotated[
+        int | None, typer.Option(min=1, help="Most permutations that a round, or with auto a sample, may draw.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON and nothing else.")] = False,
@@ -62,29 +72,37 @@ def value(
 
     Example: verfedsv value runs/credit --json > values.json
     """
+    if output is not None:
+        _check_writable(output)
+    options: dict[str, Any] = {
+        "method": str(method),
+        "rank": _as_number(rank, int),
+        "rows": str(rows),
+        "tolerance": tolerance,
+        "regularization": _as_number(regularization, float),
+        "n_permutations": permutations,
+        "seed": seed,
+    }
     progress_console = Console(stderr=True)
     with explain_warnings(progress_console):
-        result = _value(progress_console, run, method, rank, rows, tolerance, seed)
+        result = _value(progress_console, run, options)
     if output is not None:
         _write(output, result.to_json())
     if as_json:
-        typer.echo(result.to_json(), nl=False)
+        print_json(result.to_json())
     else:
         show(Console(), result)
 
 
-def _value(console: Console, run: Path, method: str, rank: str, rows: str, tolerance: float, seed: int) -> Valuation:
+def _value(console: Console, run: Path, options: dict[str, Any]) -> Valuation:
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"Valuing {run.name or run}", total=None)
+        task = bar.add_task("Checking the transcript", total=None)
+        transcript = Transcript.open(run)
+        transcript.verify(may_go_on=True)
+        bar.update(task, description=escape(f"Valuing {run.name or run}"))
         return value_run(
-            run,
-            cast("Method", str(method)),
-            _as_rank(rank),
-            seed,
-            str(rows),
-            tolerance=tolerance,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            transcript, progress=lambda done, total: bar.update(task, completed=done, total=total), **options
         )
 
 
@@ -98,21 +116,39 @@ def explain_warnings(console: Console) -> Iterator[None]:
         console.print(f"note: {warning.message}", style="yellow", highlight=False, markup=False)
 
 
-def _as_rank(rank: str) -> int | Literal["auto"]:
+def print_json(text: str) -> None:
+    """Print JSON as UTF-8, whatever the terminal is said to take: names must not be turned into question marks."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:
     # What is neither a number nor "auto" is refused, with a message, by `value`.
-    return int(rank) if rank.isdecimal() else cast("Literal['auto']", rank)
+    try:
+        return kind(text)
+    except ValueError:
+        return text[:40]
+
+
+def _check_writable(path: Path) -> None:
+    """Raise InputError, before any work, if a file cannot be written there."""
+    if not path.name or path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; name a file")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text)
+        part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise InputError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def show(console: Console, result: Valuation) -> None:
@@ -128,17 +164,19 @@ def show(console: Console, result: Valuation) -> None:
 def _explain(result: Valuation) -> list[str]:
     """Return sentences on what the values and their errors mean."""
     total, largest = float(result.values.sum()) * result.n_rounds, float(np.abs(result.values).max())
-    change = f"{'fell' if total >= 0 else 'ROSE'} by {abs(total):.4g}"
     took = f"Valued in {result.seconds['total']:.1f} s ({result.method})."
-    lines = [f"\nThe loss {change} over the training; a value is a client's part of it per round. {took}"]
+    if largest == 0:
+        return [f"\nNo client changed the loss, so there are no shares. {took}"]
+    change = f"{'lowered' if total >= 0 else 'RAISED'} the loss by {abs(total):.4g}"
+    lines = [f"\nThe clients {change} over the training; a value is a client's part of it per round. {took}"]
     if total < 0:
         lines.append("As the loss rose, shares are shares of the damage: look at the values.")
-    if largest > 0:
-        kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
-        estimator = f"of the estimator at most {result.estimator_errors.max() / largest:.1g} of the largest value"
-        lines.append(f"Errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
+    kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
+    estimator = f"of the estimator at most {result.estimator_errors.max() / largest:.2g} of the largest value"
+    lines.append(f"Errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
     if result.n_unseen:
-        what = "left out of the mean" if result.completion else "their embeddings are zero throughout"
+        # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
+        what = "left out of the mean" if result.mode == "synchronous" else "their embeddings are zero throughout"
         lines.append(f"{count(result.n_unseen, 'sample')} never uploaded ({what}).")
     return lines
 
@@ -146,14 +184,14 @@ def _explain(result: Valuation) -> list[str]:
 def _explain_completion(result: Valuation, largest: float) -> str:
     if result.completion is None:
         return "nothing had to be completed."
-    ranks = [report.rank for report in result.completion]
-    held_out = max(report.held_out_rmse for report in result.completion)
-    error = result.completion_errors.max()
-    size = "unknown" if np.isnan(error) else f"at most {error / largest:.1g} of it"
-    text = (
-        f"of completing embeddings that were not uploaded {size} (estimated). Rank {min(ranks)} to {max(ranks)}, "
-        f"error of held-out embeddings up to {held_out:.2g}."
-    )
+    ranks = sorted({report.rank for report in result.completion})
+    error = float(result.completion_errors.max())
+    size = "unknown" if np.isnan(error) else f"about {error / largest:.2g} of it at most"
+    text = f"of completing embeddings that were not uploaded {size} (estimated). Rank {ranks[0]}"
+    text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
+    if any(report.n_held_out for report in result.completion):
+        held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)
+        text += f", error of held-out embeddings up to {held_out:.2g}"
     if result.guarantee is not None:
-        text += f" Worst case by the paper's Proposition 2: {result.guarantee:.2g} (estimated)."
-    return text
+        text += f". Worst case by the paper's Proposition 2: {result.guarantee:.2g} (estimated)"
+    return text + "."

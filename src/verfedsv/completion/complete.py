@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,7 @@ from verfedsv.completion.observations import Pattern
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import available_threads
+from verfedsv.shapley.game import LARGEST_EMBEDDING
 
 HELD_OUT = 0.05
 """The part of the observations that is held out to measure errors on and to choose the rank."""
@@ -26,6 +27,10 @@ HELPS, EXACT, PATIENCE = 0.02, 1e-6, 2
 """A rank helps if it lowers the held-out error by that part, or, where few are held out, by one part in the root of
 their number, which chance may do. Nothing helps once the error is that small a part of the embeddings."""
 
+REGULARIZATIONS, COARSE = (0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6), 0.1
+"""The lambdas that `regularization="auto"` tries, the paper's first, until the held-out error is below that part of the
+embeddings, or no longer halved."""
+
 Start = Literal["spectral", "random"]
 
 
@@ -34,8 +39,8 @@ class CompletionReport:
     """How well low-rank factors reproduce the embeddings of a client.
 
     `held_out_rmse` and `held_out_largest` are errors on uploaded embeddings that the fit did not see, NaN and 0 if none
-    could be held out; `train_rmse` and `train_largest` are errors on those it saw. The factors returned were then
-    fitted to all.
+    could be held out; `held_out_size` is the root of their mean square, what the error would be without a fit.
+    `train_rmse` and `train_largest` are errors on those it saw. The factors returned were then fitted to all.
     """
 
     rank: int
@@ -44,6 +49,7 @@ class CompletionReport:
     train_largest: float
     held_out_rmse: float
     held_out_largest: float
+    held_out_size: float
     n_observations: int
     n_held_out: int
     n_unseen: int
@@ -55,12 +61,20 @@ class Completion:
     """The embeddings of a client in all rounds, as low-rank factors.
 
     The embedding of sample i in round t and class c is `rounds[t, c] . samples[i]`; `rounds` is (rounds, classes,
-    rank), `samples` is (samples, rank). A sample that was never uploaded has zeros there.
+    rank), `samples` is (samples, rank). A sample that was never uploaded has zeros there. The arrays are read-only.
     """
 
     rounds: Floats
     samples: Floats
     report: CompletionReport
+
+    def __post_init__(self) -> None:
+        self.rounds.flags.writeable = self.samples.flags.writeable = False
+
+    @property
+    def factors(self) -> Factors:
+        """The factors alone."""
+        return Factors(self.rounds, self.samples)
 
     def embeddings(self, round_number: int) -> Floats:
         """Return the embeddings of all samples in a round (0, 1, ...), (samples, classes)."""
@@ -73,7 +87,7 @@ def complete(
     embeddings: Sequence[ArrayLike],
     n_samples: int,
     rank: int | Literal["auto"] = "auto",
-    regularization: float = 0.1,
+    regularization: float | Literal["auto"] = "auto",
     *,
     start: Start | Completion = "spectral",
     tolerance: float = 1e-3,
@@ -91,7 +105,8 @@ def complete(
             observation like any other.
         n_samples: the number of all samples.
         rank: of the factors, or "auto": grown until the error on held-out embeddings no longer falls.
-        regularization: lambda of the paper.
+        regularization: lambda of equation 3, or "auto": 0.1 as in the paper, and where that shrinks the embeddings so
+            much that the error on held-out ones is above a tenth of their size, ten times less, as long as that helps.
         start: "spectral", from the embeddings interpolated in time; "random", as is usual elsewhere and worse here; or
             an earlier completion of the first of these rounds, to go on from.
         tolerance: a fit ends when a sweep changes the root of the mean squared error by less than this part of it.
@@ -108,13 +123,13 @@ def complete(
     (True, 1)
     """
     n_samples = as_whole("n_samples", n_samples, at_least=1)
-    numbers = [_as_batch(t, batch, n_samples) for t, batch in enumerate(batches)]
-    uploads = _as_uploads(embeddings, numbers)
+    numbers = [_as_batch(t, batch, n_samples) for t, batch in enumerate(_as_rounds("batches", batches))]
+    uploads = _as_uploads(_as_rounds("embeddings", embeddings), numbers)
     pattern = Pattern.from_batches(numbers, n_samples)
     solver = CompiledSolver(
         pattern,
         pattern.sort(uploads, uploads[0].shape[1]),
-        as_positive("regularization", regularization),
+        REGULARIZATIONS[0],
         as_positive("tolerance", tolerance),
         as_whole("max_sweeps", max_sweeps, at_least=1),
         available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1),
@@ -127,33 +142,48 @@ def complete_with(
     pattern: Pattern,
     n_classes: int,
     rank: int | Literal["auto"],
-    regularization: float,
+    regularization: float | Literal["auto"],
     start: Start | Completion,
     seed: int,
 ) -> Completion:
-    """Return the completion by a solver: choose the rank, measure errors on what is held out, then fit to all."""
+    """Return the completion by a solver: choose rank and lambda on what is held out, then fit to all.
+
+    The solver is left with the lambda that was chosen.
+    """
     is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
     largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))
     known = _continued(start, pattern.n_rounds, n_classes) if isinstance(start, Completion) else None
-    if rank == "auto":
+    if isinstance(rank, str) and rank == "auto":
         # Where nothing can be held out, a higher rank cannot be shown to help.
         lowest, highest = (1 if known is None else known.shape[2]), largest_rank if is_held_out.any() else 1
         candidates = [lowest, *(r for r in CANDIDATES if lowest < r <= highest)]
     else:
-        candidates = [as_whole("rank", rank, at_least=1, hint="; or use 'auto'")]
+        candidates = [min(as_whole("rank", rank, at_least=1, hint="; or use 'auto'"), largest_rank)]
     begin = _begin(solver, is_held_out, (pattern.n_rounds, n_classes, candidates[-1]), start, seed)
-    factors, errors = _choose(solver, pattern.n_samples, begin, known, candidates, is_held_out)
+    best = None
+    nothing = _without_fit(solver, pattern, n_classes, is_held_out)
+    for weight in _weights(regularization, start):
+        solver.regularization = weight
+        choice = _choose(solver, begin, known, candidates, is_held_out, nothing)
+        if best is not None and not choice.errors.rmse < best.errors.rmse / 2:
+            break
+        best = choice
+        if not choice.errors.rmse > COARSE * nothing.rmse:
+            break
+    assert best is not None  # noqa: S101  # there is always one lambda
+    solver.regularization = best.regularization
+    factors = best.factors
     if is_held_out.any():
         factors = solver.fit(factors.rounds, np.zeros_like(is_held_out))
     used, _ = solver.errors(factors, np.zeros_like(is_held_out))
-    _fill_empty_rounds(factors.rounds, np.diff(pattern.edges) > 0)
     report = CompletionReport(
         rank=factors.rounds.shape[2],
-        regularization=regularization,
+        regularization=best.regularization,
         train_rmse=used.rmse,
         train_largest=used.largest,
-        held_out_rmse=errors.rmse,
-        held_out_largest=errors.largest,
+        held_out_rmse=best.errors.rmse,
+        held_out_largest=best.errors.largest,
+        held_out_size=nothing.rmse,
         n_observations=len(is_held_out),
         n_held_out=int(is_held_out.sum()),
         n_unseen=int((~pattern.is_seen).sum()),
@@ -162,28 +192,43 @@ def complete_with(
     return Completion(factors.rounds, factors.samples, report)
 
 
-def _fill_empty_rounds(rounds: Floats, has_uploads: NDArray[np.bool_]) -> None:
-    """Let rounds without a single upload be like the last round before that has one, or else like the first."""
-    last = np.maximum.accumulate(np.where(has_uploads, np.arange(len(rounds)), -1))
-    rounds[:] = rounds[np.where(last < 0, has_uploads.argmax(), last)]
+def _weights(regularization: float | Literal["auto"], start: Start | Completion) -> Sequence[float]:
+    """Return the lambdas to try, largest first."""
+    if not (isinstance(regularization, str) and regularization == "auto"):
+        return [as_positive("regularization", regularization)]
+    most = start.report.regularization if isinstance(start, Completion) else np.inf
+    return [weight for weight in REGULARIZATIONS if weight <= most] or REGULARIZATIONS[-1:]
+
+
+def _without_fit(solver: Solver, pattern: Pattern, n_classes: int, is_held_out: NDArray[np.bool_]) -> FitErrors:
+    """Return the errors of taking every held-out embedding for zero: their own size."""
+    zeros = Factors(np.zeros((pattern.n_rounds, n_classes, 1)), np.zeros((pattern.n_samples, 1)))
+    return solver.errors(zeros, is_held_out)[1]
+
+
+class _Choice(NamedTuple):
+    """A fit, its errors on what was held out, and its lambda."""
+
+    factors: Factors
+    errors: FitErrors
+    regularization: float
 
 
 def _choose(
     solver: Solver,
-    n_samples: int,
     begin: Floats,
     known: Floats | None,
     candidates: Sequence[int],
     is_held_out: NDArray[np.bool_],
-) -> tuple[Factors, FitErrors]:
-    """Return the fit of the best rank among growing candidates, and its errors on what is held out.
+    nothing: FitErrors,
+) -> _Choice:
+    """Return the fit of the best rank among growing candidates.
 
     Each starts from the leading columns of `begin`; where factors of the rounds are already `known`, from those, and
-    further columns of `begin`.
+    further columns of `begin`. `nothing` are the errors without a fit.
     """
-    _, nothing = solver.errors(Factors(np.zeros_like(begin[:, :, :1]), np.zeros((n_samples, 1))), is_held_out)
     helps = max(HELPS, nothing.n_observations**-0.5) if nothing.n_observations else 1.0
-    best: tuple[Factors, FitErrors] | None = None
+    best: _Choice | None = None
     failures, patience = 0, PATIENCE if known is None else 1
     for rank in candidates:
         rounds = begin[:, :, :rank]
@@ -192,12 +237,12 @@ def _choose(
             rounds = np.concatenate([kept, begin[:, :, kept.shape[2] : rank]], axis=2)
         factors = solver.fit(rounds, is_held_out)
         _, errors = solver.errors(factors, is_held_out)
-        if best is None or errors.rmse < (1 - helps) * best[1].rmse:
-            best, failures = (factors, errors), 0
+        if best is None or errors.rmse < (1 - helps) * best.errors.rmse:
+            best, failures = _Choice(factors, errors, solver.regularization), 0
             known = None if known is None else factors.rounds
         else:
             failures += 1
-        if failures == patience or best[1].rmse <= EXACT * nothing.rmse:
+        if failures == patience or best.errors.rmse <= EXACT * nothing.rmse:
             break
     assert best is not None  # noqa: S101  # there is always a candidate
     return best
@@ -210,10 +255,10 @@ def _begin(
     start: Start | Completion,
     seed: int,
 ) -> Floats:
-    if start == "random":
-        return np.random.default_rng(seed).standard_normal(shape)
-    if start == "spectral" or isinstance(start, Completion):
+    if isinstance(start, Completion) or (isinstance(start, str) and start == "spectral"):
         return solver.start(is_held_out, shape[2])
+    if isinstance(start, str) and start == "random":
+        return np.random.default_rng(seed).standard_normal(shape)
     raise InputError(f"start must be 'spectral', 'random' or an earlier Completion; received {start!r}")
 
 
@@ -226,6 +271,13 @@ def _continued(start: Completion, n_rounds: int, n_classes: int) -> Floats:
             f"{n_rounds} and {n_classes}; it must be one of the first of these rounds"
         )
     return np.concatenate([start.rounds, np.repeat(start.rounds[-1:], n_rounds - n_before, axis=0)])
+
+
+def _as_rounds(name: str, values: Sequence[ArrayLike]) -> Sequence[ArrayLike]:
+    try:
+        return list(values)
+    except TypeError:
+        raise InputError(f"{name} must have one entry for each round; received {type(values).__name__}") from None
 
 
 def _as_batch(t: int, batch: ArrayLike, n_samples: int) -> NDArray[np.int64]:
@@ -259,9 +311,9 @@ def _as_uploads(embeddings: Sequence[ArrayLike], batches: Sequence[Array]) -> li
                 f"embeddings[{t}] must have shape ({len(batch)},) or ({len(batch)}, classes) as its batch has "
                 f"{len(batch)} samples; received {np.shape(values)}"
             )
-        if not np.isfinite(array).all():
-            raise InputError(f"embeddings[{t}] must be finite; received NaN or infinity")
-        uploads.append(array)
+        if not float(np.abs(array).max()) < LARGEST_EMBEDDING:
+            raise InputError(f"embeddings[{t}] must be finite and below {LARGEST_EMBEDDING:g} in size")
+        uploads.append(array if array.dtype in (np.float32, np.float64) else array.astype(np.float64))
     widths = {array.shape[1] for array in uploads}
     if len(widths) > 1:
         raise InputError(f"all embeddings must have the same number of classes; received {sorted(widths)}")

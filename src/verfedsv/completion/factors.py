@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from verfedsv.completion import sweeps
 from verfedsv.completion.observations import Pattern
 from verfedsv.completion.start import leading_directions
+from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import ordered_map, split
 
@@ -42,6 +43,7 @@ class FitErrors(NamedTuple):
 class Solver(Protocol):
     """Fits factors to the observations of one client that are not marked as held out."""
 
+    regularization: float
     n_sweeps: int
 
     def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
@@ -81,6 +83,12 @@ class CompiledSolver:
             if left <= 1e-15 * size or abs(before - left) <= 2 * self.tolerance * left:
                 break
             before = left
+        if not (np.isfinite(rounds).all() and np.isfinite(samples).all()):
+            raise InputError(
+                f"the least squares of completion broke down at regularization {self.regularization:g} and rank "
+                f"{rounds.shape[2]}; use a larger regularization or a smaller rank"
+            )
+        _fill_empty_rounds(rounds, np.diff(self.pattern.edges) > 0)
         return Factors(rounds, samples)
 
     def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:
@@ -97,9 +105,9 @@ class CompiledSolver:
         used, held = (FitErrors(int(counts[k]), float(rmse[k]), float(largest[k])) for k in (0, 1))
         return used, held
 
-    def _map(self, function: Callable[[int, int], Result]) -> list[Result]:
+    def _map(self, function: Callable[[int, int], Result]) -> Iterator[Result]:
         parts = split(self.pattern.n_samples, -(-self.pattern.n_samples // N_PARTS))
-        return list(ordered_map(lambda part: function(part.start, part.stop), parts, self.n_threads))
+        return ordered_map(lambda part: function(part.start, part.stop), parts, self.n_threads)
 
     def _sum_squares(self, first: int, last: int, is_held_out: NDArray[np.bool_]) -> float:
         part = slice(self.pattern.starts[first], self.pattern.starts[last])
@@ -129,7 +137,16 @@ class CompiledSolver:
             )
             return gram, moment
 
-        gram, moment = (sum(terms) for terms in zip(*self._map(solve_samples), strict=True))
+        gram, moment = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
+        for gram_of_part, moment_of_part in self._map(solve_samples):
+            gram += gram_of_part
+            moment += moment_of_part
         sweeps.solve_rounds(gram, moment, self.regularization, rounds)
         # With w solved for, the squared errors and the penalty on w add up to |x|^2 - w . (sum of x h).
         return size - float(np.vdot(rounds, moment)) - self.regularization * float(np.vdot(rounds, rounds))
+
+
+def _fill_empty_rounds(rounds: Floats, has_uploads: NDArray[np.bool_]) -> None:
+    """Let rounds without a single upload be like the last round before that has one, or else like the first."""
+    last = np.maximum.accumulate(np.where(has_uploads, np.arange(len(rounds)), -1))
+    rounds[:] = rounds[np.where(last < 0, has_uploads.argmax(), last)]

@@ -57,11 +57,12 @@ def rank_bound(
         bounds.append(as_whole("n_features", n_features, at_least=1))
     if n_rounds is not None:
         path = as_positive("lipschitz", lipschitz) * (1 + math.log(as_whole("n_rounds", n_rounds, at_least=1)))
-        bounds.append(math.floor(path / eps) + 1)
+        # Where eps is next to nothing, every round may be a group of its own.
+        bounds.append(min(n_rounds, math.floor(path / max(eps, 1e-300)) + 1))
     if data is not None and largest_weight is not None:
         rows = as_array("data", data).astype(np.float64)
-        if rows.ndim != 2 or len(rows) == 0:
-            raise InputError(f"data must be (samples, features); received shape {rows.shape}")
+        if rows.ndim != 2 or len(rows) == 0 or not np.isfinite(rows).all():
+            raise InputError(f"data must be (samples, features) of finite numbers; received shape {rows.shape}")
         bounds.append(_covering_number(rows, eps / as_positive("largest_weight", largest_weight)))
     if not bounds:
         raise InputError("give n_features, or n_rounds, or data and largest_weight")

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.completion.complete import Completion, Start, complete_with
+from verfedsv.completion.complete import REGULARIZATIONS, Completion, Start, complete_with
 from verfedsv.completion.factors import Factors, FitErrors
 from verfedsv.completion.observations import Pattern
 from verfedsv.losses import Floats
@@ -20,7 +20,7 @@ def complete_plainly(
     embeddings: Sequence[ArrayLike],
     n_samples: int,
     rank: int | Literal["auto"] = "auto",
-    regularization: float = 0.1,
+    regularization: float | Literal["auto"] = "auto",
     *,
     start: Start | Completion = "spectral",
     tolerance: float = 1e-3,
@@ -35,7 +35,7 @@ def complete_plainly(
     matrix = np.full((len(numbers), n_classes, n_samples), np.nan)
     for t, (batch, values) in enumerate(zip(numbers, embeddings, strict=True)):
         matrix[t, :, batch] = np.asarray(values).reshape(len(batch), n_classes)
-    solver = PlainSolver(pattern, matrix, regularization, tolerance, max_sweeps)
+    solver = PlainSolver(pattern, matrix, REGULARIZATIONS[0], tolerance, max_sweeps)
     return complete_with(solver, pattern, n_classes, rank, regularization, start, seed)
 
 

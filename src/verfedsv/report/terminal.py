@@ -33,7 +33,7 @@ def values_table(clients: Sequence[str], result: Valued, width: int = 80) -> Tab
     In a terminal of `width` columns, numbers keep their width; the bars, and then the names, give way.
     """
     rows = [
-        (f"{value:.4e}", f"{share:.2%}", f"{error:.0e}")
+        (f"{value:.4e}", "-" if np.isnan(share) else f"{share:.2%}", "unknown" if np.isnan(error) else f"{error:.0e}")
         for value, share, error in zip(result.values, result.shares, result.errors, strict=True)
     ]
     widths = [max(5, *map(len, column)) for column in zip(*rows, strict=True)]
@@ -51,7 +51,7 @@ def values_table(clients: Sequence[str], result: Valued, width: int = 80) -> Tab
         value = float(result.values[m])
         drawn = [Text(bar(value, low, high, room), style="cyan" if value >= 0 else "red")] if room > 4 else []
         # Text, not a string: a name is never read as markup.
-        table.add_row(Text(clients[m]), *rows[m], *drawn)
+        table.add_row(Text(shown(clients[m], names)), *rows[m], *drawn)
     return table
 
 
@@ -63,8 +63,10 @@ def side_by_side(results: Mapping[str, Valuation], width: int = 80) -> Table:
     """
     first = next(iter(results.values()))
     shares = np.array([result.shares for result in results.values()])
-    errors = np.array([result.errors / abs(result.values.sum()) for result in results.values()])
-    low, high = min(0.0, float(np.nanmin(shares))), max(0.0, float(np.nanmax(shares)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.array([result.errors / abs(result.values.sum()) for result in results.values()])
+    known = np.nan_to_num(shares)
+    low, high = min(0.0, float(known.min())), max(0.0, float(known.max()))
     room_for_names = width - 18 * len(results)
     names = min(max(map(len, first.clients)), max(4, room_for_names))
     room = min((room_for_names - names - 2) // len(results) - 2, _WIDEST_BAR // 2)
@@ -75,13 +77,28 @@ def side_by_side(results: Mapping[str, Valuation], width: int = 80) -> Table:
         if room > 4:
             table.add_column("", no_wrap=True)
     for m in (-first.values).argsort(kind="stable"):
-        cells = [Text(first.clients[m])]
+        cells = [Text(shown(first.clients[m], names))]
         for share, error in zip(shares[:, m], errors[:, m], strict=True):
-            cells.append(Text.assemble(f"{share:.2%}", (f" ± {error:.2%}", "dim")))
+            size = "unknown" if np.isnan(error) else f"{error:.2%}"
+            cells.append(Text.assemble("-" if np.isnan(share) else f"{share:.2%}", (f" ± {size}", "dim")))
             if room > 4:
-                cells.append(Text(bar(share, low, high, room), style="cyan" if share >= 0 else "red"))
+                drawn = bar(float(np.nan_to_num(share)), low, high, room)
+                cells.append(Text(drawn, style="red" if share < 0 else "cyan"))
         table.add_row(*cells)
     return table
+
+
+def shown(name: str, width: int) -> str:
+    r"""Return a name as a terminal may show it: without control characters, and cut in the middle if it is too long.
+
+    >>> shown("hospital of the north", 12), shown("\x1b[31mred", 12)
+    ('hospit…north', '�[31mred')
+    """
+    plain = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
+    if len(plain) <= width:
+        return plain
+    last = (width - 1) // 2
+    return f"{plain[: width - 1 - last]}…{plain[-last:] if last else ''}"
 
 
 def bar(value: float, low: float, high: float, width: int) -> str:

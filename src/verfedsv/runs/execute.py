@@ -123,9 +123,9 @@ class Run:
         saved = self._open_folder(resume)
         data = self.data
         is_train = ~data.is_test
-        n_classes_of_loss = "logistic" if data.n_classes == 2 else "softmax"
+        loss = "logistic" if data.n_classes == 2 else "softmax"
         labels = data.labels[np.flatnonzero(is_train)]
-        with Recorder(self.folder / FOLDER, labels, data.names, n_classes_of_loss) as recorder:
+        with Recorder(self.folder / FOLDER, labels, data.names, loss, resume=resume) as recorder:
             n_there = _count_records(recorder.transcript) if saved or recorder.n_rounds else 0
             n_before = int(saved["n_records"]) if saved else 0
             is_real = self.config.training.mode == "asynchronous" and self.config.training.clock == "real"

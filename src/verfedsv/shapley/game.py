@@ -162,8 +162,7 @@ class RoundGame:
 
     def block_size(self, elements: int = BLOCK_ELEMENTS) -> int:
         """Return the number of samples in a block of about that many embeddings."""
-        # At most 12,288: with few clients, larger blocks were no faster and leave less to share among threads.
-        return min(12_288, max(16, elements // (self.n_clients * self.n_classes)))
+        return block_size(self.n_clients, self.n_classes, elements)
 
     def map_blocks(
         self,
@@ -250,6 +249,12 @@ class RoundGame:
         raise InputError(
             f"embeddings of a sample must sum to less than {LARGEST_EMBEDDING:g} in size; these are larger"
         )
+
+
+def block_size(n_clients: int, n_classes: int, elements: int = BLOCK_ELEMENTS) -> int:
+    """Return the number of samples in a block of about that many embeddings."""
+    # At most 12,288: with few clients, larger blocks were no faster and leave less to share among threads.
+    return min(12_288, max(16, elements // (n_clients * n_classes)))
 
 
 def _is_plain(array: Array, dtype: np.dtype[Any]) -> bool:

@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike
 
 from verfedsv.arguments import as_positive, as_whole
 from verfedsv.errors import InputError, ToleranceWarning
-from verfedsv.losses import Loss
+from verfedsv.losses import Floats, Loss
 from verfedsv.shapley.auto import ENUMERATION_LIMIT, auto
 from verfedsv.shapley.closed_form import CLOSED_FORM_EVALUATIONS, closed_form
 from verfedsv.shapley.exact import MAX_CLIENTS, exact, rounding_errors
 from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.permutation import default_permutations, permutation
-from verfedsv.shapley.result import Progress, ShapleyResult
+from verfedsv.shapley.result import ErrorKind, Progress, ShapleyResult
 from verfedsv.shapley.semivalues import LEAVE_ONE_OUT, SHAPLEY, Semivalue, get_semivalue
 
 Method = Literal["auto", "closed-form", "exact", "permutation"]
@@ -123,15 +123,19 @@ def shapley_values(
             "'exact' or 'permutation'"
         )
     if result.tolerance_met is False:
-        warnings.warn(_say_what_remains(result, tolerance, n_permutations), ToleranceWarning, stacklevel=2)
+        remains = say_what_remains(result.values, result.errors, result.error_kind, tolerance, n_permutations)
+        warnings.warn(remains, ToleranceWarning, stacklevel=2)
     # The closed form treats equal clients equally by itself; other methods do so up to rounding or sampling.
     return result if result.method == "closed-form" else symmetric(game, result)
 
 
-def _say_what_remains(result: ShapleyResult, tolerance: float, n_permutations: int) -> str:
-    more = f"more than n_permutations={n_permutations:,} or " if result.error_kind == "confidence" else ""
+def say_what_remains(
+    values: Floats, errors: Floats, error_kind: ErrorKind, tolerance: float, n_permutations: int
+) -> str:
+    """Return the text of a ToleranceWarning."""
+    more = f"more than n_permutations={n_permutations:,} or " if error_kind == "confidence" else ""
     return (
-        f"errors are up to {result.errors.max():.2g} and the largest value is {np.abs(result.values).max():.2g}, "
+        f"errors are up to {errors.max():.2g} and the largest value is {np.abs(values).max():.2g}, "
         f"which does not keep the tolerance of {tolerance:g}; allow {more}a larger tolerance"
     )
 

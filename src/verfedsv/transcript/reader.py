@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array
+from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.storage import FolderStorage, Storage
 
@@ -64,8 +65,16 @@ class Transcript:
         if (folder / FOLDER / fmt.DESCRIPTION).exists():
             folder = folder / FOLDER
         if not (folder / fmt.DESCRIPTION).exists():
-            raise TranscriptError(f"there is no transcript in {folder}: it has no {fmt.DESCRIPTION}")
+            why = f"it has no {fmt.DESCRIPTION}"
+            if not folder.exists():
+                why = "there is no such folder"
+            elif not folder.is_dir():
+                why = "that is a file; its folder is wanted"
+            raise TranscriptError(f"there is no transcript in {folder}: {why}")
         return cls(FolderStorage(folder))
+
+    def __repr__(self) -> str:
+        return f"<Transcript: {describe(self.description)}, {count(self.n_rounds, 'round')}>"
 
     @cached_property
     def _label_table(self) -> pa.Table:
@@ -112,8 +121,11 @@ class Transcript:
         for index in range(1, len(self._links)):
             yield from self._records(self._batch(index))
 
-    def verify(self) -> None:
-        """Raise TranscriptError, naming the place, unless every byte is as it was written."""
+    def verify(self, *, may_go_on: bool = False) -> None:
+        """Raise TranscriptError, naming the place, unless every byte is as it was written.
+
+        With `may_go_on`, bytes after the last complete record are not looked at: those of one that is being written.
+        """
         if not self._links:
             return
         head = fmt.first_link(self._description_bytes, self._storage.read(fmt.LABELS).to_pybytes())
@@ -129,7 +141,8 @@ class Transcript:
             if batch is not None:
                 n_rounds += batch.column("client").null_count
             place = f"round {n_rounds + 1}"
-        self._check_ends()
+        if not may_go_on:
+            self._check_ends()
 
     def _check_ends(self) -> None:
         """Raise TranscriptError if there are bytes that no link covers."""
@@ -171,3 +184,9 @@ class Transcript:
             else:
                 numbers = np.asarray(embeddings[row].values).reshape(-1, n_classes)
                 yield Upload(client, times[row], np.asarray(samples[row].values), numbers)
+
+
+def describe(description: fmt.Description) -> str:
+    """Return who and what a transcript is of, in a line."""
+    size = f"{count(len(description.clients), 'client')}, {count(description.n_samples, 'sample')}"
+    return f"{size}, {description.loss} loss, {description.mode or 'nothing uploaded yet'}"

@@ -7,7 +7,7 @@ import io
 import os
 import time as clock
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +18,13 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv._version import __version__
+from verfedsv.arguments import as_array
 from verfedsv.errors import InputError, TranscriptWarning
 from verfedsv.losses import Array, get_loss
+from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.messages import Record, build_message
-from verfedsv.transcript.reader import Transcript
+from verfedsv.transcript.reader import Transcript, describe
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 
 
@@ -31,7 +33,8 @@ class Recorder:
 
     `labels` has one entry per sample, `clients` one name per client, `loss` is the name of the loss. `no_gradient`
     lists the samples that receive no gradients in training, if any. A folder that already holds a transcript of the
-    same clients, loss and labels is continued; what a crash left unfinished there is cut off, with a TranscriptWarning.
+    same clients, loss and labels is continued, with a TranscriptWarning unless `resume` is True; if it is False, that
+    is an error. What a crash left unfinished there is cut off, with a TranscriptWarning.
 
     Synchronous training calls `log` once per iteration. Asynchronous training calls `update` for each upload and
     `stamp` at each time of valuation. Embeddings are NumPy arrays or torch tensors, (samples of the batch,) or
@@ -52,12 +55,10 @@ class Recorder:
         loss: str = "logistic",
         *,
         no_gradient: ArrayLike | None = None,
+        resume: bool | None = None,
     ) -> None:
         names = _as_names(clients)
-        values = np.asarray(_as_numpy(labels))
-        if values.ndim not in (1, 2) or len(values) == 0:
-            raise InputError(f"labels need one row per sample, and at least one; received shape {values.shape}")
-        get_loss(loss)
+        values = _as_labels(labels, loss)
         receives = np.ones(len(values), dtype=bool)
         receives[_as_samples(no_gradient if no_gradient is not None else [], len(values), "no_gradient")] = False
         self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
@@ -73,7 +74,9 @@ class Recorder:
             self._labels = values
             content = _labels_file(values, receives)
             if self._storage.exists(fmt.DESCRIPTION):
-                self._continue(content)
+                there = fmt.Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
+            if self._storage.read(fmt.UPLOADS).size:
+                self._continue(there, content, resume)
             else:
                 self._storage.write(fmt.LABELS, content)
                 self._storage.write(fmt.DESCRIPTION, self._description.to_json())
@@ -81,6 +84,10 @@ class Recorder:
         except BaseException:
             self.close()
             raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<Recorder: {describe(self._description)}, {count(self._n_rounds, 'round')} so far, {state}>"
 
     @property
     def transcript(self) -> Transcript:
@@ -105,7 +112,11 @@ class Recorder:
         `offset` is the server's own part for those samples, shaped as one client's embeddings. `time` defaults to the
         number of the iteration.
         """
-        samples = _as_samples(batch, self._description.n_samples, "batch")
+        samples = self._as_batch(batch)
+        if not isinstance(embeddings, Mapping):
+            raise InputError(
+                f"embeddings must map the name of each client to its array; received {type(embeddings).__name__}"
+            )
         missing = [name for name in self._description.clients if name not in embeddings]
         unknown = [name for name in embeddings if name not in self._description.clients]
         if missing or unknown:
@@ -115,14 +126,14 @@ class Recorder:
             )
         uploads = {name: _as_embeddings(embeddings[name], len(samples), name) for name in self._description.clients}
         own = None if offset is None else _as_embeddings(offset, len(samples), "offset")
-        moment = float(self._n_rounds + 1) if time is None else float(time)
+        moment = float(self._n_rounds + 1) if time is None else _as_time(time)
         self._write("synchronous", samples, uploads, moment, is_stamp=True, offset=own)
 
     def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
         """Record one asynchronous upload. `time` defaults to the seconds since 1970."""
         if client not in self._description.clients:
             raise InputError(f"unknown client {client!r}; the clients are {', '.join(self._description.clients)}")
-        samples = _as_samples(batch, self._description.n_samples, "batch")
+        samples = self._as_batch(batch)
         uploads = {client: _as_embeddings(embeddings, len(samples), client)}
         self._write("asynchronous", samples, uploads, _now(time), is_stamp=False)
 
@@ -144,9 +155,16 @@ class Recorder:
     ) -> None:
         self.close()
 
-    def _continue(self, labels_file: bytes) -> None:
+    def _as_batch(self, batch: ArrayLike) -> NDArray[np.uint32]:
+        samples = _as_samples(batch, self._description.n_samples, "batch")
+        if len(samples) == 0:
+            raise InputError("batch must hold at least one sample; received none")
+        return samples
+
+    def _continue(self, there: fmt.Description, labels_file: bytes, resume: bool | None) -> None:
         """Take up the transcript that is already there."""
-        there = fmt.Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
+        if resume is False:
+            raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
         given = self._description
         if (there.clients, there.loss, there.n_samples) != (given.clients, given.loss, given.n_samples):
             raise InputError(
@@ -163,6 +181,13 @@ class Recorder:
         transcript = Transcript(self._storage)
         self._end, self._head = links[-1] if links else (0, b"")
         self._n_rounds, self._last_time = transcript.n_rounds, transcript.last_time
+        if resume is None:
+            warnings.warn(
+                f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
+                "say resume=True if that is meant, or choose another folder",
+                TranscriptWarning,
+                4,
+            )
 
     def _write(
         self,
@@ -258,7 +283,29 @@ def _labels_file(labels: Array, receives_gradient: NDArray[np.bool_]) -> bytes:
 
 
 def _now(time: float | None) -> float:
-    return clock.time() if time is None else float(time)
+    return clock.time() if time is None else _as_time(time)
+
+
+def _as_time(time: float) -> float:
+    try:
+        return float(time)
+    except (TypeError, ValueError):
+        raise InputError(f"time must be a number; received {time!r}") from None
+
+
+def _as_labels(labels: ArrayLike, loss: str) -> Array:
+    """Return the labels if the loss can use them, as far as that can be told before the first upload."""
+    values = np.asarray(_as_numpy(labels))
+    if values.ndim not in (1, 2) or len(values) == 0:
+        raise InputError(f"labels need one row per sample, and at least one; received shape {values.shape}")
+    known = get_loss(loss)
+    if known.name == "softmax":
+        # How many classes there are is not known yet: at least as many as the labels need.
+        numbers = as_array("labels", values)
+        known.encode(numbers, max(2, int(numbers.max()) + 1) if np.isfinite(numbers).all() else 2)
+    else:
+        known.encode(values, values.shape[1] if values.ndim == 2 and known.name == "squared" else 1)
+    return values
 
 
 def _as_numpy(values: Any) -> Array:
@@ -269,9 +316,12 @@ def _as_numpy(values: Any) -> Array:
 
 
 def _as_names(clients: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(clients)
+    names = tuple(clients) if isinstance(clients, Iterable) and not isinstance(clients, set | frozenset) else ()
     if isinstance(clients, str) or not names or not all(isinstance(name, str) and name for name in names):
         raise InputError(f"clients must be a list of at least one name; received {clients!r}")
+    odd = [name for name in names if name != name.strip() or not name.isprintable()]
+    if odd:
+        raise InputError(f"names of clients must be printable, without spaces around them; received {odd[0]!r}")
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InputError(f"the names of the clients must differ; repeated: {', '.join(repeated)}")
@@ -280,6 +330,8 @@ def _as_names(clients: Sequence[str]) -> tuple[str, ...]:
 
 def _as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32]:
     samples = _as_numpy(batch)
+    if name == "no_gradient" and samples.dtype == bool and samples.shape == (n_samples,):
+        samples = np.flatnonzero(samples)
     if samples.size == 0:
         samples = samples.astype(np.uint32)
     if samples.ndim != 1 or samples.dtype.kind not in "iu":
@@ -307,5 +359,5 @@ def _as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
         )
     if not np.isfinite(array).all():
         raise InputError(f"{name}: embeddings must be finite; received NaN or infinity")
-    array = array.reshape(len(array), -1)
+    array = array if array.ndim == 2 else array[:, np.newaxis]
     return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)

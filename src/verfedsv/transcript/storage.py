@@ -79,7 +79,11 @@ class FolderStorage(Storage):
         self._open: dict[str, IO[bytes]] = {}
         self._lock: IO[bytes] | None = None
         if writable:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                why = "it is a file" if folder.is_file() else error.strerror
+                raise TranscriptError(f"cannot record into {folder}: {why}") from None
             self._take_lock()
 
     def _take_lock(self) -> None:
@@ -91,7 +95,10 @@ class FolderStorage(Storage):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise TranscriptError(f"another process is recording into {self.folder}; choose another folder") from None
+            raise TranscriptError(
+                f"another recorder is open on {self.folder}, here or in another process; close it, or choose another "
+                "folder"
+            ) from None
 
     def exists(self, name: str) -> bool:
         return (self.folder / name).exists()
@@ -108,6 +115,10 @@ class FolderStorage(Storage):
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        # A temporary file is its owner's alone; this one may be read by whoever may read the others.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(file.name).chmod(0o666 & ~mask)
         Path(file.name).replace(self.folder / name)
 
     def append(self, name: str, content: bytes | memoryview) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from verfedsv.losses import Floats
 from verfedsv.shapley import Method
 from verfedsv.shapley.auto import refine
-from verfedsv.shapley.closed_form import third_order
+from verfedsv.shapley.closed_form import ThirdOrder, third_order
 from verfedsv.shapley.exact import exact, rounding_errors
 from verfedsv.shapley.game import Block, RoundGame
 from verfedsv.shapley.permutation import permutation
@@ -73,17 +73,21 @@ def value_chunk(chunk: Chunk, plan: Plan) -> RoundSums:
     sums = RoundSums.zeros(chunk.n_rounds, chunk.n_clients)
     for block in chunk.blocks(plan.refined or None):
         t = block.number
-        values, errors, utility = third_order(block, chunk.loss)
-        method = "closed-form"
-        if plan.method in ("exact", "permutation") or plan.refined:
-            values, errors, method = _value_block(block, chunk, plan, utility)
-        sums.values[t], sums.errors[t], sums.utility[t] = values, errors, utility
+        # Whatever the method: it also finds embeddings that are too large, and the utility of all clients.
+        closed = third_order(block, chunk.loss)
+        values, errors, method = closed.values, closed.errors, "closed-form"
+        if (plan.method in ("exact", "permutation") or plan.refined) and np.isfinite(closed.utility):
+            values, errors, method = _value_block(block, chunk, plan, closed)
+        sums.values[t], sums.errors[t], sums.utility[t] = values, errors, closed.utility
         sums.methods.add(method)
     return sums
 
 
-def _value_block(block: Block, chunk: Chunk, plan: Plan, utility: float) -> tuple[Floats, Floats, str]:
-    """Return values and errors by any other method, and which it was, as sums over the samples of a block."""
+def _value_block(block: Block, chunk: Chunk, plan: Plan, closed: ThirdOrder) -> tuple[Floats, Floats, str]:
+    """Return values and errors by any other method, and which it was, as sums over the samples of a block.
+
+    `closed` is what the closed form has for it.
+    """
     shape = chunk.n_clients, block.n_samples, chunk.n_classes
     game = RoundGame(
         block.previous.reshape(shape), block.current.reshape(shape), block.labels, chunk.loss, block.offset, n_threads=1
@@ -100,10 +104,9 @@ def _value_block(block: Block, chunk: Chunk, plan: Plan, utility: float) -> tupl
     else:
         # An error of a mean over the whole chunk, of which the block may be only a part.
         allowed = plan.refined[block.number] * chunk.n_samples / n_samples
-        refined = refine(game, utility / n_samples, allowed, plan.n_permutations, plan.seed, attempt)
+        refined = refine(game, closed.utility / n_samples, allowed, plan.n_permutations, plan.seed, attempt)
         if refined is None:
-            values, errors, _ = third_order(block, chunk.loss)
-            return values, errors, "closed-form"
+            return closed.values, closed.errors, "closed-form"
         result = ShapleyResult(semivalue="shapley", **refined._asdict())
     result = symmetric(game, result)
     return result.values * n_samples, result.errors * n_samples, result.method

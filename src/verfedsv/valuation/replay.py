@@ -13,8 +13,8 @@ from verfedsv.valuation.chunks import ReplayChunk, UploadsOfRound, apply
 from verfedsv.valuation.stream import Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Training
 
-SEGMENT_ELEMENTS = 2**22
-"""Uploaded embeddings that are held at a time, all rounds that they belong to being valued together."""
+SEGMENT_ELEMENTS, SEGMENT_ROUNDS = 2**22, 64
+"""So many numbers, offsets included, of so many rounds are held at a time and valued together."""
 
 
 def value_replayed(
@@ -47,12 +47,14 @@ def value_replayed(
             continue
         segment.append(uploads)
         n_elements += sum(values.size for values in uploads.embeddings)
-        if n_elements >= SEGMENT_ELEMENTS:
+        n_elements += 0 if uploads.offset is None else uploads.offset.size
+        if n_elements >= SEGMENT_ELEMENTS or len(segment) == SEGMENT_ROUNDS:
             flush()
             n_elements = 0
             progress(number + 1)
-    flush()
-    progress(training.n_rounds)
+    if segment:
+        flush()
+        progress(training.n_rounds)
     return result, int((~is_seen).sum())
 
 

@@ -6,12 +6,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from verfedsv.completion import Completion, CompletionReport
-from verfedsv.completion.factors import Factors
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley import Method
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "verfedsv valuation", 1
 
+METHODS = ("closed-form", "exact", "permutation", "sampling")
+"""What values of rounds can come from."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -30,7 +32,7 @@ class Settings:
 
     method: Method
     rank: int | Literal["auto"]
-    regularization: float
+    regularization: float | Literal["auto"]
     tolerance: float
     n_permutations: int | None
     seed: int
@@ -41,12 +43,11 @@ class Settings:
 class Factorisation:
     """The completed embeddings that a valuation was computed from: of each client, and of the server's own part.
 
-    `halves` were fitted to half of the uploads; the difference they make estimates the error of completion.
+    That is None if there is none, and (rounds, 1, classes) if it is the same for all samples of a round.
     """
 
     clients: tuple[Completion, ...]
-    halves: tuple[Factors, ...]
-    offset: Completion | None
+    offset: Completion | Floats | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +55,13 @@ class Valuation:
     """What each client contributed to a training: its vertical federated Shapley value (definition 3 of the paper).
 
     `values`, (clients,), are in units of the loss and averages over the rounds: `per_round`, (rounds, clients), has the
-    round's own. They add up to the decrease of the loss over the training, divided by the number of rounds.
+    round's own. They add up to the decrease of the loss that is owed to the clients, divided by the number of rounds;
+    without an `offset` that is all of it.
 
     Errors are of two kinds. `estimator_errors` bound how far the values are from the Shapley values of the rounds:
     proven if `error_kind` is "certified", with 99.9 % confidence if it is "confidence". `completion_errors` estimate
-    what the embeddings that were never uploaded may change, from the difference that leaving out half of the uploads
-    makes; 0 where nothing was missing, NaN where that cannot be estimated. `errors` is their sum.
+    what the embeddings that were never uploaded may change, from the error of completion on uploads that were held out;
+    0 where nothing was missing, NaN where that cannot be estimated. `errors` is their sum.
 
     `guarantee` is Proposition 2 of the paper evaluated from held-out embeddings, an estimate too, and a very
     pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be
@@ -74,7 +76,7 @@ class Valuation:
     error_kind: ErrorKind
     per_round: Floats
     per_round_errors: Floats
-    method: str
+    methods: tuple[str, ...]
     mode: Mode
     loss: str
     n_rounds: int
@@ -92,6 +94,11 @@ class Valuation:
         for value in vars(self).values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
+
+    @property
+    def method(self) -> str:
+        """The methods that took part, joined by "+"."""
+        return "+".join(self.methods) or self.settings.method
 
     @property
     def errors(self) -> Floats:
@@ -129,11 +136,11 @@ class Valuation:
     def to_json(self) -> str:
         """Return the valuation as JSON, all but the completed embeddings; NaN is written as null.
 
-        Beside the attributes there are `shares` and `errors`, for readers that are not this package.
+        Beside the fields there are `method`, `shares` and `errors`, for readers that are not this package.
         """
         content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
         content |= {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "factorisation"}
-        content |= {"shares": _plain(self.shares), "errors": _plain(self.errors)}
+        content |= {"method": self.method, "shares": _plain(self.shares), "errors": _plain(self.errors)}
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
@@ -143,21 +150,38 @@ class Valuation:
             content = json.loads(text)
             name, version = content["format"], content["version"]
         except (ValueError, KeyError, TypeError):
-            raise InputError("this is not the JSON of a valuation") from None
+            raise InputError(
+                "this is not the JSON of a valuation; the text is wanted, not the name of a file"
+            ) from None
         if (name, version) != (FORMAT, VERSION):
             raise InputError(f"this verfedsv reads {FORMAT!r} of version {VERSION}; received {name!r}, {version!r}")
         try:
             reports = content["completion"]
             known = {f.name: content[f.name] for f in fields(cls) if f.name != "factorisation"}
-            known |= {name: _floats(content[name]) for name in _ARRAYS}
-            known["per_round"] = known["per_round"].reshape(-1, len(content["clients"]))
-            known["per_round_errors"] = known["per_round_errors"].reshape(-1, len(content["clients"]))
-            known["clients"] = tuple(content["clients"])
+            known |= {name: _floats(content[name]) for name in _SHAPES}
+            known["clients"], known["methods"] = tuple(content["clients"]), tuple(content["methods"])
             known["settings"] = Settings(**content["settings"])
             known["completion"] = None if reports is None else tuple(map(_report, reports))
-            return cls(**known)
-        except (KeyError, TypeError, ValueError) as error:
+            result = cls(**known)
+            result._check()
+        except KeyError as error:
+            raise InputError(f"the JSON of this valuation is damaged: {error} is missing") from None
+        except (TypeError, ValueError, AttributeError, AssertionError) as error:
             raise InputError(f"the JSON of this valuation is damaged: {error}") from None
+        return result
+
+    def _check(self) -> None:
+        """Raise ValueError if the parts do not fit each other."""
+        n_clients = len(set(self.clients))
+        is_count = isinstance(self.n_rounds, int) and self.n_rounds > 0
+        if not is_count or n_clients != len(self.clients) or self.error_kind not in get_args(ErrorKind):
+            raise ValueError("its clients, rounds or kind of error make no sense")
+        for name, shape in _SHAPES.items():
+            expected = tuple({"rounds": self.n_rounds, "clients": n_clients}[axis] for axis in shape)
+            if getattr(self, name).shape != expected:
+                raise ValueError(f"{name} has shape {getattr(self, name).shape}, and not {expected}")
+        if not set(self.methods) <= set(METHODS):
+            raise ValueError(f"unknown methods {self.methods}")
 
     def __repr__(self) -> str:
         total = self.values.sum() * self.n_rounds
@@ -165,13 +189,19 @@ class Valuation:
             f"{count(len(self.clients), 'client')}, {count(self.n_rounds, 'round')}",
             f"{count(self.n_samples, 'sample')}, {self.mode}",
             self.method,
-            f"the loss {'fell' if total >= 0 else 'ROSE'} by {abs(total):.6g}",
+            f"the clients {'lowered' if total >= 0 else 'RAISED'} the loss by {abs(total):.6g}",
             f"errors up to {self.errors.max():.2g}",
         ]
         return f"<Valuation: {', '.join(parts)}>"
 
 
-_ARRAYS = ("values", "estimator_errors", "completion_errors", "per_round", "per_round_errors")
+_SHAPES = {
+    "values": ("clients",),
+    "estimator_errors": ("clients",),
+    "completion_errors": ("clients",),
+    "per_round": ("rounds", "clients"),
+    "per_round_errors": ("rounds", "clients"),
+}
 
 
 def _floats(values: Any) -> Array:

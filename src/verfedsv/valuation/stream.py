@@ -13,14 +13,14 @@ from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.shapley.blocks import ordered_map
 from verfedsv.shapley.closed_form import balance
-from verfedsv.shapley.game import BLOCK_ELEMENTS, LARGEST_EMBEDDING
+from verfedsv.shapley.game import LARGEST_EMBEDDING, block_size
 from verfedsv.valuation.chunks import Chunk
 from verfedsv.valuation.estimate import Plan, RoundSums, value_chunk
 
 
 def chunk_size(n_clients: int, n_classes: int) -> int:
-    """Return the number of samples in a chunk: the embeddings of a round fit the cache. See `RoundGame.block_size`."""
-    return min(12_288, max(16, BLOCK_ELEMENTS // (n_clients * n_classes)))
+    """Return the number of samples in a chunk: that of a block, so that the embeddings of a round fit the cache."""
+    return block_size(n_clients, n_classes)
 
 
 @dataclass(eq=False)
@@ -47,10 +47,10 @@ class Rounds:
 class Budget:
     """Decides for method "auto" which rounds need more than the closed form.
 
-    A round may have an error of `tolerance` times the larger of its own utility and of the mean utility so far, divided
-    by 8 and by the number of clients: then the errors of 500 rounds add up to at most the tolerance times the largest
-    value, wherever the loss falls steadily. It depends on earlier rounds only, so valuing a training as it goes gives
-    what valuing it at once gives.
+    With P the most that the loss had fallen so far, round t may have an error of tolerance P / (16 M t) for M clients:
+    the errors of up to a million rounds then add up to at most the tolerance times P / M, which the largest value is
+    not below unless the loss rose again. It depends on earlier rounds only, so valuing a training as it goes gives what
+    valuing it at once gives.
     """
 
     tolerance: float
@@ -60,11 +60,12 @@ class Budget:
 
     def allow(self, values: Floats) -> float:
         """Return the error that the next round may have, given the values of the clients in it."""
-        utility = float(values.sum())
+        # In single precision: the last bits, which depend on how the values were computed, must not decide.
+        utility = float(np.float32(values.sum()))
         self.n_rounds += 1
         self.total += utility
         self.peak = max(self.peak, abs(self.total))
-        return self.tolerance * max(abs(utility), self.peak / self.n_rounds) / (8 * len(values))
+        return self.tolerance * self.peak / (16 * len(values) * self.n_rounds)
 
 
 @dataclass

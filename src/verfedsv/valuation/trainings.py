@@ -59,15 +59,15 @@ class Training:
 
     @cached_property
     def has_gaps(self) -> bool:
-        """Whether embeddings are missing that synchronous training needs: some batch was not all of the samples.
-
-        Of a single round nothing is missing: samples that were not in its batch were never uploaded.
-        """
-        return (
-            self.is_synchronous
-            and self.n_rounds > 1
-            and any(len(samples) < self.n_samples for uploads in self.rounds() for samples in uploads.samples)
-        )
+        """Whether embeddings are missing that synchronous training needs: a sample was in some batches, not in all."""
+        if not self.is_synchronous:
+            return False
+        is_seen = np.zeros(self.n_samples, bool)
+        sizes = set()
+        for uploads in self.rounds():
+            is_seen[uploads.samples[0]] = True
+            sizes.add(len(uploads.samples[0]))
+        return sizes != {int(is_seen.sum())}
 
     def rounds(self) -> Iterator[UploadsOfRound]:
         """Yield the rounds in order, their arrays being views of the file.
@@ -108,7 +108,7 @@ class Training:
         numbers = np.unique(rows)
         if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(numbers) < len(rows):
             raise InputError("rows must list sample numbers, none twice, or be one boolean for each sample")
-        if len(numbers) and (numbers[0] < 0 or numbers[-1] >= self.n_samples):
+        if numbers[0] < 0 or numbers[-1] >= self.n_samples:
             raise InputError(f"rows must hold sample numbers from 0 to {self.n_samples - 1}")
         return numbers.astype(np.intp)
 
@@ -132,6 +132,6 @@ class Batches:
         samples = [uploads.samples[0] for uploads in rounds]
         if all(uploads.offset is None for uploads in rounds):
             return cls(samples, embeddings, None)
-        shape = training.n_classes
-        offsets = [np.zeros((len(u.samples[0]), shape)) if u.offset is None else u.offset for u in rounds]
+        shapes = [(len(uploads.samples[0]), training.n_classes) for uploads in rounds]
+        offsets = [np.zeros(s) if u.offset is None else u.offset for u, s in zip(rounds, shapes, strict=True)]
         return cls(samples, embeddings, offsets)

@@ -6,35 +6,24 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_array, as_positive, as_whole
-from verfedsv.completion.factors import Factors
+from verfedsv.arguments import as_positive, as_whole
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, TooManyClientsError
-from verfedsv.losses import Floats
 from verfedsv.shapley import Method, Progress
-from verfedsv.shapley.blocks import available_threads, split
 from verfedsv.shapley.exact import MAX_CLIENTS
-from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.result import ErrorKind, keeps
+from verfedsv.shapley.values import say_what_remains
 from verfedsv.transcript import Recorder, Transcript
-from verfedsv.valuation.completed import (
-    CompletionPlan,
-    approximation_guarantee,
-    complete_clients,
-    threads_inside,
-    value_completed,
-)
-from verfedsv.valuation.estimate import Plan
-from verfedsv.valuation.replay import value_replayed
-from verfedsv.valuation.result import Factorisation, Settings, Valuation
-from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
+from verfedsv.valuation.completed import approximation_guarantee
+from verfedsv.valuation.job import Done, Job
+from verfedsv.valuation.result import METHODS, Settings, Valuation
+from verfedsv.valuation.stream import chunk_size
 from verfedsv.valuation.trainings import Training
 
 
@@ -48,7 +37,7 @@ def value(
     executor: Executor | None = None,
     *,
     since: Valuation | None = None,
-    regularization: float = 0.1,
+    regularization: float | Literal["auto"] = "auto",
     tolerance: float = 1e-3,
     n_permutations: int | None = None,
 ) -> Valuation:
@@ -72,7 +61,7 @@ def value(
             does not depend on it.
         since: an earlier valuation of the same training, which has grown since. Asynchronous: only the new rounds are
             valued, and the result is that of valuing all. Synchronous: completion starts from what it was.
-        regularization: lambda of equation 3.
+        regularization: lambda of equation 3, or "auto": 0.1 as in the paper, less where that shrinks too much.
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
             any sample may draw in a round, by default 128.
@@ -86,192 +75,44 @@ def value(
     """
     begin = time.perf_counter()
     training = Training(_open(run))
+    chosen = training.select(rows)
     settings = Settings(
         method=method,
-        rank=rank if rank == "auto" else as_whole("rank", rank, at_least=1, hint="; or use 'auto'"),
-        regularization=as_positive("regularization", regularization),
+        rank="auto" if _is_auto(rank) else as_whole("rank", rank, at_least=1, hint="; or use 'auto'"),
+        regularization="auto" if _is_auto(regularization) else as_positive("regularization", regularization),
         tolerance=as_positive("tolerance", tolerance),
         n_permutations=None if n_permutations is None else as_whole("n_permutations", n_permutations, at_least=1),
         seed=as_whole("seed", seed, at_least=0),
-        rows=_describe(rows),
+        rows=_describe(rows, chosen),
     )
     _check(training, settings, since)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
     if progress is not None and not callable(progress):
         raise InputError(f"progress must be a function of the steps done and in all; received {progress!r}")
-    chosen = training.select(rows)
-    job = _Job(training, settings, chosen, progress or (lambda _done, _total: None), executor, since)
-    done = job.completed() if training.has_gaps else job.replayed()
-    result = _assemble(training, settings, done, time.perf_counter() - begin)
+    job = Job(training, settings, chosen, progress or (lambda _done, _total: None), executor, since)
+    result = _assemble(training, settings, job.run(), time.perf_counter() - begin)
     if result.tolerance_met is False:
-        warnings.warn(
-            f"errors of the estimator are up to {result.estimator_errors.max():.2g} and the largest value is "
-            f"{np.abs(result.values).max():.2g}, which does not keep the tolerance of {tolerance:g}; allow more than "
-            f"n_permutations={job.n_permutations:,} or a larger tolerance",
-            ToleranceWarning,
-            stacklevel=2,
+        remains = say_what_remains(
+            result.values, result.estimator_errors, result.error_kind, tolerance, job.n_permutations
         )
+        warnings.warn(remains, ToleranceWarning, stacklevel=2)
     if not np.isfinite(result.completion_errors).all():
-        warnings.warn(
-            "no sample was uploaded in two rounds, so embeddings of other rounds are little more than guessed and "
-            "their error cannot be estimated; record more rounds",
-            CompletionWarning,
-            stacklevel=2,
-        )
+        warnings.warn(_say_what_is_missing(result), CompletionWarning, stacklevel=2)
     return result
 
 
-MOST_PERMUTATIONS = 128
-"""What "auto" lets a sample draw in a round. Where training makes no progress, values are small beside their errors,
-and more would take hours to no avail."""
-
-ENOUGH_ROWS = 2**14
-"""Samples from which the error of completion is estimated."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Done:
-    """What a job arrived at."""
-
-    rounds: Rounds
-    completion_errors: Floats
-    n_samples: int
-    n_unseen: int
-    factorisation: Factorisation | None
-    seconds: dict[str, float]
-
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """One valuation, its arguments checked."""
-
-    training: Training
-    settings: Settings
-    rows: NDArray[np.intp]
-    progress: Progress
-    executor: Executor | None
-    since: Valuation | None
-
-    @property
-    def n_permutations(self) -> int:
-        if self.settings.n_permutations is not None:
-            return self.settings.n_permutations
-        by_paper = default_permutations(len(self.training.clients))
-        return min(by_paper, MOST_PERMUTATIONS) if self.settings.method == "auto" else by_paper
-
-    def replayed(self) -> _Done:
-        """Value the embeddings as the server held them."""
-        begin = time.perf_counter()
-        rounds = Rounds.none(len(self.training.clients))
-        budget = Budget(self.settings.tolerance)
-        if self.since is not None:
-            methods = set(self.since.method.split("+"))
-            rounds = Rounds(self.since.per_round, self.since.per_round_errors, methods)
-            for row in rounds.values:
-                budget.allow(row)
-        n_before, n_rounds = len(rounds.values), self.training.n_rounds
-        rows = self.rows
-        if self.training.is_synchronous:
-            # All batches are the same, or there is one: what is not in it was never uploaded.
-            rows = np.intersect1d(rows, next(self.training.rounds()).samples[0])
-            self._refuse_none(rows)
-        stream = self._stream(self.settings.method, len(rows), budget, n_before)
-        new, n_unseen = value_replayed(
-            self.training,
-            rows,
-            n_before,
-            stream,
-            lambda done: self.progress(done - n_before, n_rounds - n_before),
+def _say_what_is_missing(result: Valuation) -> str:
+    if not any(report.n_held_out for report in result.completion or ()):
+        return (
+            "no sample was uploaded in two rounds, so embeddings of other rounds are little more than guessed and "
+            "their error cannot be estimated; record more rounds"
         )
-        rounds.append(new)
-        seconds = {"valuation": time.perf_counter() - begin}
-        n_unseen += len(self.rows) - len(rows)
-        return _Done(rounds, np.zeros(rounds.values.shape[1]), len(rows), n_unseen, None, seconds)
-
-    def completed(self) -> _Done:
-        """Complete the embeddings of all clients, and value them."""
-        begin = time.perf_counter()
-        plan = CompletionPlan(
-            self.settings.rank, self.settings.regularization, self.settings.seed, threads_inside(self.executor)
-        )
-        known = None if self.since is None else self.since.factorisation
-        n_clients = len(self.training.clients)
-        n_chunks = len(split(len(self.rows), chunk_size(n_clients, self.training.n_classes)))
-        # A completion takes about as long as all chunks.
-        step = _Steps(self.progress, (n_clients + 1) * n_chunks)
-        pattern, factorisation, intercept = complete_clients(
-            self.training, plan, known, self.executor, lambda: step(n_chunks)
-        )
-        between = time.perf_counter()
-        rows = self.rows[pattern.is_seen[self.rows]]
-        self._refuse_none(rows)
-        own = factorisation.offset
-        offset = intercept if own is None else Factors(own.rounds, own.samples)
-        factors = [Factors(completion.rounds, completion.samples) for completion in factorisation.clients]
-        budget = Budget(self.settings.tolerance)
-        stream = self._stream(self.settings.method, len(rows), budget, step=lambda: step(1))
-        rounds = value_completed(self.training, rows, factors, offset, stream)
-        errors = np.full(n_clients, np.nan)
-        if (np.diff(pattern.starts) > 1).any():
-            halves = factorisation.halves[:n_clients]
-            own_half = offset if own is None else factorisation.halves[-1]
-            # A difference of means: some of the samples tell it as well as all.
-            some = rows[:: -(-len(rows) // ENOUGH_ROWS)]
-            errors = _completion_errors(self._mean(some, factors, offset), self._mean(some, halves, own_half))
-        step.finish()
-        seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
-        return _Done(rounds, errors, len(rows), len(self.rows) - len(rows), factorisation, seconds)
-
-    def _mean(self, rows: NDArray[np.intp], factors: Sequence[Factors], offset: Factors | Floats | None) -> Floats:
-        """Return the values of the training by the closed form, (clients,)."""
-        stream = self._stream("closed-form", len(rows), Budget(self.settings.tolerance))
-        rounds = value_completed(self.training, rows, factors, offset, stream)
-        result: Floats = rounds.values.mean(axis=0)
-        return result
-
-    @staticmethod
-    def _refuse_none(rows: NDArray[np.intp]) -> None:
-        if len(rows) == 0:
-            raise InputError("none of the samples that rows means was ever uploaded")
-
-    def _stream(
-        self,
-        method: Method,
-        n_samples: int,
-        budget: Budget,
-        first_round: int = 0,
-        step: Callable[[], None] = lambda: None,
-    ) -> Stream:
-        n_chunks = len(split(n_samples, chunk_size(len(self.training.clients), self.training.n_classes)))
-        plan = Plan(method, self.n_permutations, self.settings.seed, first_round, n_chunks)
-        return Stream(self.executor or available_threads(), plan, budget, step)
-
-
-def _completion_errors(values: Floats, from_half: Floats) -> Floats:
-    """Return an estimate of what completion changes, from the values that half of the uploads lead to, (clients,).
-
-    The difference of a client can be small by chance, so none is taken to be smaller, relative to its value, than that
-    of all clients together. Half of the uploads know less than all, so this tends to be too large.
-    """
-    difference = np.abs(from_half - values)
-    size = float(np.linalg.norm(values))
-    relative = float(np.linalg.norm(difference)) / size if size > 0 else 0.0
-    return np.maximum(difference, relative * np.abs(values))
-
-
-class _Steps:
-    """Counts steps and tells `progress`; refinement may take more of them than were foreseen."""
-
-    def __init__(self, progress: Progress, n_steps: int) -> None:
-        self._progress, self._done, self._n_steps = progress, 0, n_steps
-
-    def __call__(self, n_steps: int) -> None:
-        self._done = min(self._done + n_steps, self._n_steps - 1)
-        self._progress(self._done, self._n_steps)
-
-    def finish(self) -> None:
-        self._progress(self._n_steps, self._n_steps)
+    names = [name for name, error in zip(result.clients, result.completion_errors, strict=True) if np.isnan(error)]
+    return (
+        f"the completed embeddings of {', '.join(names)} are little better than zeros, as those show that were held "
+        "out; the error of such values cannot be estimated. Record more rounds, or try a smaller regularization"
+    )
 
 
 def _open(run: str | os.PathLike[str] | Transcript | Recorder) -> Transcript:
@@ -302,26 +143,33 @@ def _check(training: Training, settings: Settings, since: Valuation | None) -> N
     if not training.transcript.contains(since.head):
         raise InputError("since is not a valuation of this training, or the transcript was changed after it")
     if since.settings != settings:
-        raise InputError(f"since was valued with other settings: {since.settings}, now {settings}")
+        before, now = asdict(since.settings), asdict(settings)
+        said = ", ".join(
+            f"{name} was {before[name]!r} and is {now[name]!r}" for name in now if before[name] != now[name]
+        )
+        raise InputError(f"since was valued with other settings: {said}")
 
 
-def _describe(rows: str | ArrayLike) -> str:
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
     """Return a short text that stands for the choice of samples."""
     if isinstance(rows, str):
         return rows
-    digest = hashlib.sha256(np.ascontiguousarray(as_array("rows", rows)).tobytes()).hexdigest()
-    return f"chosen ({digest[:16]})"
+    return f"{len(chosen)} chosen ({hashlib.sha256(chosen.astype(np.int64).tobytes()).hexdigest()[:16]})"
 
 
-def _assemble(training: Training, settings: Settings, done: _Done, seconds: float) -> Valuation:
+def _assemble(training: Training, settings: Settings, done: Done, seconds: float) -> Valuation:
     per_round, errors = done.rounds.values, done.rounds.errors
     values = per_round.mean(axis=0)
     # The sums over chunks and rounds are rounded too.
     n_sums = 64 + done.n_samples // chunk_size(len(training.clients), training.n_classes)
     rounding = n_sums * np.finfo(np.float64).eps * np.abs(per_round).mean(axis=0)
     estimator_errors = errors.mean(axis=0) + rounding
-    parts = {part for method in done.rounds.methods or {"closed-form"} for part in method.split("+")}
-    kind: ErrorKind = "confidence" if parts & {"sampling", "permutation"} else "certified"
+    methods = tuple(sorted({part for method in done.rounds.methods for part in method.split("+")}, key=METHODS.index))
+    kind: ErrorKind = "confidence" if {"sampling", "permutation"} & set(methods) else "certified"
     reports = None if done.factorisation is None else tuple(c.report for c in done.factorisation.clients)
     guarantee = None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes)
     return Valuation(
@@ -332,7 +180,7 @@ def _assemble(training: Training, settings: Settings, done: _Done, seconds: floa
         error_kind=kind,
         per_round=per_round,
         per_round_errors=errors,
-        method="+".join(part for part in ("closed-form", "exact", "permutation", "sampling") if part in parts),
+        methods=methods,
         mode="synchronous" if training.is_synchronous else "asynchronous",
         loss=training.loss.name,
         n_rounds=training.n_rounds,

@@ -1,0 +1,139 @@
+"""One valuation, its arguments checked: from a training to values of rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.errors import InputError
+from verfedsv.losses import Floats
+from verfedsv.shapley import Progress
+from verfedsv.shapley.blocks import available_threads, split
+from verfedsv.shapley.permutation import default_permutations
+from verfedsv.valuation.completed import CompletionPlan, complete_clients, completion_errors, value_completed
+from verfedsv.valuation.estimate import Plan
+from verfedsv.valuation.replay import value_replayed
+from verfedsv.valuation.result import Factorisation, Settings, Valuation
+from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
+from verfedsv.valuation.trainings import Training
+
+MOST_PERMUTATIONS = 128
+"""What "auto" lets a sample draw in a round. Where training makes no progress, values are small beside their errors,
+and more would take hours to no avail."""
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """What a job arrived at."""
+
+    rounds: Rounds
+    completion_errors: Floats
+    n_samples: int
+    n_unseen: int
+    factorisation: Factorisation | None
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A training to value, and how."""
+
+    training: Training
+    settings: Settings
+    rows: NDArray[np.intp]
+    progress: Progress
+    executor: Executor | None
+    since: Valuation | None
+
+    @property
+    def n_permutations(self) -> int:
+        if self.settings.n_permutations is not None:
+            return self.settings.n_permutations
+        by_paper = default_permutations(len(self.training.clients))
+        return min(by_paper, MOST_PERMUTATIONS) if self.settings.method == "auto" else by_paper
+
+    def run(self) -> Done:
+        """Value the training in the way that its transcript asks for."""
+        return self._completed() if self.training.has_gaps else self._replayed()
+
+    def _replayed(self) -> Done:
+        """Value the embeddings as the server held them."""
+        begin = time.perf_counter()
+        n_clients, n_rounds = len(self.training.clients), self.training.n_rounds
+        rounds = Rounds.none(n_clients)
+        budget = Budget(self.settings.tolerance)
+        if self.since is not None:
+            rounds = Rounds(self.since.per_round, self.since.per_round_errors, set(self.since.methods))
+            for row in rounds.values:
+                budget.allow(row)
+        n_before = len(rounds.values)
+        rows = self.rows
+        if self.training.is_synchronous:
+            # Every batch holds the same samples: what is not in it was never uploaded.
+            rows = np.intersect1d(rows, next(self.training.rounds()).samples[0])
+            _refuse_none(rows)
+        new, n_unseen = value_replayed(
+            self.training,
+            rows,
+            n_before,
+            self._stream(len(rows), budget, n_before),
+            lambda done: self.progress(done - n_before, n_rounds - n_before),
+        )
+        rounds.append(new)
+        n_unseen += len(self.rows) - len(rows)
+        seconds = {"valuation": time.perf_counter() - begin}
+        return Done(rounds, np.zeros(n_clients), len(rows), n_unseen, None, seconds)
+
+    def _completed(self) -> Done:
+        """Complete the embeddings of all clients, and value them."""
+        begin = time.perf_counter()
+        settings = self.settings
+        plan = CompletionPlan.of(settings.rank, settings.regularization, settings.seed, self.executor)
+        known = None if self.since is None else self.since.factorisation
+        n_clients = len(self.training.clients)
+        n_chunks = len(split(len(self.rows), chunk_size(n_clients, self.training.n_classes)))
+        # A completion takes about as long as all chunks.
+        step = _Steps(self.progress, (n_clients + 1) * n_chunks)
+        pattern, factorisation = complete_clients(self.training, plan, known, self.executor, lambda: step(n_chunks))
+        between = time.perf_counter()
+        rows = self.rows[pattern.is_seen[self.rows]]
+        _refuse_none(rows)
+        stream = self._stream(len(rows), Budget(settings.tolerance), step=lambda: step(1))
+        rounds = value_completed(self.training, rows, factorisation, stream)
+        step.finish()
+        seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
+        errors = completion_errors(factorisation, rounds.values)
+        return Done(rounds, errors, len(rows), len(self.rows) - len(rows), factorisation, seconds)
+
+    def _stream(
+        self, n_samples: int, budget: Budget, first_round: int = 0, step: Callable[[], None] = lambda: None
+    ) -> Stream:
+        n_chunks = len(split(n_samples, chunk_size(len(self.training.clients), self.training.n_classes)))
+        plan = Plan(self.settings.method, self.n_permutations, self.settings.seed, first_round, n_chunks)
+        return Stream(self.executor or available_threads(), plan, budget, step)
+
+
+def _refuse_none(rows: NDArray[np.intp]) -> None:
+    if len(rows) == 0:
+        raise InputError("none of the samples that rows means was ever uploaded")
+
+
+class _Steps:
+    """Counts steps and tells `progress`; refinement may take more of them than were foreseen."""
+
+    def __init__(self, progress: Progress, n_steps: int) -> None:
+        self._progress, self._done, self._n_steps = progress, 0, n_steps
+
+    def __call__(self, n_steps: int) -> None:
+        done = min(self._done + n_steps, self._n_steps - 1)
+        if done > self._done:
+            self._done = done
+            self._progress(done, self._n_steps)
+
+    def finish(self) -> None:
+        self._progress(self._n_steps, self._n_steps)
