@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from benchmarks import completing, jump, one_round, recording, scaling, valuing
+from benchmarks import completing, jump, one_round, recording, scaling, training, valuing
 from benchmarks.measure import machine, table, times
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +71,7 @@ paper, features split between 3 clients, lambda 0.1. Web is w8a with its test pa
 {deviations}
 
 With `rank="auto"`: the true error of the values against what `value` estimates without knowing it (both of the largest
-value), how many of the three clients are within their error, and Proposition 2 evaluated from held-out embeddings, in
+value), how many of the clients are within their error, and Proposition 2 evaluated from held-out embeddings, in
 multiples of the largest value: true, and of little use. Time is that of completion and valuation together.
 
 {errors}
@@ -85,6 +85,10 @@ sweeps from random factors.
 ## Valuing a training
 
 {valuing}
+
+## Training
+
+{training}
 """
 
 
@@ -103,11 +107,15 @@ def main() -> None:
     deviations, errors = completing.deviations()
     print("valuation")
     valuing_text, of_runs = valuing.run()
+    print("training")
+    training_text, of_training = training.run()
+    all_ratios = {**ratios, **more, **of_runs, **of_training}
     page = TEMPLATE.format(
         date=dt.datetime.now(tz=dt.UTC).date(),
         machine=machine(),
         ratios=table(
-            ["what", "times"], [[name, times(value)] for name, value in {**ratios, **more, **of_runs}.items()]
+            ["what", "times"],
+            [[name, times(value)] for name, value in {**ratios, **more, **of_runs, **of_training}.items()],
         ),
         one_round=one_round_table,
         jump=jump_table,
@@ -120,6 +128,7 @@ def main() -> None:
         rank=completing.RANK,
         others=others,
         valuing=valuing_text,
+        training=training_text,
     )
     (ROOT / "docs" / "benchmarks.md").write_text(page)
 

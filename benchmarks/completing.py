@@ -19,6 +19,7 @@ from verfedsv.shapley.blocks import available_threads
 
 RANK = 5
 DATA = ("adult", "web", "covtype")
+SETTINGS = (("adult", 3), ("web", 3), ("covtype", 3), ("adult", 8))
 RANKS = ("auto", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 
@@ -42,43 +43,38 @@ def deviation(result: Valuation, true: NDArray[np.float64]) -> float:
 def deviations() -> tuple[str, str]:
     """Return the table of deviations against the rank, and that of estimated and true errors."""
     columns, errors = {}, []
-    for name in filter(has, DATA):
-        training = train(name, 3)
+    for name, n_clients in SETTINGS:
+        if not has(name):
+            continue
+        training = train(name, n_clients)
         true = true_values(training)
         with training.record(None) as recorder:
-            for rank in RANKS:
+            for rank in RANKS if n_clients == 3 else ("auto",):
                 result = value(recorder, rank=rank)
-                columns[name, rank] = f"{deviation(result, true):.2%}"
-                print(f"  {name}, rank {rank}: deviation {columns[name, rank]}")
+                if n_clients == 3:
+                    columns[name, rank] = f"{deviation(result, true):.2%}"
+                    print(f"  {name}, rank {rank}: deviation {columns[name, rank]}")
                 if rank == "auto":
-                    ranks = ", ".join(str(report.rank) for report in result.completion or ())
-                    largest = np.abs(true).max()
-                    off = np.abs(result.values - true)
-                    shares = ", ".join(f"{share:.1%}" for share in true / true.sum())
-                    errors.append(
-                        [
-                            f"{name.capitalize()}, {result.n_rounds} rounds",
-                            shares,
-                            ranks,
-                            f"{off.max() / largest:.2%}",
-                            f"{result.completion_errors.max() / largest:.2%}",
-                            f"{(off <= result.errors).sum()} of 3",
-                            f"{result.guarantee / largest:.2g}",
-                            seconds(result.seconds["total"]),
-                        ]
-                    )
+                    errors.append(_errors(f"{name.capitalize()}, {n_clients} clients", result, true))
     rows = [[str(rank), *(columns.get((name, rank), "no data") for name in DATA)] for rank in RANKS]
-    header = [
-        "data",
-        "true shares",
-        "ranks taken",
-        "largest true error",
-        "largest estimated",
-        "within",
-        "Prop. 2",
-        "time",
-    ]
+    header = ["data", "rounds", "ranks taken", "largest true error", "largest estimated", "within", "Prop. 2", "time"]
     return table(["rank", *(name.capitalize() for name in DATA)], rows), table(header, errors)
+
+
+def _errors(name: str, result: Valuation, true: NDArray[np.float64]) -> list[str]:
+    """Return a row of the table of errors."""
+    largest, off = np.abs(true).max(), np.abs(result.values - true)
+    ranks = sorted({report.rank for report in result.completion or ()})
+    return [
+        name,
+        str(result.n_rounds),
+        f"{ranks[0]} to {ranks[-1]}",
+        f"{off.max() / largest:.2%}",
+        f"{result.completion_errors.max() / largest:.2%}",
+        f"{(off <= result.errors).sum()} of {len(true)}",
+        f"{(result.guarantee or np.nan) / largest:.2g}",
+        seconds(result.seconds["total"]),
+    ]
 
 
 def against_others(rank: int = RANK) -> str:

@@ -2,6 +2,8 @@
 
 import io
 import re
+import tempfile
+from contextlib import chdir
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +16,8 @@ WIDTH = 80
 def main() -> None:
     """Record the demo in a terminal that is not there, and save what it shows."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, force_interactive=False)
-    show(console)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        show(console, Path("verfedsv-demo"))
     picture = console.export_svg(title="verfedsv demo")
     # The fonts of the viewer will do: the picture needs no network.
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)

@@ -20,6 +20,7 @@ def test_the_example_prints_what_the_readme_shows(capsys):
     assert capsys.readouterr().out == shown
 
 
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")  # the numbers are random
 def test_the_three_lines_record_a_training(tmp_path, monkeypatch):
     """The first example of the README runs as printed in a loop that has the names it uses."""
     monkeypatch.chdir(tmp_path)

@@ -75,7 +75,7 @@ def test_synchronous_valuation_keeps_to_its_formula(tmp_path, size):
     grown = growth(tmp_path / "run", "synchronous", size)
     n_observations, rank = n_rounds * batch, 3
     start = 8 * n_rounds * n_classes * min(4096, 2**24 // (n_rounds * n_classes))
-    formula = (18 + 8 * n_classes) * n_observations + (16 * n_clients * rank + 48) * n_samples + 2 * start
+    formula = (18 + 8 * n_classes) * n_observations + (8 * n_clients * rank + 48) * n_samples + 2 * start
     file = 8 * n_clients * n_observations * (n_classes + 0.5)
     assert grown <= formula + file + 60_000_000
     assert grown < 8 * n_rounds * n_samples * n_clients * n_classes / 3

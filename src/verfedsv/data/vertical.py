@@ -85,7 +85,7 @@ def choose_test(n_samples: int, fraction: float, seed: int) -> NDArray[np.bool_]
     if not 0 <= fraction < 1:
         raise InputError(f"test must be a part of the samples from 0 to below 1; received {fraction!r}")
     is_test = np.zeros(n_samples, bool)
-    is_test[np.random.default_rng(seed).permutation(n_samples)[: round(fraction * n_samples)]] = True
+    is_test[np.random.default_rng([seed, 1]).permutation(n_samples)[: round(fraction * n_samples)]] = True
     return is_test
 
 
