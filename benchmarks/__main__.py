@@ -115,7 +115,7 @@ def main() -> None:
         machine=machine(),
         ratios=table(
             ["what", "times"],
-            [[name, times(value)] for name, value in {**ratios, **more, **of_runs, **of_training}.items()],
+            [[name, times(value)] for name, value in all_ratios.items()],
         ),
         one_round=one_round_table,
         jump=jump_table,
