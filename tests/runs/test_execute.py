@@ -161,6 +161,21 @@ def test_artificial_clients(tmp_path):
         finish(make(tmp_path, SYNCHRONOUS.replace('"out"', '"o3"') + '[[client]]\nname = "x"\n'))
 
 
+def test_nothing_to_test_on(tmp_path):
+    """The figures of a test are null then, which is JSON, and not NaN, which is not."""
+    run = make(tmp_path, SYNCHRONOUS.replace("samples = 3000", "samples = 3000\ntest = 0"))
+    finish(run)
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1], parse_constant=pytest.fail)["test_loss"] is None
+
+
+def test_samples_and_test_samples_are_chosen_independently(tmp_path):
+    """Of some samples, the part to test on is the part asked for."""
+    data = make(tmp_path, SYNCHRONOUS.replace("samples = 3000", "samples = 3000\ntest = 0.3")).data
+    assert len(data.labels) == 3000
+    assert 0.25 < data.is_test.mean() < 0.35
+
+
 def test_a_client_with_a_period_of_its_own(tmp_path):
     """It uploads less often."""
     run = make(tmp_path, ASYNCHRONOUS + '[[client]]\nname = "client 2"\nperiod = 0.05\nbatch_size = 77\n')

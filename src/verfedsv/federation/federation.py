@@ -38,9 +38,10 @@ class Evaluation:
     test_accuracy: float
     embeddings: Floats
 
-    def metrics(self) -> dict[str, float]:
-        """Return the figures without the embeddings."""
-        return {name: value for name, value in vars(self).items() if name != "embeddings"}
+    def metrics(self) -> dict[str, float | None]:
+        """Return the figures without the embeddings; None for what there is not."""
+        figures = {name: value for name, value in vars(self).items() if name != "embeddings"}
+        return {name: None if value != value else value for name, value in figures.items()}
 
 
 class Moment(NamedTuple):
