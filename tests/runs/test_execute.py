@@ -125,11 +125,12 @@ def _checkpoint_of(tmp_path, text, n_rounds):
     return (tmp_path / "stopped" / "checkpoint.npz").read_bytes()
 
 
-def test_a_finished_run_has_nothing_left_to_train(tmp_path):
+@pytest.mark.parametrize("text", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
+def test_a_finished_run_has_nothing_left_to_train(tmp_path, text):
     """Resumed, it is valued again."""
-    finish(make(tmp_path))
+    finish(make(tmp_path, text))
     before = entries(tmp_path / "out")
-    assert finish(make(tmp_path), resume=True) == []
+    assert finish(make(tmp_path, text), resume=True) == []
     assert entries(tmp_path / "out") == before
 
 
@@ -237,7 +238,7 @@ def test_the_real_clock_can_be_stopped_and_continued(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_and_killed_on_the_command_line(tmp_path, how):
     """Ctrl-C ends with code 130 and says how to go on; after either, --resume leads to the result of one unbroken."""
-    text = ASYNCHRONOUS.replace("duration = 1.2", "duration = 8").replace("samples = 3000", "samples = 20000")
+    text = ASYNCHRONOUS.replace("duration = 1.2", "duration = 16").replace("samples = 3000", "samples = 20000")
     (tmp_path / "run.toml").write_text(text)
     (tmp_path / "whole.toml").write_text(text.replace('"out"', '"whole"'))
     command = [sys.executable, "-m", "verfedsv", "run"]
@@ -246,7 +247,7 @@ def test_interrupted_and_killed_on_the_command_line(tmp_path, how):
     )
     while not (tmp_path / "out" / "metrics.jsonl").exists():
         time.sleep(0.05)
-    time.sleep(1)
+    time.sleep(0.3)
     process.send_signal(how)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == (130 if how == signal.SIGINT else -9)

@@ -122,7 +122,7 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
 
 def _progress(console: Console) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
 
 
 def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import numpy as np
@@ -84,8 +86,9 @@ def value(
         "seed": seed,
     }
     progress_console = Console(stderr=True)
-    with explain_warnings(progress_console):
-        result = _value(progress_console, run, options)
+    with explain_warnings(progress_console), interrupts() as check:
+        result = _value(progress_console, run, options, check)
+        check()
     if output is not None:
         _write(output, result.to_json())
     if as_json:
@@ -94,16 +97,42 @@ def value(
         show(Console(), result)
 
 
-def _value(console: Console, run: Path, options: dict[str, Any]) -> Valuation:
+@contextmanager
+def interrupts() -> Iterator[Callable[[], None]]:
+    """Yield a function that raises KeyboardInterrupt if Ctrl-C was pressed.
+
+    It raises by itself too; but an exception in the middle of compilation is lost on its way through foreign code.
+    """
+    pressed: list[int] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _value(console: Console, run: Path, options: dict[str, Any], check: Callable[[], None]) -> Valuation:
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
         task = bar.add_task("Checking the transcript", total=None)
         transcript = Transcript.open(run)
         transcript.verify(may_go_on=True)
         bar.update(task, description=escape(f"Valuing {run.name or run}"))
-        return value_run(
-            transcript, progress=lambda done, total: bar.update(task, completed=done, total=total), **options
-        )
+
+        def progress(done: int, total: int) -> None:
+            check()
+            bar.update(task, completed=done, total=total)
+
+        return value_run(transcript, progress=progress, **options)
 
 
 @contextmanager

@@ -53,6 +53,8 @@ def asynchronous_rounds(
         federation.learn(client, batch)
         steps.of_clients[m] = step + 1
 
+    if steps.n_stamps >= plan.n_stamps:
+        return
     actors = [Actor(period, partial(act, m)) for m, period in enumerate(plan.periods)]
     for k in clock.run(actors, list(steps.of_clients), plan.stamp_every, steps.n_stamps + 1):
         with federation.lock:

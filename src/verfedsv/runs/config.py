@@ -105,7 +105,7 @@ class ValuationSection(Section):
     method: Method = "auto"
     rank: Count | Literal["auto"] = "auto"
     tolerance: Positive = 1e-3
-    regularization: Positive = 0.1
+    regularization: Positive | Literal["auto"] = "auto"
     seed: Annotated[int, Field(ge=0)] = 0
 
 
@@ -271,7 +271,7 @@ epochs = 20
 # method = "auto"         # closed-form, exact, permutation
 # rank = "auto"           # of completion, in synchronous training
 # tolerance = 0.001
-# regularization = 0.1
+# regularization = "auto"  # lambda of completion; auto begins with the paper's 0.1
 # seed = 0
 
 [output]
