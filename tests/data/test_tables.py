@@ -60,6 +60,16 @@ def test_chosen_columns(tmp_path):
     assert data.clients[0].categorical.shape == (3, 1)
 
 
+def test_clients_that_share_a_file(tmp_path):
+    """Each has the columns it names; the labels in the file are nobody's feature."""
+    path = two(tmp_path)["bank"].path
+    files = {"first": ClientFile(path, "id", ("age",)), "second": ClientFile(path, "id")}
+    data = join_tables(files, ("first", "y"), test=0)
+    assert data.clients[0].categorical is None
+    assert data.clients[1].numeric.shape == (4, 1)
+    assert data.clients[1].categorical.ravel().tolist() == ["x", "y", None, "x"]
+
+
 def test_numbers_booleans_and_missing_values(tmp_path):
     """Booleans are numbers, a missing number is NaN, an empty column is none."""
     files = two(tmp_path, telco={"calls": [1.5, None, 3.5, 7.5], "vip": [True, False, True, False], "none": [None] * 4})

@@ -93,6 +93,10 @@ def test_paths_are_relative_to_the_file(tmp_path):
             ("[output]", "[[client]]\nname = 'a'\ncopy_of = 'b'\nrandom_level = 1\n[output]"),
             "line 10: client: a client has one of file, copy_of and random_level",
         ),
+        (
+            ("[output]", "[[client]]\nname = 'client 1'\nbatch_size = 50\n[output]"),
+            "must be no larger than that of any client in synchronous training; 'client 1' has a smaller one",
+        ),
         (("rate = 0.5", "rate = "), "is not valid TOML: .*line 7"),
     ],
 )

@@ -71,11 +71,6 @@ class Completion:
     def __post_init__(self) -> None:
         self.rounds.flags.writeable = self.samples.flags.writeable = False
 
-    @property
-    def factors(self) -> Factors:
-        """The factors alone."""
-        return Factors(self.rounds, self.samples)
-
     def embeddings(self, round_number: int) -> Floats:
         """Return the embeddings of all samples in a round (0, 1, ...), (samples, classes)."""
         result: Floats = self.samples @ self.rounds[round_number].T

@@ -1,5 +1,26 @@
-"""Data sets."""
+"""Data sets, users' files, and how both are split between clients."""
 
 from verfedsv.data.adult import Round, load_adult, load_adult_round
+from verfedsv.data.catalogue import CATALOGUE, Samples, fetch, load
+from verfedsv.data.preparation import prepare
+from verfedsv.data.tables import ClientFile, join_tables
+from verfedsv.data.vertical import ClientData, VerticalData, noisy_copy, random_client, split_features, take_rows
 
-__all__ = ["Round", "load_adult", "load_adult_round"]
+__all__ = [
+    "CATALOGUE",
+    "ClientData",
+    "ClientFile",
+    "Round",
+    "Samples",
+    "VerticalData",
+    "fetch",
+    "join_tables",
+    "load",
+    "load_adult",
+    "load_adult_round",
+    "noisy_copy",
+    "prepare",
+    "random_client",
+    "split_features",
+    "take_rows",
+]

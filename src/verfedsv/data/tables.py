@@ -57,9 +57,11 @@ def join_tables(
         notes.append(f"{int((~is_labelled).sum()):,} of them have no label and are left out")
     notes.append(said)
     rows = np.flatnonzero(is_labelled)
+    # Clients may share a file, with columns of their own; the labels in it are nobody's feature.
+    shared = clients[holder].path.resolve()
     data = tuple(
-        _client(name, taken[name].take(rows), clients[name], {label_column} if name == holder else set())
-        for name in clients
+        _client(name, taken[name].take(rows), file, {label_column} if file.path.resolve() == shared else set())
+        for name, file in clients.items()
     )
     return VerticalData(data, labels[rows], n_classes, choose_test(len(rows), test, seed), tuple(notes))
 

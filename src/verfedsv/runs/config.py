@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from verfedsv.data.catalogue import CATALOGUE
@@ -136,6 +137,12 @@ class Config(Section):
             raise ValueError(
                 "with files, data.label names the column of the labels, and data.label_client the client whose file "
                 "has it"
+            )
+        small = [client.name for client in self.client if (client.batch_size or np.inf) < self.training.batch_size]
+        if self.training.mode == "synchronous" and small:
+            raise ValueError(
+                f"training.batch_size must be no larger than that of any client in synchronous training; {small[0]!r} "
+                "has a smaller one"
             )
         names = [client.name for client in self.client]
         if len(set(names)) < len(names):
