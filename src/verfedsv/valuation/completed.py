@@ -27,6 +27,10 @@ from verfedsv.valuation.trainings import Batches, Training
 
 TOLERANCE, MAX_SWEEPS = 1e-3, 100
 
+SAFETY = 3.0
+"""What the estimated error of completion is multiplied by: without it, true errors were up to 2.6 times as large on
+Adult, Web and Covtype, and up to 0.7 times on small artificial trainings."""
+
 HOPELESS = 0.95
 """A held-out error of that part of the embeddings, and more, says nothing of the values but that they are wrong."""
 
@@ -129,14 +133,14 @@ def completion_errors(factorisation: Factorisation, per_round: Floats) -> Floats
     """Return an estimate of what completion changes in the values, (clients,); NaN where there is none.
 
     With r the part of a client's embeddings that completion misses, by root mean squares of what was held out, that is
-    r / (1 - r) times the mean size of the client's values in single rounds, whichever sign they have. The server's own
-    part counts for every client.
+    three times r / (1 - r) times the mean size of the client's values in single rounds, whichever sign they have. The
+    server's own part counts for every client.
     """
     own = factorisation.offset
     missed_of_server = _missed(own.report) if isinstance(own, Completion) else 0.0
     missed = np.array([_missed(completion.report) + missed_of_server for completion in factorisation.clients])
     missed[missed >= HOPELESS] = np.nan
-    result: Floats = missed / (1 - missed) * np.abs(per_round).mean(axis=0)
+    result: Floats = SAFETY * missed / (1 - missed) * np.abs(per_round).mean(axis=0)
     return result
 
 
