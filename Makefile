@@ -30,7 +30,7 @@ $(VENV)/.bench: $(VENV)/.installed
 	$(INSTALL) --editable '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.installed    ## Install, and value a recorded round of real data.
+demo: $(VENV)/.installed    ## Install, train eight clients on real data in two ways, and value them.
 	$(BIN)/verfedsv demo
 
 check: $(VENV)/.dev    ## Linters, types, layers and the fast tests: under a minute.
@@ -55,5 +55,5 @@ format: $(VENV)/.dev    ## Let ruff format and fix the code.
 	$(BIN)/ruff format $(SOURCES)
 
 clean:           ## Remove what the other targets made.
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) verfedsv-demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
