@@ -33,7 +33,7 @@ $(VENV)/.bench: $(VENV)/.installed
 demo: $(VENV)/.installed    ## Install, train eight clients on real data in two ways, and value them.
 	$(BIN)/verfedsv demo
 
-check: $(VENV)/.dev    ## Linters, types, layers and the fast tests: under a minute.
+check: $(VENV)/.dev    ## Linters, types, layers and the faster tests.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
