@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from verfedsv.errors import TooManyClientsError
 from verfedsv.losses import Floats
-from verfedsv.shapley.closed_form import sum_moments
 from verfedsv.shapley.coalitions import coalition_sums
 from verfedsv.shapley.game import Block, RoundGame
+from verfedsv.shapley.moments import sum_moments
 from verfedsv.shapley.result import Progress
 from verfedsv.shapley.semivalues import LEAVE_ONE_OUT, Semivalue
 
