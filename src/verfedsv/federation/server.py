@@ -56,10 +56,10 @@ class Server:
 
     def upload(self, client: str, samples: Array, embeddings: Floats) -> None:
         """Take the embeddings of some samples from a client."""
-        self._table[self._number[client], samples] = embeddings
+        number = self._number[client]
+        self._table[number, samples] = embeddings
         self._answered = None
         # In a synchronous round all clients upload the same samples, one after the other: their sum is kept on the way.
-        number = self._number[client]
         if number == 0:
             self._summed = samples, embeddings.copy(), 1
         elif self._summed is not None and self._summed[0] is samples and self._summed[2] == number:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from verfedsv.data.catalogue import load
+from verfedsv.data.catalogue import get_entry, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
 from verfedsv.errors import InputError
@@ -85,7 +85,7 @@ class Run:
         }
         if section.name is not None:
             samples = load(section.name)
-            n_clients = section.clients or _paper_clients(section.name)
+            n_clients = section.clients or get_entry(section.name).n_clients
             test = 0.2 if section.test is None and samples.n_test == 0 else section.test
             data = split_features(samples, n_clients, test=test, seed=section.seed)
         else:
@@ -294,12 +294,6 @@ def _model(config: Config) -> BuildModel:
     except ImportError:
         raise InputError("the perceptron needs torch: pip install 'verfedsv[torch]'") from None
     return partial(perceptron, hidden=config.model.hidden, seed=config.training.seed)
-
-
-def _paper_clients(name: str) -> int:
-    from verfedsv.data.catalogue import get_entry
-
-    return get_entry(name).n_clients
 
 
 def _count_records(transcript: Transcript) -> int:
