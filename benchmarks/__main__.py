@@ -66,7 +66,8 @@ one plain file with SHA-256 over them.
 
 Deviation, the paper's metric: the mean over clients of the relative difference between shares from completed embeddings
 and shares from embeddings that are all known. Linear models trained with the batch sizes and learning rates of the
-paper, features split between 3 clients, lambda as `auto` takes it, from 0.1 on. Web is w8a with its test part, Covtype 100,000 rows.
+paper, features split between 3 clients, lambda as `auto` takes it, from 0.1 on. Web is w8a with its test part, Covtype
+100,000 rows.
 
 {deviations}
 
