@@ -11,6 +11,7 @@ import typer
 from verfedsv._version import __version__
 from verfedsv.cli.data import data
 from verfedsv.cli.demo import demo
+from verfedsv.cli.reproduce import reproduce
 from verfedsv.cli.run import run
 from verfedsv.cli.value import value
 from verfedsv.errors import VerfedsvError
@@ -46,6 +47,7 @@ def _main(
 _typer.command()(demo)
 _typer.command()(run)
 _typer.command()(value)
+_typer.command()(reproduce)
 _typer.add_typer(data)
 
 

@@ -2,7 +2,7 @@
 
 from verfedsv.data.adult import Round, load_adult, load_adult_round
 from verfedsv.data.catalogue import CATALOGUE, Samples, fetch, load
-from verfedsv.data.preparation import prepare
+from verfedsv.data.preparation import Scale, prepare
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import ClientData, VerticalData, noisy_copy, random_client, split_features, take_rows
 
@@ -12,6 +12,7 @@ __all__ = [
     "ClientFile",
     "Round",
     "Samples",
+    "Scale",
     "VerticalData",
     "fetch",
     "join_tables",

@@ -1,0 +1,148 @@
+"""`verfedsv reproduce`: the paper's tables and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from verfedsv.cli.value import explain_warnings, print_json
+from verfedsv.data import CATALOGUE
+from verfedsv.data.catalogue import get_entry, locate
+from verfedsv.errors import InputError
+from verfedsv.experiments import EXPERIMENTS, Experiment, ResultFile, Table, claims_table, write_page
+
+ALL = "all"
+EXIT_INTERRUPTED = 130
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments, or `all`; without any, a list of them.", metavar="NAME...")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="Data sets, by default all that are there.", metavar="NAME..."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few rounds and samples, to see that it works.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Forget earlier results of these experiments.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where results go.")] = Path("verfedsv-paper"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON and nothing else.")] = False,
+) -> None:
+    """Measure the tables and figures of the paper again.
+
+    Results are kept after each part as JSON, in the output folder's `paper`; stopped with Ctrl-C, the same command goes
+    on where it was. At the end `paper.md` there holds all that is known, ours beside the paper's, with figures.
+
+    Example: verfedsv reproduce random-features frequency --data adult web
+    """
+    if not names:
+        _list(Console())
+        return
+    experiments, data_sets = _choose(names, data or [])
+    console = Console(stderr=as_json)
+    with explain_warnings(Console(stderr=True)):
+        files = _measure(console, experiments, data_sets, output, quick=quick, again=again)
+    page = write_page(output, _known(output, quick=quick), quick=quick)
+    if as_json:
+        content = {name: {file.data: file.found for file in some} for name, some in files.items()}
+        print_json(json.dumps(content, indent=1) + "\n")
+        return
+    for name, some in files.items():
+        _show(console, EXPERIMENTS[name], some)
+    console.print(f"\nResults: {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[Any]], list[str]]:
+    """Return experiments and data sets; after `--data`, names that follow the first are data sets too."""
+    if missing := [name for name in ("matplotlib", "shap", "torch") if find_spec(name) is None]:
+        raise InputError(f"the paper's experiments need {', '.join(missing)}: pip install 'verfedsv[paper]'")
+    sets = [*data, *(name for name in names if name in CATALOGUE)]
+    wanted = [name for name in names if name not in CATALOGUE]
+    if unknown := [name for name in wanted if name not in EXPERIMENTS and name != ALL]:
+        raise InputError(f"unknown experiment {unknown[0]!r}; allowed are {', '.join(EXPERIMENTS)}, {ALL}")
+    if unknown := [name for name in sets if name not in CATALOGUE]:
+        raise InputError(f"unknown data set {unknown[0]!r}; allowed are {', '.join(CATALOGUE)}")
+    if missing := [name for name in sets if not _is_there(name)]:
+        raise InputError(f"{missing[0]} is not there; get it with: verfedsv data fetch {missing[0]}")
+    if not wanted:
+        raise InputError(f"name an experiment, one of {', '.join(EXPERIMENTS)}, or {ALL}")
+    chosen = EXPERIMENTS if ALL in wanted else {name: EXPERIMENTS[name] for name in wanted}
+    return list(chosen.values()), sets or [name for name in CATALOGUE if _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
+    return locate(get_entry(name)) is not None
+
+
+def _measure(
+    console: Console,
+    experiments: Sequence[Experiment[Any]],
+    data: Sequence[str],
+    folder: Path,
+    *,
+    quick: bool,
+    again: bool,
+) -> dict[str, list[ResultFile]]:
+    """Measure what is not known yet, showing how far it is."""
+    files: dict[str, list[ResultFile]] = {}
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn()
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
+    try:
+        with bar:
+            for experiment in experiments:
+                for name in (name for name in data if name in experiment.data):
+                    file = ResultFile(folder, experiment, name, quick=quick, again=again)
+                    task = bar.add_task(f"{experiment.name}, {name}", total=None)
+                    for part, done, total in file.measure():
+                        title = f"{experiment.name}, {name}: {part}"
+                        bar.update(task, description=title, completed=done, total=total)
+                    bar.remove_task(task)
+                    files.setdefault(experiment.name, []).append(file)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on where this was.", style="yellow")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    return files
+
+
+def _known(folder: Path, *, quick: bool) -> dict[str, list[ResultFile]]:
+    """Return everything that is known of any experiment, in the paper's order."""
+    return {
+        name: [ResultFile(folder, experiment, data, quick=quick) for data in experiment.data]
+        for name, experiment in EXPERIMENTS.items()
+    }
+
+
+def _show(console: Console, experiment: Experiment[Any], files: Sequence[ResultFile]) -> None:
+    found: Mapping[str, Any] = {file.data: file.found for file in files}
+    console.print(f"\n{experiment.title}", style="bold", highlight=False, markup=False)
+    claims = experiment.claims(found)
+    tables = [*experiment.tables(found), *([claims_table(claims)] if claims else [])]
+    for table in tables:
+        console.print(_rich(table))
+
+
+def _rich(table: Table) -> RichTable:
+    shown = RichTable(header_style="bold", box=None, pad_edge=False, title=table.caption or None, title_justify="left")
+    for number, name in enumerate(table.header):
+        shown.add_column(Text(name), justify="right" if number else "left")
+    for row in table.rows:
+        shown.add_row(*(Text(cell.replace("**", "")) for cell in row))
+    return shown
+
+
+def _list(console: Console) -> None:
+    table = RichTable(header_style="bold", box=None, pad_edge=False)
+    for name in ("experiment", "what", "data"):
+        table.add_column(name)
+    for experiment in EXPERIMENTS.values():
+        table.add_row(experiment.name, Text(experiment.title), ", ".join(experiment.data))
+    console.print(table)

@@ -1,0 +1,96 @@
+"""Figure 3: of clients with the same features, the one that uploads more often is worth more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from verfedsv.data import noisy_copy
+from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table, plot_each
+from verfedsv.experiments.lab import Setup, split, train_asynchronously
+from verfedsv.losses import Floats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Settings(Setup):
+    """Copy i of client 1 uploads every `period` times the i-th of `slowness` seconds."""
+
+    slowness: tuple[int, ...] = (1, 2, 3, 4, 5)
+    runs: int = 1
+
+
+def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+    """Return a training for each seed of the batches."""
+
+    def measure(seed: int) -> Part:
+        data = split(name, settings)
+        copies = (noisy_copy(data.clients[0], f"copy {i}", 0.0, np.random.default_rng()) for i in settings.slowness)
+        periods = [settings.period] * settings.clients + [settings.period * i for i in settings.slowness]
+        setup = settings.model_copy(update={"seed": seed})
+        trained = train_asynchronously(data.with_clients(*copies), setup, periods)
+        valuation = trained.value()
+        n_copies = len(settings.slowness)
+        return {
+            "per_second": [1 / (settings.period * i) for i in settings.slowness],
+            "shares": (100 * valuation.shares[-n_copies:]).tolist(),
+            "errors": (100 * valuation.errors[-n_copies:] / valuation.values.sum()).tolist(),
+            "client 1": float(100 * valuation.shares[0]),
+            "accuracy": trained.accuracy,
+        }
+
+    return {f"seed {seed}": partial(measure, seed) for seed in range(settings.runs)}
+
+
+def _shares(measured: Mapping[str, Part]) -> Floats:
+    shares: Floats = np.array([part["shares"] for part in measured.values()]).mean(axis=0)
+    return shares
+
+
+def tables(results: Results) -> list[Table]:
+    """Return the shares, and how they compare with the fastest copy's."""
+    frequencies = next(iter(next(iter(results.values())).values()))["per_second"]
+    rows = []
+    for name, measured in results.items():
+        shares = _shares(measured)
+        cells = (f"{x:.3f} ({x / shares[0]:.2f})" for x in shares)
+        rows.append([name.capitalize(), *cells])
+    header = ["percent of all values (part of the fastest copy's)", *(f"{x:.0f} uploads/s" for x in frequencies)]
+    return [Table(header, rows)]
+
+
+def claims(results: Results) -> list[Claim]:
+    """Return whether shares fall with the frequency, and how proportional they are."""
+    made = []
+    for name, measured in results.items():
+        shares, frequencies = _shares(measured), np.array(next(iter(measured.values()))["per_second"])
+        falling = bool((np.diff(shares) < 0).all())
+        slope = np.polyfit(np.log(frequencies), np.log(np.maximum(shares, 1e-12)), 1)[0]
+        ours = f"{'yes' if falling else 'no'}; share ~ frequency^{slope:.2f}"
+        made.append(Claim(f"{name.capitalize()}: more often is worth more", ours, "yes", falling))
+    return made
+
+
+def _draw(measured: Mapping[str, Part], axes: Axes) -> None:
+    shares, frequencies = _shares(measured), np.array(next(iter(measured.values()))["per_second"])
+    axes.plot(frequencies, shares, marker="o", markersize=4, label="copies of client 1")
+    ends = np.array([0, frequencies[0]])
+    axes.plot(ends, ends * shares[0] / frequencies[0], linestyle=":", color="gray", label="proportional")
+    axes.set(xlabel="uploads per second", ylabel="share, %", ylim=(0, None), xlim=(0, None))
+    axes.legend(frameon=False)
+
+
+EXPERIMENT = Experiment(
+    name="frequency",
+    title="Communication frequency (Figure 3)",
+    about="Five copies of client 1 join; the i-th uploads every 0.01 i seconds, for 20 seconds with 500 time stamps.",
+    setup=Settings,
+    parts=parts,
+    tables=tables,
+    claims=claims,
+    draw=plot_each(_draw),
+)

@@ -1,0 +1,187 @@
+"""The fairness theorem and Proposition 2 on real trainings: what each promises, as a residual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from verfedsv import Transcript, Valuation
+from verfedsv.data import ClientData, VerticalData, noisy_copy
+from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table
+from verfedsv.experiments.lab import Setup, Trained, split, train_asynchronously, train_synchronously
+from verfedsv.losses import Array, Floats, get_loss
+from verfedsv.transcript import Upload
+
+MODES = ("synchronous", "asynchronous")
+ROUNDING = 1e-10
+"""What a residual may be, relative to the largest value, where only rounding stands between the two sides."""
+
+
+def parts(name: str, settings: Setup) -> Mapping[str, Callable[[], Part]]:
+    """Return the residuals of a synchronous and of an asynchronous training, and the error of completion."""
+
+    @cache
+    def synchronous() -> Trained:
+        return train_synchronously(_data(name, settings), settings, with_truth=True)
+
+    def measure_synchronous() -> Part:
+        trained = synchronous()
+        result = trained.value(method="exact")
+        return _residuals(trained, result, _drop_of_completed(trained, result))
+
+    def measure_asynchronous() -> Part:
+        trained = train_asynchronously(_data(name, settings), settings)
+        return _residuals(trained, trained.value(method="exact"), _drop_of_table(trained))
+
+    def measure_completion() -> Part:
+        trained = synchronous()
+        result, truth = trained.value(), trained.truth
+        assert truth is not None  # noqa: S101  # it was asked for
+        largest = float(np.abs(truth).max())
+        return {
+            "true": float(np.abs(result.values - truth).max() / largest),
+            "estimated": float(result.errors.max() / largest),
+            "within": int((np.abs(result.values - truth) <= result.errors).sum()),
+            "clients": len(truth),
+            "proposition": float((result.guarantee or np.nan) / largest),
+        }
+
+    return {
+        "synchronous": measure_synchronous,
+        "asynchronous": measure_asynchronous,
+        "completion": measure_completion,
+    }
+
+
+def _data(name: str, settings: Setup) -> VerticalData:
+    """Return the data with an exact copy of client 1, and a client that has only zeros."""
+    data = split(name, settings)
+    copy = noisy_copy(data.clients[0], "copy", 0.0, np.random.default_rng())
+    zeros: Any = csr_array((len(data.labels), 2))
+    return data.with_clients(copy, ClientData("zeros", zeros))
+
+
+def _residuals(trained: Trained, result: Valuation, drop: float) -> Part:
+    """Return how far a valuation is from each requirement, relative to its largest value."""
+    largest = float(np.abs(result.values).max())
+    n_samples = trained.federation.n_train
+    halves = [np.arange(0, n_samples, 2), np.arange(1, n_samples, 2)]
+    # The utility is a mean over samples: that of all is the sum of what two halves give to it.
+    of_halves = [len(rows) / n_samples * trained.value(rows=rows, method="exact").values for rows in halves]
+    middle = result.n_rounds // 2
+    periods = result.per_round[:middle].sum(axis=0), result.per_round[middle:].sum(axis=0)
+    found = {
+        "balance": abs(result.values.sum() - drop),
+        "symmetry": abs(result.values[0] - result.values[-2]),
+        "zero element": abs(result.values[-1]),
+        "additivity": np.abs(sum(of_halves) - result.values).max(),
+        "periodic additivity": np.abs(sum(periods) / result.n_rounds - result.values).max(),
+    }
+    return {"residuals": {name: float(x / largest) for name, x in found.items()}, "method": result.method}
+
+
+def _drop_of_completed(trained: Trained, result: Valuation) -> float:
+    """Return the mean decrease of the loss in a round, from the factors of the completion, added up by hand."""
+    known = result.factorisation
+    assert known is not None  # noqa: S101  # mini-batches are completed
+    labels = Transcript.open(trained.path).labels
+    loss = get_loss(result.loss)
+    targets = loss.encode(labels, known.clients[0].rounds.shape[1])
+    total, before = 0.0, np.zeros_like(known.clients[0].embeddings(0))
+    for t in range(result.n_rounds):
+        after = sum((client.embeddings(t) for client in known.clients), np.zeros_like(before))
+        offset = np.asarray(known.offset)[t] if isinstance(known.offset, np.ndarray) else 0.0
+        total += float((loss.value(before + offset, targets) - loss.value(after + offset, targets)).mean())
+        before = after
+    return total / result.n_rounds
+
+
+def _drop_of_table(trained: Trained) -> float:
+    """Return the mean decrease of the loss between time stamps, from what the server had, kept by hand."""
+    transcript = Transcript.open(trained.path)
+    loss = get_loss(transcript.description.loss)
+    tables: dict[str, Array] = {}
+    before: Floats | None = None
+    total, n_stamps = 0.0, 0
+    n_classes = trained.federation.server.n_classes
+    targets = loss.encode(transcript.labels, n_classes)
+    for record in transcript:
+        if isinstance(record, Upload):
+            table = tables.setdefault(record.client, np.zeros((len(transcript.labels), n_classes)))
+            table[record.samples] = record.embeddings.reshape(-1, n_classes)
+            continue
+        after = sum(tables.values(), np.zeros((len(transcript.labels), n_classes)))
+        offset = 0.0 if record.offset is None else record.offset
+        start = np.zeros_like(after) if before is None else before
+        total += float((loss.value(start + offset, targets) - loss.value(after + offset, targets)).mean())
+        before, n_stamps = after, n_stamps + 1
+    return total / n_stamps
+
+
+def tables(results: Results) -> list[Table]:
+    """Return the residuals, and errors of completion beside what is promised."""
+    columns = {
+        f"{name.capitalize()}, {mode}": measured[mode]["residuals"]
+        for name, measured in results.items()
+        for mode in MODES
+    }
+    kinds = next(iter(columns.values()))
+    residuals = [[kind, *(f"{of_column[kind]:.0e}" for of_column in columns.values())] for kind in kinds]
+    errors = []
+    for name, measured in results.items():
+        part = measured["completion"]
+        within = f"{part['within']} of {part['clients']}"
+        errors.append(
+            [
+                name.capitalize(),
+                *(f"{part[kind]:.2g}" for kind in ("true", "estimated")),
+                within,
+                f"{part['proposition']:.2g}",
+            ]
+        )
+    return [
+        Table(["residual / largest value", *columns], residuals, "Fairness (Theorem 1):"),
+        Table(
+            ["in multiples of the largest value", "true error", "our estimate", "clients within it", "Proposition 2"],
+            errors,
+            "Completion:",
+        ),
+    ]
+
+
+def claims(results: Results) -> list[Claim]:
+    """Return whether residuals are rounding errors, and whether errors are below what is promised."""
+    made = []
+    for name, measured in results.items():
+        for mode in MODES:
+            worst = max(measured[mode]["residuals"].values())
+            made.append(
+                Claim(
+                    f"{name.capitalize()}, {mode}: largest residual",
+                    f"{worst:.0e}",
+                    f"{ROUNDING:.0e}",
+                    worst <= ROUNDING,
+                )
+            )
+        part = measured["completion"]
+        what, ours = f"{name.capitalize()}: true error against Proposition 2", f"{part['true']:.2g}"
+        made.append(Claim(what, ours, f"at most {part['proposition']:.2g}", part["true"] <= part["proposition"]))
+    return made
+
+
+EXPERIMENT = Experiment(
+    name="guarantees",
+    title="Fairness and approximation (Theorem 1, Proposition 2)",
+    about="On real trainings, with an exact copy of client 1 and a client that has nothing but zeros. Balance: values "
+    "add up to the mean decrease of the loss, added up by hand from the completed embeddings, or from the server's "
+    "table. Additivity: the values on even and on odd samples make those on all. Periodic additivity: both halves of "
+    "the training.",
+    setup=Setup,
+    parts=parts,
+    tables=tables,
+    claims=claims,
+)

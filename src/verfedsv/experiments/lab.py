@@ -1,0 +1,181 @@
+"""What the experiments share: data split between clients, trainings of both kinds, and what they are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from verfedsv import Method, Recorder, Valuation, shapley_values, value
+from verfedsv.data import Samples, Scale, VerticalData, load, split_features, take_rows
+from verfedsv.federation import (
+    AsynchronousPlan,
+    Federation,
+    Linear,
+    Model,
+    Rate,
+    SynchronousPlan,
+    Tape,
+    VirtualClock,
+    asynchronous_rounds,
+    federate,
+    synchronous_rounds,
+)
+from verfedsv.losses import Floats
+
+FEW = 8
+"""Up to so many clients, true values are enumerated."""
+
+
+class Setup(BaseModel):
+    """How one data set is split and trained in an experiment. Experiments add settings of their own.
+
+    `rounds` are those of synchronous training. In asynchronous training every client uploads each `period` seconds, for
+    `duration` seconds, with a time stamp each `stamp_every`. `rank` is that of completion.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    clients: int
+    batch_size: int
+    rate: float
+    rounds: int
+    decay: Literal["constant", "inverse"] = "constant"
+    scale: Scale = "standardise"
+    intercept: bool = True
+    model: Literal["linear", "perceptron"] = "linear"
+    samples: int | None = None
+    test: float | None = None
+    period: float = 0.01
+    duration: float = 20.0
+    stamp_every: float = 0.04
+    seed: int = 0
+    rank: int | Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A training that was recorded in a folder, which goes with this object.
+
+    `truth` are the values from embeddings of all samples in every round, (clients,), if they were asked for; `drop` is
+    the mean decrease of the loss in a round, on these.
+    """
+
+    federation: Federation
+    setup: Setup
+    truth: Floats | None = None
+    drop: float = np.nan
+    _folder: TemporaryDirectory[str] = field(default_factory=lambda: TemporaryDirectory(prefix="verfedsv-"))
+
+    @property
+    def path(self) -> Path:
+        """Where the transcript lies."""
+        return Path(self._folder.name) / "transcript"
+
+    @property
+    def accuracy(self) -> float:
+        """On test samples, at the end; on training samples if there are none to test on."""
+        evaluation = self.federation.evaluate(0, 0.0)
+        return evaluation.train_accuracy if np.isnan(evaluation.test_accuracy) else evaluation.test_accuracy
+
+    def value(self, **settings: Any) -> Valuation:
+        """Return what each client contributed."""
+        return value(self.path, **{"rank": self.setup.rank, **settings})
+
+
+@lru_cache(maxsize=1)
+def _load(name: str) -> Samples:
+    return load(name)
+
+
+def split(name: str, setup: Setup) -> VerticalData:
+    """Return a data set split between the clients of an experiment."""
+    data = split_features(_load(name), setup.clients, test=setup.test)
+    if setup.samples is not None and setup.samples < len(data.labels):
+        data = take_rows(data, np.sort(np.random.default_rng(0).permutation(len(data.labels))[: setup.samples]))
+    return data
+
+
+def prepare(data: VerticalData, setup: Setup, recorder: Recorder | None = None) -> Federation:
+    """Return the parties of a training that has not begun."""
+    model: Callable[[int, int], Model] = Linear
+    if setup.model == "perceptron":
+        from verfedsv.federation.torch_models import perceptron
+
+        model = partial(perceptron, seed=setup.seed)
+    rate = Rate(setup.rate, setup.decay)
+    return federate(data, rate=rate, scale=setup.scale, model=model, intercept=setup.intercept, tape=Tape(recorder))
+
+
+def train_synchronously(data: VerticalData, setup: Setup, *, with_truth: bool = False) -> Trained:
+    """Train by FedSGD and record it. With `with_truth`, all samples are embedded in every round, to know the truth."""
+    folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="verfedsv-")
+    with _record(data, folder) as recorder:
+        federation = prepare(data, setup, recorder)
+        truth = _Truth(federation) if with_truth else None
+        for _ in synchronous_rounds(federation, SynchronousPlan(setup.batch_size, setup.rounds, setup.seed)):
+            if truth is not None:
+                truth.after_round()
+    if truth is None:
+        return Trained(federation, setup, _folder=folder)
+    return Trained(federation, setup, truth.values / setup.rounds, truth.drop / setup.rounds, folder)
+
+
+def train_asynchronously(data: VerticalData, setup: Setup, periods: Sequence[float] | None = None) -> Trained:
+    """Train by VAFL on the virtual clock and record it. All clients have the same period unless `periods` are given."""
+    folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="verfedsv-")
+    n_clients = len(data.clients)
+    plan = AsynchronousPlan(
+        periods or [setup.period] * n_clients,
+        [setup.batch_size] * n_clients,
+        setup.stamp_every,
+        round(setup.duration / setup.stamp_every),
+        setup.seed,
+    )
+    with _record(data, folder) as recorder:
+        federation = prepare(data, setup, recorder)
+        for _ in asynchronous_rounds(federation, plan, VirtualClock()):
+            pass
+    return Trained(federation, setup, _folder=folder)
+
+
+def _record(data: VerticalData, folder: TemporaryDirectory[str]) -> Recorder:
+    loss = "logistic" if data.n_classes == 2 else "softmax"
+    return Recorder(Path(folder.name) / "transcript", data.labels[~data.is_test], data.names, loss)
+
+
+class _Truth:
+    """The values of a synchronous training from embeddings of all samples: nothing is completed.
+
+    What is uploaded in a round was embedded before its step, so the embeddings after a step are those of the next one.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+        self._labels = federation.labels[: federation.n_train]
+        self._method: Method = "exact" if len(federation.clients) <= FEW else "auto"
+        self._next, self._offset = self._embed()
+        self._previous = np.zeros_like(self._next)
+        self.values: Floats = np.zeros(len(federation.clients))
+        self.drop = 0.0
+
+    def after_round(self) -> None:
+        loss, current, offset = self._federation.server.loss, self._next, self._offset
+        self.values += shapley_values(self._previous, current, self._labels, loss, self._method, offset=offset).values
+        targets = loss.encode(self._labels, current.shape[2])
+        before, after = (loss.value(x.sum(axis=0) + offset, targets).mean() for x in (self._previous, current))
+        self.drop += float(before - after)
+        self._previous = current
+        self._next, self._offset = self._embed()
+
+    def _embed(self) -> tuple[Floats, Floats]:
+        n_train = self._federation.n_train
+        embeddings = np.stack([client.embed(slice(0, n_train)) for client in self._federation.clients])
+        offset = self._federation.offset(n_train)
+        return embeddings, np.zeros(embeddings.shape[1:]) if offset is None else offset

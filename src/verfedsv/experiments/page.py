@@ -1,0 +1,97 @@
+"""Results as one Markdown page with figures, ours beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from verfedsv.experiments.experiment import Claim, Experiment, Part, Table
+from verfedsv.experiments.results import FOLDER, ResultFile
+
+PAGE = "paper.md"
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "verfedsv",
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+HEAD = """# The paper's experiments
+
+Every table and figure of "Contribution valuation in vertical federated learning" (VerFedSV, ICLR 2024), measured again
+with `verfedsv reproduce`. Each experiment is a short script in `src/verfedsv/experiments/`, with its settings in a
+TOML file beside it; the numbers below, and more, are in `{folder}/` as JSON. RCV1 is read when it is there; where it is
+not, Sector, another sparse text of many classes, stands in for it, and is not held to the paper's RCV1 figures.
+"""
+
+
+def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, quick: bool) -> Path:
+    """Write the page and its figures; return where the page lies."""
+    parts = [HEAD.format(folder=FOLDER)]
+    if quick:
+        parts.append("**Measured with `--quick`: fewer rounds and samples, to see that all works; not the paper's.**\n")
+    for files in results.values():
+        known = {file.data: file.found for file in files if file.found}
+        if known:
+            parts.append(_section(folder, files[0].experiment, known, files, quick=quick))
+    path = folder / PAGE
+    path.write_text("\n".join(parts), encoding="utf-8")
+    return path
+
+
+def _section(
+    folder: Path,
+    experiment: Experiment[Any],
+    known: Mapping[str, Mapping[str, Part]],
+    files: Sequence[ResultFile],
+    *,
+    quick: bool,
+) -> str:
+    lines = [f"## {experiment.title}", "", experiment.about, ""]
+    claims = experiment.claims(known)
+    if claims:
+        lines += [markdown(claims_table(claims)), ""]
+    for table in experiment.tables(known):
+        lines += [*([table.caption, ""] if table.caption else []), markdown(table), ""]
+    if experiment.draw is not None:
+        draw(folder / FOLDER / experiment.name, experiment, known)
+        lines += [f"![{experiment.title}]({FOLDER}/{experiment.name}.svg)", ""]
+    if experiment.notes and not quick:
+        lines += [experiment.notes.strip(), ""]
+    took = sum(file.seconds for file in files)
+    machines = sorted({machine for file in files for machine in file.machines})
+    lines.append(f"<sub>`verfedsv reproduce {experiment.name}`: {_duration(took)} on {'; '.join(machines)}.</sub>\n")
+    return "\n".join(lines)
+
+
+def draw(path: Path, experiment: Experiment[Any], known: Mapping[str, Mapping[str, Part]]) -> None:
+    """Draw an experiment, as PNG and SVG."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    assert experiment.draw is not None  # noqa: S101  # only those with figures come here
+    # Without a date and with fixed ids, the same results give the same bytes.
+    with mpl.rc_context(STYLE):
+        figure = Figure(layout="constrained")
+        experiment.draw(known, figure)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
+
+
+def claims_table(claims: Iterable[Claim]) -> Table:
+    """Return claims as a table."""
+    rows = [[claim.what, claim.ours, claim.wanted, "yes" if claim.holds else "**no**"] for claim in claims]
+    return Table(["", "ours", "wanted", "reached"], rows)
+
+
+def markdown(table: Table) -> str:
+    """Return a table in Markdown; all columns but the first are to the right."""
+    rule = "|".join(["---", *["---:"] * (len(table.header) - 1)])
+    head, *rows = (f"| {' | '.join(row)} |" for row in [table.header, *table.rows])
+    return "\n".join([head, f"|{rule}|", *rows])
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,118 @@
+"""Figure 1: the embeddings of a client, over all rounds and samples, are nearly of low rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from verfedsv import epsilon_rank
+from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table, plot_each
+from verfedsv.experiments.lab import Setup, prepare, split
+from verfedsv.federation import SynchronousPlan, synchronous_rounds
+from verfedsv.losses import Floats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Settings(Setup):
+    """The `models` to train in full batches; ranks at `eps`, of the first `classes` classes together."""
+
+    eps: float = 1e-3
+    models: tuple[str, ...] = ("linear", "perceptron")
+    classes: tuple[int, ...] = (1,)
+
+
+def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+    """Return a training for each model."""
+
+    def measure(model: str) -> Part:
+        embeddings = _embeddings(name, settings.model_copy(update={"model": model}))
+        n_clients, n_rounds, n_classes, n_samples = embeddings.shape
+        counts = [count for count in settings.classes if count <= n_classes]
+        ranks = {
+            str(count): [epsilon_rank(matrix[:, :count].reshape(-1, n_samples), settings.eps) for matrix in embeddings]
+            for count in counts
+        }
+        features = [int(client.numeric.shape[1]) for client in split(name, settings).clients]
+        return {"ranks": ranks, "features": features, "rounds": n_rounds, "samples": n_samples, "clients": n_clients}
+
+    return {model: partial(measure, model) for model in settings.models}
+
+
+def _embeddings(name: str, settings: Settings) -> Floats:
+    """Return all embeddings of a training in full batches, (clients, rounds, classes, samples)."""
+    federation = prepare(split(name, settings), settings)
+    samples = slice(0, federation.n_train)
+    # The first are of models that have learnt nothing: zeros, if they are linear.
+    rounds = [
+        np.stack([client.embed(samples).T for client in federation.clients])
+        for _ in synchronous_rounds(federation, SynchronousPlan(federation.n_train, settings.rounds, settings.seed))
+    ]
+    return np.stack(rounds, axis=1)
+
+
+def tables(results: Results) -> list[Table]:
+    """Return the ranks for each data set and model, and how they grow with the classes."""
+    rows, growth = [], []
+    for name, measured in results.items():
+        for model, part in measured.items():
+            ranks = next(reversed(part["ranks"].values()))
+            rows.append(
+                [
+                    f"{name.capitalize()}, {model}",
+                    str(part["clients"]),
+                    f"{min(part['features'])} to {max(part['features'])}",
+                    f"{part['rounds']} x {len(part['ranks']) and next(reversed(part['ranks']))} x {part['samples']:,}",
+                    f"{min(ranks)} to {max(ranks)}",
+                    f"{np.median(ranks):.0f}",
+                ]
+            )
+            if len(part["ranks"]) > 1:
+                medians = (f"{count}: {np.median(found):.0f}" for count, found in part["ranks"].items())
+                growth.append([f"{name.capitalize()}, {model}", "; ".join(medians)])
+    header = ["", "clients", "features of each", "rounds x classes x samples", "ε-ranks", "median"]
+    found = [Table(header, rows)]
+    if growth:
+        found.append(Table(["", "median ε-rank by number of classes"], growth, "Growth with the classes:"))
+    return found
+
+
+def claims(results: Results) -> list[Claim]:
+    """Return whether ranks are low: far below both sides of the matrix."""
+    made = []
+    for name, measured in results.items():
+        for model, part in measured.items():
+            count, ranks = next(reversed(part["ranks"].items()))
+            side = min(part["rounds"] * int(count), part["samples"])
+            what = f"{name.capitalize()}, {model}: largest rank, of a matrix that could have {side:,}"
+            made.append(Claim(what, str(max(ranks)), "low", max(ranks) <= side / 4))
+    return made
+
+
+def _draw(measured: Mapping[str, Part], axes: Axes) -> None:
+    every = {model: Counter(next(reversed(part["ranks"].values()))) for model, part in measured.items()}
+    width = 0.8 / len(every)
+    for number, (model, counts) in enumerate(every.items()):
+        shift = (number - (len(every) - 1) / 2) * width
+        axes.bar(np.array(list(counts)) + shift, list(counts.values()), width, label=model)
+    axes.set(xlabel="approximated ε-rank, ε = 0.001", ylabel="clients")
+    axes.locator_params(axis="y", integer=True)
+    axes.legend(frameon=False)
+
+
+EXPERIMENT = Experiment(
+    name="rank",
+    title="Rank of the embedding matrices (Figure 1)",
+    about="Trained in full batches, so that all embeddings are known. For each client the number of singular values of "
+    "at least 0.001 times the largest.",
+    setup=Settings,
+    parts=parts,
+    tables=tables,
+    claims=claims,
+    draw=plot_each(_draw),
+)

@@ -1,0 +1,97 @@
+"""What was found, on disk: a file for each experiment and data set, written anew after each part."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from verfedsv._version import __version__
+from verfedsv.experiments.experiment import Experiment, Part
+from verfedsv.shapley.blocks import available_threads
+
+FOLDER = "paper"
+"""Where results and figures lie, beside the page."""
+
+
+class ResultFile:
+    """What is known of an experiment on a data set. Parts measured with other settings are forgotten."""
+
+    def __init__(
+        self, folder: Path, experiment: Experiment[Any], data: str, *, quick: bool = False, again: bool = False
+    ) -> None:
+        self.experiment, self.data = experiment, data
+        self.settings = experiment.settings(data, quick=quick)
+        self.path = folder / FOLDER / f"{experiment.name}-{data}.json"
+        self._content: dict[str, Any] = {
+            "experiment": experiment.name,
+            "data": data,
+            "settings": json.loads(self.settings.model_dump_json()),
+            "package": f"verfedsv {__version__}",
+            "parts": {},
+        }
+        known = {} if again else self._read()
+        if known.get("settings") == self._content["settings"]:
+            self._content["parts"] = known["parts"]
+
+    @property
+    def found(self) -> dict[str, Part]:
+        """What each part found, by its name."""
+        return {name: part["found"] for name, part in self._content["parts"].items()}
+
+    @property
+    def seconds(self) -> float:
+        """How long the parts took together."""
+        return float(sum(part["seconds"] for part in self._content["parts"].values()))
+
+    @property
+    def machines(self) -> set[str]:
+        """Where the parts were measured."""
+        return {part["machine"] for part in self._content["parts"].values()}
+
+    def measure(self) -> Iterator[tuple[str, int, int]]:
+        """Measure what is not known yet, yielding the name of the part that comes, and how many are done of how many.
+
+        A part is kept as soon as it is measured.
+        """
+        todo = self.experiment.parts(self.data, self.settings)
+        for done, (name, part) in enumerate(todo.items()):
+            yield name, done, len(todo)
+            if name not in self._content["parts"]:
+                self._keep(name, part)
+        # Parts of the file in the order of the experiment, without any that it no longer has.
+        self._content["parts"] = {name: self._content["parts"][name] for name in todo}
+        self._write()
+
+    def _keep(self, name: str, part: Callable[[], Part]) -> None:
+        begin = time.perf_counter()
+        found = part()
+        took = round(time.perf_counter() - begin, 2)
+        self._content["parts"][name] = {"found": found, "seconds": took, "machine": machine()}
+        self._write()
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return content
+
+    def _write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_suffix(".part")
+        beside.write_text(json.dumps(self._content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        beside.replace(self.path)
+
+
+def machine() -> str:
+    """Return what names the machine: processor, cores, Python."""
+    model = platform.processor() or platform.machine()
+    known = Path("/proc/cpuinfo")
+    if known.exists():
+        lines = known.read_text(encoding="utf-8").splitlines()
+        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
+    return f"{model}, {available_threads()} cores, {platform.system()}, Python {platform.python_version()}"

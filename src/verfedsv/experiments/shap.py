@@ -1,0 +1,103 @@
+"""Table 5: clients ranked by VerFedSV, and by SHAP on the joined model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from scipy.stats import kendalltau
+
+from verfedsv.data import VerticalData
+from verfedsv.data import prepare as prepare_columns
+from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table
+from verfedsv.experiments.lab import Setup, Trained, split, train_asynchronously, train_synchronously
+from verfedsv.losses import Floats
+
+PAPER = {"adult": (1.0, 1.0, 1.0), "web": (0.73, 0.69, 0.80), "covtype": (0.94, 0.89, 0.94), "rcv1": (0.65, 0.63, 0.80)}
+"""Kendall's tau: SHAP and synchronous, SHAP and asynchronous, synchronous and asynchronous."""
+
+PAIRS = (("shap", "synchronous"), ("shap", "asynchronous"), ("synchronous", "asynchronous"))
+
+
+def parts(name: str, settings: Setup) -> Mapping[str, Callable[[], Part]]:
+    """Return one part: both trainings, and SHAP on the model of the synchronous one."""
+
+    def measure() -> Part:
+        data = split(name, settings)
+        synchronous = train_synchronously(data, settings)
+        asynchronous = train_asynchronously(data, settings)
+        scores = {
+            "shap": shap_scores(data, settings, synchronous),
+            "synchronous": synchronous.value().shares,
+            "asynchronous": asynchronous.value().shares,
+        }
+        accuracies = {"synchronous": synchronous.accuracy, "asynchronous": asynchronous.accuracy}
+        return {
+            "scores": {kind: values.tolist() for kind, values in scores.items()},
+            "tau": {f"{a}, {b}": float(kendalltau(scores[a], scores[b]).statistic) for a, b in PAIRS},
+            "accuracy": accuracies,
+        }
+
+    return {"all": measure}
+
+
+def shap_scores(data: VerticalData, settings: Setup, trained: Trained) -> Floats:
+    """Return for each client the mean absolute SHAP values of its features, summed: over training samples, and classes.
+
+    The joined model is linear, so its SHAP values are known exactly.
+    """
+    import shap
+
+    features = [prepare_columns(client, settings.scale, ~data.is_test) for client in data.clients]
+    dense = [part.toarray() if issparse(part) else part for part in features]
+    joined: Any = np.hstack(dense)[~data.is_test]
+    weights = [client.state()["weights"] for client in trained.federation.clients]
+    own = trained.federation.server.intercept
+    stacked = np.vstack(weights)
+    intercept = np.zeros(stacked.shape[1]) if own is None else own
+    of_features = np.zeros(len(stacked))
+    for of_class, constant in zip(stacked.T, intercept, strict=True):
+        explainer = shap.LinearExplainer((of_class, constant), joined)
+        of_features += np.abs(explainer.shap_values(joined)).mean(axis=0)
+    ends = np.cumsum([len(w) for w in weights])[:-1]
+    return np.array([part.sum() for part in np.split(of_features, ends)])
+
+
+def tables(results: Results) -> list[Table]:
+    """Return tau, ours beside the paper's."""
+    rows = []
+    for number, (a, b) in enumerate(PAIRS):
+        row = [f"{a.replace('shap', 'SHAP')} and {b}"]
+        for name, measured in results.items():
+            row.append(f"{measured['all']['tau'][f'{a}, {b}']:.2f}")
+            row.append(f"{PAPER[name][number]:.2f}" if name in PAPER else "-")
+        rows.append(row)
+    header = ["Kendall's tau", *(cell for name in results for cell in (f"{name.capitalize()}, ours", "the paper's"))]
+    return [Table(header, rows)]
+
+
+def claims(results: Results) -> list[Claim]:
+    """Return tau against the paper's."""
+    made = []
+    for name, measured in results.items():
+        for number, (a, b) in enumerate(PAIRS):
+            if name in PAPER:
+                # The paper rounds to two digits.
+                tau, wanted = measured["all"]["tau"][f"{a}, {b}"], PAPER[name][number]
+                what = f"{name.capitalize()}: {a.replace('shap', 'SHAP')} and {b}"
+                made.append(Claim(what, f"{tau:.2f}", f"at least {wanted:.2f}", round(tau, 2) >= wanted))
+    return made
+
+
+EXPERIMENT = Experiment(
+    name="shap",
+    title="Agreement with SHAP (Table 5)",
+    about="Kendall's rank correlation between clients by VerFedSV and by SHAP (the `shap` package, on the joined "
+    "linear model of the synchronous training; mean absolute values of a client's features, summed).",
+    setup=Setup,
+    parts=parts,
+    tables=tables,
+    claims=claims,
+)
