@@ -62,3 +62,47 @@ def test_an_unknown_scale():
     """It is named with those there are."""
     with pytest.raises(InputError, match="unknown scale 'large'; allowed are 'none', 'standardise', 'unit-rows'"):
         prepare(ClientData("a", np.zeros((2, 1))), "large", np.ones(2, bool))
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("value", [0.1, 0.3, 1.1, -7e-9, 1e15 / 3])
+@pytest.mark.parametrize("n_train", [3, 10, 1001])
+def test_constant_columns_become_zeros(is_wide, value, n_train):
+    """Also where the mean of equal numbers is not quite that number, and in test rows, whatever they have there."""
+    rng = np.random.default_rng(0)
+    numeric = np.zeros((n_train + 2, 600 if is_wide else 2))
+    numeric[:, 0] = value
+    numeric[-1, 0] = 2 * value
+    numeric[:, 1] = rng.normal(size=n_train + 2)
+    is_train = np.arange(n_train + 2) < n_train
+    features = prepare(ClientData("a", csr_array(numeric)), "standardise", is_train)
+    assert isinstance(features, np.ndarray) != is_wide
+    assert abs(features[:, [0]]).max() == 0
+    if is_wide:
+        assert features.nnz == n_train + 2
+    known = numeric[is_train, 1]
+    expected = numeric[:, 1] / known.std() if is_wide else (numeric[:, 1] - known.mean()) / known.std()
+    np.testing.assert_allclose(np.asarray(features[:, [1]].sum(axis=1)).ravel(), expected)
+
+
+def test_a_constant_column_with_missing_numbers():
+    """It stays constant when they are filled in, though a million times 0.1 do not add up to 100,000."""
+    numeric = np.full((1_000_000, 1), 0.1)
+    numeric[::3] = np.nan
+    assert not prepare(ClientData("a", numeric), "standardise", np.ones(1_000_000, bool)).any()
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_a_small_deviation_is_no_constant(is_wide):
+    """A column of numbers around a million that differ in the fifth decimal still has variance 1."""
+    numeric = np.zeros((40, 600 if is_wide else 1))
+    numeric[:, 0] = 1e6 + 1e-5 * np.random.default_rng(0).normal(size=40)
+    features = prepare(ClientData("a", csr_array(numeric)), "standardise", np.ones(40, bool))
+    column = np.asarray(features[:, [0]].sum(axis=1)).ravel()
+    np.testing.assert_allclose(column.std(), 1, rtol=1e-3)
+
+
+def test_no_rows_to_fit_on():
+    """Preparation needs training rows."""
+    with pytest.raises(InputError, match="no sample is left for training"):
+        prepare(ClientData("a", np.zeros((3, 1))), "standardise", np.zeros(3, bool))
