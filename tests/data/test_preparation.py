@@ -106,3 +106,38 @@ def test_no_rows_to_fit_on():
     """Preparation needs training rows."""
     with pytest.raises(InputError, match="no sample is left for training"):
         prepare(ClientData("a", np.zeros((3, 1))), "standardise", np.zeros(3, bool))
+
+
+def test_numbers_beside_a_wide_column_of_text():
+    """They are centred, though the client's features are held sparse; the one-hot part keeps its zeros."""
+    rng = np.random.default_rng(0)
+    numeric = rng.normal(5, 3, size=(600, 2))
+    text = np.array([[f"town {i % 400}"] for i in range(600)], dtype=object)
+    is_train = np.arange(600) < 500
+    features = prepare(ClientData("a", numeric, text), "standardise", is_train)
+    assert features.shape == (600, 402)
+    assert features.nnz == 3 * 600
+    np.testing.assert_allclose(features[is_train][:, :2].toarray().mean(axis=0), 0, atol=1e-12)
+    alone = prepare(ClientData("a", numeric), "standardise", is_train)
+    np.testing.assert_allclose(features[:, :2].toarray(), alone)
+    train = features[is_train][:, 2:].toarray()
+    np.testing.assert_allclose(train.std(axis=0), 1)
+    assert (train >= 0).all()
+
+
+def test_numbers_beside_a_narrow_column_of_text():
+    """All columns are held dense, and all are centred."""
+    rng = np.random.default_rng(0)
+    text = np.array([[f"town {i % 4}"] for i in range(60)], dtype=object)
+    features = prepare(ClientData("a", rng.normal(5, 3, size=(60, 2)), text), "standardise", np.ones(60, bool))
+    assert features.shape == (60, 6)
+    np.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(features.std(axis=0), 1)
+
+
+def test_unit_rows_of_numbers_and_text():
+    """The norm is that of all columns of a client together."""
+    text = np.array([[f"town {i % 400}"] for i in range(600)], dtype=object)
+    features = prepare(ClientData("a", np.full((600, 2), 2.0), text), "unit-rows", np.ones(600, bool))
+    np.testing.assert_allclose(np.sqrt(features.multiply(features).sum(axis=1)), 1)
+    np.testing.assert_allclose(features.data, np.tile([2 / 3, 2 / 3, 1 / 3], 600))

@@ -25,24 +25,36 @@ def prepare(data: ClientData, scale: Scale, is_train: NDArray[np.bool_]) -> Matr
 
     Means, standard deviations and categories are those of the training rows. A missing number becomes the mean; a
     missing category is one of its own; a category that was not among the training rows becomes zeros. "standardise"
-    makes each column of mean 0 and variance 1 (a sparse one keeps its zeros, and is only scaled), and one that is
-    constant on the training rows zero on all rows: a model cannot have learned from it; "unit-rows" makes each row of
-    norm 1, as Proposition 1 of the paper asks; a row of zeros stays as it is.
+    makes each column of mean 0 and variance 1 (where features are held sparse, the one-hot part and numbers that came
+    sparse keep their zeros, and are only scaled), and one that is constant on the training rows zero on all rows: a
+    model cannot have learned from it. "unit-rows" makes each row of norm 1, as Proposition 1 of the paper asks; a row
+    of zeros stays as it is.
     """
     if scale not in get_args(Scale):
         raise InputError(f"unknown scale {scale!r}; allowed are {', '.join(map(repr, get_args(Scale)))}")
     if not is_train.any():
         raise InputError("no sample is left for training; keep a smaller part for the test")
-    parts = [_fill(data.numeric, is_train)]
-    if data.categorical is not None and data.categorical.shape[1]:
-        parts.append(_one_hot(data.categorical, is_train))
-    features = parts[0] if len(parts) == 1 else csr_array(hstack([csr_array(part) for part in parts]))
-    features = _suitable(features)
+    blocks = _blocks(data, is_train)
     if scale == "standardise":
-        features = _standardise(features, is_train)
-    elif scale == "unit-rows":
-        features = _unit_rows(features)
-    return features
+        blocks = [_standardise(block, is_train) for block in blocks]
+    features = _join(blocks)
+    return _unit_rows(features) if scale == "unit-rows" else features
+
+
+def _blocks(data: ClientData, is_train: NDArray[np.bool_]) -> list[Matrix]:
+    """Return all columns as one block; where that is sparse and there is text, the numbers and the one-hot part."""
+    numeric = _suitable(_fill(data.numeric, is_train))
+    if data.categorical is None or not data.categorical.shape[1]:
+        return [numeric]
+    blocks = [numeric, _one_hot(data.categorical, is_train)]
+    joined = _join(blocks)
+    return [joined] if isinstance(joined, np.ndarray) else blocks
+
+
+def _join(blocks: list[Matrix]) -> Matrix:
+    if len(blocks) == 1:
+        return blocks[0]
+    return _suitable(csr_array(hstack([csr_array(block) for block in blocks])))
 
 
 def _fill(numeric: Matrix, is_train: NDArray[np.bool_]) -> Matrix:
