@@ -66,6 +66,65 @@ def test_a_random_client():
     assert client.numeric.std() == pytest.approx(3, rel=0.05)
 
 
+def categories(n_samples=50, n_columns=3):
+    """Return random columns of text."""
+    return np.random.default_rng(0).choice(np.array(["x", "y"], dtype=object), size=(n_samples, n_columns))
+
+
+@pytest.mark.parametrize(("n_numeric", "n_text", "expected"), [(0, 3, 3), (2, 3, 5), (0, 0, 1)])
+def test_a_random_client_like_one_with_text(n_numeric, n_text, expected):
+    """Columns of text count, and there is at least one column."""
+    like = ClientData("a", np.zeros((50, n_numeric)), categories(n_columns=n_text))
+    client = random_client(like, "random", 1.0, np.random.default_rng(0))
+    assert client.numeric.shape == (50, expected)
+    assert client.categorical is None
+
+
+def test_a_noisy_copy_of_few_columns():
+    """Whatever the part, at least one column is changed."""
+    client = ClientData("a", np.zeros((50, 2)))
+    copy = noisy_copy(client, "copy", 0.2, np.random.default_rng(0))
+    assert (copy.numeric != 0).any(axis=0).sum() == 1
+
+
+def test_a_noisy_copy_of_text():
+    """There is nothing to add noise to: only a plain copy can be had."""
+    client = ClientData("a", np.zeros((50, 0)), categories())
+    np.testing.assert_array_equal(
+        noisy_copy(client, "copy", 0.0, np.random.default_rng(0)).categorical, client.categorical
+    )
+    with pytest.raises(InputError, match="'a' has no columns of numbers to add noise to"):
+        noisy_copy(client, "copy", 1.0, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
+def test_a_copy_with_noisy_entries(fraction):
+    """Each entry has noise with that probability, whatever its row and column."""
+    client = ClientData("a", np.full((20_000, 2), 5.0))
+    copy = noisy_copy(client, "copy", fraction, np.random.default_rng(0), of="entries")
+    noise = copy.numeric - client.numeric
+    is_noisy = noise != 0
+    np.testing.assert_allclose(is_noisy.mean(axis=0), fraction, atol=0.02)
+    assert (is_noisy[:, 0] & is_noisy[:, 1]).mean() == pytest.approx(fraction**2, abs=0.02)
+    assert fraction == 0 or noise[is_noisy].std() == pytest.approx(1, rel=0.05)
+    again = noisy_copy(client, "copy", fraction, np.random.default_rng(0), of="entries")
+    np.testing.assert_array_equal(again.numeric, copy.numeric)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "of", "message"),
+    [
+        (1.5, "columns", "from 0 to 1; received 1.5"),
+        (float("nan"), "entries", "from 0 to 1; received nan"),
+        (0.5, "rows", "'columns' or of 'entries'; received 'rows'"),
+    ],
+)
+def test_noise_that_cannot_be(fraction, of, message):
+    """It is refused."""
+    with pytest.raises(InputError, match=message):
+        noisy_copy(ClientData("a", np.zeros((5, 2))), "copy", fraction, np.random.default_rng(0), of=of)
+
+
 def test_names_must_differ():
     """A further client cannot have the name of another."""
     data, _ = samples()
