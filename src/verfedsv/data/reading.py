@@ -33,7 +33,9 @@ def read_table(path: Path, id_column: str) -> pa.Table:
     except UnicodeDecodeError:
         raise DataError(_not_utf8(path)) from None
     except (pa.ArrowException, OSError) as error:
-        raise DataError(_not_utf8(path) if "UTF8" in str(error) else f"{path} cannot be read: {error}") from None
+        raise DataError(
+            _not_utf8(path) if "invalid UTF8" in str(error) else f"{path} cannot be read: {error}"
+        ) from None
 
 
 def is_text(kind: pa.DataType) -> bool:
