@@ -51,6 +51,53 @@ def test_samples_without_a_label_are_left_out(tmp_path):
     assert "1 of them have no label" in "; ".join(data.notes)
 
 
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_label_is_none(tmp_path, blank):
+    """In a column of text too."""
+    data = join_tables(two(tmp_path, bank={"y": ["no", blank, "yes", "no"]}), ("bank", "y"), test=0)
+    assert data.labels.tolist() == [0, 1]
+    assert data.n_classes == 2
+    assert "1 of them have no label" in "; ".join(data.notes)
+
+
+def test_missing_categories_stay_missing(tmp_path):
+    """In dictionary columns, as pandas writes categories: of labels and of features."""
+    bank = {
+        "y": pa.array(["yes", "no", None, "no"]).dictionary_encode(),
+        "city": pa.array(["x", None, "z", "x"]).dictionary_encode(),
+    }
+    data = join_tables(two(tmp_path, ".parquet", bank=bank), ("bank", "y"), test=0)
+    assert data.labels.tolist() == [1, 0]
+    assert data.clients[0].categorical.ravel().tolist() == ["x", None]
+    assert "1 of them have no label" in "; ".join(data.notes)
+
+
+def test_labels_of_whole_numbers_stay_whole(tmp_path):
+    """Also where some are missing."""
+    data = join_tables(two(tmp_path, bank={"y": [2**60, None, 2**60 + 1, 5]}), ("bank", "y"), test=0)
+    assert data.labels.tolist() == [0, 1]
+    assert f"labels: {2**60} (1), {2**60 + 1} (1)" in data.notes
+
+
+def test_large_whole_numbers(tmp_path):
+    """Those that no float has exactly become the nearest one, as they would where a file writes them as floats."""
+    data = join_tables(two(tmp_path, telco={"calls": [2**53 + 1, 2**62 + 1, 7, None]}), ("bank", "y"), test=0)
+    assert data.clients[1].numeric.ravel().tolist() == [7.0, 2.0**53, 2.0**62]
+
+
+def many(folder, labels):
+    """Return the file of one client with these labels."""
+    return {"bank": write(folder / "bank.csv", id=range(len(labels)), y=labels, x=range(len(labels)))}
+
+
+def test_labels_must_be_classes(tmp_path):
+    """A continuous target is refused; many whole numbers, or few others, are classes."""
+    with pytest.raises(DataError, match=r"labels must be classes; column 'y' has 21 different numbers, such as 0\.25"):
+        join_tables(many(tmp_path, [i + 0.25 for i in range(21)]), ("bank", "y"))
+    assert join_tables(many(tmp_path, [float(i) for i in range(21)]), ("bank", "y")).n_classes == 21
+    assert join_tables(many(tmp_path, [i + 0.25 for i in range(20)]), ("bank", "y")).n_classes == 20
+
+
 def test_chosen_columns(tmp_path):
     """Only those named are features."""
     files = two(tmp_path)
@@ -95,13 +142,53 @@ def test_ids_of_text(tmp_path):
         ({"telco": {"id": [1.5, 2.5, 3.5, 4.5]}}, "ids must be whole numbers or text; column 'id' is of type double"),
         ({"bank": {"y": ["a", "a", "a", "a"]}}, "labels need 2 to 1,000 different values; there are 1"),
         ({"telco": {"when": pa.array([0, 1, 2, 3], pa.timestamp("s"))}}, "column 'when' is of type timestamp"),
-        ({"telco": {"calls": [1.0, 2.0, np.inf, 3.0]}}, "has infinite numbers"),
+        (
+            {"telco": {"when": ["2024-01-01"] * 4}},
+            "'when' is of type date.*Write dates and times as numbers, .*columns",
+        ),
+        ({"telco": {"calls": [1.0, 2.0, np.inf, 3.0]}}, "column 'calls' has infinite numbers"),
+        ({"telco": {"id": ["1", " ", "3", "7"]}}, "1 rows have no id in column 'id'"),
+        ({"telco": {"id": ["a", "", "c", "d"]}, "bank": {"id": ["a", "", "e", "f"]}}, "1 rows have no id in column"),
+        ({"bank": {"y": [None] * 4}}, "labels need 2 to 1,000 different values; there are 0"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, changes, message):
     """Each mistake is named with the file it is in."""
     with pytest.raises(DataError, match=message):
         join_tables(two(tmp_path, **changes), ("bank", "y"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bank": {"y": [{"a": 1}] * 4}}, "labels must be numbers, booleans or text; column 'y' is of type struct"),
+        ({"bank": {"y": [[1], [2], [1], [2]]}}, "labels must be numbers, booleans or text; column 'y' is of type list"),
+        ({"bank": {"y": pa.array([0, 1, 0, 1], pa.date32())}}, "column 'y' is of type date32.*Write dates and times"),
+        ({"telco": {"calls": [[1], [2], [1], [2]]}}, "column 'calls' is of type list.*Write it as columns of numbers"),
+        ({"telco": {"calls": [b"a", b"b", b"a", b"b"]}}, "column 'calls' is of type binary.*save the file in UTF-8"),
+        ({"telco": {"id": [[1], [2], [3], [4]]}}, "ids must be whole numbers or text; column 'id' is of type list"),
+        ({"telco": {"id": pa.array([1, 2, 3, 4], pa.date32())}}, "ids must be whole .* column 'id' is of type date32"),
+    ],
+)
+def test_kinds_of_columns_that_cannot_be_used(tmp_path, changes, message):
+    """They are named with what can."""
+    with pytest.raises(DataError, match=message):
+        join_tables(two(tmp_path, ".parquet", **changes), ("bank", "y"))
+
+
+def test_columns_that_are_not_needed_may_be_of_any_kind(tmp_path):
+    """Only those that are taken are looked at."""
+    files = two(tmp_path, ".parquet", telco={"when": pa.array([0, 1, 2, 3], pa.timestamp("s"))})
+    files["telco"] = ClientFile(files["telco"].path, "id", ("calls",))
+    assert join_tables(files, ("bank", "y"), test=0).clients[1].numeric.shape == (3, 1)
+
+
+def test_text_that_is_not_utf_8(tmp_path):
+    """The column is named."""
+    files = two(tmp_path)
+    files["telco"].path.write_bytes("id,town\n1,Köln\n2,Bonn\n3,Ulm\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"column 'town' is of type binary.*If it is text, save the file in UTF-8"):
+        join_tables(files, ("bank", "y"))
 
 
 def test_ids_that_are_missing(tmp_path):

@@ -4,7 +4,6 @@ from scipy.sparse import csr_array
 
 from verfedsv import InputError
 from verfedsv.data.catalogue import Samples
-from verfedsv.data.preparation import prepare
 from verfedsv.data.vertical import (
     ClientData,
     VerticalData,
@@ -67,6 +66,65 @@ def test_a_random_client():
     assert client.numeric.std() == pytest.approx(3, rel=0.05)
 
 
+def categories(n_samples=50, n_columns=3):
+    """Return random columns of text."""
+    return np.random.default_rng(0).choice(np.array(["x", "y"], dtype=object), size=(n_samples, n_columns))
+
+
+@pytest.mark.parametrize(("n_numeric", "n_text", "expected"), [(0, 3, 3), (2, 3, 5), (0, 0, 1)])
+def test_a_random_client_like_one_with_text(n_numeric, n_text, expected):
+    """Columns of text count, and there is at least one column."""
+    like = ClientData("a", np.zeros((50, n_numeric)), categories(n_columns=n_text))
+    client = random_client(like, "random", 1.0, np.random.default_rng(0))
+    assert client.numeric.shape == (50, expected)
+    assert client.categorical is None
+
+
+def test_a_noisy_copy_of_few_columns():
+    """Whatever the part, at least one column is changed."""
+    client = ClientData("a", np.zeros((50, 2)))
+    copy = noisy_copy(client, "copy", 0.2, np.random.default_rng(0))
+    assert (copy.numeric != 0).any(axis=0).sum() == 1
+
+
+def test_a_noisy_copy_of_text():
+    """There is nothing to add noise to: only a plain copy can be had."""
+    client = ClientData("a", np.zeros((50, 0)), categories())
+    np.testing.assert_array_equal(
+        noisy_copy(client, "copy", 0.0, np.random.default_rng(0)).categorical, client.categorical
+    )
+    with pytest.raises(InputError, match="'a' has no columns of numbers to add noise to"):
+        noisy_copy(client, "copy", 1.0, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
+def test_a_copy_with_noisy_entries(fraction):
+    """Each entry has noise with that probability, whatever its row and column."""
+    client = ClientData("a", np.full((20_000, 2), 5.0))
+    copy = noisy_copy(client, "copy", fraction, np.random.default_rng(0), of="entries")
+    noise = copy.numeric - client.numeric
+    is_noisy = noise != 0
+    np.testing.assert_allclose(is_noisy.mean(axis=0), fraction, atol=0.02)
+    assert (is_noisy[:, 0] & is_noisy[:, 1]).mean() == pytest.approx(fraction**2, abs=0.02)
+    assert fraction == 0 or noise[is_noisy].std() == pytest.approx(1, rel=0.05)
+    again = noisy_copy(client, "copy", fraction, np.random.default_rng(0), of="entries")
+    np.testing.assert_array_equal(again.numeric, copy.numeric)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "of", "message"),
+    [
+        (1.5, "columns", "from 0 to 1; received 1.5"),
+        (float("nan"), "entries", "from 0 to 1; received nan"),
+        (0.5, "rows", "'columns' or of 'entries'; received 'rows'"),
+    ],
+)
+def test_noise_that_cannot_be(fraction, of, message):
+    """It is refused."""
+    with pytest.raises(InputError, match=message):
+        noisy_copy(ClientData("a", np.zeros((5, 2))), "copy", fraction, np.random.default_rng(0), of=of)
+
+
 def test_names_must_differ():
     """A further client cannot have the name of another."""
     data, _ = samples()
@@ -86,60 +144,3 @@ def test_some_rows_of_all_clients():
     assert some.clients[0].categorical.ravel().tolist() == ["c", "b"]
     assert some.labels.tolist() == [2, 1]
     assert some.is_test.tolist() == [False, True]
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_standardised_columns(sparse):
-    """Training rows have mean 0 and variance 1; a constant column becomes 0; test rows take part in neither."""
-    rng = np.random.default_rng(0)
-    numeric = np.hstack([rng.normal(5, 3, size=(60, 4)), np.ones((60, 1))])
-    is_train = np.arange(60) < 40
-    features = prepare(ClientData("a", csr_array(numeric) if sparse else numeric), "standardise", is_train)
-    np.testing.assert_allclose(features[is_train].mean(axis=0), 0, atol=1e-12)
-    np.testing.assert_allclose(features[is_train][:, :4].std(axis=0), 1)
-    other = numeric.copy()
-    other[~is_train] = 1e6
-    again = prepare(ClientData("a", other), "standardise", is_train)
-    np.testing.assert_allclose(again[is_train], features[is_train])
-
-
-def test_wide_sparse_columns_stay_sparse():
-    """They are scaled without losing their zeros, and rows are made of norm 1 without being filled."""
-    rng = np.random.default_rng(0)
-    numeric = csr_array(rng.normal(size=(40, 500)) * (rng.random((40, 500)) < 0.02))
-    is_train = np.ones(40, bool)
-    for scale in ("none", "standardise", "unit-rows"):
-        features = prepare(ClientData("a", numeric), scale, is_train)
-        assert features.nnz == numeric.nnz
-    norms = np.sqrt(features.multiply(features).sum(axis=1))
-    np.testing.assert_allclose(norms[np.diff(features.indptr) > 0], 1)
-
-
-def test_unit_rows():
-    """Every row has norm 1, but for rows of zeros."""
-    numeric = np.array([[3.0, 4.0], [0.0, 0.0]])
-    features = prepare(ClientData("a", numeric), "unit-rows", np.ones(2, bool))
-    np.testing.assert_allclose(features, [[0.6, 0.8], [0, 0]])
-
-
-def test_missing_numbers_become_the_mean_of_the_training_rows():
-    """Not that of all rows."""
-    numeric = np.array([[1.0], [3.0], [np.nan], [100.0], [np.nan]])
-    features = prepare(ClientData("a", numeric), "none", np.array([True, True, True, False, False]))
-    assert features.ravel().tolist() == [1, 3, 2, 100, 2]
-
-
-def test_categories_are_one_hot():
-    """A missing category is one of its own; one that is not among the training rows is zeros."""
-    text = np.array([["red"], ["blue"], [None], ["green"]], dtype=object)
-    data = ClientData("a", np.zeros((4, 0)), text)
-    features = prepare(data, "none", np.array([True, True, True, False]))
-    assert features.shape == (4, 3)
-    np.testing.assert_array_equal(features.sum(axis=1), [1, 1, 1, 0])
-    assert len(np.unique(features[:3].argmax(axis=1))) == 3
-
-
-def test_an_unknown_scale():
-    """It is named with those there are."""
-    with pytest.raises(InputError, match="unknown scale 'large'; allowed are 'none', 'standardise', 'unit-rows'"):
-        prepare(ClientData("a", np.zeros((2, 1))), "large", np.ones(2, bool))

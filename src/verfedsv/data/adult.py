@@ -67,8 +67,9 @@ def load_adult() -> tuple[csr_array[Any], NDArray[np.float64]]:
 def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Round:
     """Return a recorded round of training a linear model on Adult.
 
-    Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features.
-    The round is the 41st of 360 of the training in scripts/record_adult_weights.py; `jump` is the whole training seen
+    Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features:
+    the larger blocks first, whereas `split_features` spreads them, so that the edges are not quite the same. The round
+    is the 41st of 360 of the training in scripts/record_adult_weights.py; `jump` is the whole training seen
     as one round, from zero to the trained model.
     """
     names, edges = _split_features(n_clients)

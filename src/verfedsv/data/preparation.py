@@ -16,36 +16,56 @@ Scale = Literal["none", "standardise", "unit-rows"]
 DENSE_FEATURES, DENSE_FRACTION = 256, 0.1
 """Features are held dense up to that number, or from that part of nonzero ones on: rows are then gathered faster."""
 
+CONSTANT = 1e-12
+"""A column whose standard deviation is at most that part of its largest number is constant: the rest is rounding."""
+
 
 def prepare(data: ClientData, scale: Scale, is_train: NDArray[np.bool_]) -> Matrix:
     """Return the features that a client's model sees, (samples, features).
 
     Means, standard deviations and categories are those of the training rows. A missing number becomes the mean; a
     missing category is one of its own; a category that was not among the training rows becomes zeros. "standardise"
-    makes each column of mean 0 and variance 1 (a sparse one keeps its zeros, and is only scaled); "unit-rows" makes
-    each row of norm 1, as Proposition 1 of the paper asks; a row of zeros stays as it is.
+    makes each column of mean 0 and variance 1 (where features are held sparse, the one-hot part and numbers that came
+    sparse keep their zeros, and are only scaled), and one that is constant on the training rows zero on all rows: a
+    model cannot have learned from it. "unit-rows" makes each row of norm 1, as Proposition 1 of the paper asks; a row
+    of zeros stays as it is.
     """
     if scale not in get_args(Scale):
         raise InputError(f"unknown scale {scale!r}; allowed are {', '.join(map(repr, get_args(Scale)))}")
-    parts = [_fill(data.numeric, is_train)]
-    if data.categorical is not None and data.categorical.shape[1]:
-        parts.append(_one_hot(data.categorical, is_train))
-    features = parts[0] if len(parts) == 1 else csr_array(hstack([csr_array(part) for part in parts]))
-    features = _suitable(features)
+    if not is_train.any():
+        raise InputError("no sample is left for training; keep a smaller part for the test")
+    blocks = _blocks(data, is_train)
     if scale == "standardise":
-        features = _standardise(features, is_train)
-    elif scale == "unit-rows":
-        features = _unit_rows(features)
-    return features
+        blocks = [_standardise(block, is_train) for block in blocks]
+    features = _join(blocks)
+    return _unit_rows(features) if scale == "unit-rows" else features
+
+
+def _blocks(data: ClientData, is_train: NDArray[np.bool_]) -> list[Matrix]:
+    """Return all columns as one block; where that is sparse and there is text, the numbers and the one-hot part."""
+    numeric = _suitable(_fill(data.numeric, is_train))
+    if data.categorical is None or not data.categorical.shape[1]:
+        return [numeric]
+    blocks = [numeric, _one_hot(data.categorical, is_train)]
+    joined = _join(blocks)
+    return [joined] if isinstance(joined, np.ndarray) else blocks
+
+
+def _join(blocks: list[Matrix]) -> Matrix:
+    if len(blocks) == 1:
+        return blocks[0]
+    return _suitable(csr_array(hstack([csr_array(block) for block in blocks])))
 
 
 def _fill(numeric: Matrix, is_train: NDArray[np.bool_]) -> Matrix:
     if not isinstance(numeric, np.ndarray) or not np.isnan(numeric).any():
         return numeric
-    known = np.isfinite(numeric) & is_train[:, np.newaxis]
-    counts = known.sum(axis=0)
-    means = np.where(known, numeric, 0.0).sum(axis=0) / np.maximum(counts, 1)
-    return np.where(np.isnan(numeric), means, numeric)
+    train = numeric[is_train]
+    is_known = np.isfinite(train)
+    counts = np.maximum(is_known.sum(axis=0), 1)
+    mean = np.where(is_known, train, 0.0).sum(axis=0) / counts
+    mean += np.where(is_known, train - mean, 0.0).sum(axis=0) / counts
+    return np.where(np.isnan(numeric), mean, numeric)
 
 
 def _one_hot(categorical: NDArray[np.object_], is_train: NDArray[np.bool_]) -> csr_array[Any]:
@@ -65,14 +85,40 @@ def _suitable(features: Matrix) -> Matrix:
 
 def _standardise(features: Matrix, is_train: NDArray[np.bool_]) -> Matrix:
     if isinstance(features, np.ndarray):
-        known = features[is_train]
-        deviation = known.std(axis=0)
-        result: Matrix = (features - known.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
-        return result
-    train = features[is_train]
-    mean = np.asarray(train.mean(axis=0)).ravel()
-    deviation = np.sqrt(np.maximum(np.asarray(train.multiply(train).mean(axis=0)).ravel() - mean**2, 0))
-    return csr_array(features.multiply(1 / np.where(deviation > 0, deviation, 1.0)))
+        train = features[is_train]
+        mean = _mean(train)
+        deviation = np.sqrt(np.square(train - mean).mean(axis=0))
+        centred: Matrix = (features - mean) / _divisors(deviation, np.abs(train).max(axis=0))
+        return centred
+    result = csr_array(features.multiply(1 / _divisors(*_sparse_deviation(features[is_train]))))
+    result.eliminate_zeros()
+    return result
+
+
+def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the means of columns, without the rounding of long sums: that of equal numbers is that number."""
+    mean: NDArray[np.float64] = values.mean(axis=0)
+    mean += (values - mean).mean(axis=0)
+    return mean
+
+
+def _sparse_deviation(train: csr_array[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the standard deviations of columns, zeros included, and their largest absolute numbers."""
+    n_samples, n_features = train.shape
+
+    def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.bincount(train.indices, values, n_features), np.float64)
+
+    n_zeros = n_samples - np.bincount(train.indices, minlength=n_features)
+    mean = total(train.data) / n_samples
+    mean += (total(train.data - mean[train.indices]) - n_zeros * mean) / n_samples
+    squares = total(np.square(train.data - mean[train.indices])) + n_zeros * mean**2
+    return np.sqrt(squares / n_samples), np.asarray(abs(train).max(axis=0).toarray()).ravel()
+
+
+def _divisors(deviation: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what each column is divided by: infinity, which makes it zero, if it is constant."""
+    return np.where(deviation <= CONSTANT * largest, np.inf, deviation)
 
 
 def _unit_rows(features: Matrix) -> Matrix:

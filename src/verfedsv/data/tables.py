@@ -11,10 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from verfedsv.arguments import as_array
+from verfedsv.data.ids import find_common, read_ids
+from verfedsv.data.reading import is_number, is_text, read_table
 from verfedsv.data.vertical import ClientData, VerticalData, choose_test
 from verfedsv.errors import DataError, InputError
 from verfedsv.losses import Array
+
+MAX_FRACTIONS = 20
+"""Labels that are not whole numbers are taken for a continuous target, not for classes, if more than that differ."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,9 @@ def join_tables(
     """Return the samples that all clients have, in the order of the first client's file.
 
     `label` names the client whose file holds the labels, and their column; that column is no feature. Ids must be
-    unique within a file, and of one kind, numbers or text, in all files. Samples that some client lacks, and those
-    without a label, are left out; `notes` say how many. Columns of numbers and booleans are numeric; text is
-    categorical; columns of dates and the like are refused.
+    unique within a file, and are compared as they are written. Samples that some client lacks, and those without a
+    label, are left out; `notes` say how many. Columns of numbers and booleans are numeric; text is categorical; blank
+    text is missing; columns of dates and the like are refused.
     """
     if not clients:
         raise InputError("at least one client is needed")
@@ -44,15 +48,12 @@ def join_tables(
     tables = {name: _read(file) for name, file in clients.items()}
     if label_column not in tables[holder].column_names:
         raise DataError(_no_column(label_column, clients[holder].path, tables[holder]))
-    ids = {name: _ids(tables[name], file) for name, file in clients.items()}
-    _check_kinds(ids, clients)
-    common = _common(ids)
-    notes = [f"{name}: {len(numbers):,} rows in {clients[name].path.name}" for name, numbers in ids.items()]
+    ids = {name: read_ids(tables[name], file.path, file.id_column) for name, file in clients.items()}
+    common = find_common(list(ids.values()))
+    notes = [f"{name}: {len(known):,} rows in {known.path.name}" for name, known in ids.items()]
     notes.append(f"{len(common):,} samples are in all files")
-    if len(common) == 0:
-        raise DataError(_no_overlap(ids, clients))
-    taken = {name: tables[name].take(_places(numbers, common)) for name, numbers in ids.items()}
-    labels, is_labelled, n_classes, said = _labels(taken[holder].column(label_column), clients[holder].path)
+    taken = {name: tables[name].take(known.rows(common)) for name, known in ids.items()}
+    labels, is_labelled, n_classes, said = _labels(taken[holder], label_column, clients[holder].path)
     if not is_labelled.all():
         notes.append(f"{int((~is_labelled).sum()):,} of them have no label and are left out")
     notes.append(said)
@@ -67,120 +68,75 @@ def join_tables(
 
 
 def _read(file: ClientFile) -> pa.Table:
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    path = file.path
-    if not path.exists():
-        raise DataError(f"there is no file {path}")
-    name = path.name.lower().removesuffix(".bz2").removesuffix(".gz")
-    try:
-        if name.endswith(".parquet"):
-            return pyarrow.parquet.read_table(path)
-        if name.endswith(".csv"):
-            table = pyarrow.csv.read_csv(path)
-            if table.num_rows == 0:
-                raise DataError(f"{path} has no rows")
-            return table
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-    raise InputError(f"{path}: the name must end in .csv, .csv.gz, .csv.bz2 or .parquet")
-
-
-def _ids(table: pa.Table, file: ClientFile) -> Array:
+    table = read_table(file.path, file.id_column)
     if file.id_column not in table.column_names:
         raise DataError(_no_column(file.id_column, file.path, table))
-    column = table.column(file.id_column)
-    if column.null_count:
-        raise DataError(f"{file.path}: {column.null_count:,} rows have no id in column {file.id_column!r}")
-    if not (pa.types.is_integer(column.type) or _is_text(column.type)):
-        raise DataError(
-            f"{file.path}: ids must be whole numbers or text; column {file.id_column!r} is of type {column.type}"
-        )
-    values: Array = column.to_numpy().astype(str if _is_text(column.type) else np.int64)
-    numbers, counts = np.unique(values, return_counts=True)
-    if (counts > 1).any():
-        repeated = numbers[counts > 1]
-        raise DataError(
-            f"{file.path}: ids must be unique; {len(repeated):,} are there more than once, for example {repeated[0]!s}"
-        )
-    return values
-
-
-def _check_kinds(ids: Mapping[str, Array], clients: Mapping[str, ClientFile]) -> None:
-    kinds = {name: "text" if numbers.dtype.kind == "U" else "numbers" for name, numbers in ids.items()}
-    if len(set(kinds.values())) > 1:
-        said = "; ".join(f"{clients[name].path} has {kind} ({ids[name][0]!s})" for name, kind in kinds.items())
-        raise DataError(f"ids must be of one kind in all files: {said}. Write them in the same way")
-
-
-def _common(ids: Mapping[str, Array]) -> Array:
-    """Return the ids that are in all files, in the order of the first."""
-    first, *others = ids.values()
-    is_common = np.ones(len(first), bool)
-    for other in others:
-        is_common &= np.isin(first, other)
-    common: Array = first[is_common]
-    return common
-
-
-def _places(ids: Array, wanted: Array) -> NDArray[np.intp]:
-    order: NDArray[np.intp] = np.argsort(ids, kind="stable")
-    return order[np.searchsorted(ids, wanted, sorter=order)]
-
-
-def _no_overlap(ids: Mapping[str, Array], clients: Mapping[str, ClientFile]) -> str:
-    shown = "; ".join(f"{clients[name].path}: {', '.join(map(str, numbers[:3]))}, ..." for name, numbers in ids.items())
-    return f"no sample is in all files. The first ids are: {shown}. Are they ids of the same samples?"
+    return table
 
 
 def _no_column(name: str, path: Path, table: pa.Table) -> str:
     return f"{path} has no column {name!r}; it has {', '.join(table.column_names)}"
 
 
-def _labels(column: pa.ChunkedArray, path: Path) -> tuple[NDArray[np.intp], NDArray[np.bool_], int, str]:
+def _labels(table: pa.Table, name: str, path: Path) -> tuple[NDArray[np.intp], NDArray[np.bool_], int, str]:
     """Return the labels as 0 to C - 1, which of them are known, C, and a sentence on what they were."""
-    is_known = ~np.asarray(column.is_null().to_numpy(), dtype=bool)
-    if pa.types.is_floating(column.type):
-        is_known &= ~np.isnan(column.to_numpy())
-    known = column.to_numpy()[is_known]
-    if _is_text(column.type):
-        known = known.astype(str)
-    classes, numbers = np.unique(known, return_inverse=True)
+    column = table.column(name)
+    kind = column.type
+    if not (is_number(kind) or is_text(kind) or pa.types.is_null(kind)):
+        raise DataError(
+            f"{path}: labels must be numbers, booleans or text; column {name!r} is of type {kind}. {_remedy(kind)}"
+        )
+    is_known = pc.invert(column.is_null(nan_is_null=True))
+    known = column.filter(is_known).to_numpy()
+    classes, numbers = np.unique(known.astype(str) if is_text(kind) else known, return_inverse=True)
+    if classes.dtype.kind == "f" and len(classes) > MAX_FRACTIONS and (classes != np.floor(classes)).any():
+        raise DataError(
+            f"{path}: labels must be classes; column {name!r} has {len(classes):,} different numbers, such as "
+            f"{classes[classes != np.floor(classes)][0]!s}. Group them into classes, or name another column"
+        )
     if not 2 <= len(classes) <= 1000:
         raise DataError(f"{path}: labels need 2 to 1,000 different values; there are {len(classes):,}")
+    is_labelled = np.asarray(is_known.to_numpy(), bool)
     labels = np.zeros(len(column), np.intp)
-    labels[is_known] = numbers
+    labels[is_labelled] = numbers
     counts = np.bincount(numbers)
     shown = ", ".join(f"{value!s} ({n:,})" for value, n in zip(classes[:5], counts[:5], strict=True))
-    return labels, is_known, len(classes), f"labels: {shown}{', ...' if len(classes) > 5 else ''}"
+    return labels, is_labelled, len(classes), f"labels: {shown}{', ...' if len(classes) > 5 else ''}"
 
 
 def _client(name: str, table: pa.Table, file: ClientFile, not_features: set[str]) -> ClientData:
-    names = _feature_names(table, file, not_features)
     numeric, categorical = list[Array](), list[Array]()
-    for column in names:
+    for column in _feature_names(table, file, not_features):
         values = table.column(column)
-        if pa.types.is_boolean(values.type) or pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-            numeric.append(as_array(column, pc.cast(values, pa.float64()).to_numpy()))
-        elif _is_text(values.type):
-            numbers = values.to_numpy(zero_copy_only=False).astype(object)
-            numbers[numbers == ""] = None
-            categorical.append(numbers)
-        elif pa.types.is_null(values.type):
-            continue
-        else:
+        if is_number(values.type):
+            numeric.append(_floats(values, column, file.path))
+        elif is_text(values.type):
+            categorical.append(values.to_numpy())
+        elif not pa.types.is_null(values.type):
             raise DataError(
-                f"{file.path}: column {column!r} is of type {values.type}; "
-                "only numbers, booleans and text can be features"
+                f"{file.path}: column {column!r} is of type {values.type}; only numbers, booleans and text can be "
+                f"features. {_remedy(values.type)}, or leave it out by naming the columns to take"
             )
-    n_samples = table.num_rows
-    matrix = np.stack(numeric, axis=1) if numeric else np.zeros((n_samples, 0))
-    if np.isinf(matrix).any():
-        raise DataError(f"{file.path} has infinite numbers")
     if not numeric and not categorical:
         raise DataError(f"{file.path}: client {name!r} has no features")
+    matrix = np.stack(numeric, axis=1) if numeric else np.zeros((table.num_rows, 0))
     return ClientData(name, matrix, np.stack(categorical, axis=1) if categorical else None)
+
+
+def _floats(values: pa.ChunkedArray, name: str, path: Path) -> Array:
+    # Not safe: whole numbers above 2^53 become the nearest float.
+    floats: Array = pc.cast(values, pa.float64(), safe=False).to_numpy()
+    if np.isinf(floats).any():
+        raise DataError(f"{path}: column {name!r} has infinite numbers")
+    return floats
+
+
+def _remedy(kind: pa.DataType) -> str:
+    if pa.types.is_temporal(kind):
+        return "Write dates and times as numbers, such as days since a date"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "If it is text, save the file in UTF-8"
+    return "Write it as columns of numbers or text"
 
 
 def _feature_names(table: pa.Table, file: ClientFile, not_features: set[str]) -> Sequence[str]:
@@ -193,7 +149,3 @@ def _feature_names(table: pa.Table, file: ClientFile, not_features: set[str]) ->
         if column in excluded:
             raise InputError(f"{file.path}: {column!r} is the column of ids or labels, and no feature")
     return file.columns
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))

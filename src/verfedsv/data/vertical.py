@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,18 +89,42 @@ def choose_test(n_samples: int, fraction: float, seed: int) -> NDArray[np.bool_]
     return is_test
 
 
-def noisy_copy(client: ClientData, name: str, fraction: float, rng: np.random.Generator) -> ClientData:
-    """Return a copy of a client with white noise, N(0, 1), added to a part of its numeric columns: figure 2."""
+def noisy_copy(
+    client: ClientData,
+    name: str,
+    fraction: float,
+    rng: np.random.Generator,
+    *,
+    of: Literal["columns", "entries"] = "columns",
+) -> ClientData:
+    """Return a copy of a client with white noise, N(0, 1), added to a part of its numbers: figure 2.
+
+    The noise is in that part of the numeric columns, chosen at random, and in at least one of them. With `of` "entries"
+    each number has noise with the probability `fraction`, by itself: finer, for clients with few columns. Text is
+    copied as it is.
+    """
+    if not 0 <= fraction <= 1:
+        raise InputError(f"fraction must be the part that gets noise, from 0 to 1; received {fraction!r}")
+    if of not in ("columns", "entries"):
+        raise InputError(f"the noise is in a part of 'columns' or of 'entries'; received {of!r}")
     numeric = _as_dense(client.numeric).copy()
-    n_columns = numeric.shape[1]
-    noisy = rng.permutation(n_columns)[: round(fraction * n_columns)]
-    numeric[:, noisy] += rng.standard_normal((len(numeric), len(noisy)))
+    n_samples, n_columns = numeric.shape
+    if fraction > 0 and n_columns == 0:
+        raise InputError(f"client {client.name!r} has no columns of numbers to add noise to; copy it without noise")
+    if of == "entries":
+        is_noisy = rng.random(numeric.shape) < fraction
+        numeric[is_noisy] += rng.standard_normal(int(is_noisy.sum()))
+    elif fraction > 0:
+        noisy = rng.permutation(n_columns)[: max(1, round(fraction * n_columns))]
+        numeric[:, noisy] += rng.standard_normal((n_samples, len(noisy)))
     return replace(client, name=name, numeric=numeric)
 
 
 def random_client(like: ClientData, name: str, level: float, rng: np.random.Generator) -> ClientData:
-    """Return a client with random columns N(level, level^2), as many as another has: table 1."""
-    return ClientData(name, rng.normal(level, level, like.numeric.shape))
+    """Return a client with random columns N(level, level^2), as many as another has, text included: table 1."""
+    n_samples, n_columns = like.numeric.shape
+    n_text = 0 if like.categorical is None else like.categorical.shape[1]
+    return ClientData(name, rng.normal(level, level, (n_samples, max(1, n_columns + n_text))))
 
 
 def take_rows(data: VerticalData, rows: Sequence[int] | NDArray[np.intp]) -> VerticalData:

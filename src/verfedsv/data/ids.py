@@ -1,0 +1,110 @@
+"""Ids of samples: which are in the files of all clients, and in which rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from verfedsv.data.reading import is_text
+from verfedsv.errors import DataError
+
+WHOLE = "^(0|-?[1-9][0-9]*)$"
+"""A whole number in the one way that all programs write it: without a plus sign, without zeros in front."""
+
+MISSING = ("NA", "N/A", "#N/A", "n/a", "NULL", "null", "NaN", "nan")
+"""What programs write in place of a number that is missing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ids:
+    """The ids in a file, as text, and whether the file holds them as numbers, which have no way of being written."""
+
+    path: Path
+    values: pa.Array
+    are_stored_as_numbers: bool
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def is_whole(self) -> pa.Array:
+        """Which of the ids are whole numbers, the same as text and as numbers."""
+        return pc.match_substring_regex(self.values, WHOLE)
+
+    @cached_property
+    def are_whole(self) -> bool:
+        return bool(pc.all(self.is_whole).as_py())
+
+    def rows(self, wanted: pa.Array) -> pa.Array:
+        """Return the rows of some of the ids."""
+        return pc.index_in(wanted, value_set=self.values)
+
+
+def read_ids(table: pa.Table, path: Path, id_column: str) -> Ids:
+    """Return the ids in a column, without spaces around them; raise DataError if some are missing or there twice."""
+    column = table.column(id_column)
+    kind = column.type
+    if not (pa.types.is_integer(kind) or is_text(kind) or pa.types.is_null(kind)):
+        raise DataError(f"{path}: ids must be whole numbers or text; column {id_column!r} is of type {kind}")
+    values = pc.utf8_trim_whitespace(column.cast(pa.large_string())).combine_chunks()
+    n_missing = values.null_count or _n_written_as_missing(values)
+    if n_missing:
+        raise DataError(f"{path}: {n_missing:,} rows have no id in column {id_column!r}")
+    counts = pc.value_counts(values)
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        raise DataError(
+            f"{path}: ids must be unique; {len(repeated):,} are there more than once, for example {repeated[0]}"
+        )
+    return Ids(path, values, bool(pa.types.is_integer(kind)))
+
+
+def find_common(files: Sequence[Ids]) -> pa.Array:
+    """Return the ids that are in all files, in the order of the first; raise DataError if they cannot be matched."""
+    common = _in_all([ids.values for ids in files])
+    if _are_of_two_kinds(files, len(common)):
+        said = "; ".join(map(_say_kind, files))
+        raise DataError(f"ids must be of one kind in all files: {said}. Write them in the same way")
+    if len(common) == 0:
+        shown = "; ".join(f"{ids.path}: {', '.join(map(str, ids.values[:3]))}, ..." for ids in files)
+        raise DataError(f"no sample is in all files. The first ids are: {shown}. Are they ids of the same samples?")
+    return common
+
+
+def _n_written_as_missing(values: pa.Array) -> int:
+    """Return how many ids stand for a missing one: NA among whole numbers; among text it may be an id."""
+    is_missing = pc.is_in(values, value_set=pa.array(MISSING, pa.large_string()))
+    are_others_whole = pc.all(pc.or_(is_missing, pc.match_substring_regex(values, WHOLE))).as_py()
+    return int(pc.sum(is_missing).as_py()) if are_others_whole else 0
+
+
+def _in_all(files: Sequence[pa.Array]) -> pa.Array:
+    common, *others = files
+    for other in others:
+        common = common.filter(pc.is_in(common, value_set=other))
+    return common
+
+
+def _are_of_two_kinds(files: Sequence[Ids], n_common: int) -> bool:
+    """Return whether some files have whole numbers and others text that cannot be matched with them.
+
+    Ids that are written are compared as they are written; not so those that a file stores as numbers, which may have
+    been written 0012 or 12. Where files lost the zeros in front, few or no ids are the same, and more without them.
+    """
+    if len({ids.are_whole for ids in files}) == 1:
+        return False
+    if n_common == 0 or any(ids.are_stored_as_numbers for ids in files):
+        return True
+    without_zeros = _in_all([pc.utf8_ltrim(ids.values, characters="+0") for ids in files])
+    return len(without_zeros.unique()) > n_common
+
+
+def _say_kind(ids: Ids) -> str:
+    if ids.are_whole:
+        return f"{ids.path} has numbers ({ids.values[0]})"
+    return f"{ids.path} has text ({ids.values.filter(pc.invert(ids.is_whole))[0]})"

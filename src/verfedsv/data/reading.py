@@ -1,0 +1,115 @@
+"""Tables from the users' files, CSV and Parquet, checked as they are read."""
+
+from __future__ import annotations
+
+import codecs
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from verfedsv.errors import DataError, InputError
+
+HEADER_SIZE = 1 << 16
+"""Bytes of a CSV file in which its separator is looked for."""
+
+
+def read_table(path: Path, id_column: str) -> pa.Table:
+    """Return the columns of a file, which has at least one row and no two columns of the same name.
+
+    All text is of the type large_string, also where the file has it as categories; blank text is missing. Ids in a CSV
+    file are text, as they are written there: 0012 is not 12. Only decimal numbers, which are no ids, are numbers.
+    """
+    if not path.exists():
+        raise DataError(f"there is no file {path}")
+    try:
+        table = _read(path, id_column)
+        _check_names(path, table.column_names)
+        if table.num_rows == 0:
+            raise DataError(f"{path} has no rows")
+        return pa.table([_plain(column) for column in table.columns], names=table.column_names)
+    except UnicodeDecodeError:
+        raise DataError(_not_utf8(path)) from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            _not_utf8(path) if "invalid UTF8" in str(error) else f"{path} cannot be read: {error}"
+        ) from None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column of a table that was read holds text."""
+    return bool(pa.types.is_large_string(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a column of a table that was read holds numbers or booleans."""
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _read(path: Path, id_column: str) -> pa.Table:
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    name = path.name.lower().removesuffix(".bz2").removesuffix(".gz")
+    if name.endswith(".parquet"):
+        if path.is_file():
+            # Arrow's own error is of fragments and batches. Folders, which Spark writes, have no schema to look at.
+            _check_names(path, pyarrow.parquet.read_schema(path).names)
+        return pyarrow.parquet.read_table(path)
+    if not name.endswith(".csv"):
+        raise InputError(f"{path}: the name must end in .csv, .csv.gz, .csv.bz2 or .parquet")
+    _check_header(path)
+    as_text = pyarrow.csv.ConvertOptions(column_types={id_column: pa.large_string()})
+    table = pyarrow.csv.read_csv(path, convert_options=as_text)
+    place = table.schema.get_field_index(id_column)
+    decimals = _as_decimals(table.column(place)) if place >= 0 else None
+    return table if decimals is None else table.set_column(place, id_column, decimals)
+
+
+def _check_header(path: Path) -> None:
+    """Look at the first line of a CSV file: how its columns are separated, and whether it is UTF-16."""
+    with pa.input_stream(str(path), compression="detect") as stream:
+        line = stream.read(HEADER_SIZE).split(b"\n")[0]
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(_not_utf8(path))
+    for separator in (";", "\t", "|"):
+        if separator.encode() in line and b"," not in line:
+            raise DataError(
+                f"{path}: columns must be separated by commas; here they seem to be by {separator!r}. "
+                "Save the file with commas, and with points in decimal numbers"
+            )
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        shown = ", ".join(map(repr, repeated))
+        raise DataError(f"{path}: the names of columns must differ; repeated: {shown}. Rename them in the file")
+
+
+def _as_decimals(ids: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return ids as numbers if they are decimal ones, at least some of them with a point."""
+    written = pc.utf8_trim_whitespace(ids)
+    are_numbers = pc.all(pc.match_substring_regex(written, r"^[+-]?[0-9]+(\.[0-9]*)?$")).as_py()
+    if are_numbers and pc.any(pc.match_substring(written, ".")).as_py():
+        return written.cast(pa.float64())
+    return None
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _plain(column.cast(kind.value_type))
+    if pa.types.is_decimal(kind):
+        return column.cast(pa.float64())
+    if pa.types.is_string(kind) or pa.types.is_string_view(kind) or is_text(kind):
+        text = column.cast(pa.large_string())
+        is_blank = pc.equal(pc.utf8_trim_whitespace(text), "")
+        return pc.if_else(is_blank, pa.scalar(None, pa.large_string()), text)
+    return column
+
+
+def _not_utf8(path: Path) -> str:
+    return f"{path} is not in UTF-8; save it in that encoding"

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from verfedsv import InputError
+from verfedsv.data.preparation import prepare
+from verfedsv.data.vertical import ClientData
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_standardised_columns(sparse):
+    """Training rows have mean 0 and variance 1; a constant column becomes 0; test rows take part in neither."""
+    rng = np.random.default_rng(0)
+    numeric = np.hstack([rng.normal(5, 3, size=(60, 4)), np.ones((60, 1))])
+    is_train = np.arange(60) < 40
+    features = prepare(ClientData("a", csr_array(numeric) if sparse else numeric), "standardise", is_train)
+    np.testing.assert_allclose(features[is_train].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(features[is_train][:, :4].std(axis=0), 1)
+    other = numeric.copy()
+    other[~is_train] = 1e6
+    again = prepare(ClientData("a", other), "standardise", is_train)
+    np.testing.assert_allclose(again[is_train], features[is_train])
+
+
+def test_wide_sparse_columns_stay_sparse():
+    """They are scaled without losing their zeros, and rows are made of norm 1 without being filled."""
+    rng = np.random.default_rng(0)
+    numeric = csr_array(rng.normal(size=(40, 500)) * (rng.random((40, 500)) < 0.02))
+    is_train = np.ones(40, bool)
+    for scale in ("none", "standardise", "unit-rows"):
+        features = prepare(ClientData("a", numeric), scale, is_train)
+        assert features.nnz == numeric.nnz
+    norms = np.sqrt(features.multiply(features).sum(axis=1))
+    np.testing.assert_allclose(norms[np.diff(features.indptr) > 0], 1)
+
+
+def test_unit_rows():
+    """Every row has norm 1, but for rows of zeros."""
+    numeric = np.array([[3.0, 4.0], [0.0, 0.0]])
+    features = prepare(ClientData("a", numeric), "unit-rows", np.ones(2, bool))
+    np.testing.assert_allclose(features, [[0.6, 0.8], [0, 0]])
+
+
+def test_missing_numbers_become_the_mean_of_the_training_rows():
+    """Not that of all rows."""
+    numeric = np.array([[1.0], [3.0], [np.nan], [100.0], [np.nan]])
+    features = prepare(ClientData("a", numeric), "none", np.array([True, True, True, False, False]))
+    assert features.ravel().tolist() == [1, 3, 2, 100, 2]
+
+
+def test_categories_are_one_hot():
+    """A missing category is one of its own; one that is not among the training rows is zeros."""
+    text = np.array([["red"], ["blue"], [None], ["green"]], dtype=object)
+    data = ClientData("a", np.zeros((4, 0)), text)
+    features = prepare(data, "none", np.array([True, True, True, False]))
+    assert features.shape == (4, 3)
+    np.testing.assert_array_equal(features.sum(axis=1), [1, 1, 1, 0])
+    assert len(np.unique(features[:3].argmax(axis=1))) == 3
+
+
+def test_an_unknown_scale():
+    """It is named with those there are."""
+    with pytest.raises(InputError, match="unknown scale 'large'; allowed are 'none', 'standardise', 'unit-rows'"):
+        prepare(ClientData("a", np.zeros((2, 1))), "large", np.ones(2, bool))
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("value", [0.1, 0.3, 1.1, -7e-9, 1e15 / 3])
+@pytest.mark.parametrize("n_train", [3, 10, 1001])
+def test_constant_columns_become_zeros(is_wide, value, n_train):
+    """Also where the mean of equal numbers is not quite that number, and in test rows, whatever they have there."""
+    rng = np.random.default_rng(0)
+    numeric = np.zeros((n_train + 2, 600 if is_wide else 2))
+    numeric[:, 0] = value
+    numeric[-1, 0] = 2 * value
+    numeric[:, 1] = rng.normal(size=n_train + 2)
+    is_train = np.arange(n_train + 2) < n_train
+    features = prepare(ClientData("a", csr_array(numeric)), "standardise", is_train)
+    assert isinstance(features, np.ndarray) != is_wide
+    assert abs(features[:, [0]]).max() == 0
+    if is_wide:
+        assert features.nnz == n_train + 2
+    known = numeric[is_train, 1]
+    expected = numeric[:, 1] / known.std() if is_wide else (numeric[:, 1] - known.mean()) / known.std()
+    np.testing.assert_allclose(np.asarray(features[:, [1]].sum(axis=1)).ravel(), expected)
+
+
+def test_a_constant_column_with_missing_numbers():
+    """It stays constant when they are filled in, though a million times 0.1 do not add up to 100,000."""
+    numeric = np.full((1_000_000, 1), 0.1)
+    numeric[::3] = np.nan
+    assert not prepare(ClientData("a", numeric), "standardise", np.ones(1_000_000, bool)).any()
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_a_small_deviation_is_no_constant(is_wide):
+    """A column of numbers around a million that differ in the fifth decimal still has variance 1."""
+    numeric = np.zeros((40, 600 if is_wide else 1))
+    numeric[:, 0] = 1e6 + 1e-5 * np.random.default_rng(0).normal(size=40)
+    features = prepare(ClientData("a", csr_array(numeric)), "standardise", np.ones(40, bool))
+    column = np.asarray(features[:, [0]].sum(axis=1)).ravel()
+    np.testing.assert_allclose(column.std(), 1, rtol=1e-3)
+
+
+def test_no_rows_to_fit_on():
+    """Preparation needs training rows."""
+    with pytest.raises(InputError, match="no sample is left for training"):
+        prepare(ClientData("a", np.zeros((3, 1))), "standardise", np.zeros(3, bool))
+
+
+def test_numbers_beside_a_wide_column_of_text():
+    """They are centred, though the client's features are held sparse; the one-hot part keeps its zeros."""
+    rng = np.random.default_rng(0)
+    numeric = rng.normal(5, 3, size=(600, 2))
+    text = np.array([[f"town {i % 400}"] for i in range(600)], dtype=object)
+    is_train = np.arange(600) < 500
+    features = prepare(ClientData("a", numeric, text), "standardise", is_train)
+    assert features.shape == (600, 402)
+    assert features.nnz == 3 * 600
+    np.testing.assert_allclose(features[is_train][:, :2].toarray().mean(axis=0), 0, atol=1e-12)
+    alone = prepare(ClientData("a", numeric), "standardise", is_train)
+    np.testing.assert_allclose(features[:, :2].toarray(), alone)
+    train = features[is_train][:, 2:].toarray()
+    np.testing.assert_allclose(train.std(axis=0), 1)
+    assert (train >= 0).all()
+
+
+def test_numbers_beside_a_narrow_column_of_text():
+    """All columns are held dense, and all are centred."""
+    rng = np.random.default_rng(0)
+    text = np.array([[f"town {i % 4}"] for i in range(60)], dtype=object)
+    features = prepare(ClientData("a", rng.normal(5, 3, size=(60, 2)), text), "standardise", np.ones(60, bool))
+    assert features.shape == (60, 6)
+    np.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(features.std(axis=0), 1)
+
+
+def test_unit_rows_of_numbers_and_text():
+    """The norm is that of all columns of a client together."""
+    text = np.array([[f"town {i % 400}"] for i in range(600)], dtype=object)
+    features = prepare(ClientData("a", np.full((600, 2), 2.0), text), "unit-rows", np.ones(600, bool))
+    np.testing.assert_allclose(np.sqrt(features.multiply(features).sum(axis=1)), 1)
+    np.testing.assert_allclose(features.data, np.tile([2 / 3, 2 / 3, 1 / 3], 600))
