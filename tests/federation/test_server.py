@@ -131,3 +131,26 @@ def test_a_restored_server_forgets_what_it_has_answered():
     server.query("a", batch)
     server.restore(empty)
     np.testing.assert_allclose(server.query("a", batch), slope(np.zeros((3, 1)), np.array([0, 1, 1])))
+
+
+def test_a_state_is_a_snapshot():
+    """Training on does not change it, whatever a model returns as its own; and changing it does not change training."""
+
+    class Live(Linear):
+        def state(self):
+            return {"weights": self.weights}
+
+    federation = federate(make_data(), rate=Rate(0.5), model=Live, intercept=True)
+    plan = SynchronousPlan(30, 6)
+    for moment in synchronous_rounds(federation, plan):
+        if moment.n_rounds == 3:
+            break
+    states = federation.state(), federation.server.state(), federation.clients[0].state()
+    before = [{name: value.copy() for name, value in state.items()} for state in states]
+    for _ in synchronous_rounds(federation, plan, 3):
+        pass
+    for state, expected in zip(states, before, strict=True):
+        for name, value in expected.items():
+            np.testing.assert_array_equal(state[name], value)
+            state[name][...] = 7
+    assert not any((value == 7).any() for value in federation.state().values())

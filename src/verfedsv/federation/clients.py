@@ -32,8 +32,9 @@ class Client:
         self._model.learn(self._last_or_take(samples), gradient / len(samples), self._rate.at(self._n_steps))
 
     def state(self) -> State:
-        """Return everything that `restore` needs to go on exactly from here."""
-        return {**self._model.state(), "n_steps": np.array(self._n_steps)}
+        """Return a copy of everything that `restore` needs to go on exactly from here."""
+        own = {name: np.array(value) for name, value in self._model.state().items()}
+        return {**own, "n_steps": np.array(self._n_steps)}
 
     def restore(self, state: State) -> None:
         """Take up a state."""

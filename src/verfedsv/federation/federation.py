@@ -106,9 +106,9 @@ class Federation:
         return float(loss.mean()), float(np.mean(guess == labels))
 
     def state(self) -> dict[str, Array]:
-        """Return everything that `restore` needs to go on exactly from here."""
+        """Return a copy of everything that `restore` needs to go on exactly from here."""
         parts = {"server": self.server.state(), **{f"client {m}": c.state() for m, c in enumerate(self.clients)}}
-        return {f"{part}/{name}": np.asarray(value) for part, state in parts.items() for name, value in state.items()}
+        return {f"{part}/{name}": value for part, state in parts.items() for name, value in state.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Take up a state."""

@@ -84,8 +84,8 @@ class Server:
         return gradient
 
     def state(self) -> State:
-        """Return everything that `restore` needs to go on exactly from here."""
-        return {"table": self._table, "intercept": self._intercept, "n_steps": np.array(self._n_steps)}
+        """Return a copy of everything that `restore` needs to go on exactly from here."""
+        return {"table": self._table.copy(), "intercept": self._intercept.copy(), "n_steps": np.array(self._n_steps)}
 
     def restore(self, state: State) -> None:
         """Take up a state."""
