@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from verfedsv.arguments import as_positive, as_whole
+from verfedsv.errors import InputError
 from verfedsv.federation.clocks import Actor, Clock
 from verfedsv.federation.federation import Federation, Moment
 from verfedsv.federation.schedules import batch_of_client
@@ -22,6 +25,33 @@ class AsynchronousPlan:
     stamp_every: float
     n_stamps: int
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        periods, sizes = _as_list("periods", self.periods), _as_list("batch_sizes", self.batch_sizes)
+        if len(periods) != len(sizes):
+            raise InputError(f"periods has {len(periods)} clients and batch_sizes {len(sizes)}")
+        for m, (period, size) in enumerate(zip(periods, sizes, strict=True)):
+            as_positive(f"periods[{m}]", period)
+            as_whole(f"batch_sizes[{m}]", size, at_least=1)
+        as_whole("seed", self.seed, at_least=0)
+        end = as_positive("stamp_every", self.stamp_every) * as_whole("n_stamps", self.n_stamps, at_least=1)
+        if min(periods) > end + 1e-9:
+            raise InputError(
+                f"no client uploads before the last time stamp: the shortest period is {min(periods)} seconds, and "
+                f"{self.n_stamps} stamps every {self.stamp_every} seconds end after {end}"
+            )
+        object.__setattr__(self, "periods", tuple(periods))
+        object.__setattr__(self, "batch_sizes", tuple(sizes))
+
+
+def _as_list(name: str, values: Any) -> list[Any]:
+    try:
+        result = list(values)
+    except TypeError:
+        result = []
+    if not result:
+        raise InputError(f"{name} must hold a number for each client; received {values!r}")
+    return result
 
 
 @dataclass
@@ -39,7 +69,12 @@ def asynchronous_rounds(
 
     `steps` is brought up to date: given again, with the federation's state at that time, training goes on from there.
     """
-    steps = steps or Steps([0] * len(federation.clients))
+    n_clients = len(federation.clients)
+    steps = steps or Steps([0] * n_clients)
+    if len(plan.periods) != n_clients:
+        raise InputError(f"there are {n_clients} clients; the plan has {len(plan.periods)}")
+    if len(steps.of_clients) != n_clients:
+        raise InputError(f"there are {n_clients} clients; the steps are of {len(steps.of_clients)}")
 
     def act(m: int, step: int) -> None:
         client = federation.clients[m]

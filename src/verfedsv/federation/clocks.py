@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Protocol
 
+from verfedsv.arguments import as_positive
+
 
 @dataclass(frozen=True)
 class Actor:
@@ -71,7 +73,7 @@ class RealClock:
     """
 
     def __init__(self, speed: float = 1.0, begin: float = 0.0) -> None:
-        self._speed, self._offset = speed, begin
+        self._speed, self._offset = as_positive("speed", speed), begin
         self._started = time.monotonic()
 
     def now(self) -> float:
