@@ -65,16 +65,16 @@ class Steps:
 def asynchronous_rounds(
     federation: Federation, plan: AsynchronousPlan, clock: Clock, steps: Steps | None = None
 ) -> Iterator[Moment]:
-    """Train, yielding after each time stamp; whoever iterates decides when to stop.
+    """Train, yielding after each time stamp that is recorded; whoever iterates decides when to stop.
+
+    Stamp k is at k * `stamp_every` seconds, and training ends with number `n_stamps`. Those before the first upload of
+    anybody are neither recorded nor yielded.
 
     `steps` is brought up to date: given again, with the federation's state at that time, training goes on from there.
+    Whoever reads both while clients are threads holds `federation.lock`, and finds them after whole steps.
     """
-    n_clients = len(federation.clients)
-    steps = steps or Steps([0] * n_clients)
-    if len(plan.periods) != n_clients:
-        raise InputError(f"there are {n_clients} clients; the plan has {len(plan.periods)}")
-    if len(steps.of_clients) != n_clients:
-        raise InputError(f"there are {n_clients} clients; the steps are of {len(steps.of_clients)}")
+    steps = steps or Steps([0] * len(federation.clients))
+    _check_numbers(len(federation.clients), plan, steps)
 
     def act(m: int, step: int) -> None:
         client = federation.clients[m]
@@ -82,19 +82,30 @@ def asynchronous_rounds(
         # The first upload of a client covers all samples.
         samples = np.arange(federation.n_train) if step == 0 else batch
         embeddings = client.embed(samples)
+        # One at a time, each as a whole: whoever saves a state must not find a model that is ahead of its count.
         with federation.lock:
             federation.receive(client, samples, embeddings)
             federation.tape.update(client.name, samples, embeddings, clock.now())
-        federation.learn(client, batch)
-        steps.of_clients[m] = step + 1
+            federation.learn(client, batch)
+            steps.of_clients[m] = step + 1
 
     if steps.n_stamps >= plan.n_stamps:
         return
     actors = [Actor(period, partial(act, m)) for m, period in enumerate(plan.periods)]
     for k in clock.run(actors, list(steps.of_clients), plan.stamp_every, steps.n_stamps + 1):
         with federation.lock:
-            federation.tape.stamp(federation.offset(federation.n_train), clock.now())
-        steps.n_stamps = k
-        yield Moment(k, clock.now())
+            now, is_recorded = clock.now(), any(steps.of_clients)
+            if is_recorded:
+                federation.tape.stamp(federation.offset(federation.n_train), now)
+            steps.n_stamps = k
+        if is_recorded:
+            yield Moment(k, now)
         if k >= plan.n_stamps:
             return
+
+
+def _check_numbers(n_clients: int, plan: AsynchronousPlan, steps: Steps) -> None:
+    if len(plan.periods) != n_clients:
+        raise InputError(f"there are {n_clients} clients; the plan has {len(plan.periods)}")
+    if len(steps.of_clients) != n_clients:
+        raise InputError(f"there are {n_clients} clients; the steps are of {len(steps.of_clients)}")
