@@ -71,42 +71,6 @@ def test_the_value_of_a_single_client_is_the_drop_in_loss():
     assert result.values[0] * last.n_rounds == pytest.approx(decrease, rel=1e-9)
 
 
-class Spy:
-    """A transport that keeps all that crosses."""
-
-    def __init__(self, server):
-        self.server, self.crossed = server, []
-
-    def upload(self, client, samples, embeddings):
-        self.crossed += [("upload", client, samples, embeddings)]
-        self.server.upload(client, samples, embeddings)
-
-    def query(self, client, samples):
-        gradient = self.server.query(client, samples)
-        self.crossed += [("query", client, samples, gradient)]
-        return gradient
-
-
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_only_embeddings_and_gradients_cross(mode):
-    """The transport sees names, sample numbers and one number per sample and class; never features or weights."""
-    data = make_data(n_features=7)
-    federation = federate(data, rate=Rate(0.5), transport=Spy)
-    train(federation, mode)
-    spy = federation.transport
-    assert len(spy.crossed) >= 12
-    secrets = [client.numeric for client in data.clients] + [c.state()["weights"] for c in federation.clients]
-    for kind, client, samples, array in spy.crossed:
-        assert kind in ("upload", "query")
-        assert client in data.names
-        assert samples.dtype.kind == "i"
-        assert array.shape == (len(samples), 1)
-        for secret in secrets:
-            assert not np.shares_memory(array, secret)
-    for client in federation.clients:
-        assert not any(not name.startswith("_") for name in vars(client) if name != "name")
-
-
 def train(federation, mode, n_rounds=4):
     """Train a few rounds."""
     if mode == "synchronous":
