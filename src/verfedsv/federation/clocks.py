@@ -69,8 +69,8 @@ def _multiple(number: int, period: float) -> float:
 class RealClock:
     """Wall time: a thread for each actor, which waits for its time, or is late; stamps in the calling thread.
 
-    An actor that misses several of its times, or goes on after they have passed, acts once for the latest of them: it
-    does not catch up in a burst. Stamps may be late, but none is left out.
+    An actor does not catch up in a burst: of several times that have passed it acts once, for the latest, and not for
+    those before the clock began. Stamps may be late, but none is left out.
 
     `speed` makes it run faster than time itself. `begin` is where it starts, when a training goes on.
     """
@@ -88,11 +88,11 @@ class RealClock:
         failures: list[BaseException] = []
 
         def live(actor: Actor, step: int) -> None:
-            number = self._latest(step + 1, actor.period)
+            number = max(step + 1, int(self._offset / actor.period) + 1)
             try:
                 while not self._wait(number * actor.period, stop):
                     actor.act(step)
-                    step, number = step + 1, self._latest(number + 1, actor.period)
+                    step, number = step + 1, max(number + 1, int(self.now() / actor.period))
             except BaseException as error:  # raised again in the calling thread
                 failures.append(error)
                 stop.set()
@@ -111,10 +111,6 @@ class RealClock:
                 thread.join()
         if failures:
             raise failures[0]
-
-    def _latest(self, number: int, period: float) -> int:
-        """Return the number of the next multiple of a period to act at: this one, or the latest that has passed."""
-        return max(number, int(self.now() / period))
 
     def _wait(self, until: float, stop: Event) -> bool:
         """Wait for a time, or until told to stop; return whether told to stop."""
