@@ -59,6 +59,7 @@ def test_synchronous_plans_that_are_none(arguments, message):
         ((0, 30, 100), "n_epochs must be a positive number; received 0"),
         ((1, 0, 100), "batch_size must be at least 1; received 0"),
         ((1, 30, 0), "n_samples must be at least 1; received 0"),
+        ((0.01, 30, 1000), "n_epochs = 0.01 is less than one round of 30 out of 1,000 samples"),
     ],
 )
 def test_epochs_that_are_none(arguments, message):
@@ -68,8 +69,8 @@ def test_epochs_that_are_none(arguments, message):
 
 
 def test_rounds_of_epochs():
-    """As many as go through all samples, and never none."""
-    assert [SynchronousPlan.of_epochs(n, 30, 100).n_rounds for n in (1, 2.5, 0.01)] == [4, 10, 1]
+    """As many as go through all samples, the last batch of an epoch being shorter."""
+    assert [SynchronousPlan.of_epochs(n, 30, 100).n_rounds for n in (1, 2.5, 0.2)] == [4, 10, 1]
 
 
 @pytest.mark.parametrize("first", [-1, 1.5])

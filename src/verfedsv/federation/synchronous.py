@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from verfedsv.arguments import as_positive, as_whole
+from verfedsv.errors import InputError
 from verfedsv.federation.federation import Federation, Moment
 from verfedsv.federation.schedules import batch_of_round
 
@@ -25,9 +26,15 @@ class SynchronousPlan:
 
     @classmethod
     def of_epochs(cls, n_epochs: float, batch_size: int, n_samples: int, seed: int = 0) -> SynchronousPlan:
-        """Return the plan of a number of epochs, of at least one round."""
+        """Return the plan of a number of epochs."""
         n_batches = -(-as_whole("n_samples", n_samples, at_least=1) // as_whole("batch_size", batch_size, at_least=1))
-        return cls(batch_size, max(1, round(as_positive("n_epochs", n_epochs) * n_batches)), seed)
+        n_rounds = round(as_positive("n_epochs", n_epochs) * n_batches)
+        if n_rounds < 1:
+            raise InputError(
+                f"n_epochs = {n_epochs:g} is less than one round of {batch_size:,} out of {n_samples:,} samples; allow "
+                "more epochs, or say how many rounds"
+            )
+        return cls(batch_size, n_rounds, seed)
 
 
 def synchronous_rounds(federation: Federation, plan: SynchronousPlan, first_round: int = 0) -> Iterator[Moment]:
