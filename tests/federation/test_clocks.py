@@ -152,7 +152,7 @@ def test_a_stamp_at_the_time_of_the_first_upload_in_wall_time():
     for _ in range(10):
         recorder = Recorder(None, data.labels[~data.is_test], data.names)
         federation = federate(data, rate=Rate(0.1), tape=Tape(recorder))
-        plan = AsynchronousPlan([0.01], [30], 0.01, 4)
+        plan = AsynchronousPlan([0.01], [30], 0.01, 8)
         n_threads = threading.active_count()
         moments = list(asynchronous_rounds(federation, plan, RealClock()))
         assert threading.active_count() == n_threads
