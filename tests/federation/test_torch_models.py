@@ -2,11 +2,24 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from verfedsv.federation import Linear
+from tests.federation.textbook import make_data
+from verfedsv import InputError
+from verfedsv.federation import (
+    AsynchronousPlan,
+    Linear,
+    Rate,
+    RealClock,
+    Steps,
+    SynchronousPlan,
+    VirtualClock,
+    asynchronous_rounds,
+    federate,
+    synchronous_rounds,
+)
 
 torch = pytest.importorskip("torch")
 
-from verfedsv.federation.torch_models import TorchModel, perceptron  # noqa: E402  # needs torch
+from verfedsv.federation.torch_models import TorchModel, perceptron, plain_sgd  # noqa: E402  # needs torch
 
 
 def linear(n_features=5, n_classes=2):
@@ -79,3 +92,180 @@ def test_the_perceptron_depends_on_its_seed_alone():
     x = np.random.default_rng(0).normal(size=(20, 5))
     np.testing.assert_array_equal(models[0].embed(x), models[1].embed(x))
     assert not np.array_equal(models[0].embed(x), models[2].embed(x))
+
+
+def network(*layers, n_features=5, n_classes=2, seed=0):
+    """Return a network with some layers in its middle, the same each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(n_features, 16), *layers, torch.nn.Linear(16, n_classes))
+
+
+def adam(parameters, rate):
+    return torch.optim.Adam(parameters, lr=rate)
+
+
+def numbers_of(model):
+    """Return all that a model's module has learned or counted."""
+    return [tensor.clone() for tensor in model._module.state_dict().values()]
+
+
+LAYERS = {"dropout": lambda: torch.nn.Dropout(0.5), "batch norm": lambda: torch.nn.BatchNorm1d(16)}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_embedding_is_for_evaluation(layer):
+    """It is the same each time and changes nothing, though the module is trained with dropout or batch statistics."""
+    model = TorchModel(network(LAYERS[layer]()))
+    plain = TorchModel(network())
+    assert not np.array_equal(learn(model, 3), learn(plain, 3))
+    before = numbers_of(model)
+    x = np.random.default_rng(2).normal(size=(20, 5))
+    first = model.embed(x)
+    np.testing.assert_array_equal(model.embed(x), first)
+    # Of one sample alone, as of all: no statistics of the batch.
+    np.testing.assert_allclose(model.embed(x[:1]), first[:1], rtol=1e-5)
+    assert all(torch.equal(a, b) for a, b in zip(before, numbers_of(model), strict=True))
+
+
+def test_learning_is_for_training():
+    """Running means of batch norm follow what is learned from, and dropout leaves out other units in each step."""
+    x = np.random.default_rng(0).normal(size=(20, 5))
+    model = TorchModel(network(torch.nn.BatchNorm1d(16)))
+    model.learn(x, np.ones((20, 2)), 0.1)
+    assert int(model._module[1].num_batches_tracked) == 1
+    model = TorchModel(torch.nn.Sequential(torch.nn.Dropout(0.5), linear()))
+    steps = []
+    for _ in range(2):
+        before = model.embed(np.eye(5))
+        model.learn(np.ones((1, 5)), np.ones((1, 2)), 0.1)
+        steps.append(model.embed(np.eye(5)) - before)
+    # Units that were left out take no step, others twice that of plain gradient descent.
+    assert {round(float(value), 6) for step in steps for value in step.ravel()} == {0.0, -0.2}
+
+
+def test_dropout_is_the_models_own():
+    """It neither draws from torch's generator nor depends on what others draw from it, or set it to."""
+    torch.manual_seed(3)
+    expected = TorchModel(network(torch.nn.Dropout(0.5)))
+    result = learn(expected, 4)
+    torch.manual_seed(3)
+    model = TorchModel(network(torch.nn.Dropout(0.5)))
+    torch.manual_seed(4)
+    number = torch.rand(1)
+    torch.manual_seed(4)
+    np.testing.assert_array_equal(learn(model, 4), result)
+    assert torch.rand(1) == number
+
+
+def test_dropout_differs_between_models():
+    """Clients whose modules are alike do not leave out the same units."""
+    torch.manual_seed(3)
+    first, second = (TorchModel(network(torch.nn.Dropout(0.5))) for _ in range(2))
+    assert not np.array_equal(learn(first, 1), learn(second, 1))
+
+
+def uneven(optimizer=plain_sgd):
+    """Return what makes models that differ between training and evaluation in both ways."""
+
+    def model(n_features, n_classes):
+        layers = torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3)
+        return TorchModel(network(*layers, n_features=n_features, n_classes=n_classes), optimizer)
+
+    return model
+
+
+def rounds(federation, mode, steps):
+    """Return eight rounds of training."""
+    if mode == "synchronous":
+        return synchronous_rounds(federation, SynchronousPlan(30, 8), steps.n_stamps)
+    plan = AsynchronousPlan([0.01, 0.015, 0.02], [30, 20, 10], 0.02, 8)
+    return asynchronous_rounds(federation, plan, VirtualClock(), steps)
+
+
+@pytest.mark.parametrize("optimizer", [plain_sgd, adam])
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_training_with_dropout_and_batch_norm_goes_on_from_its_state(mode, optimizer):
+    """Continued by other objects, with torch's generator elsewhere, it arrives at the same models to the last bit."""
+
+    def make(seed):
+        torch.manual_seed(seed)
+        return federate(make_data(), rate=Rate(0.05, "inverse"), model=uneven(optimizer), intercept=True)
+
+    whole, first, second, steps = make(0), make(0), make(1), Steps([0] * 3)
+    for moment in rounds(whole, mode, Steps([0] * 3)):
+        whole.evaluate(*moment)
+    for moment in rounds(first, mode, steps):
+        if moment.n_rounds == 3:
+            break
+    second.restore(first.state())
+    for _ in rounds(second, mode, Steps(list(steps.of_clients), 3)):
+        torch.rand(1)
+    for a, b in zip(whole.clients, second.clients, strict=True):
+        for x, y in zip(numbers_of(a._model), numbers_of(b._model), strict=True):
+            assert torch.equal(x, y)
+    np.testing.assert_array_equal(whole.server.intercept, second.server.intercept)
+
+
+def test_evaluation_in_wall_time_does_not_meet_training():
+    """Though clients are threads, evaluation counts no batch in the statistics, and no step is taken in its mode."""
+    federation = federate(make_data(), rate=Rate(0.05), model=uneven())
+    steps = Steps([0] * 3)
+    plan = AsynchronousPlan([0.002] * 3, [30] * 3, 0.01, 30)
+    for moment in asynchronous_rounds(federation, plan, RealClock(), steps):
+        federation.evaluate(*moment)
+    assert [int(c._model._module[1].num_batches_tracked) for c in federation.clients] == steps.of_clients
+
+
+def test_groups_of_parameters_have_their_own_rates():
+    """A group's rate, as built for a rate of 1, multiplies that of the step: a frozen group stays as it is."""
+    module = torch.nn.ModuleDict({"a": linear(), "b": linear(), "c": linear()})
+    module.forward = lambda x: sum(part(x) for part in module.values())
+
+    def optimizer(_, rate):
+        groups = [
+            {"params": module["a"].parameters()},
+            {"params": module["b"].parameters(), "lr": 0.1 * rate},
+            {"params": module["c"].parameters(), "lr": 0.0},
+        ]
+        return torch.optim.SGD(groups, lr=rate)
+
+    model, plain = TorchModel(module, optimizer), TorchModel(linear())
+    x, gradient = np.random.default_rng(0).normal(size=(20, 5)), np.ones((20, 2))
+    for rate in (0.5, 0.25):
+        for each in (model, plain):
+            each.learn(x, gradient, rate)
+        model.restore(model.state())
+    expected = plain._module.weight
+    torch.testing.assert_close(module["a"].weight, expected)
+    torch.testing.assert_close(module["b"].weight, 0.1 * expected)
+    assert not module["c"].weight.any()
+
+
+class Rateless(torch.optim.Optimizer):
+    """An optimiser that has no rate."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    def step(self, closure=None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (lambda p, rate: torch.optim.LBFGS(p, lr=rate), "LBFGS.*closure.*SGD or Adam"),
+        (lambda p, _: Rateless(p), "Rateless.*has no learning rate"),
+    ],
+)
+def test_optimisers_that_cannot_be_used(optimizer, message):
+    """Those that want to evaluate the loss, which a client does not know, or that have no rate to set."""
+    with pytest.raises(InputError, match=message):
+        TorchModel(linear(), optimizer)
+
+
+def test_modules_on_other_devices():
+    """Are refused when the model is made, not at the first step."""
+    with pytest.raises(InputError, match="must be on the CPU; received parameters on meta"):
+        TorchModel(torch.nn.Linear(5, 2, device="meta"))

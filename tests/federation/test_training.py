@@ -5,8 +5,8 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.special import expit, softmax
 
+from tests.federation.textbook import joined, make_data, plain_sgd, weights_of
 from verfedsv import InputError, Recorder, value
-from verfedsv.data.vertical import ClientData, VerticalData
 from verfedsv.federation import (
     AsynchronousPlan,
     Client,
@@ -24,45 +24,6 @@ from verfedsv.federation import (
 )
 from verfedsv.federation.schedules import batch_of_client, batch_of_round
 from verfedsv.transcript import Stamp
-
-
-def make_data(n_clients=3, n_samples=120, n_classes=2, n_features=4, n_test=20, seed=0, sparse=False):
-    """Return vertically split random data whose labels depend on all clients."""
-    rng = np.random.default_rng(seed)
-    columns = rng.normal(size=(n_clients, n_samples, n_features))
-    columns[rng.random(columns.shape) < 0.5] = 0
-    score = np.einsum("mnf,mfc->nc", columns, rng.normal(size=(n_clients, n_features, n_classes)))
-    clients = tuple(
-        ClientData(f"client {m + 1}", csr_array(columns[m]) if sparse else columns[m]) for m in range(n_clients)
-    )
-    return VerticalData(clients, score.argmax(axis=1), n_classes, np.arange(n_samples) >= n_samples - n_test)
-
-
-def joined(data):
-    """Return the columns of all clients side by side."""
-    return np.hstack(
-        [np.asarray(c.numeric.todense() if hasattr(c.numeric, "todense") else c.numeric) for c in data.clients]
-    )
-
-
-def plain_sgd(data, plan, rate, *, inverse=False, intercept=False):
-    """Return the weights and intercept of SGD on the joined data, as a textbook has it."""
-    x, y = joined(data)[~data.is_test], data.labels[~data.is_test]
-    n_classes = 1 if data.n_classes == 2 else data.n_classes
-    weights, own = np.zeros((x.shape[1], n_classes)), np.zeros(n_classes)
-    for t in range(plan.n_rounds):
-        batch = batch_of_round(t, len(y), plan.batch_size, plan.seed)
-        z = x[batch] @ weights + own
-        slope = expit(z) - y[batch, None] if n_classes == 1 else softmax(z, axis=1) - np.eye(n_classes)[y[batch]]
-        step = rate / (t + 1) if inverse else rate
-        weights = weights - step * x[batch].T @ slope / len(batch)
-        own = own - step * slope.mean(axis=0) if intercept else own
-    return weights, own
-
-
-def weights_of(federation):
-    """Return the weights of all clients, one below the other."""
-    return np.vstack([client.state()["weights"] for client in federation.clients])
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -108,42 +69,6 @@ def test_the_value_of_a_single_client_is_the_drop_in_loss():
     margins = (2 * data.labels - 1) * (joined(data) @ weights)[:, 0]
     decrease = np.log(2) - np.logaddexp(0, -margins).mean()
     assert result.values[0] * last.n_rounds == pytest.approx(decrease, rel=1e-9)
-
-
-class Spy:
-    """A transport that keeps all that crosses."""
-
-    def __init__(self, server):
-        self.server, self.crossed = server, []
-
-    def upload(self, client, samples, embeddings):
-        self.crossed += [("upload", client, samples, embeddings)]
-        self.server.upload(client, samples, embeddings)
-
-    def query(self, client, samples):
-        gradient = self.server.query(client, samples)
-        self.crossed += [("query", client, samples, gradient)]
-        return gradient
-
-
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_only_embeddings_and_gradients_cross(mode):
-    """The transport sees names, sample numbers and one number per sample and class; never features or weights."""
-    data = make_data(n_features=7)
-    federation = federate(data, rate=Rate(0.5), transport=Spy)
-    train(federation, mode)
-    spy = federation.transport
-    assert len(spy.crossed) >= 12
-    secrets = [client.numeric for client in data.clients] + [c.state()["weights"] for c in federation.clients]
-    for kind, client, samples, array in spy.crossed:
-        assert kind in ("upload", "query")
-        assert client in data.names
-        assert samples.dtype.kind == "i"
-        assert array.shape == (len(samples), 1)
-        for secret in secrets:
-            assert not np.shares_memory(array, secret)
-    for client in federation.clients:
-        assert not any(not name.startswith("_") for name in vars(client) if name != "name")
 
 
 def train(federation, mode, n_rounds=4):

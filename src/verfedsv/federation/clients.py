@@ -23,24 +23,29 @@ class Client:
         if isinstance(samples, slice):
             return self._model.embed(self._features[samples])
         features = self._take(samples)
-        self._last = samples, features
+        self._last = np.array(samples), features
         return self._model.embed(features)
 
     def learn(self, samples: Array, gradient: Floats) -> None:
         """Take one step of the local model from the gradients of the loss by the embeddings of some samples."""
         self._n_steps += 1
-        # Usually the samples that were just embedded: their rows need not be gathered again.
-        features = self._last[1] if self._last is not None and self._last[0] is samples else self._take(samples)
-        self._model.learn(features, gradient / len(samples), self._rate.at(self._n_steps))
+        self._model.learn(self._last_or_take(samples), gradient / len(samples), self._rate.at(self._n_steps))
 
     def state(self) -> State:
-        """Return everything that `restore` needs to go on exactly from here."""
-        return {**self._model.state(), "n_steps": np.array(self._n_steps)}
+        """Return a copy of everything that `restore` needs to go on exactly from here."""
+        own = {name: np.array(value) for name, value in self._model.state().items()}
+        return {**own, "n_steps": np.array(self._n_steps)}
 
     def restore(self, state: State) -> None:
         """Take up a state."""
         self._model.restore({name: value for name, value in state.items() if name != "n_steps"})
         self._n_steps = int(state["n_steps"])
+
+    def _last_or_take(self, samples: Array) -> Matrix:
+        # Usually the samples that were just embedded: their rows need not be gathered again.
+        if self._last is not None and np.array_equal(self._last[0], samples):
+            return self._last[1]
+        return self._take(samples)
 
     def _take(self, samples: Array) -> Matrix:
         if isinstance(self._features, np.ndarray):

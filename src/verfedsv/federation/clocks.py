@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Protocol
 
+from verfedsv.arguments import as_positive
+
 
 @dataclass(frozen=True)
 class Actor:
@@ -67,11 +69,14 @@ def _multiple(number: int, period: float) -> float:
 class RealClock:
     """Wall time: a thread for each actor, which waits for its time, or is late; stamps in the calling thread.
 
+    An actor does not catch up in a burst: of several times that have passed it acts once, for the latest, and not for
+    those before the clock began. Stamps may be late, but none is left out.
+
     `speed` makes it run faster than time itself. `begin` is where it starts, when a training goes on.
     """
 
     def __init__(self, speed: float = 1.0, begin: float = 0.0) -> None:
-        self._speed, self._offset = speed, begin
+        self._speed, self._offset = as_positive("speed", speed), begin
         self._started = time.monotonic()
 
     def now(self) -> float:
@@ -83,10 +88,11 @@ class RealClock:
         failures: list[BaseException] = []
 
         def live(actor: Actor, step: int) -> None:
+            number = max(step + 1, int(self._offset / actor.period) + 1)
             try:
-                while not self._wait((step + 1) * actor.period, stop):
+                while not self._wait(number * actor.period, stop):
                     actor.act(step)
-                    step += 1
+                    step, number = step + 1, max(number + 1, int(self.now() / actor.period))
             except BaseException as error:  # raised again in the calling thread
                 failures.append(error)
                 stop.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,8 +55,9 @@ class Moment(NamedTuple):
 class Federation:
     """Clients and a server. Clients reach the server through `transport` alone, which may be the server itself.
 
-    `lock` keeps uploads, records and queries in one order when clients are threads. `labels` are those of the training
-    samples, then of those to test on.
+    When clients are threads, whoever holds `lock` finds no step half done: uploads, records, queries and steps of
+    models are under it; embedding a client's own batch is not. `labels` are those of the training samples, then those
+    of samples to test on.
     """
 
     clients: Sequence[Client]
@@ -65,7 +66,7 @@ class Federation:
     n_train: int
     transport: Transport
     tape: Tape = field(default_factory=lambda: Tape(None))
-    lock: Lock = field(default_factory=Lock)
+    lock: RLock = field(default_factory=RLock)
 
     def upload(self, client: Client, samples: Array) -> Floats:
         """Let a client embed some samples and upload them; return what it uploaded."""
@@ -80,8 +81,7 @@ class Federation:
     def learn(self, client: Client, samples: Array) -> None:
         """Let a client ask for the gradients of some samples and take a step."""
         with self.lock:
-            gradient = self.transport.query(client.name, samples)
-        client.learn(samples, gradient)
+            client.learn(samples, self.transport.query(client.name, samples))
 
     def offset(self, n_samples: int) -> Floats | None:
         """Return the server's own part for that many samples, or None if it has none."""
@@ -90,12 +90,18 @@ class Federation:
 
     def evaluate(self, n_rounds: int, time: float) -> Evaluation:
         """Return how well the model does, from embeddings of all samples."""
-        own = self.server.intercept
-        embeddings = np.stack([client.embed(slice(None)) for client in self.clients])
+        with self.lock:
+            own = self.server.intercept
+        embeddings = np.stack([self._embed_all(client) for client in self.clients])
         total = embeddings.sum(axis=0) + (0.0 if own is None else own)
         train = self._score(total[: self.n_train], self.labels[: self.n_train])
         test = self._score(total[self.n_train :], self.labels[self.n_train :])
         return Evaluation(n_rounds, time, *train, *test, embeddings[:, : self.n_train])
+
+    def _embed_all(self, client: Client) -> Floats:
+        # The lock is let go between clients: evaluation takes long, and the others train on.
+        with self.lock:
+            return client.embed(slice(None))
 
     def _score(self, x: Floats, labels: NDArray[np.intp]) -> tuple[float, float]:
         """Return mean loss and accuracy of summed embeddings."""
@@ -106,9 +112,10 @@ class Federation:
         return float(loss.mean()), float(np.mean(guess == labels))
 
     def state(self) -> dict[str, Array]:
-        """Return everything that `restore` needs to go on exactly from here."""
-        parts = {"server": self.server.state(), **{f"client {m}": c.state() for m, c in enumerate(self.clients)}}
-        return {f"{part}/{name}": np.asarray(value) for part, state in parts.items() for name, value in state.items()}
+        """Return a copy of everything that `restore` needs to go on exactly from here."""
+        with self.lock:
+            parts = {"server": self.server.state(), **{f"client {m}": c.state() for m, c in enumerate(self.clients)}}
+        return {f"{part}/{name}": value for part, state in parts.items() for name, value in state.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Take up a state."""

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from verfedsv.arguments import as_positive
 from verfedsv.data.vertical import Matrix
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats
@@ -37,6 +38,11 @@ class Rate:
 
     size: float
     decay: Literal["constant", "inverse"] = "constant"
+
+    def __post_init__(self) -> None:
+        as_positive("rate", self.size)
+        if self.decay not in ("constant", "inverse"):
+            raise InputError(f"decay must be 'constant' or 'inverse'; received {self.decay!r}")
 
     def at(self, step: int) -> float:
         """Return the size of a step (1, 2, ...)."""

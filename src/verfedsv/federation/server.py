@@ -46,6 +46,7 @@ class Server:
         self._table = np.zeros((len(self.clients), len(self._labels), n_classes))
         self._intercept, self._rate = np.zeros(n_classes), intercept
         self._n_steps = 0
+        # Of which samples, by their numbers: a transport may copy arrays, and a caller may use one again.
         self._answered: tuple[Array, Floats] | None = None
         self._summed: tuple[Array, Floats, int] | None = None
 
@@ -61,38 +62,42 @@ class Server:
         self._answered = None
         # In a synchronous round all clients upload the same samples, one after the other: their sum is kept on the way.
         if number == 0:
-            self._summed = samples, embeddings.copy(), 1
-        elif self._summed is not None and self._summed[0] is samples and self._summed[2] == number:
-            total = self._summed[1]
+            self._summed = np.array(samples), np.array(embeddings, dtype=np.float64), 1
+        elif self._summed is not None and self._summed[2] == number and np.array_equal(self._summed[0], samples):
+            batch, total, _ = self._summed
             total += embeddings
-            self._summed = samples, total, number + 1
+            self._summed = batch, total, number + 1
         else:
             self._summed = None
 
     def query(self, client: str, samples: Array) -> Floats:  # noqa: ARG002  # the same for every client
-        """Return the gradients of the loss by the summed embeddings of some samples, (samples, classes)."""
+        """Return the gradients of the loss by the summed embeddings of some samples, (samples, classes), read-only."""
         # In a synchronous round all clients ask the same.
-        if self._answered is not None and self._answered[0] is samples:
+        if self._answered is not None and np.array_equal(self._answered[0], samples):
             return self._answered[1]
         gradient = self.loss.gradient(self._sums(samples), self._labels[samples])
-        self._answered = samples, gradient
+        gradient.flags.writeable = False  # the next client gets the same array
+        self._answered = np.array(samples), gradient
         if self._rate is not None:
             self._n_steps += 1
             self._intercept -= self._rate.at(self._n_steps) * gradient.mean(axis=0)
         return gradient
 
     def state(self) -> State:
-        """Return everything that `restore` needs to go on exactly from here."""
-        return {"table": self._table, "intercept": self._intercept, "n_steps": np.array(self._n_steps)}
+        """Return a copy of everything that `restore` needs to go on exactly from here."""
+        return {"table": self._table.copy(), "intercept": self._intercept.copy(), "n_steps": np.array(self._n_steps)}
 
     def restore(self, state: State) -> None:
         """Take up a state."""
         self._table[:] = state["table"]
         self._intercept = np.array(state["intercept"])
         self._n_steps = int(state["n_steps"])
+        self._answered = self._summed = None
 
     def _sums(self, samples: Array) -> Floats:
-        if self._summed is not None and self._summed[0] is samples and self._summed[2] == len(self.clients):
-            return self._summed[1] + self._intercept
-        total: Floats = self._table[:, samples].sum(axis=0) + self._intercept
-        return total
+        if self._summed is not None:
+            batch, total, n_clients = self._summed
+            if n_clients == len(self.clients) and np.array_equal(batch, samples):
+                return total + self._intercept
+        result: Floats = self._table[:, samples].sum(axis=0) + self._intercept
+        return result

@@ -1,14 +1,17 @@
-"""Any torch module as a client's model. Needs the extra `torch`."""
+"""Torch modules as models of clients. Needs the extra `torch`."""
 
 from __future__ import annotations
 
+import inspect
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from verfedsv.data.vertical import Matrix
+from verfedsv.errors import InputError
 from verfedsv.federation.models import State
 from verfedsv.losses import Floats
 
@@ -23,40 +26,80 @@ def plain_sgd(parameters: Iterable[torch.nn.Parameter], rate: float) -> torch.op
 class TorchModel:
     """A module from features, (samples, features), to embeddings, (samples, classes), and an optimiser for it.
 
-    The optimiser is built for a rate of 1 and told the rate of each step.
+    The optimiser is built for a rate of 1. In each step the rates of its groups, as they were built, are multiplied by
+    the rate of the step: a group that was built with rate 0 stays frozen.
+
+    Embeddings are those of the module in evaluation mode, the same each time; a step is taken in training mode. What
+    that draws at random (dropout) comes from a generator of the model's own, seeded by torch's when the model is made.
     """
 
     def __init__(self, module: torch.nn.Module, optimizer: BuildOptimizer = plain_sgd) -> None:
+        devices = {p.device.type for p in module.parameters()}
+        if devices - {"cpu"}:
+            raise InputError(f"a module must be on the CPU; received parameters on {', '.join(sorted(devices))}")
         self._module = module
         self._optimizer = optimizer(module.parameters(), 1.0)
+        self._factors = _rates_of(self._optimizer)
         self._type = next((p.dtype for p in module.parameters()), torch.float32)
+        self._random = torch.Generator().manual_seed(int(torch.randint(2**62, ()))).get_state()
 
     def embed(self, features: Matrix) -> Floats:
+        self._module.eval()
         with torch.no_grad():
             result: Floats = self._forward(features).numpy().astype(np.float64)
         return result
 
     def learn(self, features: Matrix, gradient: Floats, rate: float) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        for group, factor in zip(self._optimizer.param_groups, self._factors, strict=True):
+            group["lr"] = factor * rate
+        self._module.train()
         self._optimizer.zero_grad()
-        self._forward(features).backward(torch.as_tensor(gradient, dtype=self._type))
-        self._optimizer.step()
+        with self._own_generator():
+            self._forward(features).backward(torch.as_tensor(gradient, dtype=self._type))
+            self._optimizer.step()
 
     def state(self) -> State:
         buffer = io.BytesIO()
-        torch.save({"module": self._module.state_dict(), "optimizer": self._optimizer.state_dict()}, buffer)
+        content = {
+            "module": self._module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "random": self._random,
+        }
+        torch.save(content, buffer)
         return {"torch": np.frombuffer(buffer.getvalue(), np.uint8)}
 
     def restore(self, state: State) -> None:
         saved = torch.load(io.BytesIO(state["torch"].tobytes()), weights_only=True)
         self._module.load_state_dict(saved["module"])
         self._optimizer.load_state_dict(saved["optimizer"])
+        self._random = saved["random"]
+
+    @contextmanager
+    def _own_generator(self) -> Iterator[None]:
+        # Layers draw from torch's global generator, and cannot be given another: its state is exchanged for a while.
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._random)
+            yield
+            self._random = torch.get_rng_state()
 
     def _forward(self, features: Matrix) -> torch.Tensor:
         dense = features if isinstance(features, np.ndarray) else features.toarray()
         result: torch.Tensor = self._module(torch.as_tensor(dense, dtype=self._type))
         return result
+
+
+def _rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
+    """Return the rates of an optimiser's groups; raise InputError if it cannot be told a rate, or be let step."""
+    name = type(optimizer).__name__
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InputError(
+            f"the optimiser {name} needs a closure that evaluates the loss, which a client does not know; choose one "
+            "that steps from gradients alone, such as SGD or Adam"
+        )
+    if not all("lr" in group for group in optimizer.param_groups):
+        raise InputError(f"the optimiser {name} has no learning rate (lr) that could be set in each step")
+    return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def perceptron(n_features: int, n_classes: int, *, hidden: int = 32, seed: int = 0) -> TorchModel:
@@ -66,4 +109,4 @@ def perceptron(n_features: int, n_classes: int, *, hidden: int = 32, seed: int =
         module = torch.nn.Sequential(
             torch.nn.Linear(n_features, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, n_classes)
         )
-    return TorchModel(module)
+        return TorchModel(module)

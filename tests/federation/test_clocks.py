@@ -1,0 +1,160 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.federation.textbook import make_data, weights_of
+from verfedsv import Recorder, value
+from verfedsv.federation import (
+    AsynchronousPlan,
+    Linear,
+    Rate,
+    RealClock,
+    Steps,
+    Tape,
+    VirtualClock,
+    asynchronous_rounds,
+    federate,
+)
+from verfedsv.federation.clocks import Actor
+from verfedsv.transcript import Stamp
+
+
+def test_a_clock_that_begins_late_leaves_out_what_was_due_before():
+    """Going on at 100.5 s, an actor of period 1 s that has done 3 steps goes on every second, without 97 in a burst."""
+    acts, clock = [], RealClock(speed=20, begin=100.5)
+    rounds = clock.run([Actor(1.0, acts.append)], [3], 104.0, 1)
+    next(rounds)
+    rounds.close()
+    assert acts == list(range(3, 3 + len(acts)))
+    assert 1 <= len(acts) <= clock.now() - 100.5 + 3
+
+
+def test_an_actor_that_is_late_leaves_out_what_it_missed():
+    """One that takes ten periods for each of two steps acts again at once, and then in its periods."""
+    acts, clock = [], RealClock(speed=20)
+
+    def act(step):
+        acts.append(clock.now())
+        if step < 2:
+            time.sleep(0.5)
+
+    rounds = clock.run([Actor(1.0, act)], [0], 30.0, 1)
+    next(rounds)
+    rounds.close()
+    # At 1, 11, 21, 22, ..., 30; to catch up would have been 30 of them.
+    assert acts[1] >= 11
+    assert acts[2] >= 21
+    assert 4 <= len(acts) - 2 <= clock.now() - 21 + 3
+
+
+def test_stamps_may_be_late_and_none_is_left_out():
+    """Training ends with the last stamp of the plan, also when whoever iterates is busy until after it."""
+    federation = federate(make_data(), rate=Rate(0.1))
+    plan = AsynchronousPlan([0.1] * 3, [30] * 3, 1.0, 5)
+    moments = []
+    for moment in asynchronous_rounds(federation, plan, RealClock(speed=5)):
+        moments.append(moment)
+        if len(moments) == 1:
+            time.sleep(0.7)
+    assert [moment.n_rounds for moment in moments] == [1, 2, 3, 4, 5]
+    assert all(moment.time >= moment.n_rounds for moment in moments)
+
+
+class Slow(Linear):
+    """A model whose steps take a while."""
+
+    def learn(self, features, gradient, rate):
+        time.sleep(0.001)
+        super().learn(features, gradient, rate)
+
+
+def test_states_in_wall_time_are_of_whole_steps():
+    """Whoever holds the lock finds each model as far as its count, and as many records as uploads and stamps."""
+    data = make_data()
+    recorder = Recorder(None, data.labels[~data.is_test], data.names)
+    federation = federate(data, rate=Rate(0.1), model=Slow, tape=Tape(recorder))
+    steps = Steps([0] * 3)
+    plan = AsynchronousPlan([0.005, 0.007, 0.009], [30] * 3, 0.01, 60)
+    seen = set()
+    for n_stamps, _ in enumerate(asynchronous_rounds(federation, plan, RealClock(), steps), 1):
+        for _ in range(3):
+            with federation.lock:
+                state, counts, n_records = federation.state(), list(steps.of_clients), federation.tape.n_records
+            assert [int(state[f"client {m}/n_steps"]) for m in range(3)] == counts
+            assert n_records == sum(counts) + n_stamps
+            seen.add(tuple(counts))
+            time.sleep(0.0007)
+    assert len(seen) > 10
+
+
+def test_evaluation_in_wall_time_is_of_whole_steps():
+    """No model is evaluated in the middle of a step."""
+
+    class Halfway(Linear):
+        is_learning = False
+
+        def embed(self, features):
+            assert not self.is_learning
+            return super().embed(features)
+
+        def learn(self, features, gradient, rate):
+            self.is_learning = True
+            time.sleep(0.001)
+            super().learn(features, gradient, rate)
+            self.is_learning = False
+
+    federation = federate(make_data(), rate=Rate(0.1), model=Halfway)
+    plan = AsynchronousPlan([0.002] * 3, [30] * 3, 0.005, 60)
+    for moment in asynchronous_rounds(federation, plan, RealClock()):
+        federation.evaluate(*moment)
+
+
+def test_stamps_before_the_first_upload_are_not_recorded():
+    """A stamp keeps its number and time; those at which nobody has uploaded yet are left out."""
+    data = make_data()
+    recorder = Recorder(None, data.labels[~data.is_test], data.names)
+    plan = AsynchronousPlan([0.25, 0.4, 0.3], [30] * 3, 0.1, 6)
+    federation = federate(data, rate=Rate(0.1), tape=Tape(recorder))
+    moments = list(asynchronous_rounds(federation, plan, VirtualClock()))
+    assert [moment.n_rounds for moment in moments] == [3, 4, 5, 6]
+    records = list(recorder.transcript)
+    assert [r.time for r in records if isinstance(r, Stamp)] == pytest.approx([0.3, 0.4, 0.5, 0.6])
+    assert [r.time for r in records if not isinstance(r, Stamp)] == pytest.approx([0.25, 0.3, 0.4, 0.5, 0.6])
+    assert value(recorder).values.shape == (3,)
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_going_on_after_stamps_that_were_not_recorded(stop):
+    """Leads to the same model and the same records as training without a stop."""
+    data = make_data()
+    plan = AsynchronousPlan([0.25, 0.4, 0.3], [30] * 3, 0.1, 9)
+    recorders = [Recorder(None, data.labels[~data.is_test], data.names) for _ in range(2)]
+    whole = federate(data, rate=Rate(0.1), tape=Tape(recorders[0]))
+    for _ in asynchronous_rounds(whole, plan, VirtualClock()):
+        pass
+    first, steps = federate(data, rate=Rate(0.1), tape=Tape(recorders[1])), Steps([0] * 3)
+    for moment in asynchronous_rounds(first, plan, VirtualClock(), steps):
+        if moment.n_rounds == stop:
+            break
+    second = federate(data, rate=Rate(0.1), tape=Tape(recorders[1]))
+    second.restore(first.state())
+    for _ in asynchronous_rounds(second, plan, VirtualClock(), Steps(list(steps.of_clients), stop)):
+        pass
+    np.testing.assert_array_equal(weights_of(second), weights_of(whole))
+    assert [r.time for r in recorders[0].transcript] == [r.time for r in recorders[1].transcript]
+
+
+def test_a_stamp_at_the_time_of_the_first_upload_in_wall_time():
+    """Whichever comes first, training goes on, and the transcript begins with an upload."""
+    data = make_data(1)
+    for _ in range(10):
+        recorder = Recorder(None, data.labels[~data.is_test], data.names)
+        federation = federate(data, rate=Rate(0.1), tape=Tape(recorder))
+        plan = AsynchronousPlan([0.01], [30], 0.01, 8)
+        n_threads = threading.active_count()
+        moments = list(asynchronous_rounds(federation, plan, RealClock()))
+        assert threading.active_count() == n_threads
+        assert len(moments) == recorder.n_rounds
+        assert not isinstance(next(iter(recorder.transcript)), Stamp)

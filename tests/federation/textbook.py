@@ -1,0 +1,51 @@
+"""Random data to train on, and training on it as a textbook has it, in plain NumPy."""
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.special import expit, softmax
+
+from verfedsv.data.vertical import ClientData, VerticalData
+from verfedsv.federation.schedules import batch_of_round
+
+
+def make_data(n_clients=3, n_samples=120, n_classes=2, n_features=4, n_test=20, seed=0, sparse=False):
+    """Return vertically split random data whose labels depend on all clients."""
+    rng = np.random.default_rng(seed)
+    columns = rng.normal(size=(n_clients, n_samples, n_features))
+    columns[rng.random(columns.shape) < 0.5] = 0
+    score = np.einsum("mnf,mfc->nc", columns, rng.normal(size=(n_clients, n_features, n_classes)))
+    clients = tuple(
+        ClientData(f"client {m + 1}", csr_array(columns[m]) if sparse else columns[m]) for m in range(n_clients)
+    )
+    return VerticalData(clients, score.argmax(axis=1), n_classes, np.arange(n_samples) >= n_samples - n_test)
+
+
+def joined(data):
+    """Return the columns of all clients side by side."""
+    return np.hstack(
+        [np.asarray(c.numeric.todense() if hasattr(c.numeric, "todense") else c.numeric) for c in data.clients]
+    )
+
+
+def slope(z, labels):
+    """Return the gradients of the logistic loss (one class) or of softmax by summed embeddings."""
+    return expit(z) - labels[:, None] if z.shape[1] == 1 else softmax(z, axis=1) - np.eye(z.shape[1])[labels]
+
+
+def plain_sgd(data, plan, rate, *, inverse=False, intercept=False):
+    """Return the weights and intercept of SGD on the joined data, as a textbook has it."""
+    x, y = joined(data)[~data.is_test], data.labels[~data.is_test]
+    n_classes = 1 if data.n_classes == 2 else data.n_classes
+    weights, own = np.zeros((x.shape[1], n_classes)), np.zeros(n_classes)
+    for t in range(plan.n_rounds):
+        batch = batch_of_round(t, len(y), plan.batch_size, plan.seed)
+        gradient = slope(x[batch] @ weights + own, y[batch])
+        step = rate / (t + 1) if inverse else rate
+        weights = weights - step * x[batch].T @ gradient / len(batch)
+        own = own - step * gradient.mean(axis=0) if intercept else own
+    return weights, own
+
+
+def weights_of(federation):
+    """Return the weights of all clients, one below the other."""
+    return np.vstack([client.state()["weights"] for client in federation.clients])
