@@ -34,6 +34,17 @@ def test_wide_sparse_columns_stay_sparse():
     np.testing.assert_allclose(norms[np.diff(features.indptr) > 0], 1)
 
 
+@pytest.mark.parametrize("width", [4, 400])
+def test_both_scales_make_unit_rows_of_standardised_columns(width):
+    """First columns, then rows; dense and sparse."""
+    numeric = csr_array(np.random.default_rng(0).random((50, width)) * (np.arange(width) % 7 == 0))
+    data, is_train = ClientData("a", numeric), np.arange(50) < 40
+    both, standardised = (prepare(data, scale, is_train) for scale in ("standardise-unit-rows", "standardise"))
+    both, standardised = (x if isinstance(x, np.ndarray) else x.toarray() for x in (both, standardised))
+    norms = np.linalg.norm(standardised, axis=1, keepdims=True)
+    np.testing.assert_allclose(both, standardised / norms, atol=1e-14)
+
+
 def test_unit_rows():
     """Every row has norm 1, but for rows of zeros."""
     numeric = np.array([[3.0, 4.0], [0.0, 0.0]])

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, hstack
 from verfedsv.data.vertical import ClientData, Matrix
 from verfedsv.errors import InputError
 
-Scale = Literal["none", "standardise", "unit-rows"]
+Scale = Literal["none", "standardise", "unit-rows", "standardise-unit-rows"]
 
 DENSE_FEATURES, DENSE_FRACTION = 256, 0.1
 """Features are held dense up to that number, or from that part of nonzero ones on: rows are then gathered faster."""
@@ -28,17 +28,17 @@ def prepare(data: ClientData, scale: Scale, is_train: NDArray[np.bool_]) -> Matr
     makes each column of mean 0 and variance 1 (where features are held sparse, the one-hot part and numbers that came
     sparse keep their zeros, and are only scaled), and one that is constant on the training rows zero on all rows: a
     model cannot have learned from it. "unit-rows" makes each row of norm 1, as Proposition 1 of the paper asks; a row
-    of zeros stays as it is.
+    of zeros stays as it is. "standardise-unit-rows" does both, in this order: rows of norm 1 without a common mean.
     """
     if scale not in get_args(Scale):
         raise InputError(f"unknown scale {scale!r}; allowed are {', '.join(map(repr, get_args(Scale)))}")
     if not is_train.any():
         raise InputError("no sample is left for training; keep a smaller part for the test")
     blocks = _blocks(data, is_train)
-    if scale == "standardise":
+    if scale.startswith("standardise"):
         blocks = [_standardise(block, is_train) for block in blocks]
     features = _join(blocks)
-    return _unit_rows(features) if scale == "unit-rows" else features
+    return _unit_rows(features) if scale.endswith("unit-rows") else features
 
 
 def _blocks(data: ClientData, is_train: NDArray[np.bool_]) -> list[Matrix]:

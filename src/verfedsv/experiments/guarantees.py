@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from verfedsv import Transcript, Valuation
+from verfedsv import Recorder, Transcript, Valuation, value
 from verfedsv.data import ClientData, VerticalData, noisy_copy
 from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table
 from verfedsv.experiments.lab import Setup, Trained, split, train_asynchronously, train_synchronously
 from verfedsv.losses import Array, Floats, get_loss
-from verfedsv.transcript import Upload
+from verfedsv.transcript import Stamp, Upload
 
 MODES = ("synchronous", "asynchronous")
 ROUNDING = 1e-10
@@ -35,7 +35,8 @@ def parts(name: str, settings: Setup) -> Mapping[str, Callable[[], Part]]:
 
     def measure_asynchronous() -> Part:
         trained = train_asynchronously(_data(name, settings), settings)
-        return _residuals(trained, trained.value(method="exact"), _drop_of_table(trained))
+        found = _residuals(trained, trained.value(method="exact"), _drop_of_table(trained))
+        return {**found, "residuals": {**found["residuals"], "symmetry": _asymmetry_of_twins(trained)}}
 
     def measure_completion() -> Part:
         trained = synchronous()
@@ -82,6 +83,26 @@ def _residuals(trained: Trained, result: Valuation, drop: float) -> Part:
         "periodic additivity": np.abs(sum(periods) / result.n_rounds - result.values).max(),
     }
     return {"residuals": {name: float(x / largest) for name, x in found.items()}, "method": result.method}
+
+
+def _asymmetry_of_twins(trained: Trained) -> float:
+    """Return how differently two clients are valued that upload the same at the same times.
+
+    A copy of a client draws batches of its own, and is another player; so what was recorded of client 1 is recorded
+    again, each time once more in the name of a twin.
+    """
+    transcript = Transcript.open(trained.path)
+    first, *others = transcript.description.clients
+    names = [first, "twin", *others[:-2]]
+    with Recorder(None, transcript.labels, names, transcript.description.loss) as recorder:
+        for record in transcript:
+            if isinstance(record, Stamp):
+                recorder.stamp(record.offset, time=record.time)
+            elif record.client in names:
+                for name in names[: 2 if record.client == first else 0] or [record.client]:
+                    recorder.update(name, record.samples, record.embeddings, time=record.time)
+        result = value(recorder, method="exact")
+    return float(abs(result.values[0] - result.values[1]) / np.abs(result.values).max())
 
 
 def _drop_of_completed(trained: Trained, result: Valuation) -> float:
@@ -134,15 +155,8 @@ def tables(results: Results) -> list[Table]:
     errors = []
     for name, measured in results.items():
         part = measured["completion"]
-        within = f"{part['within']} of {part['clients']}"
-        errors.append(
-            [
-                name.capitalize(),
-                *(f"{part[kind]:.2g}" for kind in ("true", "estimated")),
-                within,
-                f"{part['proposition']:.2g}",
-            ]
-        )
+        found = ["-" if part[kind] is None else f"{part[kind]:.2g}" for kind in ("true", "estimated", "proposition")]
+        errors.append([name.capitalize(), *found[:2], f"{part['within']} of {part['clients']}", found[2]])
     return [
         Table(["residual / largest value", *columns], residuals, "Fairness (Theorem 1):"),
         Table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -37,7 +37,7 @@ class Setup(BaseModel):
     """How one data set is split and trained in an experiment. Experiments add settings of their own.
 
     `rounds` are those of synchronous training. In asynchronous training every client uploads each `period` seconds, for
-    `duration` seconds, with a time stamp each `stamp_every`. `rank` is that of completion.
+    `duration` seconds, with a time stamp each `stamp_every`. `rank` and `method` are those of the valuation.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,7 +45,7 @@ class Setup(BaseModel):
     clients: int
     batch_size: int
     rate: float
-    rounds: int
+    rounds: int = 0
     decay: Literal["constant", "inverse"] = "constant"
     scale: Scale = "standardise"
     intercept: bool = True
@@ -57,6 +57,7 @@ class Setup(BaseModel):
     stamp_every: float = 0.04
     seed: int = 0
     rank: int | Literal["auto"] = "auto"
+    method: Method = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +87,10 @@ class Trained:
 
     def value(self, **settings: Any) -> Valuation:
         """Return what each client contributed."""
-        return value(self.path, **{"rank": self.setup.rank, **settings})
+        return value(self.path, **{"method": self.setup.method, "rank": self.setup.rank, **settings})
 
 
-@lru_cache(maxsize=1)
+@cache
 def _load(name: str) -> Samples:
     return load(name)
 
@@ -106,8 +107,12 @@ def prepare(data: VerticalData, setup: Setup, recorder: Recorder | None = None) 
     """Return the parties of a training that has not begun."""
     model: Callable[[int, int], Model] = Linear
     if setup.model == "perceptron":
+        import torch
+
         from verfedsv.federation.torch_models import perceptron
 
+        # Models so small gain nothing from threads, and lose much to them when cores are busy.
+        torch.set_num_threads(1)
         model = partial(perceptron, seed=setup.seed)
     rate = Rate(setup.rate, setup.decay)
     return federate(data, rate=rate, scale=setup.scale, model=model, intercept=setup.intercept, tape=Tape(recorder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ class ResultFile:
 
     def _keep(self, name: str, part: Callable[[], Part]) -> None:
         begin = time.perf_counter()
-        found = part()
+        found = _plain(part())
         took = round(time.perf_counter() - begin, 2)
         self._content["parts"][name] = {"found": found, "seconds": took, "machine": machine()}
         self._write()
@@ -85,6 +86,15 @@ class ResultFile:
         beside = self.path.with_suffix(".part")
         beside.write_text(json.dumps(self._content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         beside.replace(self.path)
+
+
+def _plain(found: Any) -> Any:
+    """Return what JSON can hold: None in place of numbers that are none."""
+    if isinstance(found, dict):
+        return {name: _plain(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [_plain(value) for value in found]
+    return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
 def machine() -> str:

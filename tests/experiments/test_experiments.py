@@ -1,0 +1,83 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.games import random_game, shapley_by_definition, utility
+from verfedsv.data import ClientData, VerticalData
+from verfedsv.experiments import EXPERIMENTS, ResultFile, write_page
+from verfedsv.experiments.baselines import _information, shapley_values_of
+from verfedsv.experiments.lab import Setup, split, train_synchronously
+from verfedsv.experiments.shap import shap_scores
+
+MUST_HOLD = {"guarantees", "random-features", "rank"}
+"""Experiments whose claims hold at any size, so also with --quick."""
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_run_quickly_on_adult(name, tmp_path):
+    """Everything is measured, shown and drawn."""
+    experiment = EXPERIMENTS[name]
+    file = ResultFile(tmp_path, experiment, "adult", quick=True)
+    with pytest.warns() if name in ("similar-features", "ablation") else _nothing():
+        for _ in file.measure():
+            pass
+    found = {"adult": file.found}
+    tables = experiment.tables(found)
+    assert all(len(row) == len(table.header) for table in tables for row in table.rows)
+    page = write_page(tmp_path, {name: [file]}, quick=True).read_text()
+    assert experiment.title in page
+    assert (tmp_path / "paper" / f"{name}.svg").exists() == (experiment.draw is not None)
+    if name in MUST_HOLD:
+        assert all(claim.holds for claim in experiment.claims(found)), experiment.claims(found)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_settings_are_valid(name):
+    """For every data set, quick or not; all experiments know Adult, which ships with the package."""
+    experiment = EXPERIMENTS[name]
+    assert "adult" in experiment.data
+    for data, quick in itertools.product(experiment.data, (False, True)):
+        experiment.settings(data, quick=quick)
+
+
+def test_exact_copies_differ_by_nothing(tmp_path):
+    """In the experiment of similar features, the copy without noise is worth the same to the last bit."""
+    file = ResultFile(tmp_path, EXPERIMENTS["similar-features"], "adult", quick=True)
+    with pytest.warns():
+        for _ in file.measure():
+            pass
+    assert all(part["differences"][0] == 0 for part in file.found.values())
+
+
+def test_shapley_values_by_the_definition():
+    """Of a game given by its utility, against another implementation."""
+    game = random_game("softmax", n_clients=4)
+    values = shapley_values_of(lambda coalition: utility(game, coalition), 4)
+    np.testing.assert_allclose(values, shapley_by_definition(game), atol=1e-14)
+
+
+def test_shap_scores_are_those_of_a_linear_model():
+    """A weight times the distance of a feature from its mean: what SHAP values of linear models are."""
+    setup = Setup(clients=3, batch_size=200, rate=0.2, rounds=10, samples=600)
+    data = split("adult", setup)
+    trained = train_synchronously(data, setup)
+    from verfedsv.data import prepare
+
+    expected = []
+    for client, columns in zip(trained.federation.clients, data.clients, strict=True):
+        x = prepare(columns, "standardise", ~data.is_test)[~data.is_test]
+        weights = client.state()["weights"][:, 0]
+        expected.append(np.abs((x - x.mean(axis=0)) * weights).mean(axis=0).sum())
+    np.testing.assert_allclose(shap_scores(data, setup, trained), expected, rtol=1e-6)
+
+
+def test_information_is_shared_by_copies_and_none_of_noise():
+    """A client that has the label, its copy, and noise: half of the label's entropy each, and nothing."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 4000)
+    known = labels[:, np.newaxis] + np.zeros((1, 2))
+    columns = {"knows": known, "copy": known, "noise": rng.normal(size=(4000, 2))}
+    clients = tuple(ClientData(name, x) for name, x in columns.items())
+    data = VerticalData(clients, labels, 2, np.zeros(4000, bool))
+    np.testing.assert_allclose(_information(data, 2), [np.log(2) / 2, np.log(2) / 2, 0], atol=2e-3)

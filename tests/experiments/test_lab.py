@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from tests.games import Game, shapley_by_definition
+from verfedsv.data import VerticalData, take_rows
+from verfedsv.experiments.lab import Setup, prepare, split, train_asynchronously, train_synchronously
+from verfedsv.federation import SynchronousPlan, synchronous_rounds
+
+SETUP = Setup(clients=3, batch_size=40, rate=0.5, rounds=6, test=0.0, duration=0.08)
+
+
+@pytest.fixture(scope="module")
+def data() -> VerticalData:
+    """A hundred samples of Adult, of three clients."""
+    return take_rows(split("adult", SETUP), np.arange(100))
+
+
+def test_the_truth_is_the_definition(data):
+    """Values from embeddings of all samples are those of games made by hand, the server's intercept included."""
+    trained = train_synchronously(data, SETUP, with_truth=True)
+    federation = prepare(data, SETUP)
+
+    def embed():
+        return np.stack([client.embed(slice(None))[:, 0] for client in federation.clients])
+
+    games, previous, current, offset = [], np.zeros((3, 100)), embed(), np.zeros(100)
+    for _ in synchronous_rounds(federation, SynchronousPlan(40, 6)):
+        games.append(Game(previous, current, data.labels, "logistic", offset))
+        previous, current, offset = current, embed(), np.full(100, federation.server.intercept[0])
+    expected = np.mean([shapley_by_definition(game) for game in games], axis=0)
+    np.testing.assert_allclose(trained.truth, expected, atol=1e-14)
+    assert trained.drop == pytest.approx(expected.sum(), abs=1e-14)
+
+
+def test_full_batches_are_valued_as_the_truth(data):
+    """Nothing is completed, so `value` and the truth are the same."""
+    trained = train_synchronously(data, SETUP.model_copy(update={"batch_size": 100}), with_truth=True)
+    np.testing.assert_allclose(trained.value(method="exact").values, trained.truth, atol=1e-14)
+
+
+def test_slow_clients_upload_less(data):
+    """Each client has its own period."""
+    trained = train_asynchronously(data, SETUP, [0.01, 0.02, 0.04])
+    from verfedsv.transcript import Transcript, Upload
+
+    uploads = [record.client for record in Transcript.open(trained.path) if isinstance(record, Upload)]
+    assert [uploads.count(name) for name in data.names] == [8, 4, 2]
+
+
+def test_the_folder_goes_with_the_training(data):
+    """Nothing is left on the disk."""
+    trained = train_synchronously(data, SETUP)
+    path = trained.path
+    assert path.exists()
+    trained.close()
+    assert not path.exists()

@@ -1,0 +1,92 @@
+import json
+
+import pytest
+
+from verfedsv.experiments import Experiment, ResultFile, Table, write_page
+from verfedsv.experiments.lab import Setup
+
+
+class Counted:
+    """An experiment on nothing that counts how often its parts are measured, and can be made to fail."""
+
+    def __init__(self) -> None:
+        self.measured: list[str] = []
+        self.fails_at = ""
+        self.experiment = Experiment("frequency", "Title", "About.", _Settings, self.parts, self.tables)
+
+    def parts(self, name, settings):
+        def measure(part):
+            if part == self.fails_at:
+                raise KeyboardInterrupt
+            self.measured.append(part)
+            return {"found": float("nan") if part == "a" else len(part), "name": name}
+
+        return {part: lambda part=part: measure(part) for part in ("a", "bb", "ccc")}
+
+    def tables(self, results):
+        return [Table(["part", "found"], [[name, str(part["found"])] for name, part in results["adult"].items()])]
+
+
+class _Settings(Setup):
+    slowness: tuple[int, ...] = ()
+    runs: int = 1
+
+
+def measure(counted, folder, **options):
+    """Measure everything, and return the file."""
+    file = ResultFile(folder, counted.experiment, "adult", **options)
+    for _ in file.measure():
+        pass
+    return file
+
+
+def test_a_stopped_experiment_goes_on_where_it_was(tmp_path):
+    """What was measured before the stop is not measured again."""
+    counted = Counted()
+    counted.fails_at = "bb"
+    with pytest.raises(KeyboardInterrupt):
+        measure(counted, tmp_path)
+    counted.fails_at = ""
+    file = measure(counted, tmp_path)
+    assert counted.measured == ["a", "bb", "ccc"]
+    assert list(file.found) == ["a", "bb", "ccc"]
+    assert measure(counted, tmp_path).found == file.found
+    assert len(counted.measured) == 3
+
+
+def test_other_settings_are_measured_anew(tmp_path):
+    """Results of --quick do not pass for the others, nor the other way round; --again forgets what is known."""
+    counted = Counted()
+    measure(counted, tmp_path)
+    measure(counted, tmp_path, quick=True)
+    measure(counted, tmp_path, quick=True, again=True)
+    assert len(counted.measured) == 9
+
+
+def test_results_are_plain_json(tmp_path):
+    """Numbers that are none become null; settings, machine and time are there."""
+    content = json.loads(measure(Counted(), tmp_path).path.read_text())
+    assert content["parts"]["a"]["found"]["found"] is None
+    assert content["settings"]["clients"] == 8
+    assert "cores" in content["parts"]["bb"]["machine"]
+    assert content["parts"]["bb"]["seconds"] >= 0
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"settings": 1}'])
+def test_a_damaged_file_is_measured_anew(tmp_path, text):
+    """A result file that cannot be read is no reason to stop."""
+    counted = Counted()
+    path = measure(counted, tmp_path).path
+    path.write_text(text)
+    measure(counted, tmp_path)
+    assert len(counted.measured) == 6
+
+
+def test_the_same_results_make_the_same_page(tmp_path):
+    """Byte by byte; what is not known is left out."""
+    file = measure(Counted(), tmp_path)
+    pages = [write_page(tmp_path, {"frequency": [file]}, quick=False).read_bytes() for _ in range(2)]
+    assert pages[0] == pages[1]
+    assert b"| bb | 2 |" in pages[0]
+    other = ResultFile(tmp_path / "empty", file.experiment, "adult")
+    assert b"Title" not in write_page(tmp_path, {"frequency": [other]}, quick=True).read_bytes()
