@@ -42,7 +42,8 @@ from verfedsv.federation import (
 from verfedsv.federation.federation import BuildModel
 from verfedsv.losses import Array, Floats
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.shapley import Progress, shapley_values
+from verfedsv.runs.live import LiveShares
+from verfedsv.shapley import Progress
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
@@ -145,7 +146,7 @@ class Run:
         if saved and "steps" in saved:
             steps = Steps(saved["steps"].tolist(), done)
         in_all = self.n_rounds(federation.n_train)
-        live = _LiveShares(federation)
+        live = LiveShares(federation)
         saver = _Saver(self.folder / CHECKPOINT)
         with (self.folder / METRICS).open("a", encoding="utf-8") as metrics:
             for moment in self._rounds(federation, done, steps, recorder):
@@ -266,24 +267,6 @@ class _Saver:
         part.replace(self._path)
         self._last = time.monotonic()
         self._took = self._last - begin
-
-
-class _LiveShares:
-    """Shares from one evaluation to the next."""
-
-    def __init__(self, federation: Federation) -> None:
-        self._loss = federation.server.loss
-        self._labels = federation.labels[: federation.n_train]
-        self._previous: Floats | None = None
-        self._values: Floats = np.zeros(len(federation.clients))
-
-    def after(self, evaluation: Evaluation) -> Floats:
-        current = evaluation.embeddings
-        previous = np.zeros_like(current) if self._previous is None else self._previous
-        self._values += shapley_values(previous, current, self._labels, self._loss, "closed-form").values
-        self._previous = current
-        total = self._values.sum()
-        return self._values / total if total else np.full(len(self._values), np.nan)
 
 
 def _model(config: Config) -> BuildModel:
