@@ -15,7 +15,7 @@ from verfedsv.cli.value import print_json
 from verfedsv.errors import InputError
 from verfedsv.report.terminal import side_by_side
 from verfedsv.runs import Run, read_config
-from verfedsv.runs.execute import CONFIG
+from verfedsv.runs.folders import CONFIG
 from verfedsv.valuation import Valuation
 
 HEADER = "# Written by `verfedsv demo`; run it again with `verfedsv run`, after naming another output folder.\n"

@@ -17,9 +17,9 @@ class LiveShares:
         self._values: Floats = np.zeros(len(federation.clients))
         self._last: Evaluation | None = None
 
-    def take_up(self, values: Floats, moment: Moment) -> None:
-        """Go on from the values of a moment, the state of which the federation has now."""
-        self._values, self._last = np.array(values), self._federation.evaluate(*moment)
+    def take_up(self, values: Floats, n_rounds: int) -> None:
+        """Go on from the values after that many rounds, the state of which the federation has now."""
+        self._values, self._last = np.array(values), self._federation.evaluate(n_rounds, 0.0)
 
     def after(self, evaluation: Evaluation) -> Floats:
         """Return the shares after one more evaluation, (clients,); NaN if nothing has changed yet."""
