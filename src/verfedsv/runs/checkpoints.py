@@ -48,8 +48,8 @@ class Checkpoint:
     def read(cls, path: Path) -> Checkpoint:
         """Return the checkpoint in a file."""
         try:
-            with np.load(path) as file:
-                content = dict(file)
+            with path.open("rb") as file, np.load(file) as arrays:
+                content = dict(arrays)
             return cls(
                 n_rounds=int(content["n_rounds"]),
                 n_records=int(content["n_records"]),

@@ -18,7 +18,7 @@ from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import FolderStorage
 
-CONFIG, METRICS, CHECKPOINT, VALUATION = "config.toml", "metrics.jsonl", "checkpoint.npz", "valuation.json"
+FILES = CONFIG, METRICS, CHECKPOINT, VALUATION = "config.toml", "metrics.jsonl", "checkpoint.npz", "valuation.json"
 PART = ".part"
 """What the name of a file ends in until it is whole."""
 
@@ -36,7 +36,13 @@ def is_free(folder: Path, text: str) -> bool:
     if FOLDER not in names:
         # A configuration alone may be one that somebody wrote there by hand.
         return not names or (names == {CONFIG} and read_text(folder / CONFIG) == text)
-    return names <= {CONFIG, METRICS, CHECKPOINT, CHECKPOINT + PART, FOLDER} and not _has_records(folder)
+    return VALUATION not in names and not has_others(folder) and not _has_records(folder)
+
+
+def has_others(folder: Path) -> bool:
+    """Return whether there is something in a folder that is not of a run."""
+    known = {FOLDER, *FILES, *(name + PART for name in FILES)}
+    return any(path.name not in known for path in folder.iterdir())
 
 
 def _has_records(folder: Path) -> bool:
