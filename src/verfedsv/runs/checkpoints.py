@@ -126,7 +126,8 @@ def _parts(data: VerticalData) -> Iterator[bytes | memoryview]:
             yield json.dumps(numeric.shape).encode()
             for array in (numeric.data, numeric.indices, numeric.indptr):
                 yield from _bytes_of(array)
-        yield json.dumps(None if client.categorical is None else client.categorical.tolist()).encode()
+        categories = None if client.categorical is None else client.categorical.tolist()
+        yield json.dumps(categories, default=str).encode()
 
 
 def _bytes_of(array: Array) -> Iterator[bytes | memoryview]:
