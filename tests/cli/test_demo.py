@@ -5,9 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import verfedsv
-from verfedsv.cli.demo import HEADER
+from verfedsv import InputError
+from verfedsv.cli.demo import CONFIGS, HEADER, show
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
@@ -64,6 +66,49 @@ def test_demo_does_not_overwrite_what_is_not_its_own(tmp_path):
     assert done.returncode == 2
     assert "is not of an earlier demo" in " ".join(done.stderr.split())
     assert (tmp_path / "synchronous" / "thesis.txt").read_text() == "mine"
+
+
+def small(monkeypatch):
+    """Make the demo a short one."""
+    for mode, before, after in (("synchronous", "epochs = 20", "rounds = 3"), ("asynchronous", "10.0", "0.2")):
+        text = CONFIGS[mode].replace(before, after).replace("clients = 8", "clients = 8\nsamples = 500")
+        monkeypatch.setitem(CONFIGS, mode, text)
+
+
+def test_demo_checks_everything_before_it_removes_anything(tmp_path, monkeypatch):
+    """Results of an earlier one stay if something else is in the place of others."""
+    small(monkeypatch)
+    show(Console(quiet=True), tmp_path)
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name in ("asynchronous/thesis.txt", "asynchronous/config.toml", "asynchronous.toml", "synchronous.toml"):
+        before = kept.get(tmp_path / name)
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(InputError, match="is there already and is not of an earlier demo"):
+            show(Console(quiet=True), tmp_path)
+        assert (tmp_path / name).read_text() == "mine"
+        (tmp_path / name).unlink() if before is None else (tmp_path / name).write_bytes(before)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept
+    assert set(show(Console(quiet=True), tmp_path)) == {"synchronous", "asynchronous"}
+
+
+def test_a_demo_that_was_killed_is_begun_anew(tmp_path, monkeypatch):
+    """Whether it had made its folder only, or begun to write there."""
+    small(monkeypatch)
+    (tmp_path / "synchronous").mkdir()
+    (tmp_path / "asynchronous").mkdir()
+    (tmp_path / "asynchronous" / "config.toml.part").write_text("")
+    assert set(show(Console(quiet=True), tmp_path)) == {"synchronous", "asynchronous"}
+
+
+@pytest.mark.parametrize("place", ["file", "file/demo", "/proc/nowhere"])
+def test_a_demo_into_a_file(tmp_path, place):
+    """It ends with one line and code 2."""
+    (tmp_path / "file").write_text("mine")
+    done = run("demo", "-o", str(tmp_path / place))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: cannot use")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_version():

@@ -62,6 +62,36 @@ def test_a_run_is_not_begun_twice(config):
     assert run("run", str(config), "--resume").returncode == 0
 
 
+@pytest.mark.parametrize("place", ["file", "file/out", "/proc/nowhere"])
+def test_an_output_folder_that_cannot_be_ends_with_one_line(config, tmp_path, place):
+    """And with code 2."""
+    (tmp_path / "file").write_text("mine")
+    config.write_text(SYNCHRONOUS.replace('"out"', f'"{place}"'))
+    done = run("run", str(config))
+    assert done.returncode == 2
+    assert "cannot be the output folder" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_is_damaged_ends_with_one_line(config, tmp_path):
+    """A checkpoint that was cut short, and a place where the result cannot be written."""
+    assert run("run", str(config)).returncode == 0
+    checkpoint = tmp_path / "out" / "checkpoint.npz"
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "out" / "valuation.json").unlink()
+    (tmp_path / "out" / "valuation.json").mkdir()
+    done = run("run", str(config), "--resume")
+    assert done.returncode == 2
+    assert f"{checkpoint} cannot be read" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    checkpoint.write_bytes(whole)
+    done = run("run", str(config), "--resume")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"error: cannot use {tmp_path / 'out' / 'valuation.json'}")
+    assert "Traceback" not in done.stderr
+
+
 def test_data_commands():
     """The list has all data sets; Adult is shown; an unknown name is refused."""
     listed = run("data", "list")

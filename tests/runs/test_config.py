@@ -83,7 +83,7 @@ def test_paths_are_relative_to_the_file(tmp_path):
         (("rounds = 3", "duration = 3.0"), "line 5: training: synchronous training takes either"),
         (("rounds = 3", "mode = 'asynchronous'"), "line 5: training: asynchronous training takes a duration"),
         (("rounds = 3", "mode = 'asynchronous'\nduration = 0.01"), "duration must not be shorter than stamp_every"),
-        (('name = "adult"\n', ""), "line 1: the file: data needs a name"),
+        (('name = "adult"\n', ""), "line 1: data: needs a name"),
         (
             ("[output]", "[[client]]\nname = 'a'\nnoise = 2\n[output]"),
             "line 12: client.noise: .*less than or equal to 1",
@@ -95,7 +95,7 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ),
         (
             ("[output]", "[[client]]\nname = 'client 1'\nbatch_size = 50\n[output]"),
-            "must be no larger than that of any client in synchronous training; 'client 1' has a smaller one",
+            "line 12: client.batch_size: must be no smaller than training.batch_size in .*, 100; received 50",
         ),
         (("rate = 0.5", "rate = "), "is not valid TOML: .*line 7"),
     ],
@@ -104,6 +104,151 @@ def test_mistakes_are_named_with_their_line(tmp_path, change, message):
     """And with what is allowed there."""
     with pytest.raises(InputError, match=f"(?s){message}"):
         read_config(write(tmp_path, GOOD.replace(*change)))
+
+
+FILES = GOOD.replace('name = "adult"\nclients = 4', 'label = "y"\nlabel_client = "a"') + (
+    "[[client]]\nname = 'a'\nfile = 'a.csv'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("rate = 0.5", "rate = true"), "line 7: training.rate: .*valid number; received True"),
+        (("rate = 0.5", "rate = '0.5'"), "line 7: training.rate: .*valid number; received '0.5'"),
+        (("rounds = 3", "rounds = true"), "line 8: training.rounds: .*valid integer; received True"),
+        (("rounds = 3", "rounds = 3.0"), "line 8: training.rounds: .*valid integer; received 3.0"),
+        (("rounds = 3", "rounds = '3'"), "line 8: training.rounds: .*valid integer; received '3'"),
+        (("rounds = 3", "rounds = 3\nintercept = 'off'"), "line 9: training.intercept: .*boolean; received 'off'"),
+        (("rounds = 3", "rounds = 3\nintercept = 0"), "line 9: training.intercept: .*boolean; received 0"),
+        (("rounds = 3", f"rounds = 3\nseed = {2**63}"), "line 9: training.seed: .*should be less than"),
+        (("clients = 4", "test = true"), "line 3: data.test: .*valid number; received True"),
+    ],
+)
+def test_types_are_not_converted(tmp_path, change, message):
+    """True is no number, and text is neither a number nor a yes."""
+    with pytest.raises(InputError, match=message):
+        read_config(write(tmp_path, GOOD.replace(*change)))
+
+
+def test_whole_numbers_may_stand_for_others(tmp_path):
+    """A rate of 1 is one of 1.0."""
+    assert read_config(write(tmp_path, GOOD.replace("rate = 0.5", "rate = 1"))).training.rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("clients = 4", "label = 'y'"), "line 3: data.label: is for files"),
+        (GOOD.replace("clients = 4", "label_client = 'y'"), "line 3: data.label_client: is for files"),
+        (FILES.replace('label = "y"', 'label = "y"\nclients = 4'), "line 3: data.clients: is for data sets by name"),
+        (
+            GOOD + "[[client]]\nname = 'client 1'\ncolumns = ['a']\n",
+            "line 14: client.columns: is for clients with",
+        ),
+        (GOOD + "[[client]]\nname = 'client 1'\nid = 'key'\n", "line 14: client.id: is for clients with a file"),
+        (GOOD + "[[client]]\nname = 'x'\nrandom_level = 1\nnoise = 0.1\n", "line 15: client.noise: is for copies"),
+        (
+            GOOD + "[[client]]\nname = 'client 1'\nperiod = 0.1\n",
+            "line 14: client.period: is for asynchronous",
+        ),
+        (GOOD.replace("rounds = 3", "rounds = 3\nperiod = 0.1"), "line 9: training.period: is for asynchronous"),
+        (
+            GOOD.replace("rounds = 3", "rounds = 3\nstamp_every = 1"),
+            "line 9: training.stamp_every: is for asynchronous",
+        ),
+        (GOOD.replace("rounds = 3", "rounds = 3\nclock = 'real'"), "line 9: training.clock: is for asynchronous"),
+        (GOOD.replace("rounds = 3", "rounds = 3\nduration = 1.0"), "line 9: training.duration: is for asynchronous"),
+        (
+            GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1.0\nrounds = 3"),
+            "line 10: training.rounds: is for synchronous training",
+        ),
+        (
+            GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1.0\nepochs = 3"),
+            "line 10: training.epochs: is for synchronous training",
+        ),
+        (GOOD + "[model]\nhidden = 8\n", "line 13: model.hidden: is for the perceptron"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(tmp_path, text, message):
+    """With their line, and with what they are for."""
+    with pytest.raises(InputError, match=message):
+        read_config(write(tmp_path, text))
+
+
+def test_settings_that_apply_are_taken(tmp_path):
+    """Files with their columns, copies with noise, the perceptron with its units, periods in asynchronous training."""
+    text = FILES.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1.0\nperiod = 0.02\nclock = 'real'")
+    text += "id = 'key'\ncolumns = ['b']\n[[client]]\nname = 'x'\ncopy_of = 'a'\nnoise = 0.5\nperiod = 0.1\n"
+    config = read_config(write(tmp_path, text + "[model]\nkind = 'perceptron'\nhidden = 8\n"))
+    assert (config.client[0].id, config.client[1].noise, config.model.hidden) == ("key", 0.5, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n\nspeed = 1\n" + GOOD, "run.toml, line 3: speed: there is no such setting; there are data"),
+        (
+            'output.folder = "o"\ndata.name = "web"\ntraining.batch_size = 3\ntraining.seed = 1\ntraining.rate = -1\n',
+            "run.toml, line 5: training.rate: input should be greater than 0",
+        ),
+        (
+            'data = {name = "adult"}\noutput = {folder = "o"}\ntraining = {batch_size = 3, rounds = 4, rate = -1}\n',
+            "run.toml, line 3: training.rate: input should be greater than 0",
+        ),
+        (GOOD.replace("[training]", '["training"]').replace("0.5", "-1"), "run.toml, line 7: training.rate"),
+        (GOOD.replace("[training]", "[ training ] # how").replace("0.5", "-1"), "run.toml, line 7: training.rate"),
+        (GOOD.replace("rate = 0.5", '"rate" = -1'), "run.toml, line 7: training.rate"),
+        (GOOD.replace("rate = 0.5", 'decay = """\nrate = 5"""\nrate = -1'), "run.toml, line 9: training.rate"),
+        (
+            "client = [\n  {name = 'a', random_level = 1},\n  # one more\n  {name = 'b', nois = 3},\n]\n" + GOOD,
+            "run.toml, line 1: client.nois: there is no such setting; there are name, file",
+        ),
+        (GOOD.replace("[output]", "[out]"), r"run.toml: output: is needed"),
+        (
+            GOOD + "[[client]]\nname = 'a'\n[[client]]\nname = 'a'\n",
+            "line 15: client.name: .*differ; received 'a'",
+        ),
+        (GOOD + "[[client]]\nname = ' bank'\n", "line 13: client.name: .*without spaces around.*; received ' bank'"),
+        (GOOD + "[[client]]\nname = 'a\\tb'\n".replace("'", '"'), "line 13: client.name: .*printable"),
+        (FILES.replace('label_client = "a"', 'label_client = "b"'), "line 3: data.label_client: .*received 'b'"),
+        (
+            GOOD.replace('[data]\nname = "adult"\nclients = 4', "data = 5"),
+            "line 1: data: should be a table, .data.; received 5",
+        ),
+        (GOOD + "[client]\nname = 'a'\n", r"line 12: client: should be tables, \[\[client\]\] for each client"),
+        (
+            GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1.0\nperiod = 0.1"),
+            "line 10: training.period: no client would upload before the first time stamp, after 0.04 s",
+        ),
+    ],
+)
+def test_lines_are_right_or_left_out(tmp_path, text, message):
+    """However a table is written; what is not in the file has no line."""
+    with pytest.raises(InputError, match=message):
+        read_config(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rank = 0", "valuation.rank: should be a whole number from 1 on, or 'auto'; received 0"),
+        ("rank = 'high'", "valuation.rank: should be a whole number from 1 on, or 'auto'; received 'high'"),
+        ("regularization = -1", "valuation.regularization: should be a positive number, or 'auto'; received -1"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, setting, message):
+    """Also where a number or a word could be."""
+    with pytest.raises(InputError) as caught:
+        read_config(write(tmp_path, GOOD + f"[valuation]\n{setting}\n"))
+    assert str(caught.value) == f"{tmp_path / 'run.toml'}, line 13: {message}"
+
+
+def test_a_byte_order_mark_is_left_out(tmp_path):
+    """As some editors write it."""
+    path = tmp_path / "run.toml"
+    path.write_text(GOOD, encoding="utf-8-sig")
+    assert read_config(path).data.name == "adult"
 
 
 def test_no_file(tmp_path):
@@ -116,4 +261,12 @@ def test_files_need_labels(tmp_path):
     """Where they are must be said."""
     text = GOOD.replace('name = "adult"\nclients = 4\n', "") + "[[client]]\nname = 'a'\nfile = 'a.csv'\n"
     with pytest.raises(InputError, match=r"data.label names the column of the labels"):
+        read_config(write(tmp_path, text))
+
+
+def test_lines_of_long_files_are_found_quickly(tmp_path):
+    """A thousand clients are no hindrance, nor are statements of several lines."""
+    client = "[[client]]\nname = 'c{}'\nfile = 'c.csv'\ncolumns = [\n  'a',\n]\n"
+    text = FILES + "".join(client.format(number) for number in range(1000)) + "nois = 1\n"
+    with pytest.raises(InputError, match=r"line 6015: client\.nois: there is no such setting"):
         read_config(write(tmp_path, text))

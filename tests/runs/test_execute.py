@@ -68,9 +68,11 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path, text):
     Transcript.open(tmp_path / "out").verify()
 
 
-def test_live_shares_are_close_to_the_valuation(tmp_path):
+@pytest.mark.parametrize("intercept", [False, True])
+def test_live_shares_are_close_to_the_valuation(tmp_path, intercept):
     """Those of the last update, from games between evaluations, are about those of the rounds."""
-    run = make(tmp_path, ASYNCHRONOUS)
+    text = ASYNCHRONOUS.replace("rate = 0.5", "rate = 0.5\nintercept = true") if intercept else ASYNCHRONOUS
+    run = make(tmp_path, text)
     last = finish(run)[-1]
     assert last.shares.sum() == pytest.approx(1)
     np.testing.assert_allclose(last.shares, run.value().shares, atol=0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -52,7 +52,10 @@ _typer.add_typer(data)
 
 
 def app() -> None:
-    """Run the command line; an error of this package ends with its message and exit code 2, not with a traceback."""
+    """Run the command line; an error of this package ends with its message and exit code 2, not with a traceback.
+
+    So does one of the operating system: a full disk, or a file that cannot be used.
+    """
     for stream in (sys.stdout, sys.stderr):
         # Where the terminal has no letters for the bars, question marks are better than a crash.
         if isinstance(stream, io.TextIOWrapper):
@@ -60,5 +63,12 @@ def app() -> None:
     try:
         _typer()
     except VerfedsvError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+        _fail(str(error))
+    except OSError as error:
+        place = error.filename2 or error.filename
+        _fail(f"cannot use {place}: {error.strerror}" if place else str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(f"error: {message}", fg="red", err=True)
+    sys.exit(EXIT_BAD_INPUT)

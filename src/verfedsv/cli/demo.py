@@ -14,8 +14,8 @@ from verfedsv.cli.run import train_with_bar, value_with_bar
 from verfedsv.cli.value import print_json
 from verfedsv.errors import InputError
 from verfedsv.report.terminal import side_by_side
-from verfedsv.runs import Run, read_config
-from verfedsv.runs.execute import CONFIG
+from verfedsv.runs import Run
+from verfedsv.runs.folders import CONFIG, has_others, is_free
 from verfedsv.valuation import Valuation
 
 HEADER = "# Written by `verfedsv demo`; run it again with `verfedsv run`, after naming another output folder.\n"
@@ -75,7 +75,10 @@ def demo(
 
 def show(console: Console, folder: Path) -> dict[str, Valuation]:
     """Train and value in both ways, and print the values side by side."""
-    runs = {mode: _prepare(folder, mode, text) for mode, text in CONFIGS.items()}
+    texts = {mode: HEADER + text for mode, text in CONFIGS.items()}
+    for mode, text in texts.items():
+        _check_place(folder, mode, text)
+    runs = {mode: _prepare(folder, mode, text) for mode, text in texts.items()}
     results = {}
     for mode, run in runs.items():
         train_with_bar(console, run, description=f"{mode} training")
@@ -98,15 +101,28 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
     return results
 
 
+def _check_place(folder: Path, mode: str, text: str) -> None:
+    """Raise InputError if there is something that is not of an earlier demo where a run and its configuration go."""
+    path, place = folder / f"{mode}.toml", folder / mode
+    # One that was killed may have written a part of it.
+    is_ours = not path.exists() or text.encode().startswith(path.read_bytes())
+    if not is_ours or (place.exists() and not is_free(place, text) and not _is_of_a_demo(place)):
+        raise InputError(
+            f"{place if is_ours else path} is there already and is not of an earlier demo, or was changed since; move "
+            "it away, or choose another --output"
+        )
+
+
+def _is_of_a_demo(place: Path) -> bool:
+    config = place / CONFIG
+    return config.exists() and config.read_bytes().startswith(HEADER.encode()) and not has_others(place)
+
+
 def _prepare(folder: Path, mode: str, text: str) -> Run:
-    """Return the run of a mode, its folder free; raise InputError if something else is there."""
-    place = folder / mode
-    text = HEADER + text
-    if place.exists():
-        if not (place / CONFIG).exists() or not (place / CONFIG).read_text(encoding="utf-8").startswith(HEADER):
-            raise InputError(f"{place} is there already and is not of an earlier demo; choose another --output")
-        shutil.rmtree(place)
+    """Return the run of a mode, its folder free."""
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / mode).exists():
+        shutil.rmtree(folder / mode)
     path = folder / f"{mode}.toml"
-    path.write_text(text, encoding="utf-8")
-    return Run(read_config(path), text)
+    path.write_bytes(text.encode())
+    return Run.of_file(path)

@@ -18,8 +18,8 @@ from verfedsv.cli.value import explain_warnings, print_json, show
 from verfedsv.errors import InputError
 from verfedsv.federation import Evaluation
 from verfedsv.losses import Floats
-from verfedsv.runs import EXAMPLE, Run, read_config
-from verfedsv.runs.execute import VALUATION
+from verfedsv.runs import EXAMPLE, Run
+from verfedsv.runs.folders import VALUATION
 from verfedsv.shapley.result import count
 from verfedsv.valuation import Valuation
 
@@ -44,7 +44,7 @@ def run(
     if init:
         _write_example(config)
         return
-    whole = Run(read_config(config), config.read_text(encoding="utf-8"))
+    whole = Run.of_file(config)
     console = Console(stderr=as_json)
     with explain_warnings(Console(stderr=True)):
         finished = carry_out(console, whole, resume=resume)

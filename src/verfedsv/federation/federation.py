@@ -27,7 +27,8 @@ BuildModel = Callable[[int, int], Model]
 class Evaluation:
     """How well the model does after a number of rounds; the test figures are NaN if there is nothing to test on.
 
-    `embeddings` are those of all clients and training samples, (clients, samples, classes).
+    `embeddings` are those of all clients and training samples, (clients, samples, classes); `intercept` is the server's
+    own part, (classes,), or None if it has none.
     """
 
     n_rounds: int
@@ -37,10 +38,11 @@ class Evaluation:
     test_loss: float
     test_accuracy: float
     embeddings: Floats
+    intercept: Floats | None = None
 
     def metrics(self) -> dict[str, float | None]:
         """Return the figures without the embeddings; None for what there is not."""
-        figures = {name: value for name, value in vars(self).items() if name != "embeddings"}
+        figures = {name: value for name, value in vars(self).items() if name not in ("embeddings", "intercept")}
         return {name: None if value != value else value for name, value in figures.items()}
 
 
@@ -96,7 +98,7 @@ class Federation:
         total = embeddings.sum(axis=0) + (0.0 if own is None else own)
         train = self._score(total[: self.n_train], self.labels[: self.n_train])
         test = self._score(total[self.n_train :], self.labels[self.n_train :])
-        return Evaluation(n_rounds, time, *train, *test, embeddings[:, : self.n_train])
+        return Evaluation(n_rounds, time, *train, *test, embeddings[:, : self.n_train], own)
 
     def _embed_all(self, client: Client) -> Floats:
         # The lock is let go between clients: evaluation takes long, and the others train on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from verfedsv.arguments import as_whole
 from verfedsv.losses import Array, Floats
 from verfedsv.transcript import Recorder
 
@@ -12,12 +13,12 @@ class Tape:
     """Writes to a recorder; the first `n_skipped` records are taken to be there already.
 
     A training that was killed goes on from its last checkpoint, and does again what came after; the transcript, which
-    loses nothing, already has it.
+    loses nothing, already has it. `n_records` counts all records of the training, from those before this tape on.
     """
 
-    def __init__(self, recorder: Recorder | None, n_skipped: int = 0) -> None:
-        self._recorder, self._n_skipped = recorder, n_skipped
-        self.n_records = 0
+    def __init__(self, recorder: Recorder | None, n_skipped: int = 0, *, n_records: int = 0) -> None:
+        self._recorder, self._n_skipped = recorder, as_whole("n_skipped", n_skipped, at_least=0)
+        self.n_records = n_records
 
     def log(self, batch: Array, embeddings: Mapping[str, Floats], offset: Floats | None) -> None:
         """Record a synchronous round."""
@@ -36,6 +37,11 @@ class Tape:
         recorder = self._next()
         if recorder is not None:
             recorder.stamp(offset, time=time)
+
+    def sync(self) -> None:
+        """Bring what was recorded to the disk."""
+        if self._recorder is not None:
+            self._recorder.sync()
 
     def _next(self) -> Recorder | None:
         self.n_records += 1

@@ -1,30 +1,66 @@
-"""The configuration of a run: a TOML file, checked before any work, with the line of a mistake in the message."""
+"""The configuration of a run: its settings, and which of them fit together. `reading` has it from a TOML file."""
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from verfedsv.data.catalogue import CATALOGUE
 from verfedsv.data.preparation import Scale
-from verfedsv.errors import InputError
 from verfedsv.shapley import Method
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+
+class Misfit(ValueError):  # noqa: N818  # pydantic collects it; what the user sees is an InputError
+    """A setting that does not go with the others; `where` is its place below the table that was being checked."""
+
+    def __init__(self, message: str, *where: str | int) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+def _or_auto(what: str) -> WrapValidator:
+    """Return a check that a setting is of its kind or "auto", with one message for both."""
+
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(f"should be {what}, or 'auto'") from None
+
+    return WrapValidator(check)
+
+
+# A whole number may stand where any number may; True and texts are no numbers.
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 DataName = Literal["adult", "web", "covtype", "rcv1", "sector"]
+CountOrAuto = Annotated[Count | Literal["auto"], _or_auto("a whole number from 1 on")]
+PositiveOrAuto = Annotated[Positive | Literal["auto"], _or_auto("a positive number")]
 
 
 class Section(BaseModel):
     """A table of the configuration; unknown names are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def refuse(self, names: Sequence[str], why: str) -> None:
+        """Raise Misfit if one of these settings was given."""
+        for name in names:
+            if name in self.model_fields_set:
+                raise Misfit(f"{why}; here it would do nothing, leave it out", name)
 
 
 class DataSection(Section):
@@ -34,10 +70,16 @@ class DataSection(Section):
     clients: Count | None = None
     label: str | None = None
     label_client: str | None = None
-    test: Annotated[float, Field(ge=0, lt=1)] | None = None
+    test: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = None
     samples: Count | None = None
     scale: Scale = "none"
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Self:
+        if self.name is not None:
+            self.refuse(["label", "label_client"], "is for files of your own ([[client]] with file)")
+        return self
 
 
 class ClientSection(Section):
@@ -48,16 +90,22 @@ class ClientSection(Section):
     id: str = "id"
     columns: list[str] | None = None
     copy_of: str | None = None
-    noise: Annotated[float, Field(ge=0, le=1)] = 0.0
+    noise: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.0
     random_level: Positive | None = None
     period: Positive | None = None
     batch_size: Count | None = None
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Self:
+        if self.name != self.name.strip() or not self.name.isprintable():
+            raise Misfit(f"should be printable, without spaces around it; received {self.name!r}", "name")
         kinds = [self.file is not None, self.copy_of is not None, self.random_level is not None]
         if sum(kinds) > 1:
             raise ValueError("a client has one of file, copy_of and random_level")
+        if self.file is None:
+            self.refuse(["id", "columns"], "is for clients with a file")
+        if self.copy_of is None:
+            self.refuse(["noise"], "is for copies of another client (copy_of)")
         return self
 
 
@@ -67,6 +115,12 @@ class ModelSection(Section):
     kind: Literal["linear", "perceptron"] = "linear"
     hidden: Count = 32
 
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Self:
+        if self.kind == "linear":
+            self.refuse(["hidden"], "is for the perceptron, and this model is linear")
+        return self
+
 
 class TrainingSection(Section):
     """How to train."""
@@ -75,8 +129,8 @@ class TrainingSection(Section):
     batch_size: Count
     rate: Positive
     decay: Literal["constant", "inverse"] = "constant"
-    intercept: bool = False
-    seed: Annotated[int, Field(ge=0)] = 0
+    intercept: StrictBool = False
+    seed: Seed = 0
     epochs: Positive | None = None
     rounds: Count | None = None
     period: Positive = 0.01
@@ -85,18 +139,30 @@ class TrainingSection(Section):
     clock: Literal["virtual", "real"] = "virtual"
     evaluate_every: Count = 20
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether training again gives the same: not if wall time has a part in it."""
+        return self.mode == "synchronous" or self.clock == "virtual"
+
     @model_validator(mode="after")
     def _has_an_end(self) -> Self:
-        if self.mode == "synchronous" and (self.epochs is None) == (self.rounds is None):
-            raise ValueError("synchronous training takes either epochs or rounds")
-        if self.mode == "synchronous" and self.duration is not None:
-            raise ValueError("duration is for asynchronous training; synchronous training takes epochs or rounds")
-        if self.mode == "asynchronous" and self.duration is None:
-            raise ValueError("asynchronous training takes a duration in seconds")
-        if self.mode == "asynchronous" and (self.epochs is not None or self.rounds is not None):
-            raise ValueError("epochs and rounds are for synchronous training; asynchronous training takes a duration")
-        if self.duration is not None and self.duration < self.stamp_every:
-            raise ValueError("duration must not be shorter than stamp_every, the seconds between two time stamps")
+        if self.mode == "synchronous":
+            if (self.epochs is None) == (self.rounds is None):
+                raise ValueError("synchronous training takes either epochs or rounds")
+            self.refuse(
+                ["duration", "period", "stamp_every", "clock"],
+                "is for asynchronous training, and this one is synchronous",
+            )
+        else:
+            if self.duration is None:
+                raise ValueError("asynchronous training takes a duration in seconds")
+            self.refuse(["epochs", "rounds"], "is for synchronous training, and this one is asynchronous")
+            if self.duration < self.stamp_every:
+                raise Misfit(
+                    f"duration must not be shorter than stamp_every, the seconds between two time stamps, "
+                    f"{self.stamp_every:g}; received {self.duration:g}",
+                    "duration",
+                )
         return self
 
 
@@ -104,10 +170,10 @@ class ValuationSection(Section):
     """How to value."""
 
     method: Method = "auto"
-    rank: Count | Literal["auto"] = "auto"
+    rank: CountOrAuto = "auto"
     tolerance: Positive = 1e-3
-    regularization: Positive | Literal["auto"] = "auto"
-    seed: Annotated[int, Field(ge=0)] = 0
+    regularization: PositiveOrAuto = "auto"
+    seed: Seed = 0
 
 
 class OutputSection(Section):
@@ -128,159 +194,61 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        files = [client.name for client in self.client if client.file is not None]
-        if self.data.name is None and not files:
-            raise ValueError(f"data needs a name ({', '.join(CATALOGUE)}), or clients with a file each ([[client]])")
-        if self.data.name is not None and files:
-            raise ValueError("data has a name and clients have files; only one of the two can be used")
-        if files and (self.data.label is None or self.data.label_client not in files):
-            raise ValueError(
-                "with files, data.label names the column of the labels, and data.label_client the client whose file "
-                "has it"
-            )
-        small = [client.name for client in self.client if (client.batch_size or np.inf) < self.training.batch_size]
-        if self.training.mode == "synchronous" and small:
-            raise ValueError(
-                f"training.batch_size must be no larger than that of any client in synchronous training; {small[0]!r} "
-                "has a smaller one"
-            )
-        names = [client.name for client in self.client]
-        if len(set(names)) < len(names):
-            raise ValueError("the names of the clients must differ")
+        self._check_data()
+        self._check_names()
+        if self.training.mode == "synchronous":
+            self._check_synchronous()
+        else:
+            self._check_stamps()
         return self
 
+    def _check_data(self) -> None:
+        files = {client.name: number for number, client in enumerate(self.client) if client.file is not None}
+        data = self.data
+        if data.name is not None and files:
+            both = "data has a name and clients have files; only one of the two can be used"
+            raise Misfit(both, "client", min(files.values()), "file")
+        if data.name is not None:
+            return
+        if not files:
+            raise Misfit(f"needs a name ({', '.join(CATALOGUE)}), or clients with a file each ([[client]])", "data")
+        if data.clients is not None:
+            raise Misfit("is for data sets by name; with files, each [[client]] is one", "data", "clients")
+        if data.label is None or data.label_client is None:
+            raise Misfit(
+                "with files, data.label names the column of the labels, and data.label_client the client whose file "
+                "has it",
+                "data",
+            )
+        if data.label_client not in files:
+            wanted = f"should be a client with a file, one of {', '.join(map(repr, files))}"
+            raise Misfit(f"{wanted}; received {data.label_client!r}", "data", "label_client")
 
-def read_config(path: Path) -> Config:
-    """Return the configuration in a file; raise InputError with the line and what is allowed there."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from None
-    try:
-        config = Config.model_validate(content)
-    except ValidationError as error:
-        raise InputError("\n".join(_describe(path, text, mistake) for mistake in error.errors())) from None
-    return _resolve(config, path.parent)
+    def _check_names(self) -> None:
+        seen = set()
+        for number, client in enumerate(self.client):
+            if client.name in seen:
+                message = f"the names of the clients must differ; received {client.name!r} twice"
+                raise Misfit(message, "client", number, "name")
+            seen.add(client.name)
 
+    def _check_synchronous(self) -> None:
+        size = self.training.batch_size
+        for number, client in enumerate(self.client):
+            if client.period is not None:
+                message = "is for asynchronous training, and this one is synchronous; leave it out"
+                raise Misfit(message, "client", number, "period")
+            if client.batch_size is not None and client.batch_size < size:
+                message = f"must be no smaller than training.batch_size in synchronous training, {size}"
+                raise Misfit(f"{message}; received {client.batch_size}", "client", number, "batch_size")
 
-def _resolve(config: Config, folder: Path) -> Config:
-    """Return the configuration with its files relative to where the configuration lies."""
-    clients = [
-        client if client.file is None else client.model_copy(update={"file": folder / client.file})
-        for client in config.client
-    ]
-    output = config.output.model_copy(update={"folder": folder / config.output.folder})
-    return config.model_copy(update={"client": clients, "output": output})
-
-
-def _describe(path: Path, text: str, mistake: Any) -> str:
-    where = mistake["loc"]
-    name = ".".join(str(part) for part in where if not isinstance(part, int)) or "the file"
-    message = mistake["msg"].removeprefix("Value error, ")
-    if mistake["type"] == "extra_forbidden":
-        message = f"there is no such setting; there are {', '.join(_settings_at(where[:-1]))}"
-    elif mistake["type"] == "missing":
-        message = "is needed"
-    else:
-        message = message[0].lower() + message[1:]
-        if not isinstance(mistake["input"], dict):
-            message += f"; received {mistake['input']!r}"
-    return f"{path}, line {find_line(text, where)}: {name}: {message}"
-
-
-def _settings_at(where: Sequence[str | int]) -> list[str]:
-    model: type[BaseModel] = Config
-    for part in where:
-        if isinstance(part, str):
-            kind: Any = model.model_fields[part].annotation
-            model = ClientSection if part == "client" else kind
-    return list(model.model_fields)
-
-
-def find_line(text: str, where: Sequence[str | int]) -> int:
-    r"""Return the line of a setting, or, if it is not there, of the table it belongs to, or else 1.
-
-    >>> find_line("[data]\nname = 'adult'\n[[client]]\nname = 'a'\n[[client]]\nnoise = 3", ("client", 1, "noise"))
-    6
-    """
-    path = list(where)
-    table = str(path[0]) if path else ""
-    number = path[1] if len(path) > 1 and isinstance(path[1], int) else 0
-    key = next((str(part) for part in path[1:] if isinstance(part, str)), None)
-    header, seen, inside = 1, -1, False
-    for line_number, line in enumerate(text.splitlines(), 1):
-        found = re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?", line)
-        if found:
-            seen += found.group(1) == table
-            inside = found.group(1) == table and seen == number
-            header = line_number if inside else header
-        elif inside and key is not None and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
-            return line_number
-    return header
-
-
-EXAMPLE = """# A run of verfedsv: `verfedsv run FILE`. Settings behind a # are defaults, or show what could be there.
-
-[data]
-name = "adult"            # adult (ships with the package), web, covtype, rcv1, sector; see `verfedsv data list`
-clients = 8               # the features are split into so many blocks, one a client
-# test = 0.2              # part of the samples to test on; by default the data set's own test part, if it has one
-# samples = 10000         # take so many samples only
-# scale = "none"          # each client's own: none, standardise, unit-rows
-# seed = 0
-
-# Files of your own in place of a name: one per client, joined on a column of ids.
-# label = "y"
-# label_client = "bank"
-# [[client]]
-# name = "bank"
-# file = "bank.csv"       # or .parquet; relative to this file
-# id = "id"
-# columns = ["age", "income"]   # all others by default
-# [[client]]
-# name = "telco"
-# file = "telco.csv"
-
-# Artificial clients, as in the paper's experiments:
-# [[client]]
-# name = "noisy copy"
-# copy_of = "client 1"
-# noise = 0.2             # part of the columns that white noise is added to
-# [[client]]
-# name = "random"
-# random_level = 2.0      # columns N(2, 4), as many as the first client has
-# period = 0.02           # seconds between two uploads of this client, in asynchronous training
-
-[model]
-kind = "linear"           # or perceptron: two layers, ReLU between them (needs torch)
-# hidden = 32
-
-[training]
-mode = "synchronous"      # or asynchronous
-batch_size = 2837
-rate = 0.2
-epochs = 20
-# rounds = 360            # in place of epochs
-# duration = 20.0         # asynchronous: seconds, in place of epochs
-# decay = "constant"      # or inverse: rate / t
-# intercept = false       # whether the server learns one
-# seed = 0
-# evaluate_every = 20     # rounds or time stamps
-# period = 0.01           # asynchronous: seconds between two uploads of a client
-# stamp_every = 0.04      # asynchronous: seconds between two time stamps
-# clock = "virtual"       # asynchronous: virtual (as fast as it goes, the same each time) or real
-
-[valuation]
-# method = "auto"         # closed-form, exact, permutation
-# rank = "auto"           # of completion, in synchronous training
-# tolerance = 0.001
-# regularization = "auto"  # lambda of completion; auto begins with the paper's 0.1
-# seed = 0
-
-[output]
-folder = "runs/adult"     # relative to this file
-"""
+    def _check_stamps(self) -> None:
+        training = self.training
+        shortest = min([training.period, *(client.period for client in self.client if client.period is not None)])
+        if shortest > training.stamp_every:
+            raise Misfit(
+                f"no client would upload before the first time stamp, after {training.stamp_every:g} s: the shortest "
+                f"period is {shortest:g} s, and must not be longer than stamp_every",
+                "training",
+                "period" if "period" in training.model_fields_set else "stamp_every",
+            )

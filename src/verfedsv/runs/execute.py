@@ -3,26 +3,24 @@
 config.toml         the configuration as it was given
 transcript/         who uploaded what (docs/transcript.md)
 metrics.jsonl       loss and accuracy, a line for each evaluation
-checkpoint.npz      where training goes on after an interruption; removed at the end
+checkpoint.npz      where training goes on after an interruption; in the end, the models of all clients
 valuation.json      what each client contributed
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from verfedsv.data.catalogue import get_entry, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, TooManyClientsError
 from verfedsv.federation import (
     AsynchronousPlan,
     Evaluation,
@@ -31,26 +29,26 @@ from verfedsv.federation import (
     Moment,
     Rate,
     RealClock,
-    Steps,
     SynchronousPlan,
-    Tape,
     VirtualClock,
     asynchronous_rounds,
     federate,
     synchronous_rounds,
 )
 from verfedsv.federation.federation import BuildModel
-from verfedsv.losses import Array, Floats
+from verfedsv.losses import Floats
+from verfedsv.runs import folders
+from verfedsv.runs.checkpoints import Checkpoint, Saver, fingerprint
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.shapley import Progress, shapley_values
-from verfedsv.transcript import Recorder, Transcript
+from verfedsv.runs.folders import CHECKPOINT, CONFIG, METRICS, VALUATION
+from verfedsv.runs.live import LiveShares
+from verfedsv.runs.reading import parse_config, read_text, resolve
+from verfedsv.runs.resume import ResumePoint, take_up
+from verfedsv.shapley import Progress
+from verfedsv.shapley.exact import MAX_CLIENTS
+from verfedsv.transcript import Recorder
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
-
-CONFIG, METRICS, CHECKPOINT, VALUATION = "config.toml", "metrics.jsonl", "checkpoint.npz", "valuation.json"
-
-CHECKPOINT_COST = 20
-"""A checkpoint is written when training has gone on for so many times as long as the last one took to write."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +71,12 @@ class Run:
     def __init__(self, config: Config, text: str) -> None:
         self.config, self._text = config, text
         self.folder = config.output.folder
+
+    @classmethod
+    def of_file(cls, path: Path) -> Run:
+        """Return the run of the configuration in a file."""
+        text = read_text(path)
+        return cls(resolve(parse_config(text, path), path.parent), text)
 
     @cached_property
     def data(self) -> VerticalData:
@@ -118,37 +122,39 @@ class Run:
         """Train and record, yielding how far it is; ends early, at a checkpoint, if told to stop.
 
         With `resume`, goes on where the run in the folder was. What a killed run recorded after its last checkpoint is
-        done again, and found in the transcript.
+        done again, and found in the transcript. Nothing is written before everything was checked.
         """
-        saved = self._open_folder(resume)
-        data = self.data
-        is_train = ~data.is_test
-        loss = "logistic" if data.n_classes == 2 else "softmax"
-        labels = data.labels[np.flatnonzero(is_train)]
-        with Recorder(self.folder / FOLDER, labels, data.names, loss, resume=resume) as recorder:
-            n_there = _count_records(recorder.transcript) if saved or recorder.n_rounds else 0
-            n_before = int(saved["n_records"]) if saved else 0
-            is_real = self.config.training.mode == "asynchronous" and self.config.training.clock == "real"
-            tape = Tape(recorder, 0 if is_real else n_there - n_before)
-            federation = self._federate(data, tape)
-            if saved:
-                federation.restore(saved)
-                tape.n_records = n_before
-            yield from self._follow(federation, saved, recorder, should_stop)
+        if resume:
+            folders.check_same(self.folder, self.config)
+        else:
+            folders.check_free(self.folder, self._text)
+        federation = self._federate()
+        checkpoint = self._find_checkpoint(resume)
+        if not resume:
+            folders.begin(self.folder, self._text)
+        with self._record(self.folder / FOLDER, federation, resume=resume) as recorder:
+            is_repeatable, transcript = self.config.training.is_repeatable, recorder.transcript
+            point = ResumePoint.find(transcript, checkpoint, is_repeatable=is_repeatable)
+            self._bring_up_to_date(point, checkpoint)
+            live = LiveShares(federation)
+            take_up(federation, live, transcript, checkpoint, is_repeatable=is_repeatable)
+            federation.tape = point.tape(recorder)
+            saver = Saver(self.folder / CHECKPOINT, federation, live, checkpoint.fingerprint)
+            del checkpoint, transcript  # the state in it is as large as the federation's own
+            yield from self._follow(federation, point, live, saver, should_stop)
 
     def _follow(
-        self, federation: Federation, saved: dict[str, Array], recorder: Recorder, should_stop: Callable[[], bool]
+        self,
+        federation: Federation,
+        point: ResumePoint,
+        live: LiveShares,
+        saver: Saver,
+        should_stop: Callable[[], bool],
     ) -> Iterator[Update]:
         """Yield the updates of a training, evaluating and saving on the way."""
-        done = int(saved["n_rounds"]) if saved else 0
-        steps = Steps([0] * len(federation.clients))
-        if saved and "steps" in saved:
-            steps = Steps(saved["steps"].tolist(), done)
         in_all = self.n_rounds(federation.n_train)
-        live = _LiveShares(federation)
-        saver = _Saver(self.folder / CHECKPOINT)
         with (self.folder / METRICS).open("a", encoding="utf-8") as metrics:
-            for moment in self._rounds(federation, done, steps, recorder):
+            for moment in self._rounds(federation, point):
                 done = moment.n_rounds
                 is_last, stopped = done >= in_all, should_stop()
                 update = Update(done, in_all)
@@ -158,18 +164,67 @@ class Run:
                     metrics.flush()
                     update = Update(done, in_all, evaluation, live.after(evaluation))
                 if stopped or is_last or saver.is_due():
-                    saver.save(federation, moment, steps)
+                    saver.save(moment, point.steps)
                 yield update
                 if stopped:
                     return
 
-    def _rounds(self, federation: Federation, done: int, steps: Steps, recorder: Recorder) -> Iterator[Moment]:
+    def _rounds(self, federation: Federation, point: ResumePoint) -> Iterator[Moment]:
         section = self.config.training
         if section.mode == "synchronous":
-            return synchronous_rounds(federation, self._synchronous_plan(federation.n_train), done)
-        begin = max(0.0, recorder.transcript.last_time) if recorder.n_rounds else 0.0
-        clock = VirtualClock() if section.clock == "virtual" else RealClock(begin=begin)
-        return asynchronous_rounds(federation, self._asynchronous_plan(), clock, steps)
+            return synchronous_rounds(federation, self._synchronous_plan(federation.n_train), point.steps.n_stamps)
+        clock = VirtualClock() if section.clock == "virtual" else RealClock(begin=point.begin)
+        return asynchronous_rounds(federation, self._asynchronous_plan(), clock, point.steps)
+
+    def _federate(self) -> Federation:
+        """Return the parties of the training; raise an error if it could not be carried out or valued."""
+        section = self.config.training
+        federation = federate(
+            self.data,
+            rate=Rate(section.rate, section.decay),
+            scale=self.config.data.scale,
+            model=_model(self.config),
+            intercept=section.intercept,
+        )
+        self._record(None, federation).close()
+        if self.n_rounds(federation.n_train) < 1:
+            raise InputError(
+                f"training.epochs = {section.epochs:g} is less than one round of {section.batch_size:,} out of "
+                f"{federation.n_train:,} samples; allow more epochs, or say how many rounds"
+            )
+        n_clients = len(federation.clients)
+        if self.config.valuation.method == "exact" and n_clients > MAX_CLIENTS:
+            raise TooManyClientsError(
+                f"valuation.method 'exact' enumerates 2^clients coalitions and takes at most {MAX_CLIENTS} clients; "
+                f"there are {n_clients}. Use method 'auto'"
+            )
+        return federation
+
+    def _record(self, path: Path | None, federation: Federation, *, resume: bool | None = None) -> Recorder:
+        """Return a recorder of the training, in memory if there is no path."""
+        labels, loss = federation.labels[: federation.n_train], federation.server.loss.name
+        return Recorder(path, labels, self.data.names, loss, resume=resume)
+
+    def _find_checkpoint(self, resume: bool) -> Checkpoint:
+        """Return the checkpoint to go on from; raise InputError if it was made with other data."""
+        path, mark = self.folder / CHECKPOINT, fingerprint(self.data)
+        if not resume or not path.exists():
+            return Checkpoint.at_start(len(self.data.clients), mark)
+        checkpoint = Checkpoint.read(path)
+        if checkpoint.fingerprint != mark:
+            raise InputError(
+                f"the data are not those that the run in {self.folder} began with; bring those back to go on, or "
+                "choose another output folder to begin anew"
+            )
+        return checkpoint
+
+    def _bring_up_to_date(self, point: ResumePoint, checkpoint: Checkpoint) -> None:
+        """Write what the folder lacks, and take off what will be written again."""
+        if read_text(self.folder / CONFIG) != self._text:
+            folders.write_whole(self.folder / CONFIG, self._text.encode())
+        if not (self.folder / CHECKPOINT).exists():
+            checkpoint.write(self.folder / CHECKPOINT)
+        folders.cut_metrics(self.folder / METRICS, point.steps.n_stamps)
 
     def value(self, progress: Progress | None = None) -> Valuation:
         """Value what was recorded, and write it down."""
@@ -183,7 +238,7 @@ class Run:
             tolerance=section.tolerance,
             regularization=section.regularization,
         )
-        _write_whole(self.folder / VALUATION, result.to_json().encode())
+        folders.write_whole(self.folder / VALUATION, result.to_json().encode())
         return result
 
     def n_rounds(self, n_train: int) -> int:
@@ -211,80 +266,6 @@ class Run:
             section.seed,
         )
 
-    def _federate(self, data: VerticalData, tape: Tape) -> Federation:
-        section = self.config.training
-        return federate(
-            data,
-            rate=Rate(section.rate, section.decay),
-            scale=self.config.data.scale,
-            model=_model(self.config),
-            intercept=section.intercept,
-            tape=tape,
-        )
-
-    def _open_folder(self, resume: bool) -> dict[str, Array]:
-        """Return the saved state of the run to go on with, empty if it is to begin."""
-        if not resume:
-            if self.folder.exists() and any(self.folder.iterdir()):
-                raise InputError(f"{self.folder} is not empty; go on with --resume, or choose another output folder")
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _write_whole(self.folder / CONFIG, self._text.encode())
-            return {}
-        if not (self.folder / CONFIG).exists():
-            raise InputError(f"there is no run in {self.folder} to go on with")
-        if (self.folder / CONFIG).read_text(encoding="utf-8") != self._text:
-            raise InputError(f"the run in {self.folder} has another configuration, see its {CONFIG}")
-        path = self.folder / CHECKPOINT
-        saved = {}
-        if path.exists():
-            with np.load(path) as content:
-                saved = dict(content)
-        _cut_metrics(self.folder / METRICS, int(saved["n_rounds"]) if saved else 0)
-        return saved
-
-
-class _Saver:
-    """Writes checkpoints, not more often than is worth it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._took, self._last = path, 0.5, time.monotonic()
-
-    def is_due(self) -> bool:
-        return time.monotonic() - self._last > CHECKPOINT_COST * self._took
-
-    def save(self, federation: Federation, moment: Moment, steps: Steps) -> None:
-        begin = time.monotonic()
-        part = self._path.with_suffix(".part.npz")
-        with federation.lock:
-            content: dict[str, Any] = {
-                **federation.state(),
-                "n_rounds": moment.n_rounds,
-                "n_records": federation.tape.n_records,
-                "steps": np.array(steps.of_clients),
-            }
-            np.savez(part, **content)
-        part.replace(self._path)
-        self._last = time.monotonic()
-        self._took = self._last - begin
-
-
-class _LiveShares:
-    """Shares from one evaluation to the next."""
-
-    def __init__(self, federation: Federation) -> None:
-        self._loss = federation.server.loss
-        self._labels = federation.labels[: federation.n_train]
-        self._previous: Floats | None = None
-        self._values: Floats = np.zeros(len(federation.clients))
-
-    def after(self, evaluation: Evaluation) -> Floats:
-        current = evaluation.embeddings
-        previous = np.zeros_like(current) if self._previous is None else self._previous
-        self._values += shapley_values(previous, current, self._labels, self._loss, "closed-form").values
-        self._previous = current
-        total = self._values.sum()
-        return self._values / total if total else np.full(len(self._values), np.nan)
-
 
 def _model(config: Config) -> BuildModel:
     if config.model.kind == "linear":
@@ -294,32 +275,3 @@ def _model(config: Config) -> BuildModel:
     except ImportError:
         raise InputError("the perceptron needs torch: pip install 'verfedsv[torch]'") from None
     return partial(perceptron, hidden=config.model.hidden, seed=config.training.seed)
-
-
-def _count_records(transcript: Transcript) -> int:
-    """Return how many rounds, or uploads and time stamps, there are."""
-    if transcript.description.mode == "synchronous":
-        return transcript.n_rounds
-    return sum(1 for _ in transcript)
-
-
-def _cut_metrics(path: Path, n_rounds: int) -> None:
-    """Take off what was measured after a checkpoint: it will be measured again."""
-    if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if _round_of(line) <= n_rounds]
-        _write_whole(path, "".join(line + "\n" for line in kept).encode())
-
-
-def _round_of(line: str) -> float:
-    try:
-        content: dict[str, Any] = json.loads(line)
-        return float(content["n_rounds"])
-    except (ValueError, KeyError):
-        return np.inf  # cut short by a crash
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    part.replace(path)

@@ -142,6 +142,10 @@ class Recorder:
         own = None if offset is None else _as_embeddings(offset, self._description.n_samples, "offset")
         self._write("asynchronous", np.empty(0, np.uint32), {}, _now(time), is_stamp=True, offset=own)
 
+    def sync(self) -> None:
+        """Bring what was recorded to the disk, so that it survives a power failure too."""
+        self._storage.sync()
+
     def close(self) -> None:
         """End the recording; the transcript can still be read, and continued by another recorder."""
         self._closed = True

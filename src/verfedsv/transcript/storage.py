@@ -42,6 +42,10 @@ class Storage(ABC):
         """Cut a file down to `size` bytes."""
 
     @abstractmethod
+    def sync(self) -> None:
+        """Bring what was appended to where it survives the end of the machine's power, if there is such a place."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give back what is held; reading stays possible."""
 
@@ -66,6 +70,9 @@ class MemoryStorage(Storage):
 
     def truncate(self, name: str, size: int) -> None:
         del self._files[name][size:]
+
+    def sync(self) -> None:
+        return
 
     def close(self) -> None:
         return
@@ -133,9 +140,13 @@ class FolderStorage(Storage):
     def truncate(self, name: str, size: int) -> None:
         os.truncate(self.folder / name, size)
 
-    def close(self) -> None:
+    def sync(self) -> None:
         for file in self._open.values():
             os.fsync(file.fileno())
+
+    def close(self) -> None:
+        self.sync()
+        for file in self._open.values():
             file.close()
         self._open.clear()
         if self._lock is not None:

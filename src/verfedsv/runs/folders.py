@@ -1,0 +1,126 @@
+"""The folder of a run: whether a run can begin in it, and whether the one in it is the one to go on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from verfedsv.errors import InputError
+from verfedsv.runs.config import Config
+from verfedsv.runs.reading import parse_config, read_text
+from verfedsv.transcript import Transcript
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.reader import FOLDER
+from verfedsv.transcript.storage import FolderStorage
+
+FILES = CONFIG, METRICS, CHECKPOINT, VALUATION = "config.toml", "metrics.jsonl", "checkpoint.npz", "valuation.json"
+PART = ".part"
+"""What the name of a file ends in until it is whole."""
+
+
+def check_free(folder: Path, text: str) -> None:
+    """Raise InputError if there is something in a folder that a new run with that configuration would destroy."""
+    with _explained(folder):
+        if folder.exists() and not is_free(folder, text):
+            raise InputError(f"{folder} is not empty; go on with --resume, or choose another output folder")
+
+
+def is_free(folder: Path, text: str) -> bool:
+    """Return whether a folder is empty, or holds a run that ended before anything was recorded."""
+    names = {path.name for path in folder.iterdir()} - {CONFIG + PART}
+    if FOLDER not in names:
+        # A configuration alone may be one that somebody wrote there by hand.
+        return not names or (names == {CONFIG} and read_text(folder / CONFIG) == text)
+    return VALUATION not in names and not has_others(folder) and not _has_records(folder)
+
+
+def has_others(folder: Path) -> bool:
+    """Return whether there is something in a folder that is not of a run."""
+    known = {FOLDER, *FILES, *(name + PART for name in FILES)}
+    return any(path.name not in known for path in folder.iterdir())
+
+
+def _has_records(folder: Path) -> bool:
+    path = folder / FOLDER / fmt.UPLOADS
+    return path.exists() and next(iter(Transcript.open(folder)), None) is not None
+
+
+def begin(folder: Path, text: str) -> None:
+    """Make the folder of a new run; what one that recorded nothing left there is removed."""
+    with _explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / FOLDER).exists():
+            storage = FolderStorage(folder / FOLDER, writable=True)  # refuses if another run is about to begin there
+            for name in (fmt.UPLOADS, fmt.CHAIN, fmt.LABELS, fmt.DESCRIPTION):
+                (folder / FOLDER / name).unlink(missing_ok=True)
+            storage.close()
+        for name in (METRICS, CHECKPOINT):
+            (folder / name).unlink(missing_ok=True)
+        write_whole(folder / CONFIG, text.encode())
+
+
+def check_same(folder: Path, config: Config) -> None:
+    """Raise InputError unless the run in a folder trains as a configuration says; how it is valued may differ."""
+    path = folder / CONFIG
+    with _explained(folder):
+        if not path.exists():
+            raise InputError(f"there is no run in {folder} to go on with; begin it without --resume")
+    before, now = _meaning(parse_config(read_text(path), path)), _meaning(config)
+    names = dict.fromkeys([*before, *now])
+    changed = [
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+    if changed:
+        raise InputError(
+            f"the run in {folder} has another configuration, see its {CONFIG}: {'; '.join(changed)}. Only [valuation] "
+            "may change; choose another output folder for another training"
+        )
+
+
+def _meaning(config: Config) -> dict[str, Any]:
+    """Return all settings that a training depends on, by their full names.
+
+    Files may have been moved: whether the data in them are the same, the fingerprint in the checkpoint tells.
+    """
+    clients = {f"client {number}": client for number, client in enumerate(config.client, 1)}
+    tables = {"data": config.data, **clients, "model": config.model, "training": config.training}
+    return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
+
+
+def cut_metrics(path: Path, n_rounds: int) -> None:
+    """Take off what was measured after that many rounds: it will be measured again."""
+    if path.exists():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if _round_of(line) <= n_rounds]
+        write_whole(path, "".join(line + "\n" for line in kept).encode())
+
+
+def _round_of(line: str) -> float:
+    try:
+        content: dict[str, Any] = json.loads(line)
+        return float(content["n_rounds"])
+    except (ValueError, KeyError):
+        return np.inf  # cut short by a crash
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole, or leave the one that was there."""
+    part = path.with_name(path.name + PART)
+    part.write_bytes(content)
+    part.replace(path)
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turn errors of the operating system into InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{folder} cannot be the output folder: {error.strerror}; choose another") from None

@@ -1,0 +1,130 @@
+"""Configurations from TOML files; a mistake is named with its line and with what is allowed there."""
+
+from __future__ import annotations
+
+import tomllib
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from verfedsv.errors import InputError
+from verfedsv.runs.config import ClientSection, Config, Misfit
+
+Place = Sequence[str | int]
+"""Where a setting is: names of tables, numbers of their repetitions, and its own name."""
+
+
+def read_config(path: Path) -> Config:
+    """Return the configuration in a file; raise InputError with the line and what is allowed there."""
+    return resolve(parse_config(read_text(path), path), path.parent)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, without a byte order mark."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def parse_config(text: str, path: Path) -> Config:
+    """Return the configuration in a text, its files as they are written there; `path` is named in messages."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from None
+    try:
+        return Config.model_validate(content)
+    except ValidationError as error:
+        raise InputError("\n".join(_describe(path, text, mistake) for mistake in error.errors())) from None
+
+
+def resolve(config: Config, folder: Path) -> Config:
+    """Return the configuration with its files relative to where the configuration lies."""
+    clients = [
+        client if client.file is None else client.model_copy(update={"file": folder / client.file})
+        for client in config.client
+    ]
+    output = config.output.model_copy(update={"folder": folder / config.output.folder})
+    return config.model_copy(update={"client": clients, "output": output})
+
+
+def _describe(path: Path, text: str, mistake: Any) -> str:
+    error = mistake.get("ctx", {}).get("error")
+    where = (*mistake["loc"], *(error.where if isinstance(error, Misfit) else ()))
+    name = ".".join(part for part in where if isinstance(part, str))
+    line = find_line(text, where)
+    return f"{path}{'' if line is None else f', line {line}'}: {name}: {_explain(mistake, where)}"
+
+
+def _explain(mistake: Any, where: Place) -> str:
+    """Return what is wrong in words, and what was received."""
+    error, received = mistake.get("ctx", {}).get("error"), mistake["input"]
+    if isinstance(error, Misfit):
+        return str(error)
+    if mistake["type"] == "extra_forbidden":
+        return f"there is no such setting; there are {', '.join(_settings_at(where[:-1]))}"
+    if mistake["type"] == "missing":
+        return "is needed"
+    if mistake["type"] == "model_type":
+        message = f"should be a table, [{where[0]}]"
+    elif mistake["type"] == "list_type" and len(where) == 1:
+        message = f"should be tables, [[{where[0]}]] for each {where[0]}"
+    else:
+        message = mistake["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
+    return message if isinstance(received, dict) else f"{message}; received {received!r}"
+
+
+def _settings_at(where: Place) -> list[str]:
+    model: type[BaseModel] = Config
+    for part in where:
+        if isinstance(part, str):
+            kind: Any = model.model_fields[part].annotation
+            model = ClientSection if part == "client" else kind
+    return list(model.model_fields)
+
+
+def find_line(text: str, where: Place) -> int | None:
+    r"""Return the line of a setting, or, if it is not there, of the table it belongs to; None if neither is there.
+
+    It is where the first statement begins with which so much of its place is there.
+
+    >>> find_line("[data]\nname = 'adult'\n[[client]]\nname = 'a'\n[[client]]\nnoise = 3", ("client", 1, "noise"))
+    6
+    """
+    lines = text.split("\n")
+    begins = [*_statements(lines), len(lines)]
+
+    def depth(n_statements: int) -> int:
+        return _depth(tomllib.loads("\n".join(lines[: begins[n_statements]])), where)
+
+    n_statements = range(len(begins))
+    deepest = depth(n_statements[-1])
+    return begins[bisect_left(n_statements, deepest, key=depth) - 1] + 1 if deepest else None
+
+
+def _statements(lines: Sequence[str]) -> list[int]:
+    """Return the numbers, from 0, of the lines at which statements begin: those that can be read by themselves."""
+    begins, begin = [], 0
+    for end in range(1, len(lines) + 1):
+        try:
+            tomllib.loads("\n".join(lines[begin:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        begins.append(begin)
+        begin = end
+    return begins
+
+
+def _depth(content: Any, where: Place) -> int:
+    """Return how many parts of a place are there."""
+    for depth, part in enumerate(where):
+        try:
+            content = content[part]
+        except (KeyError, IndexError, TypeError):
+            return depth
+    return len(where)

@@ -1,0 +1,178 @@
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS, entries, finish, make
+from verfedsv import Recorder, Transcript, TranscriptError
+from verfedsv.data import ClientData, VerticalData
+from verfedsv.federation import Rate, federate
+from verfedsv.federation.schedules import batch_of_client
+from verfedsv.runs.checkpoints import Checkpoint
+from verfedsv.runs.live import LiveShares
+from verfedsv.runs.resume import take_up
+from verfedsv.transcript import Stamp
+from verfedsv.transcript import format as fmt
+
+SMALL = [
+    text.replace("samples = 3000", "samples = 500").replace("rounds = 30", "rounds = 16").replace("1.2", "0.12")
+    for text in (SYNCHRONOUS, ASYNCHRONOUS)
+]
+REAL = ASYNCHRONOUS.replace("duration = 1.2", "duration = 1.0\nclock = 'real'\nstamp_every = 0.1\nperiod = 0.02")
+
+
+class Killed(Exception):  # noqa: N818  # it is no error
+    """What ends a training in these tests."""
+
+
+def stop_at(n_rounds):
+    """Return a function that says to stop after that many rounds."""
+    n_asked = itertools.count(1)
+    return lambda: next(n_asked) == n_rounds
+
+
+def kill_after(n_records, run):
+    """Train until the recorder has written that many records, and raises."""
+    n_written = itertools.count(1)
+
+    def count(write):
+        def wrapped(*arguments, **options):
+            write(*arguments, **options)
+            if next(n_written) == n_records:
+                raise Killed
+
+        return wrapped
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("log", "update", "stamp"):
+            patch.setattr(Recorder, name, count(getattr(Recorder, name)))
+        with pytest.raises(Killed):
+            finish(run)
+
+
+@pytest.mark.parametrize("text", SMALL, ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_killed_after_any_record(tmp_path, text, has_checkpoint):
+    """Before the first time stamp too: what was recorded is found, the rest is added, nothing is there twice."""
+    whole = make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml")
+    finish(whole)
+    for n_records in range(1, 16):
+        folder = tmp_path / f"out{n_records}"
+        first, second = (make(tmp_path, text.replace('"out"', f'"{folder.name}"')) for _ in range(2))
+        first.data = second.data = whole.data  # to read them once
+        kill_after(n_records, first)
+        if not has_checkpoint:
+            (folder / "checkpoint.npz").unlink()
+        finish(second, resume=True)
+        assert entries(folder) == entries(tmp_path / "whole"), n_records
+        Transcript.open(folder).verify()
+
+
+def test_a_process_that_ends_at_once(tmp_path):
+    """With nothing closed or flushed, before the first time stamp."""
+    text = SMALL[1]
+    make(tmp_path, text)
+    script = f"""
+import os
+from pathlib import Path
+from verfedsv import Recorder
+from verfedsv.runs import Run, read_config
+write, count = Recorder.update, []
+def update(*arguments, **options):
+    write(*arguments, **options)
+    count.append(1)
+    if len(count) == 5:
+        os._exit(9)
+Recorder.update = update
+path = Path({str(tmp_path / "run.toml")!r})
+list(Run(read_config(path), path.read_text()).train())
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, env=os.environ)  # noqa: S603  # our own script
+    assert done.returncode == 9
+    assert len(entries(tmp_path / "out")) == 5
+    finish(make(tmp_path, text), resume=True)
+    finish(make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml"))
+    assert entries(tmp_path / "out") == entries(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("text", SMALL, ids=["synchronous", "asynchronous"])
+def test_a_transcript_that_lost_records_is_not_gone_on_with(tmp_path, text):
+    """As after a power failure; without the checkpoint, which counts more than there are, training starts over."""
+    finish(make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml"))
+    finish(make(tmp_path, text), should_stop=stop_at(2))
+    n_before = 2 if text == SMALL[0] else len(entries(tmp_path / "out"))
+    end, _ = fmt.unpack_chain((tmp_path / "out" / "transcript" / fmt.CHAIN).read_bytes())[1]
+    os.truncate(tmp_path / "out" / "transcript" / fmt.UPLOADS, end)
+    os.truncate(tmp_path / "out" / "transcript" / fmt.CHAIN, 2 * len(fmt.pack_link(0, b"")))
+    with pytest.raises(TranscriptError, match=rf"after {n_before} records, .* has only 1: .* Delete checkpoint\.npz"):
+        finish(make(tmp_path, text), resume=True)
+    (tmp_path / "out" / "checkpoint.npz").unlink()
+    finish(make(tmp_path, text), resume=True)
+    assert entries(tmp_path / "out") == entries(tmp_path / "whole")
+
+
+def check_real(folder):
+    """Check that a run of REAL has all its stamps, in order, and that no client did a step twice or left one out."""
+    transcript = Transcript.open(folder)
+    transcript.verify()
+    records = list(transcript)
+    times = [record.time for record in records]
+    assert times == sorted(times)
+    assert sum(isinstance(record, Stamp) for record in records) == 10
+    n_samples = transcript.description.n_samples
+    for m, name in enumerate(transcript.description.clients):
+        uploads = [record for record in records if not isinstance(record, Stamp) and record.client == name]
+        assert uploads[0].samples.tolist() == list(range(n_samples))
+        for step, upload in enumerate(uploads[1:], 1):
+            assert upload.samples.tolist() == batch_of_client(m, step, n_samples, 300, 0).tolist()
+            assert upload.time >= (step + 1) * 0.02  # none comes before its time
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+@pytest.mark.parametrize("n_records", [3, 40])
+def test_a_killed_run_on_the_real_clock_has_as_many_stamps(tmp_path, n_records, has_checkpoint):
+    """Stamps and steps go on from the transcript, the models from the checkpoint."""
+    kill_after(n_records, make(tmp_path, REAL))
+    if not has_checkpoint:
+        (tmp_path / "out" / "checkpoint.npz").unlink()
+    updates = finish(make(tmp_path, REAL), resume=True)
+    assert updates[-1].n_rounds == 10
+    check_real(tmp_path / "out")
+
+
+def test_a_stopped_run_on_the_real_clock_has_as_many_stamps(tmp_path):
+    """What clients still did after the checkpoint is counted."""
+    finish(make(tmp_path, REAL), should_stop=stop_at(7))
+    updates = finish(make(tmp_path, REAL), resume=True)
+    assert [update.n_rounds for update in updates] == list(range(8, 11))
+    check_real(tmp_path / "out")
+
+
+@pytest.mark.parametrize("is_repeatable", [False, True])
+def test_on_the_real_clock_the_server_has_what_was_uploaded(is_repeatable):
+    """From the transcript, though the models are those of the checkpoint; what is computed again is uploaded again."""
+    columns = tuple(ClientData(name, np.eye(4)) for name in ("a", "b"))
+    federation = federate(VerticalData(columns, np.arange(4) % 2, 2, np.zeros(4, bool)), rate=Rate(1.0))
+    checkpoint = replace(Checkpoint.at_start(2, ""), n_rounds=1, n_records=2, state=federation.state())
+    with Recorder(None, [0, 1, 0, 1], ["a", "b"]) as recorder:
+        recorder.update("a", [0, 1], [8.0, 8.0], time=1)  # the checkpoint has it
+        recorder.stamp(time=2)
+        recorder.update("b", [1, 2], [1.0, 2.0], time=3)
+        recorder.update("b", [2, 3], [3.0, 4.0], time=4)
+        take_up(federation, LiveShares(federation), recorder.transcript, checkpoint, is_repeatable=is_repeatable)
+    expected = np.zeros((2, 4)) if is_repeatable else [[0, 0, 0, 0], [0, 1, 3, 4]]
+    np.testing.assert_array_equal(federation.server.state()["table"][:, :, 0], expected)
+
+
+def test_live_shares_go_on(tmp_path):
+    """They are those of a run that was never stopped, up to where games are split; not those since the stop."""
+    text = ASYNCHRONOUS.replace("rate = 0.5", "rate = 0.5\nintercept = true")
+    whole = finish(make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml"))[-1]
+    finish(make(tmp_path, text), should_stop=stop_at(13))
+    updates = [update for update in finish(make(tmp_path, text), resume=True) if update.shares is not None]
+    np.testing.assert_allclose(updates[-1].shares, whole.shares, atol=0.01)
+    assert [update.n_rounds for update in updates] == [20, 30]
