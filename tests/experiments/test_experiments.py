@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.games import random_game, shapley_by_definition, utility
+from tests.games import random_game, utility, values_by_definition
 from verfedsv.data import ClientData, VerticalData
 from verfedsv.experiments import EXPERIMENTS, ResultFile, write_page
 from verfedsv.experiments.baselines import _information, shapley_values_of
@@ -54,7 +54,7 @@ def test_shapley_values_by_the_definition():
     """Of a game given by its utility, against another implementation."""
     game = random_game("softmax", n_clients=4)
     values = shapley_values_of(lambda coalition: utility(game, coalition), 4)
-    np.testing.assert_allclose(values, shapley_by_definition(game), atol=1e-14)
+    np.testing.assert_allclose(values, values_by_definition(game), atol=1e-14)
 
 
 def test_shap_scores_are_those_of_a_linear_model():

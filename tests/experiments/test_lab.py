@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.games import Game, shapley_by_definition
+from tests.games import Game, values_by_definition
 from verfedsv.data import VerticalData, take_rows
 from verfedsv.experiments.lab import Setup, prepare, split, train_asynchronously, train_synchronously
 from verfedsv.federation import SynchronousPlan, synchronous_rounds
@@ -27,7 +27,7 @@ def test_the_truth_is_the_definition(data):
     for _ in synchronous_rounds(federation, SynchronousPlan(40, 6)):
         games.append(Game(previous, current, data.labels, "logistic", offset))
         previous, current, offset = current, embed(), np.full(100, federation.server.intercept[0])
-    expected = np.mean([shapley_by_definition(game) for game in games], axis=0)
+    expected = np.mean([values_by_definition(game) for game in games], axis=0)
     np.testing.assert_allclose(trained.truth, expected, atol=1e-14)
     assert trained.drop == pytest.approx(expected.sum(), abs=1e-14)
 

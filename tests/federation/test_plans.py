@@ -59,7 +59,7 @@ def test_synchronous_plans_that_are_none(arguments, message):
         ((0, 30, 100), "n_epochs must be a positive number; received 0"),
         ((1, 0, 100), "batch_size must be at least 1; received 0"),
         ((1, 30, 0), "n_samples must be at least 1; received 0"),
-        ((0.01, 30, 1000), "n_epochs = 0.01 is less than one round of 30 out of 1,000 samples"),
+        ((0.01, 30, 1000), "epochs = 0.01 is less than one round of 30 out of 1,000 samples"),
     ],
 )
 def test_epochs_that_are_none(arguments, message):

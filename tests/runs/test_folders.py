@@ -14,7 +14,7 @@ TINY = SYNCHRONOUS.replace("samples = 3000", "samples = 300").replace("rounds = 
 def test_what_cannot_be_carried_out_leaves_nothing_behind(tmp_path, monkeypatch):
     """So that the same folder can be used once the mistake is mended."""
     cases = {
-        "training.epochs = 0.001 is less than one round": TINY.replace("rounds = 4", "epochs = 0.001"),
+        "epochs = 0.001 is less than one round": TINY.replace("rounds = 4", "epochs = 0.001"),
         "takes at most 25 clients; there are 60": TINY.replace("clients = 4", "clients = 60")
         + '[valuation]\nmethod = "exact"\n',
         "there are no samples to train on": TINY.replace("samples = 300", "samples = 1\ntest = 0.9999"),

@@ -31,7 +31,7 @@ class SynchronousPlan:
         n_rounds = round(as_positive("n_epochs", n_epochs) * n_batches)
         if n_rounds < 1:
             raise InputError(
-                f"n_epochs = {n_epochs:g} is less than one round of {batch_size:,} out of {n_samples:,} samples; allow "
+                f"epochs = {n_epochs:g} is less than one round of {batch_size:,} out of {n_samples:,} samples; allow "
                 "more epochs, or say how many rounds"
             )
         return cls(batch_size, n_rounds, seed)

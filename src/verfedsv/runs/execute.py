@@ -187,11 +187,7 @@ class Run:
             intercept=section.intercept,
         )
         self._record(None, federation).close()
-        if self.n_rounds(federation.n_train) < 1:
-            raise InputError(
-                f"training.epochs = {section.epochs:g} is less than one round of {section.batch_size:,} out of "
-                f"{federation.n_train:,} samples; allow more epochs, or say how many rounds"
-            )
+        self.n_rounds(federation.n_train)
         n_clients = len(federation.clients)
         if self.config.valuation.method == "exact" and n_clients > MAX_CLIENTS:
             raise TooManyClientsError(

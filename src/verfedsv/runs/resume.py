@@ -31,10 +31,11 @@ class ResumePoint:
     def find(cls, transcript: Transcript, checkpoint: Checkpoint, *, is_repeatable: bool) -> ResumePoint:
         """Return it; raise TranscriptError if the transcript has lost what the checkpoint counts."""
         n_uploads = dict.fromkeys(transcript.description.clients, 0)
-        n_stamps, begin = 0, 0.0
-        for record in transcript:
+        n_stamps, n_stamps_after, begin = 0, 0, 0.0
+        for number, record in enumerate(transcript):
             if isinstance(record, Stamp):
                 n_stamps += 1
+                n_stamps_after += number >= checkpoint.n_records
             else:
                 n_uploads[record.client] += 1
             begin = record.time
@@ -51,7 +52,8 @@ class ResumePoint:
         if is_repeatable:
             steps = Steps(checkpoint.steps.tolist(), checkpoint.n_rounds)
             return cls(steps, n_before, n_there - n_before, begin)
-        return cls(Steps(list(n_uploads.values()), n_stamps), n_there, 0, begin)
+        # Stamps before the first upload count as time, but are not recorded.
+        return cls(Steps(list(n_uploads.values()), checkpoint.n_rounds + n_stamps_after), n_there, 0, begin)
 
     def tape(self, recorder: Recorder) -> Tape:
         """Return a tape that goes on from here."""
