@@ -5,6 +5,7 @@ from tests.games import Game, values_by_definition
 from verfedsv.data import VerticalData, take_rows
 from verfedsv.experiments.lab import Setup, prepare, split, train_asynchronously, train_synchronously
 from verfedsv.federation import SynchronousPlan, synchronous_rounds
+from verfedsv.transcript import Transcript, Upload
 
 SETUP = Setup(clients=3, batch_size=40, rate=0.5, rounds=6, test=0.0, duration=0.08)
 
@@ -41,8 +42,6 @@ def test_full_batches_are_valued_as_the_truth(data):
 def test_slow_clients_upload_less(data):
     """Each client has its own period."""
     trained = train_asynchronously(data, SETUP, [0.01, 0.02, 0.04])
-    from verfedsv.transcript import Transcript, Upload
-
     uploads = [record.client for record in Transcript.open(trained.path) if isinstance(record, Upload)]
     assert [uploads.count(name) for name in data.names] == [8, 4, 2]
 
@@ -52,5 +51,5 @@ def test_the_folder_goes_with_the_training(data):
     trained = train_synchronously(data, SETUP)
     path = trained.path
     assert path.exists()
-    trained.close()
+    del trained
     assert not path.exists()

@@ -14,7 +14,7 @@ class Counted:
         self.fails_at = ""
         self.experiment = Experiment("frequency", "Title", "About.", _Settings, self.parts, self.tables)
 
-    def parts(self, name, settings):
+    def parts(self, name, _settings):
         def measure(part):
             if part == self.fails_at:
                 raise KeyboardInterrupt

@@ -67,15 +67,18 @@ def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[
         raise InputError(f"the paper's experiments need {', '.join(missing)}: pip install 'verfedsv[paper]'")
     sets = [*data, *(name for name in names if name in CATALOGUE)]
     wanted = [name for name in names if name not in CATALOGUE]
+    if not wanted:
+        raise InputError(f"name an experiment, one of {', '.join(EXPERIMENTS)}, or {ALL}")
     if unknown := [name for name in wanted if name not in EXPERIMENTS and name != ALL]:
         raise InputError(f"unknown experiment {unknown[0]!r}; allowed are {', '.join(EXPERIMENTS)}, {ALL}")
     if unknown := [name for name in sets if name not in CATALOGUE]:
         raise InputError(f"unknown data set {unknown[0]!r}; allowed are {', '.join(CATALOGUE)}")
     if missing := [name for name in sets if not _is_there(name)]:
         raise InputError(f"{missing[0]} is not there; get it with: verfedsv data fetch {missing[0]}")
-    if not wanted:
-        raise InputError(f"name an experiment, one of {', '.join(EXPERIMENTS)}, or {ALL}")
     chosen = EXPERIMENTS if ALL in wanted else {name: EXPERIMENTS[name] for name in wanted}
+    for name in wanted:
+        if sets and name != ALL and not set(sets) & set(chosen[name].data):
+            raise InputError(f"{name} is for {', '.join(chosen[name].data)}; received {', '.join(sets)}")
     return list(chosen.values()), sets or [name for name in CATALOGUE if _is_there(name)]
 
 

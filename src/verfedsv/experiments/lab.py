@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, Literal
+from weakref import finalize
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -60,6 +62,14 @@ class Setup(BaseModel):
     method: Method = "auto"
 
 
+class _Folder:
+    """A temporary folder, removed with this object, or at the end of the process."""
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp(prefix="verfedsv-"))
+        finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 @dataclass(frozen=True, eq=False)
 class Trained:
     """A training that was recorded in a folder, which goes with this object.
@@ -72,12 +82,12 @@ class Trained:
     setup: Setup
     truth: Floats | None = None
     drop: float = np.nan
-    _folder: TemporaryDirectory[str] = field(default_factory=lambda: TemporaryDirectory(prefix="verfedsv-"))
+    _folder: _Folder = field(default_factory=_Folder)
 
     @property
     def path(self) -> Path:
         """Where the transcript lies."""
-        return Path(self._folder.name) / "transcript"
+        return self._folder.path / "transcript"
 
     @property
     def accuracy(self) -> float:
@@ -120,7 +130,7 @@ def prepare(data: VerticalData, setup: Setup, recorder: Recorder | None = None) 
 
 def train_synchronously(data: VerticalData, setup: Setup, *, with_truth: bool = False) -> Trained:
     """Train by FedSGD and record it. With `with_truth`, all samples are embedded in every round, to know the truth."""
-    folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="verfedsv-")
+    folder = _Folder()
     with _record(data, folder) as recorder:
         federation = prepare(data, setup, recorder)
         truth = _Truth(federation) if with_truth else None
@@ -134,7 +144,7 @@ def train_synchronously(data: VerticalData, setup: Setup, *, with_truth: bool = 
 
 def train_asynchronously(data: VerticalData, setup: Setup, periods: Sequence[float] | None = None) -> Trained:
     """Train by VAFL on the virtual clock and record it. All clients have the same period unless `periods` are given."""
-    folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="verfedsv-")
+    folder = _Folder()
     n_clients = len(data.clients)
     plan = AsynchronousPlan(
         periods or [setup.period] * n_clients,
@@ -150,9 +160,9 @@ def train_asynchronously(data: VerticalData, setup: Setup, periods: Sequence[flo
     return Trained(federation, setup, _folder=folder)
 
 
-def _record(data: VerticalData, folder: TemporaryDirectory[str]) -> Recorder:
+def _record(data: VerticalData, folder: _Folder) -> Recorder:
     loss = "logistic" if data.n_classes == 2 else "softmax"
-    return Recorder(Path(folder.name) / "transcript", data.labels[~data.is_test], data.names, loss)
+    return Recorder(folder.path / "transcript", data.labels[~data.is_test], data.names, loss)
 
 
 class _Truth:

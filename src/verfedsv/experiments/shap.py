@@ -58,8 +58,10 @@ def shap_scores(data: VerticalData, settings: Setup, trained: Trained) -> Floats
     stacked = np.vstack(weights)
     intercept = np.zeros(stacked.shape[1]) if own is None else own
     of_features = np.zeros(len(stacked))
+    # All samples, of which shap would take a hundred.
+    background = shap.maskers.Independent(joined, max_samples=len(joined))
     for of_class, constant in zip(stacked.T, intercept, strict=True):
-        explainer = shap.LinearExplainer((of_class, constant), joined)
+        explainer = shap.LinearExplainer((of_class, constant), background)
         of_features += np.abs(explainer.shap_values(joined)).mean(axis=0)
     ends = np.cumsum([len(w) for w in weights])[:-1]
     return np.array([part.sum() for part in np.split(of_features, ends)])

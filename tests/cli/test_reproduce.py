@@ -1,0 +1,94 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cli.test_demo import run
+from verfedsv.experiments import EXPERIMENTS
+
+FAST = "random-features-async"
+
+
+def test_experiments_are_listed():
+    """Without a name, all of them with what they are and the data that they are for."""
+    done = run("reproduce", COLUMNS="120")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in EXPERIMENTS)
+
+
+def test_an_experiment_prints_tables_and_writes_a_page(tmp_path):
+    """Ours beside the paper's, in the terminal and in Markdown; the second time nothing is measured."""
+    arguments = ["reproduce", FAST, "--quick", "--data", "adult", "-o", str(tmp_path)]
+    done = run(*arguments, COLUMNS="120")
+    assert done.returncode == 0, done.stderr
+    assert "artificial client 5" in done.stdout
+    assert "at most 2.10 %" in done.stdout
+    page = (tmp_path / "paper.md").read_text()
+    assert "| all regular clients |" in page
+    assert "--quick" in page
+    written = (tmp_path / "paper" / f"{FAST}-adult.json").stat().st_mtime_ns
+    measured = json.loads((tmp_path / "paper" / f"{FAST}-adult.json").read_text())
+    done = run(*arguments, "--json")
+    found = json.loads(done.stdout)[FAST]["adult"]["draw 0"]
+    assert found == measured["parts"]["draw 0"]["found"]
+    assert (tmp_path / "paper" / f"{FAST}-adult.json").stat().st_mtime_ns >= written
+
+
+def test_several_data_sets_follow_one_option(tmp_path):
+    """`--data adult web` means both."""
+    done = run("reproduce", FAST, "--quick", "--data", "adult", "web", "-o", str(tmp_path))
+    if "web is not there" in done.stderr:
+        pytest.skip("web is not there: set VERFEDSV_DATA")
+    assert done.returncode == 0, done.stderr
+    assert "Web, ours" in (tmp_path / "paper.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["figure-9"], "unknown experiment 'figure-9'; allowed are rank, similar-features"),
+        (["all", "--data", "mnist"], "unknown data set 'mnist'; allowed are adult, web"),
+        (["all", "--data", "rcv1"], "rcv1 is not there; get it with: verfedsv data fetch rcv1"),
+        (["--data", "adult", "web"], "name an experiment, one of rank"),
+    ],
+)
+def test_wrong_names(arguments, message, tmp_path):
+    """One line that says what is allowed."""
+    done = run("reproduce", *arguments, VERFEDSV_DATA=str(tmp_path), XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_data_set_that_an_experiment_does_not_know(tmp_path):
+    """Said before anything is measured."""
+    path = tmp_path / "sector.scale.bz2"
+    path.touch()
+    (tmp_path / "sector.t.scale.bz2").touch()
+    done = run("reproduce", "efficiency", "--data", "sector", VERFEDSV_DATA=str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, "error: efficiency is for adult; received sector\n")
+
+
+def test_a_stopped_experiment_goes_on(tmp_path):
+    """Ctrl-C between parts loses nothing that was measured."""
+    command = [sys.executable, "-m", "verfedsv", "reproduce", "efficiency", "--quick", "-o", str(tmp_path)]
+    path = tmp_path / "paper" / "efficiency-adult.json"
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+        for _ in range(600):
+            if path.exists():
+                break
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "goes on where this was" in "".join(output)
+    before = json.loads(path.read_text())["parts"]
+    done = run("reproduce", "efficiency", "--quick", "-o", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    after = json.loads(path.read_text())["parts"]
+    assert len(after) > len(before)
+    assert all(after[name] == part for name, part in before.items())
