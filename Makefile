@@ -7,7 +7,7 @@ SOURCES := src tests benchmarks scripts examples
 # Where the data sets lie that do not ship with the package.
 export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo test check bench format clean help
+.PHONY: demo test check bench paper format clean help
 
 help:            ## Show this help.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -49,6 +49,13 @@ test: $(VENV)/.dev    ## What CI runs: linters, types, layers, all tests.
 
 bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md.
 	$(BIN)/python -u -m benchmarks
+
+$(VENV)/.paper: $(VENV)/.installed
+	$(INSTALL) --editable '.[paper]'
+	@touch $@
+
+paper: $(VENV)/.paper    ## The paper's tables and figures: docs/paper.md, from what is not known there yet.
+	$(BIN)/verfedsv reproduce all --output docs
 
 format: $(VENV)/.dev    ## Let ruff format and fix the code.
 	$(BIN)/ruff check --fix $(SOURCES)
