@@ -186,6 +186,7 @@ class Run:
             model=_model(self.config),
             intercept=section.intercept,
         )
+        # A recorder refuses names that it cannot write, and a plan to train less than one round.
         self._record(None, federation).close()
         self.n_rounds(federation.n_train)
         n_clients = len(federation.clients)
