@@ -116,6 +116,11 @@ class Run:
                     f"client {client.name!r} has no file, copy_of or random_level, and is none of the clients "
                     f"{', '.join(data.names)}"
                 )
+            elif client.name not in data.names and (client.period or client.batch_size):
+                raise InputError(
+                    f"client {client.name!r} holds the labels only and uploads nothing: leave its period and batch_size "
+                    "out"
+                )
         return data
 
     def train(self, *, resume: bool = False, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Update]:
