@@ -230,7 +230,7 @@ def texts(folder, values, **more):
             [f"{i}.5" for i in range(190)] + ["-"] * 10,
             (
                 r"text with 191 different values in 200 training rows, such as '0\.5', '1\.5', .* Most of its "
-                r"values are numbers; the first that is not is '-'\. Clean the column, or leave it out by naming .* \(columns\)"
+                r"values are numbers; the first that is not is '-'\. Clean the column, or leave it out .*columns"
             ),
         ),
         ([f"1,{i:03}.50 EUR" for i in range(200)], r"'1,000\.50 EUR'.*look like numbers with a unit or separators"),

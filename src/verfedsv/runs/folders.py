@@ -90,7 +90,8 @@ def _meaning(config: Config) -> dict[str, Any]:
     Files may have been moved: whether the data in them are the same, the fingerprint in the checkpoint tells.
     """
     clients = {f"client {number}": client for number, client in enumerate(config.client, 1)}
-    tables = {"data": config.data, **clients, "model": config.model, "training": config.training}
+    data = config.data.model_copy(update={"scale": config.data.used_scale})
+    tables = {"data": data, **clients, "model": config.model, "training": config.training}
     return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
 
 
