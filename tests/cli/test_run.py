@@ -31,6 +31,19 @@ def test_a_run_as_json(config, tmp_path):
     assert (tmp_path / "out" / "valuation.json").read_text() == done.stdout
 
 
+@pytest.mark.parametrize(
+    ("rate", "scale", "says"), [(300, "none", True), (300, "standardise", True), (0.5, "none", False)]
+)
+def test_a_training_that_diverged_is_noticed(config, rate, scale, says):
+    """If the loss is larger than with embeddings of zero; with what to do about it."""
+    config.write_text(
+        SYNCHRONOUS.replace("rate = 0.5", f"rate = {rate}").replace("clients", f"scale = '{scale}'\nclients")
+    )
+    printed = " ".join(run("run", str(config)).stdout.split())
+    assert ("note: the loss is larger than at the start: training diverged; try a smaller rate" in printed) == says
+    assert ('or scale = "standardise"' in printed) == (says and scale == "none")
+
+
 def test_an_example_is_written(tmp_path):
     """--init writes it, once."""
     path = tmp_path / "mine.toml"

@@ -239,6 +239,15 @@ def test_the_perceptron(tmp_path):
     finish(make(tmp_path, text), should_stop=lambda: next(n_asked) == 11)
     finish(make(tmp_path, text), resume=True)
     assert entries(tmp_path / "out") == entries(tmp_path / "whole")
+    import torch
+
+    assert torch.get_num_threads() == 1
+
+
+def test_embeddings_that_are_too_large_end_the_training(tmp_path):
+    """With what to do about it."""
+    with pytest.raises(InputError, match='less than 1e.*: training diverged; try a smaller rate, or scale = "stand'):
+        finish(make(tmp_path, SYNCHRONOUS.replace("rate = 0.5", "rate = 1e200")))
 
 
 def test_the_real_clock_can_be_stopped_and_continued(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -71,6 +72,10 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
             return False
     if last is not None:
         console.print(_figures(last), highlight=False)
+        if not last.train_loss <= np.log(data.n_classes):  # what it is when all embeddings are zero
+            console.print(
+                f"note: the loss is larger than at the start: {whole.advice}.", style="yellow", highlight=False
+            )
     show(console, value_with_bar(console, whole))
     console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
     return True

@@ -118,8 +118,8 @@ class Run:
                 )
             elif client.name not in data.names and (client.period or client.batch_size):
                 raise InputError(
-                    f"client {client.name!r} holds the labels only and uploads nothing: leave its period and batch_size "
-                    "out"
+                    f"client {client.name!r} holds the labels only and uploads nothing; leave out its period and "
+                    "batch_size"
                 )
         return data
 
@@ -146,7 +146,16 @@ class Run:
             federation.tape = point.tape(recorder)
             saver = Saver(self.folder / CHECKPOINT, federation, live, checkpoint.fingerprint)
             del checkpoint, transcript  # the state in it is as large as the federation's own
-            yield from self._follow(federation, point, live, saver, should_stop)
+            try:
+                yield from self._follow(federation, point, live, saver, should_stop)
+            except InputError as error:  # embeddings that are too large, or no numbers any more, are not recorded
+                raise InputError(f"{error}: {self.advice}") from None
+
+    @property
+    def advice(self) -> str:
+        """What to do about a loss that rose."""
+        is_standardised = self.config.data.used_scale.startswith("standardise")
+        return "training diverged; try a smaller rate" + ("" if is_standardised else ', or scale = "standardise"')
 
     def _follow(
         self,
@@ -187,7 +196,7 @@ class Run:
         federation = federate(
             self.data,
             rate=Rate(section.rate, section.decay),
-            scale=self.config.data.scale,
+            scale=self.config.data.used_scale,
             model=_model(self.config),
             intercept=section.intercept,
         )
@@ -272,7 +281,11 @@ def _model(config: Config) -> BuildModel:
     if config.model.kind == "linear":
         return Linear
     try:
+        import torch
+
         from verfedsv.federation.torch_models import perceptron
     except ImportError:
         raise InputError("the perceptron needs torch: pip install 'verfedsv[torch]'") from None
+    # Models this small gain nothing from threads, which on busy cores wait for each other (120 times slower).
+    torch.set_num_threads(1)
     return partial(perceptron, hidden=config.model.hidden, seed=config.training.seed)
