@@ -5,13 +5,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import verfedsv
 from tests.cli.test_demo import run
 from tests.trainings import train
+from verfedsv.cli.value import show
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,34 @@ def test_a_table_is_printed(folder):
     for word in ("client 1", "client 3", "share", "error", "(proven)", "(estimated)", "Proposition 2"):
         assert word in " ".join(done.stdout.split())
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"completion_errors": 7.0}, "is 7 times the largest value, because of completion; record more rounds"),
+        (
+            {"estimator_errors": 2.0, "error_kind": "confidence"},
+            "because of sampling; allow more permutations (verfedsv value --permutations)",
+        ),
+        ({"estimator_errors": 2.0, "error_kind": "certified"}, "because of the closed form; use the method auto"),
+        ({"completion_errors": 0.9}, None),
+        ({"completion_errors": np.nan}, None),
+    ],
+)
+def test_shares_that_cannot_be_relied_on(folder, changes, cause):
+    """If an error is larger than the largest value, that is said, with the reason and the remedy."""
+    result = verfedsv.value(folder)
+    nothing = dict.fromkeys(("completion_errors", "estimator_errors"), np.zeros(3))
+    for name, size in changes.items():
+        is_error = name.endswith("errors")
+        nothing[name] = np.array([0.0, size, 0.0]) * np.abs(result.values).max() if is_error else size
+    console = Console(width=80, color_system=None)
+    with console.capture() as captured:
+        show(console, replace(result, **nothing))
+    printed = " ".join(captured.get().split())
+    assert ("These shares cannot be relied on: the error of client 2 is " in printed) == (cause is not None)
+    assert cause is None or cause in printed
 
 
 def test_json_is_that_of_the_library(folder, tmp_path):

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from verfedsv.errors import InputError
-from verfedsv.report.terminal import values_table
+from verfedsv.report.terminal import shown, values_table
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
@@ -186,8 +186,38 @@ def show(console: Console, result: Valuation) -> None:
     title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
     console.print(title, style="bold", highlight=False)
     console.print(values_table(result.clients, result, width=console.width))
+    if doubt := _doubt(result):
+        console.print(f"\n{doubt}", style="yellow", highlight=False, markup=False)
     for line in _explain(result):
         console.print(line, highlight=False)
+
+
+def _doubt(result: Valuation) -> str | None:
+    """Return a sentence if the error of some value is larger than all values are."""
+    largest, errors = float(np.abs(result.values).max()), np.nan_to_num(result.errors)
+    worst = int(errors.argmax())
+    if largest == 0 or errors[worst] <= largest:
+        return None
+    if result.completion_errors[worst] > result.estimator_errors[worst]:
+        cause, remedy = "completion", "record more rounds, or larger batches"
+    elif result.error_kind == "confidence":
+        cause, remedy = "sampling", "allow more permutations (verfedsv value --permutations)"
+    else:
+        cause, remedy = "the closed form", "use the method auto"
+    size = _as_part(float(errors[worst]) / largest)
+    return (
+        f"These shares cannot be relied on: the error of {shown(result.clients[worst], 40)} is {size}, because of "
+        f"{cause}; {remedy}."
+    )
+
+
+def _as_part(size: float) -> str:
+    """Return a size relative to the largest value in words.
+
+    >>> _as_part(6.93), _as_part(0.0213), _as_part(3.1e-9)
+    ('6.9 times the largest value', '2.1 % of the largest value', '3.1e-07 % of the largest value')
+    """
+    return f"{size:.2g} times the largest value" if size >= 1 else f"{100 * size:.2g} % of the largest value"
 
 
 def _explain(result: Valuation) -> list[str]:
@@ -201,7 +231,7 @@ def _explain(result: Valuation) -> list[str]:
     if total < 0:
         lines.append("As the loss rose, shares are shares of the damage: look at the values.")
     kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
-    estimator = f"of the estimator at most {result.estimator_errors.max() / largest:.2g} of the largest value"
+    estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
     lines.append(f"Errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
     if result.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
@@ -215,7 +245,7 @@ def _explain_completion(result: Valuation, largest: float) -> str:
         return "nothing had to be completed."
     ranks = sorted({report.rank for report in result.completion})
     error = float(result.completion_errors.max())
-    size = "unknown" if np.isnan(error) else f"about {error / largest:.2g} of it at most"
+    size = "unknown" if np.isnan(error) else f"about {_as_part(error / largest)} at most"
     text = f"of completing embeddings that were not uploaded {size} (estimated). Rank {ranks[0]}"
     text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
     if any(report.n_held_out for report in result.completion):
