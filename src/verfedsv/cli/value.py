@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.errors import InputError
 from verfedsv.report.terminal import shown, values_table
 from verfedsv.shapley.result import count
@@ -86,7 +84,8 @@ def value(
         "seed": seed,
     }
     progress_console = Console(stderr=True)
-    with explain_warnings(progress_console), interrupts() as check:
+    stopped = "stopped; nothing was written, the same command begins anew."
+    with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
         result = _value(progress_console, run, options, check)
         check()
     if output is not None:
@@ -97,36 +96,12 @@ def value(
         show(Console(), result)
 
 
-@contextmanager
-def interrupts() -> Iterator[Callable[[], None]]:
-    """Yield a function that raises KeyboardInterrupt if Ctrl-C was pressed.
-
-    It raises by itself too; but an exception in the middle of compilation is lost on its way through foreign code.
-    """
-    pressed: list[int] = []
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        pressed.append(number)
-        raise KeyboardInterrupt
-
-    def check() -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _value(console: Console, run: Path, options: dict[str, Any], check: Callable[[], None]) -> Valuation:
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
-        task = bar.add_task("Checking the transcript", total=None)
+    with progress_bar(console) as bar:
+        task = bar.add_task("checking the transcript", total=None)
         transcript = Transcript.open(run)
         transcript.verify(may_go_on=True)
-        bar.update(task, description=escape(f"Valuing {run.name or run}"))
+        bar.update(task, description=escape(f"valuing {shown(run.name or str(run), 40)}"))
 
         def progress(done: int, total: int) -> None:
             check()

@@ -46,9 +46,10 @@ from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import ResumePoint, take_up
 from verfedsv.shapley import Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
-from verfedsv.transcript import Recorder
+from verfedsv.transcript import Recorder, Transcript
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
+from verfedsv.valuation.result import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,6 +251,31 @@ class Run:
         )
         folders.write_whole(self.folder / VALUATION, result.to_json().encode())
         return result
+
+    def known_valuation(self) -> Valuation | None:
+        """Return the valuation in the folder, if it is of all that is recorded and made as the configuration says."""
+        path, section = self.folder / VALUATION, self.config.valuation
+        if not path.is_file():
+            return None
+        try:
+            known = Valuation.from_json(path.read_bytes())
+        except InputError:
+            return None
+        settings = Settings(
+            method=section.method,
+            rank=section.rank,
+            regularization=section.regularization,
+            tolerance=section.tolerance,
+            n_permutations=None,
+            seed=section.seed,
+            rows="all",
+        )
+        is_current = known.settings == settings and known.head == Transcript.open(self.folder).head
+        return known if is_current else None
+
+    def last_metrics(self) -> dict[str, float] | None:
+        """Return loss and accuracy of the last evaluation, NaN where there is nothing to test on."""
+        return folders.last_metrics(self.folder / METRICS)
 
     def n_rounds(self, n_train: int) -> int:
         """Return the number of rounds or time stamps of the whole training."""

@@ -103,6 +103,16 @@ def cut_metrics(path: Path, n_rounds: int) -> None:
         write_whole(path, "".join(line + "\n" for line in kept).encode())
 
 
+def last_metrics(path: Path) -> dict[str, float] | None:
+    """Return what was measured last, NaN for what there is not; None if nothing was."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    known = [line for line in lines if np.isfinite(_round_of(line))]
+    if not known:
+        return None
+    content: dict[str, float | None] = json.loads(known[-1])
+    return {name: np.nan if value is None else value for name, value in content.items()}
+
+
 def _round_of(line: str) -> float:
     try:
         content: dict[str, Any] = json.loads(line)
