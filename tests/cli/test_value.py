@@ -81,6 +81,40 @@ def test_options_reach_the_library(folder):
     assert (settings["method"], settings["rank"], settings["seed"], settings["tolerance"]) == ("exact", 2, 3, 0.01)
 
 
+def test_a_rank_that_is_too_high_is_lowered_aloud(folder):
+    """There are only so many rounds and samples."""
+    printed = " ".join(run("value", str(folder), "--rank", "1000").stdout.split())
+    assert "Rank 20 in place of 1,000, as rounds and samples allow no more" in printed
+    assert "in place of" not in run("value", str(folder), "--rank", "2").stdout
+
+
+@pytest.fixture(scope="module")
+def asynchronous(tmp_path_factory):
+    """Return the folder of a small asynchronous run."""
+    path = tmp_path_factory.mktemp("runs") / "asynchronous"
+    with verfedsv.Recorder(path, [0, 1], ["a", "b"]) as recorder:
+        recorder.update("a", [0, 1], [-1.0, 1.0], time=1)
+        recorder.stamp(time=2)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        (["--rank", "3", "--regularization", "0.1"], ["rank had no effect", "regularization had no effect"]),
+        (["--permutations", "9", "--method", "exact"], ["permutations had no effect: the method exact draws none"]),
+        (["--tolerance", "0.1", "--method", "exact"], ["tolerance had no effect: it is of the method auto"]),
+        (["--permutations", "9", "--tolerance", "0.1"], []),
+    ],
+)
+def test_options_without_effect_are_noted(asynchronous, options, notes):
+    """One line each, on the standard error."""
+    errors = run("value", str(asynchronous), *options, "--json", COLUMNS="120").stderr
+    assert len(errors.splitlines()) == len(notes)
+    for note in notes:
+        assert f"note: {note}" in errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -38,7 +38,10 @@ def _print_version(wanted: bool) -> None:
 @_typer.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", metavar="", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """What each data owner of a vertical federated learning consortium contributed."""

@@ -19,7 +19,7 @@ STOPPED = "stopped; the same command begins anew."
 data = typer.Typer(
     name="data", help="The data sets of the paper: list them, fetch them, look at them.", no_args_is_help=True
 )
-Name = Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.")]
+Name = Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.", metavar="NAME")]
 
 
 @data.command(name="list")
@@ -54,7 +54,8 @@ def fetch_one(name: Name) -> None:
 def show_one(
     name: Name,
     clients: Annotated[
-        int | None, typer.Option(min=1, help="How many clients to split it between; as in the paper by default.")
+        int | None,
+        typer.Option(min=1, help="How many clients to split it between; as in the paper by default.", metavar="NUMBER"),
     ] = None,
 ) -> None:
     """Show what a data set holds and which features each client gets, fetching it first if need be.

@@ -57,9 +57,17 @@ folder = "asynchronous"
 
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where the results go; those of an earlier demo there are replaced.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where the results go; those of an earlier demo there are replaced.",
+            metavar="FOLDER",
+        ),
     ] = Path("verfedsv-demo"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print both valuations as JSON and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print both valuations as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Train on the Adult census data, which ships with the package, and value eight clients that share its columns.
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, interrupts, progress_bar, stop_on_interrupt
-from verfedsv.cli.value import explain_warnings, print_json, show
+from verfedsv.cli.value import explain_warnings, print_json, say_without_effect, show
 from verfedsv.errors import InputError
 from verfedsv.federation import Evaluation
 from verfedsv.losses import Floats
@@ -23,10 +23,16 @@ from verfedsv.valuation import Valuation
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.")] = Path("run.toml"),
-    init: Annotated[bool, typer.Option("--init", help="Write a commented example to the file, and end.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON and nothing else.")] = False,
+    config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.", metavar="FILE")] = Path("run.toml"),
+    init: Annotated[
+        bool, typer.Option("--init", help="Write a commented example to the file, and end.", metavar="")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the output folder.", metavar="")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the values as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Train a model across clients, record who uploaded what, and value each client.
 
@@ -67,7 +73,9 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     if known is not None:
         console.print("It was valued before; this is the valuation of then.", highlight=False)
     with explain_interrupt(console, "stopped; training is complete, and --resume values it."):
-        show(console, known or value_with_bar(console, whole))
+        result = known or value_with_bar(console, whole)
+    show(console, result)
+    say_without_effect(console, result)
     console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
     return True
 

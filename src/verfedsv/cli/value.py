@@ -23,6 +23,9 @@ from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 
+TOLERANCE = 1e-3
+"""The default of `value`."""
+
 
 class Methods(StrEnum):
     """The methods of `value`."""
@@ -42,26 +45,43 @@ class Rows(StrEnum):
 
 
 def value(
-    run: Annotated[Path, typer.Argument(help="The folder of a transcript, as verfedsv.Recorder writes it.")],
+    run: Annotated[
+        Path, typer.Argument(help="The folder of a transcript, as verfedsv.Recorder writes it.", metavar="RUN")
+    ],
     method: Annotated[
-        Methods, typer.Option(help="How to value a round; auto is exact to the tolerance.")
+        Methods,
+        typer.Option(
+            help="How to value a round: auto (exact to the tolerance), closed-form, exact or permutation.",
+            metavar="METHOD",
+        ),
     ] = Methods.AUTO,
     rank: Annotated[
         str, typer.Option(help="Rank of completion in synchronous runs: a number, or auto.", metavar="NUMBER|auto")
     ] = "auto",
     rows: Annotated[
-        Rows, typer.Option(help="Which samples to take the mean over: all, or those that do or do not get gradients.")
+        Rows,
+        typer.Option(
+            help="Which samples to take the mean over: all, gradient (those that get gradients) or no-gradient.",
+            metavar="ROWS",
+        ),
     ] = Rows.ALL,
-    tolerance: Annotated[float, typer.Option(help="Largest error of auto, relative to the largest value.")] = 1e-3,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest error of auto, relative to the largest value.", metavar="NUMBER")
+    ] = TOLERANCE,
     regularization: Annotated[
         str, typer.Option(help="Lambda of completion: a number, or auto.", metavar="NUMBER|auto")
     ] = "auto",
     permutations: Annotated[
-        int | None, typer.Option(min=1, help="Most permutations that a round, or with auto a sample, may draw.")
+        int | None,
+        typer.Option(min=1, help="Most permutations that a round, or with auto a sample, may draw.", metavar="NUMBER"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON and nothing else.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the values as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Value a recorded training: a table of the clients with value, share and error.
 
@@ -88,6 +108,7 @@ def value(
     with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
         result = _value(progress_console, run, options, check)
         check()
+    say_without_effect(progress_console, result)
     if output is not None:
         _write(output, result.to_json())
     if as_json:
@@ -117,7 +138,7 @@ def explain_warnings(console: Console) -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         yield
     for warning in caught:
-        console.print(f"note: {warning.message}", style="yellow", highlight=False, markup=False)
+        _note(console, str(warning.message))
 
 
 def print_json(text: str) -> None:
@@ -165,6 +186,24 @@ def show(console: Console, result: Valuation) -> None:
         console.print(f"\n{doubt}", style="yellow", highlight=False, markup=False)
     for line in _explain(result):
         console.print(line, highlight=False)
+
+
+def say_without_effect(console: Console, result: Valuation) -> None:
+    """Print a note for each setting that was given and did nothing."""
+    settings = result.settings
+    if result.completion is None:
+        why = "in asynchronous training" if result.mode == "asynchronous" else "where every sample is in every batch"
+        for name in ("rank", "regularization"):
+            if getattr(settings, name) != "auto":
+                _note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
+    if settings.n_permutations is not None and settings.method in ("closed-form", "exact"):
+        _note(console, f"permutations had no effect: the method {settings.method} draws none.")
+    if settings.tolerance != TOLERANCE and settings.method != "auto":
+        _note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
+
+
+def _note(console: Console, message: str) -> None:
+    console.print(f"note: {message}", style="yellow", highlight=False, markup=False)
 
 
 def _doubt(result: Valuation) -> str | None:
@@ -223,6 +262,9 @@ def _explain_completion(result: Valuation, largest: float) -> str:
     size = "unknown" if np.isnan(error) else f"about {_as_part(error / largest)} at most"
     text = f"of completing embeddings that were not uploaded {size} (estimated). Rank {ranks[0]}"
     text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
+    asked = result.settings.rank
+    if isinstance(asked, int) and ranks[0] < asked:
+        text += f" in place of {asked:,}, as rounds and samples allow no more"
     if any(report.n_held_out for report in result.completion):
         held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)
         text += f", error of held-out embeddings up to {held_out:.2g}"
