@@ -42,7 +42,8 @@ def explain_interrupt(console: Console, message: str) -> Iterator[None]:
 def interrupts() -> Iterator[Callable[[], None]]:
     """Yield a function that raises KeyboardInterrupt if Ctrl-C was pressed.
 
-    It raises by itself too; but an exception in the middle of compilation is lost on its way through foreign code.
+    It raises by itself too; but an exception in the middle of compilation is lost on its way through foreign code. The
+    first waits for blocks of samples that are being computed; a second does not.
     """
     pressed: list[int] = []
 
