@@ -174,10 +174,11 @@ def fetch(name: str) -> list[Path]:
     except ValueError as error:
         raise DataError(f"what the LIBSVM site sent for {name!r} is not the file expected: {error}") from None
     except OSError as error:
+        them = "it" if len(entry.sources) == 1 else "them"
         addresses = " and ".join(f"{SITE}/{source.place}" for source in entry.sources)
         raise DataError(
             f"data set {entry.name!r} is not on this machine and cannot be downloaded ({type(error).__name__}). Get "
-            f"{addresses} on a machine that is online, and put what is there into {cache} or a folder that "
+            f"{addresses} on a machine that is online, and put {them} into {cache} or a folder that "
             f"${FOLDER_VARIABLE} names"
         ) from None
 
