@@ -9,6 +9,7 @@ Two organisations hold columns about the same 30,000 credit card clients, one of
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,8 @@ def main() -> verfedsv.Valuation:
     optimizers = {name: torch.optim.Adam(model.parameters(), lr=1e-3) for name, model in models.items()}
     loss_function = torch.nn.BCEWithLogitsLoss()
 
-    with verfedsv.Recorder(arguments.output, labels=labels, clients=list(models)) as recorder:  # line 1
+    # Without resume=False, a second training would be recorded behind the first.
+    with verfedsv.Recorder(arguments.output, labels=labels, clients=list(models), resume=False) as recorder:  # line 1
         for epoch in range(arguments.epochs):
             for batch in torch.randperm(len(labels)).split(1000):
                 embeddings = {name: model(features[name][batch])[:, 0] for name, model in models.items()}
@@ -70,4 +72,7 @@ def main() -> verfedsv.Valuation:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except verfedsv.VerfedsvError as error:
+        sys.exit(f"error: {error}")

@@ -25,3 +25,8 @@ def test_torch_loop(tmp_path):
     assert result.n_rounds == 90
     assert (result.shares > 0.1).all()
     verfedsv.Transcript.open(tmp_path).verify()
+    again = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, check=False)  # noqa: S603
+    assert again.returncode == 1
+    assert again.stderr.startswith("error: the folder already holds a transcript")
+    assert len(again.stderr.splitlines()) == 1
+    assert verfedsv.Transcript.open(tmp_path).n_rounds == 90

@@ -38,6 +38,20 @@ def test_the_three_lines_record_a_training(tmp_path, monkeypatch):
     assert names["valuation"].n_rounds == 8
 
 
+def test_a_torch_module_is_trained_and_valued(tmp_path, monkeypatch, capsys):
+    """The example of docs/training.md runs as printed, lowers the loss, and ends with shares."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.DOTALL).group(1)
+    names = {}
+    exec(compile(code, "training.md", "exec"), names)  # noqa: S102  # our own example
+    losses = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines() if line.startswith("round")]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.5
+    assert names["valuation"].n_rounds == 40
+    assert names["valuation"].shares.sum() == pytest.approx(1)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_pictures_lead_somewhere(page):
     """Every relative link points to a file of this repository."""

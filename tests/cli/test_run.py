@@ -1,9 +1,13 @@
 import json
 
 import pytest
+import typer
+from rich.console import Console
 
 from tests.cli.test_demo import run
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS
+from verfedsv.cli.run import carry_out
+from verfedsv.runs import Run
 
 
 @pytest.fixture
@@ -18,7 +22,14 @@ def test_a_run_prints_its_values(config, tmp_path):
     """Accuracy, the table, and where the results lie."""
     done = run("run", str(config))
     assert done.returncode == 0, done.stderr
-    for part in ("4 clients", "to train on", "Trained: loss", "on test samples", "client 3", f"Results: {tmp_path}"):
+    for part in (
+        "4 clients of 30 to 31 features each",
+        "to train on",
+        "Trained: loss",
+        "on test samples",
+        "client 3",
+        f"Results: {tmp_path}",
+    ):
         assert part in done.stdout
 
 
@@ -29,6 +40,19 @@ def test_a_run_as_json(config, tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["mode"] == "asynchronous"
     assert (tmp_path / "out" / "valuation.json").read_text() == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("rate", "scale", "says"), [(300, "none", True), (300, "standardise", True), (0.5, "none", False)]
+)
+def test_a_training_that_diverged_is_noticed(config, rate, scale, says):
+    """If the loss is larger than with embeddings of zero; with what to do about it."""
+    config.write_text(
+        SYNCHRONOUS.replace("rate = 0.5", f"rate = {rate}").replace("clients", f"scale = '{scale}'\nclients")
+    )
+    printed = " ".join(run("run", str(config)).stdout.split())
+    assert ("note: the loss is larger than at the start: training diverged; try a smaller rate" in printed) == says
+    assert ('or scale = "standardise"' in printed) == (says and scale == "none")
 
 
 def test_an_example_is_written(tmp_path):
@@ -54,12 +78,70 @@ def test_mistakes_end_with_code_2(config, tmp_path):
 
 
 def test_a_run_is_not_begun_twice(config):
-    """Its folder is in use; --resume values it again."""
-    assert run("run", str(config)).returncode == 0
+    """Its folder is in use; --resume shows its valuation again."""
+    first = run("run", str(config))
+    assert first.returncode == 0
     done = run("run", str(config))
     assert done.returncode == 2
     assert "--resume" in done.stderr
-    assert run("run", str(config), "--resume").returncode == 0
+    again = run("run", str(config), "--resume")
+    assert again.returncode == 0
+    assert "It was valued before" in again.stdout
+    assert "Going on" not in again.stdout
+    for line in first.stdout.splitlines():  # "Valued in 0.4 s" too
+        assert line in again.stdout
+
+
+def carry_out_here(config, capsys, **options):
+    """Carry a run out in this process; return the exit code and what was printed."""
+    try:
+        code = None if carry_out(Console(width=80), Run.of_file(config), **options) else False
+    except typer.Exit as end:
+        code = end.exit_code
+    return code, capsys.readouterr().out
+
+
+def interrupt(*_arguments, **_options):
+    """Do what Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def test_interrupted_wherever_it_is(config, tmp_path, monkeypatch, capsys):
+    """One line says what happened, and what goes on next."""
+    with monkeypatch.context() as patched:
+        patched.setattr("verfedsv.runs.execute.load", interrupt)
+        assert carry_out_here(config, capsys) == (130, "stopped while reading the data; nothing was written.\n")
+    assert not (tmp_path / "out").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr("verfedsv.runs.execute.value", interrupt)
+        code, printed = carry_out_here(config, capsys)
+    assert code == 130
+    assert printed.splitlines()[-1] == "stopped; training is complete, and --resume values it."
+    code, printed = carry_out_here(config, capsys, resume=True)
+    assert code is None
+    assert "Trained: loss" in printed
+    assert "It was valued before" not in printed
+
+
+def test_going_on_is_said(config, capsys):
+    """With the round from which."""
+    whole = Run.of_file(config)
+    asked = iter([False] * 12 + [True])
+    for _ in whole.train(should_stop=lambda: next(asked)):
+        pass
+    code, printed = carry_out_here(config, capsys, resume=True)
+    assert code is None
+    assert "Going on from round 13 of 30." in printed
+
+
+def test_a_valuation_is_made_again_if_something_changed(config, tmp_path, capsys):
+    """Other settings, or a file that is damaged."""
+    carry_out_here(config, capsys)
+    config.write_text(SYNCHRONOUS + "[valuation]\nrank = 2\n")
+    assert "It was valued before" not in carry_out_here(config, capsys, resume=True)[1]
+    assert "It was valued before" in carry_out_here(config, capsys, resume=True)[1]
+    (tmp_path / "out" / "valuation.json").write_text("{")
+    assert "It was valued before" not in carry_out_here(config, capsys, resume=True)[1]
 
 
 @pytest.mark.parametrize("place", ["file", "file/out", "/proc/nowhere"])
@@ -99,5 +181,8 @@ def test_data_commands():
         assert name in listed.stdout
     shown = run("data", "show", "adult")
     assert "48,842 samples, of which 16,281" in shown.stdout
+    assert "\nclient 5: features 62 to 76 (relationship, race, sex, capital-gain, capital-loss)" in shown.stdout
+    assert "client 8: features 108 to 123 (native-country)" in shown.stdout
+    assert "client 4: features 93 to 123 (" in run("data", "show", "adult", "--clients", "4").stdout
     assert run("data", "fetch", "adult").stdout.count("a9a") == 2
     assert run("data", "show", "mnist").returncode == 2

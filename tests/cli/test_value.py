@@ -5,13 +5,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import verfedsv
 from tests.cli.test_demo import run
 from tests.trainings import train
+from verfedsv.cli.value import show
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +35,34 @@ def test_a_table_is_printed(folder):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"completion_errors": 7.0}, "is 7 times the largest value, because of completion; record more rounds"),
+        (
+            {"estimator_errors": 2.0, "error_kind": "confidence"},
+            "because of sampling; allow more permutations (verfedsv value --permutations)",
+        ),
+        ({"estimator_errors": 2.0, "error_kind": "certified"}, "because of the closed form; use the method auto"),
+        ({"completion_errors": 0.9}, None),
+        ({"completion_errors": np.nan}, None),
+    ],
+)
+def test_shares_that_cannot_be_relied_on(folder, changes, cause):
+    """If an error is larger than the largest value, that is said, with the reason and the remedy."""
+    result = verfedsv.value(folder)
+    nothing = dict.fromkeys(("completion_errors", "estimator_errors"), np.zeros(3))
+    for name, size in changes.items():
+        is_error = name.endswith("errors")
+        nothing[name] = np.array([0.0, size, 0.0]) * np.abs(result.values).max() if is_error else size
+    console = Console(width=80, color_system=None)
+    with console.capture() as captured:
+        show(console, replace(result, **nothing))
+    printed = " ".join(captured.get().split())
+    assert ("These shares cannot be relied on: the error of client 2 is " in printed) == (cause is not None)
+    assert cause is None or cause in printed
+
+
 def test_json_is_that_of_the_library(folder, tmp_path):
     """With --json nothing else is printed; --output writes the same to a file."""
     done = run("value", str(folder), "--json", "--output", str(tmp_path / "values.json"))
@@ -48,6 +79,40 @@ def test_options_reach_the_library(folder):
     done = run("value", str(folder), "--json", "--method", "exact", "--rank", "2", "--seed", "3", "--tolerance", "0.01")
     settings = json.loads(done.stdout)["settings"]
     assert (settings["method"], settings["rank"], settings["seed"], settings["tolerance"]) == ("exact", 2, 3, 0.01)
+
+
+def test_a_rank_that_is_too_high_is_lowered_aloud(folder):
+    """There are only so many rounds and samples."""
+    printed = " ".join(run("value", str(folder), "--rank", "1000").stdout.split())
+    assert "Rank 20 in place of 1,000, as rounds and samples allow no more" in printed
+    assert "in place of" not in run("value", str(folder), "--rank", "2").stdout
+
+
+@pytest.fixture(scope="module")
+def asynchronous(tmp_path_factory):
+    """Return the folder of a small asynchronous run."""
+    path = tmp_path_factory.mktemp("runs") / "asynchronous"
+    with verfedsv.Recorder(path, [0, 1], ["a", "b"]) as recorder:
+        recorder.update("a", [0, 1], [-1.0, 1.0], time=1)
+        recorder.stamp(time=2)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        (["--rank", "3", "--regularization", "0.1"], ["rank had no effect", "regularization had no effect"]),
+        (["--permutations", "9", "--method", "exact"], ["permutations had no effect: the method exact draws none"]),
+        (["--tolerance", "0.1", "--method", "exact"], ["tolerance had no effect: it is of the method auto"]),
+        (["--permutations", "9", "--tolerance", "0.1"], []),
+    ],
+)
+def test_options_without_effect_are_noted(asynchronous, options, notes):
+    """One line each, on the standard error."""
+    errors = run("value", str(asynchronous), *options, "--json", COLUMNS="120").stderr
+    assert len(errors.splitlines()) == len(notes)
+    for note in notes:
+        assert f"note: {note}" in errors
 
 
 @pytest.mark.parametrize(
@@ -149,18 +214,23 @@ def test_a_note_tells_what_cannot_be_estimated(tmp_path):
 
 
 def test_interrupted(tmp_path):
-    """Ctrl-C ends it with code 130, without a traceback and without a file."""
+    """Ctrl-C ends it with code 130 and one line, and without a file; a second one does not wait for threads."""
     training = train(n_samples=20_000, batch=500, n_epochs=3, n_clients=8)
     with training.record(tmp_path / "run"):
         pass
-    # Minutes of work, so that it is still at it after two seconds.
+    # Minutes of work, so that it is still at it two seconds after it began, however busy the machine is.
+    begin = time.monotonic()
+    run("--version")
+    to_begin = time.monotonic() - begin
     options = ["--method", "permutation", "--output", str(tmp_path / "values.json")]
     command = [sys.executable, "-m", "verfedsv", "value", str(tmp_path / "run"), *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)  # noqa: S603
-    time.sleep(2)
+    time.sleep(to_begin + 2)
     assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "Traceback" not in errors
+    assert errors == "stopped; nothing was written, the same command begins anew.\n"
     assert not list(tmp_path.glob("values*"))

@@ -39,7 +39,12 @@ def test_files_are_joined_on_ids(tmp_path, suffix):
     assert data.clients[0].categorical.ravel().tolist() == ["x", "y", None]
     assert data.labels.tolist() == [0, 1, 0]
     said = "; ".join(data.notes)
-    for part in ("bank: 4 rows", "telco: 4 rows", "3 samples are in all files", "labels: no (2), yes (1)"):
+    for part in (
+        f"bank: 4 rows in bank{suffix}; 1 numeric column, 1 of text with 2 categories",
+        f"telco: 4 rows in telco{suffix}; 1 numeric column",
+        "3 samples are in all files",
+        "labels: no (2), yes (1)",
+    ):
         assert part in said
 
 
@@ -196,6 +201,60 @@ def test_ids_that_are_missing(tmp_path):
     files = two(tmp_path, ".parquet", telco={"id": [1, None, 3, 7]})
     with pytest.raises(DataError, match="1 rows have no id in column 'id'"):
         join_tables(files, ("bank", "y"))
+
+
+def test_a_client_with_labels_only(tmp_path):
+    """It is no player; somebody else must be one."""
+    judge = write(tmp_path / "judge.csv", id=[1, 2, 3], y=[0, 1, 0])
+    files = {"judge": judge, **two(tmp_path)}
+    data = join_tables(files, ("judge", "y"), test=0)
+    assert data.names == ("bank", "telco")
+    assert data.labels.tolist() == [0, 1, 0]
+    assert "judge: 3 rows in judge.csv; holds the labels only, and is no player" in data.notes
+    with pytest.raises(DataError, match=r"judge\.csv has labels only; at least one client with features is needed"):
+        join_tables({"judge": judge}, ("judge", "y"))
+    with pytest.raises(DataError, match="client 'judge' has no features"):
+        join_tables({**files, "judge": ClientFile(judge.path, "id", ())}, ("bank", "y"))
+
+
+def texts(folder, values, **more):
+    """Return the file of one client with a column of text."""
+    n_rows = len(values)
+    return {"shop": write(folder / "shop.csv", id=range(n_rows), y=[0, 1] * (n_rows // 2), spend=values, **more)}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            [f"{i}.5" for i in range(190)] + ["-"] * 10,
+            (
+                r"text with 191 different values in 200 training rows, such as '0\.5', '1\.5', .* Most of its "
+                r"values are numbers; the first that is not is '-'\. Clean the column, or leave it out .*columns"
+            ),
+        ),
+        ([f"1,{i:03}.50 EUR" for i in range(200)], r"'1,000\.50 EUR'.*look like numbers with a unit or separators"),
+        ([f"about the weather on day {i}" for i in range(200)], r"by heart\. Clean the column"),
+    ],
+)
+def test_text_that_is_different_in_nearly_every_row(tmp_path, values, message):
+    """It is refused, with examples: such features would be the rows, learnt by heart."""
+    with pytest.raises(DataError, match=message):
+        join_tables(texts(tmp_path, values), ("shop", "y"), test=0)
+    files = texts(tmp_path, values, sold=range(200))
+    files["shop"] = ClientFile(files["shop"].path, "id", ("sold",))
+    assert join_tables(files, ("shop", "y"), test=0).clients[0].categorical is None
+
+
+def test_text_with_many_categories(tmp_path):
+    """Half as many as training rows may be, or fifty; those of test rows do not count."""
+    for values in ([f"town {i % 100}" for i in range(200)], [f"town {i}" for i in range(50)] * 2):
+        data = join_tables(texts(tmp_path, values), ("shop", "y"), test=0)
+        assert f"1 column of text with {len(set(values))} categories" in data.notes[0]
+    with pytest.raises(DataError, match="101 different values in 200 training rows"):
+        join_tables(texts(tmp_path, [f"town {i % 101}" for i in range(200)]), ("shop", "y"), test=0)
+    with pytest.raises(DataError, match="in 150 training rows"):
+        join_tables(texts(tmp_path, [f"town {i % 100}" for i in range(200)]), ("shop", "y"), test=0.25)
 
 
 def test_names_that_are_not_there(tmp_path):

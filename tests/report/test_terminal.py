@@ -6,9 +6,9 @@ from verfedsv.report.terminal import values_table
 from verfedsv.shapley import ShapleyResult
 
 
-def render(clients, values, width=90) -> list[str]:
+def render(clients, values, width=90, errors=1e-9) -> list[str]:
     values = np.asarray(values, dtype=float)
-    result = ShapleyResult(values, np.full(len(values), 1e-9), "certified", "exact", "shapley", 1)
+    result = ShapleyResult(values, np.zeros(len(values)) + errors, "certified", "exact", "shapley", 1)
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
         console.print(values_table(clients, result, width))
@@ -16,11 +16,20 @@ def render(clients, values, width=90) -> list[str]:
 
 
 def test_clients_are_sorted_by_value():
-    """The table lists value, share and error of each client, the largest first."""
+    """The table lists share and value of each client with their errors, the largest first."""
     lines = render(["bank", "telco", "shop"], [0.1, 0.3, -0.1])
     assert [line.split()[0] for line in lines[1:]] == ["telco", "bank", "shop"]
-    assert lines[1].split()[1:4] == ["3.0000e-01", "100.00%", "1e-09"]
-    assert lines[3].split()[2] == "-33.33%"
+    assert lines[1].split()[1:7] == ["100.00%", "±", "0.00%", "3.0000e-01", "±", "1e-09"]
+    assert lines[3].split()[1] == "-33.33%"
+
+
+def test_errors_of_shares_are_parts_of_the_sum():
+    """So that a share with an error larger than itself is seen to be one; what is not known is said."""
+    lines = render(["bank", "telco"], [0.3, -0.1], errors=np.array([0.005, 0.5]))
+    assert lines[1].split()[1:4] == ["150.00%", "±", "2.50%"]
+    assert lines[2].split()[1:4] == ["-50.00%", "±", "250%"]
+    assert lines[1].index("±") == lines[2].index("±")
+    assert render(["bank"], [0.3], errors=np.nan)[1].split()[1:4] == ["100.00%", "±", "unknown"]
 
 
 def test_bars_are_in_proportion():
@@ -39,10 +48,10 @@ def test_bars_of_negative_values_run_to_the_left():
 
 @pytest.mark.parametrize("width", [36, 40, 60, 80])
 def test_numbers_are_never_cut(width):
-    """In a narrow terminal bars and names give way to the numbers."""
-    lines = render(["a client with a long name", "b"], [0.4, -0.25], width)
-    assert "4.0000e-01" in lines[1]
-    assert "266.67%" in lines[1]
+    """In a narrow terminal values, bars and names give way to the shares and their errors."""
+    lines = render(["a client with a long name", "b"], [0.4, -0.25], width, errors=0.03)
+    assert "266.67% ± 20.00%" in lines[1]
+    assert ("4.0000e-01 ± 3e-02" in lines[1]) == (width == 80)
     assert max(map(len, lines)) <= width
 
 

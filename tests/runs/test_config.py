@@ -1,9 +1,11 @@
+import re
 import tomllib
 
 import pytest
 
 from verfedsv import InputError
 from verfedsv.runs import EXAMPLE, read_config
+from verfedsv.runs.config import ClientSection, DataSection, ModelSection, TrainingSection, ValuationSection
 
 GOOD = """[data]
 name = "adult"
@@ -42,21 +44,61 @@ def test_every_setting_is_in_the_example():
             assert f"{setting} =" in EXAMPLE, f"{name}.{setting}"
 
 
-def test_commented_settings_of_the_example_are_the_defaults():
-    """Uncommented, they change nothing."""
-    from verfedsv.runs.config import DataSection, TrainingSection, ValuationSection
+def commented():
+    """Return the settings behind a # in the example: table, name, value, and what is said of it."""
+    table = None
+    for line in EXAMPLE.splitlines():
+        if found := re.fullmatch(r"(?:# )?\[+(\w+)\]+", line):
+            table = found.group(1)
+        elif found := re.fullmatch(r"# (\w+) = (.*?) +# (.*)", line):
+            yield table, found.group(1), tomllib.loads(f"x = {found.group(2)}")["x"], found.group(3)
 
-    for header, section in (
-        ("[training]", TrainingSection),
-        ("[valuation]", ValuationSection),
-        ("[data]", DataSection),
-    ):
-        block = EXAMPLE.split(f"\n{header}\n")[1].split("\n\n")[0]
-        for line in block.splitlines():
-            name, _, rest = line.removeprefix("# ").partition(" = ")
-            default = section.model_fields[name].default
-            if line.startswith("# ") and name not in ("test", "samples", "rounds", "duration"):
-                assert tomllib.loads(f"x = {rest}")["x"] == default, line
+
+def test_commented_settings_of_the_example_are_defaults_or_examples():
+    """Each says which; with the defaults written out, nothing changes."""
+    sections = {
+        "data": DataSection,
+        "client": ClientSection,
+        "model": ModelSection,
+        "training": TrainingSection,
+        "valuation": ValuationSection,
+    }
+    found = list(commented())
+    assert len(found) == sum(" = " in line and line.startswith("# ") for line in EXAMPLE.splitlines())
+    for table, name, value, said in found:
+        assert said.startswith(("default", "for example")), (table, name)
+        is_default = sections[table].model_fields[name].default == value
+        assert is_default == said.startswith("default"), (table, name)
+
+
+def uncomment(*names):
+    """Return the example with some of the settings of its commented clients set, by the client's name."""
+    blocks = re.findall(r"(?:^# \[\[client\]\]\n)(?:^# \w+ = .*\n)+", EXAMPLE, re.MULTILINE)
+    text = EXAMPLE
+    for block in blocks:
+        if any(f'"{name}"' in block.splitlines()[1] for name in names):
+            text = text.replace(block, re.sub("^# ", "", block, flags=re.MULTILINE))
+    return text
+
+
+def test_clients_of_the_example_can_be_set(tmp_path):
+    """Artificial ones as they are; files in place of the data set; asynchronous training with a duration."""
+    config = read_config(write(tmp_path, uncomment("noisy copy", "random")))
+    assert [client.name for client in config.client] == ["noisy copy", "random"]
+    text = uncomment("bank", "telco").replace('# label = "y"', 'label = "y"').replace("# label_client", "label_client")
+    text = re.sub(r"^(name = \"adult\"|clients =).*\n", "", text, flags=re.MULTILINE)
+    assert read_config(write(tmp_path, text)).data.label_client == "bank"
+    text = uncomment("client 1").replace('mode = "synchronous"', 'mode = "asynchronous"')
+    text = text.replace("epochs = 20", "").replace("# duration", "duration")
+    assert read_config(write(tmp_path, text)).client[0].batch_size == 3000
+
+
+def test_files_are_standardised_unless_said_otherwise(tmp_path):
+    """Data sets by name are not."""
+    assert read_config(write(tmp_path, GOOD)).data.used_scale == "none"
+    assert read_config(write(tmp_path, FILES)).data.used_scale == "standardise"
+    said = FILES.replace('label = "y"', 'label = "y"\nscale = "none"')
+    assert read_config(write(tmp_path, said)).data.used_scale == "none"
 
 
 def test_paths_are_relative_to_the_file(tmp_path):
@@ -82,6 +124,10 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ),
         (("rounds = 3", "duration = 3.0"), "line 5: training: synchronous training takes either"),
         (("rounds = 3", "mode = 'asynchronous'"), "line 5: training: asynchronous training takes a duration"),
+        (
+            ("rounds = 3", "mode = 'asynchronous'\nepochs = 3"),
+            "line 5: training: asynchronous training takes a duration in seconds; replace epochs by duration",
+        ),
         (("rounds = 3", "mode = 'asynchronous'\nduration = 0.01"), "duration must not be shorter than stamp_every"),
         (('name = "adult"\n', ""), "line 1: data: needs a name"),
         (

@@ -212,6 +212,23 @@ def test_files_of_ones_own(tmp_path):
     assert any("samples are in all files" in note for note in run.data.notes)
 
 
+def test_a_client_with_labels_only_is_no_player(tmp_path):
+    """The others are trained and valued; a period of its own would do nothing."""
+    rng = np.random.default_rng(0)
+    income = rng.normal(size=200)
+    (tmp_path / "judge.csv").write_text("id,y\n" + "".join(f"{i},{int(x > 0)}\n" for i, x in enumerate(income)))
+    (tmp_path / "bank.csv").write_text("id,income\n" + "".join(f"{i},{x}\n" for i, x in enumerate(income)))
+    text = ASYNCHRONOUS.replace('name = "adult"\nclients = 4\nsamples = 3000', 'label = "y"\nlabel_client = "judge"')
+    text = text.replace("batch_size = 300", "batch_size = 50") + (
+        '[[client]]\nname = "bank"\nfile = "bank.csv"\n[[client]]\nname = "judge"\nfile = "judge.csv"\n'
+    )
+    run = make(tmp_path, text)
+    finish(run)
+    assert run.value().clients == ("bank",)
+    with pytest.raises(InputError, match="'judge' holds the labels only and uploads nothing"):
+        finish(make(tmp_path, text.replace('"out"', '"other"') + "period = 0.02\n"))
+
+
 def test_the_perceptron(tmp_path):
     """Two layers for each client, trained and continued to the same result."""
     pytest.importorskip("torch")
@@ -222,6 +239,15 @@ def test_the_perceptron(tmp_path):
     finish(make(tmp_path, text), should_stop=lambda: next(n_asked) == 11)
     finish(make(tmp_path, text), resume=True)
     assert entries(tmp_path / "out") == entries(tmp_path / "whole")
+    import torch
+
+    assert torch.get_num_threads() == 1
+
+
+def test_embeddings_that_are_too_large_end_the_training(tmp_path):
+    """With what to do about it."""
+    with pytest.raises(InputError, match=r'less than 1e.*: training diverged; try a smaller rate, or scale = "stand'):
+        finish(make(tmp_path, SYNCHRONOUS.replace("rate = 0.5", "rate = 1e200")))
 
 
 def test_the_real_clock_can_be_stopped_and_continued(tmp_path):

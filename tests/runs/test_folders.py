@@ -131,7 +131,8 @@ def test_the_meaning_of_a_configuration_must_stay(tmp_path):
     """Not its words: comments, order, defaults written out and 1 for 1.0 make no difference."""
     text = TINY.replace("rate = 0.5", "rate = 1.0")
     finish(make(tmp_path, text), should_stop=stop_at(2))
-    other = text.replace("[training]", "# how\n[training]\ndecay = 'constant'").replace("rate = 1.0", "rate = 1")
+    other = text.replace("[training]", "scale = 'none'\n# how\n[training]\ndecay = 'constant'")
+    other = other.replace("rate = 1.0", "rate = 1")
     finish(make(tmp_path, other), resume=True)
     assert (tmp_path / "out" / "config.toml").read_text() == other
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -11,6 +12,7 @@ import typer
 from verfedsv._version import __version__
 from verfedsv.cli.data import data
 from verfedsv.cli.demo import demo
+from verfedsv.cli.progress import EXIT_INTERRUPTED
 from verfedsv.cli.reproduce import reproduce
 from verfedsv.cli.run import run
 from verfedsv.cli.value import value
@@ -38,7 +40,10 @@ def _print_version(wanted: bool) -> None:
 @_typer.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", metavar="", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """What each data owner of a vertical federated learning consortium contributed."""
@@ -62,6 +67,12 @@ def app() -> None:
             stream.reconfigure(errors="replace")
     try:
         _typer()
+    except SystemExit as end:
+        if end.code == EXIT_INTERRUPTED:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(EXIT_INTERRUPTED)  # else threads would be waited for, which may be in the middle of a long loop
+        raise
     except VerfedsvError as error:
         _fail(str(error))
     except OSError as error:

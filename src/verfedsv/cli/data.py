@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
@@ -9,12 +10,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from verfedsv.cli.progress import explain_interrupt
+from verfedsv.data.adult import attributes_of
 from verfedsv.data.catalogue import CATALOGUE, fetch, get_entry, load, locate
+from verfedsv.data.vertical import split_edges
 
+STOPPED = "stopped; the same command begins anew."
 data = typer.Typer(
     name="data", help="The data sets of the paper: list them, fetch them, look at them.", no_args_is_help=True
 )
-Name = Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.")]
+Name = Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.", metavar="NAME")]
 
 
 @data.command(name="list")
@@ -40,17 +45,25 @@ def fetch_one(name: Name) -> None:
 
     Example: verfedsv data fetch web
     """
-    for path in fetch(name):
-        typer.echo(path)
+    with explain_interrupt(Console(stderr=True), STOPPED):
+        for path in fetch(name):
+            typer.echo(path)
 
 
 @data.command(name="show")
-def show_one(name: Name) -> None:
-    """Show what a data set holds, fetching it first if need be.
+def show_one(
+    name: Name,
+    clients: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many clients to split it between; as in the paper by default.", metavar="NUMBER"),
+    ] = None,
+) -> None:
+    """Show what a data set holds and which features each client gets, fetching it first if need be.
 
     Example: verfedsv data show adult
     """
-    entry, samples = get_entry(name), load(name)
+    with explain_interrupt(Console(stderr=True), STOPPED):
+        entry, samples = get_entry(name), load(name)
     n_samples, n_features = samples.features.shape
     filled = samples.features.nnz / (n_samples * n_features)
     counts = np.bincount(samples.labels)
@@ -60,3 +73,6 @@ def show_one(name: Name) -> None:
     typer.echo(f"{n_features:,} features, {filled:.1%} of them not zero")
     typer.echo(f"{samples.n_classes} classes: {shown} samples")
     typer.echo(f"clients in the paper: {entry.n_clients}")
+    for m, (first, last) in enumerate(pairwise(split_edges(samples, clients or entry.n_clients)), 1):
+        attributes = f" ({', '.join(attributes_of(first + 1, last))})" if entry.name == "adult" else ""
+        typer.echo(f"client {m}: features {first + 1:,} to {last:,}{attributes}")

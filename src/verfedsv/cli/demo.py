@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from verfedsv.cli.progress import explain_interrupt, interrupts
 from verfedsv.cli.run import train_with_bar, value_with_bar
 from verfedsv.cli.value import print_json
 from verfedsv.errors import InputError
@@ -56,9 +57,17 @@ folder = "asynchronous"
 
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where the results go; those of an earlier demo there are replaced.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where the results go; those of an earlier demo there are replaced.",
+            metavar="FOLDER",
+        ),
     ] = Path("verfedsv-demo"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print both valuations as JSON and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print both valuations as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Train on the Adult census data, which ships with the package, and value eight clients that share its columns.
 
@@ -67,7 +76,9 @@ def demo(
 
     Example: verfedsv demo --output /tmp/demo
     """
-    results = show(Console(stderr=as_json), output)
+    console = Console(stderr=as_json)
+    with explain_interrupt(console, "stopped; the same command begins the demo anew."):
+        results = show(console, output)
     if as_json:
         content = {mode: json.loads(result.to_json()) for mode, result in results.items()}
         print_json(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -81,7 +92,9 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
     runs = {mode: _prepare(folder, mode, text) for mode, text in texts.items()}
     results = {}
     for mode, run in runs.items():
-        train_with_bar(console, run, description=f"{mode} training")
+        with interrupts() as check:
+            train_with_bar(console, run, description=f"{mode} training")
+            check()
         results[mode] = value_with_bar(console, run)
     console.print("Adult, eight clients with some columns each: shares of the decrease of the loss", style="bold")
     console.print(side_by_side(results, width=console.width))

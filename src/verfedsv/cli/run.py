@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from verfedsv.cli.value import explain_warnings, print_json, show
+from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, interrupts, progress_bar, stop_on_interrupt
+from verfedsv.cli.value import explain_warnings, print_json, say_without_effect, show
 from verfedsv.errors import InputError
 from verfedsv.federation import Evaluation
 from verfedsv.losses import Floats
@@ -23,19 +21,24 @@ from verfedsv.runs.folders import VALUATION
 from verfedsv.shapley.result import count
 from verfedsv.valuation import Valuation
 
-EXIT_INTERRUPTED = 130
-
 
 def run(
-    config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.")] = Path("run.toml"),
-    init: Annotated[bool, typer.Option("--init", help="Write a commented example to the file, and end.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON and nothing else.")] = False,
+    config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.", metavar="FILE")] = Path("run.toml"),
+    init: Annotated[
+        bool, typer.Option("--init", help="Write a commented example to the file, and end.", metavar="")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the output folder.", metavar="")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the values as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Train a model across clients, record who uploaded what, and value each client.
 
     Everything is checked before work starts. The output folder gets the transcript, metrics, the valuation and the
-    configuration. Ctrl-C stops after the current round; --resume then goes on to the same result.
+    configuration. Ctrl-C stops after the current round; --resume then goes on to the same result. What is complete and
+    valued it shows again.
 
     Exit codes: 0 done; 2 something in the configuration or the data cannot be used; 130 stopped by Ctrl-C.
 
@@ -56,24 +59,40 @@ def run(
 
 def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     """Train and value a run, showing how far it is; return False if it was stopped."""
+    with explain_interrupt(console, "stopped while reading the data; nothing was written."):
+        _introduce(console, whole)
+    at_once = "stopped at once; --resume goes on from the last checkpoint."
+    with explain_interrupt(console, at_once), stop_on_interrupt() as stopped:
+        train_with_bar(console, whole, resume=resume, should_stop=stopped)
+        if stopped():
+            message = f"stopped; go on with --resume. What was recorded lies in {whole.folder}"
+            console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
+            return False
+    _show_figures(console, whole)
+    known = whole.known_valuation() if resume else None
+    if known is not None:
+        console.print("It was valued before; this is the valuation of then.", highlight=False)
+    with explain_interrupt(console, "stopped; training is complete, and --resume values it."):
+        result = known or value_with_bar(console, whole)
+    show(console, result)
+    say_without_effect(console, result)
+    console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
+    return True
+
+
+def _introduce(console: Console, whole: Run) -> None:
+    """Read the data, and print what they are."""
     data = whole.data
     n_test = int(data.is_test.sum())
     for note in data.notes:
         console.print(note, highlight=False, markup=False)
-    size = f"{count(len(data.names), 'client')}, {count(len(data.labels) - n_test, 'sample')} to train on"
-    console.print(
-        f"{whole.config.training.mode.capitalize()} training: {size}, {n_test:,} to test on.", highlight=False
-    )
-    with stop_on_interrupt() as stopped:
-        last = train_with_bar(console, whole, resume=resume, should_stop=stopped)
-        if stopped():
-            console.print(f"stopped; go on with --resume. What was recorded lies in {whole.folder}", style="yellow")
-            return False
-    if last is not None:
-        console.print(_figures(last), highlight=False)
-    show(console, value_with_bar(console, whole))
-    console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
-    return True
+    clients = count(len(data.names), "client")
+    if whole.config.data.name is not None:
+        sizes = {int(client.numeric.shape[1]) for client in data.clients}
+        features = count(max(sizes), "feature") if len(sizes) == 1 else f"{min(sizes):,} to {max(sizes):,} features"
+        console.print(f"{whole.config.data.name}: {clients} of {features} each", highlight=False)
+    size = f"{clients}, {count(len(data.labels) - n_test, 'sample')} to train on, {n_test:,} to test on"
+    console.print(f"{whole.config.training.mode.capitalize()} training: {size}.", highlight=False)
 
 
 def train_with_bar(
@@ -83,46 +102,33 @@ def train_with_bar(
     resume: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     description: str = "training",
-) -> Evaluation | None:
-    """Train, showing round, loss, accuracy and shares so far; return the last evaluation."""
-    last = None
-    with _progress(console) as bar:
+) -> None:
+    """Train, showing round, loss, accuracy and shares so far."""
+    with progress_bar(console) as bar:
         task = bar.add_task(description, total=None)
         for update in whole.train(resume=resume, should_stop=should_stop):
+            if resume:
+                done, unit = (
+                    update.n_rounds - 1,
+                    "round" if whole.config.training.mode == "synchronous" else "time stamp",
+                )
+                console.print(f"Going on from {unit} {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
+                resume = False
             bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
             if update.evaluation is not None and update.shares is not None:
-                last = update.evaluation
                 bar.update(task, description=_describe(update.evaluation, whole.data.names, update.shares))
-    return last
 
 
 def value_with_bar(console: Console, whole: Run) -> Valuation:
     """Value what was recorded, showing how far it is."""
-    with _progress(console) as bar:
+    with interrupts() as check, progress_bar(console) as bar:
         task = bar.add_task("valuing", total=None)
-        return whole.value(lambda done, total: bar.update(task, completed=done, total=total))
 
+        def progress(done: int, total: int) -> None:
+            check()
+            bar.update(task, completed=done, total=total)
 
-@contextmanager
-def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C was pressed; a second one interrupts as usual."""
-    pressed: list[int] = []
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
-
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _progress(console: Console) -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
+        return whole.value(progress)
 
 
 def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) -> str:
@@ -132,11 +138,17 @@ def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) 
     return f"loss {evaluation.train_loss:.4f}, accuracy {evaluation.train_accuracy:.1%}; {shown}"
 
 
-def _figures(evaluation: Evaluation) -> str:
-    text = f"Trained: loss {evaluation.train_loss:.4f}, accuracy {evaluation.train_accuracy:.2%}"
-    if evaluation.test_loss == evaluation.test_loss:  # there is something to test on
-        text += f"; on test samples {evaluation.test_loss:.4f}, {evaluation.test_accuracy:.2%}"
-    return text + "."
+def _show_figures(console: Console, whole: Run) -> None:
+    """Print how well the model does in the end, and whether training diverged."""
+    last = whole.last_metrics()
+    if last is None:
+        return
+    text = f"Trained: loss {last['train_loss']:.4f}, accuracy {last['train_accuracy']:.2%}"
+    if not np.isnan(last["test_loss"]):  # there is something to test on
+        text += f"; on test samples {last['test_loss']:.4f}, {last['test_accuracy']:.2%}"
+    console.print(text + ".", highlight=False)
+    if not last["train_loss"] <= np.log(whole.data.n_classes):  # what it is when all embeddings are zero
+        console.print(f"note: the loss is larger than at the start: {whole.advice}.", style="yellow", highlight=False)
 
 
 def _write_example(path: Path) -> None:

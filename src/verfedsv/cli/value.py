@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.errors import InputError
-from verfedsv.report.terminal import values_table
+from verfedsv.report.terminal import shown, values_table
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
+
+TOLERANCE = 1e-3
+"""The default of `value`."""
 
 
 class Methods(StrEnum):
@@ -44,26 +45,43 @@ class Rows(StrEnum):
 
 
 def value(
-    run: Annotated[Path, typer.Argument(help="The folder of a transcript, as verfedsv.Recorder writes it.")],
+    run: Annotated[
+        Path, typer.Argument(help="The folder of a transcript, as verfedsv.Recorder writes it.", metavar="RUN")
+    ],
     method: Annotated[
-        Methods, typer.Option(help="How to value a round; auto is exact to the tolerance.")
+        Methods,
+        typer.Option(
+            help="How to value a round: auto (exact to the tolerance), closed-form, exact or permutation.",
+            metavar="METHOD",
+        ),
     ] = Methods.AUTO,
     rank: Annotated[
         str, typer.Option(help="Rank of completion in synchronous runs: a number, or auto.", metavar="NUMBER|auto")
     ] = "auto",
     rows: Annotated[
-        Rows, typer.Option(help="Which samples to take the mean over: all, or those that do or do not get gradients.")
+        Rows,
+        typer.Option(
+            help="Which samples to take the mean over: all, gradient (those that get gradients) or no-gradient.",
+            metavar="ROWS",
+        ),
     ] = Rows.ALL,
-    tolerance: Annotated[float, typer.Option(help="Largest error of auto, relative to the largest value.")] = 1e-3,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest error of auto, relative to the largest value.", metavar="NUMBER")
+    ] = TOLERANCE,
     regularization: Annotated[
         str, typer.Option(help="Lambda of completion: a number, or auto.", metavar="NUMBER|auto")
     ] = "auto",
     permutations: Annotated[
-        int | None, typer.Option(min=1, help="Most permutations that a round, or with auto a sample, may draw.")
+        int | None,
+        typer.Option(min=1, help="Most permutations that a round, or with auto a sample, may draw.", metavar="NUMBER"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON and nothing else.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the values as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Value a recorded training: a table of the clients with value, share and error.
 
@@ -86,9 +104,11 @@ def value(
         "seed": seed,
     }
     progress_console = Console(stderr=True)
-    with explain_warnings(progress_console), interrupts() as check:
+    stopped = "stopped; nothing was written, the same command begins anew."
+    with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
         result = _value(progress_console, run, options, check)
         check()
+    say_without_effect(progress_console, result)
     if output is not None:
         _write(output, result.to_json())
     if as_json:
@@ -97,36 +117,12 @@ def value(
         show(Console(), result)
 
 
-@contextmanager
-def interrupts() -> Iterator[Callable[[], None]]:
-    """Yield a function that raises KeyboardInterrupt if Ctrl-C was pressed.
-
-    It raises by itself too; but an exception in the middle of compilation is lost on its way through foreign code.
-    """
-    pressed: list[int] = []
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        pressed.append(number)
-        raise KeyboardInterrupt
-
-    def check() -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _value(console: Console, run: Path, options: dict[str, Any], check: Callable[[], None]) -> Valuation:
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
-        task = bar.add_task("Checking the transcript", total=None)
+    with progress_bar(console) as bar:
+        task = bar.add_task("checking the transcript", total=None)
         transcript = Transcript.open(run)
         transcript.verify(may_go_on=True)
-        bar.update(task, description=escape(f"Valuing {run.name or run}"))
+        bar.update(task, description=escape(f"valuing {shown(run.name or str(run), 40)}"))
 
         def progress(done: int, total: int) -> None:
             check()
@@ -142,7 +138,7 @@ def explain_warnings(console: Console) -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         yield
     for warning in caught:
-        console.print(f"note: {warning.message}", style="yellow", highlight=False, markup=False)
+        _note(console, str(warning.message))
 
 
 def print_json(text: str) -> None:
@@ -186,8 +182,56 @@ def show(console: Console, result: Valuation) -> None:
     title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
     console.print(title, style="bold", highlight=False)
     console.print(values_table(result.clients, result, width=console.width))
+    if doubt := _doubt(result):
+        console.print(f"\n{doubt}", style="yellow", highlight=False, markup=False)
     for line in _explain(result):
         console.print(line, highlight=False)
+
+
+def say_without_effect(console: Console, result: Valuation) -> None:
+    """Print a note for each setting that was given and did nothing."""
+    settings = result.settings
+    if result.completion is None:
+        why = "in asynchronous training" if result.mode == "asynchronous" else "where every sample is in every batch"
+        for name in ("rank", "regularization"):
+            if getattr(settings, name) != "auto":
+                _note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
+    if settings.n_permutations is not None and settings.method in ("closed-form", "exact"):
+        _note(console, f"permutations had no effect: the method {settings.method} draws none.")
+    if settings.tolerance != TOLERANCE and settings.method != "auto":
+        _note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
+
+
+def _note(console: Console, message: str) -> None:
+    console.print(f"note: {message}", style="yellow", highlight=False, markup=False)
+
+
+def _doubt(result: Valuation) -> str | None:
+    """Return a sentence if the error of some value is larger than all values are."""
+    largest, errors = float(np.abs(result.values).max()), np.nan_to_num(result.errors)
+    worst = int(errors.argmax())
+    if largest == 0 or errors[worst] <= largest:
+        return None
+    if result.completion_errors[worst] > result.estimator_errors[worst]:
+        cause, remedy = "completion", "record more rounds, or larger batches"
+    elif result.error_kind == "confidence":
+        cause, remedy = "sampling", "allow more permutations (verfedsv value --permutations)"
+    else:
+        cause, remedy = "the closed form", "use the method auto"
+    size = _as_part(float(errors[worst]) / largest)
+    return (
+        f"These shares cannot be relied on: the error of {shown(result.clients[worst], 40)} is {size}, because of "
+        f"{cause}; {remedy}."
+    )
+
+
+def _as_part(size: float) -> str:
+    """Return a size relative to the largest value in words.
+
+    >>> _as_part(6.93), _as_part(0.0213), _as_part(3.1e-9)
+    ('6.9 times the largest value', '2.1 % of the largest value', '3.1e-07 % of the largest value')
+    """
+    return f"{size:.2g} times the largest value" if size >= 1 else f"{100 * size:.2g} % of the largest value"
 
 
 def _explain(result: Valuation) -> list[str]:
@@ -201,7 +245,7 @@ def _explain(result: Valuation) -> list[str]:
     if total < 0:
         lines.append("As the loss rose, shares are shares of the damage: look at the values.")
     kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
-    estimator = f"of the estimator at most {result.estimator_errors.max() / largest:.2g} of the largest value"
+    estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
     lines.append(f"Errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
     if result.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
@@ -215,9 +259,12 @@ def _explain_completion(result: Valuation, largest: float) -> str:
         return "nothing had to be completed."
     ranks = sorted({report.rank for report in result.completion})
     error = float(result.completion_errors.max())
-    size = "unknown" if np.isnan(error) else f"about {error / largest:.2g} of it at most"
+    size = "unknown" if np.isnan(error) else f"about {_as_part(error / largest)} at most"
     text = f"of completing embeddings that were not uploaded {size} (estimated). Rank {ranks[0]}"
     text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
+    asked = result.settings.rank
+    if isinstance(asked, int) and ranks[0] < asked:
+        text += f" in place of {asked:,}, as rounds and samples allow no more"
     if any(report.n_held_out for report in result.completion):
         held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)
         text += f", error of held-out embeddings up to {held_out:.2g}"

@@ -85,6 +85,17 @@ def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Rou
     return Round(names, previous, current, labels)
 
 
+def attributes_of(first: int, last: int) -> list[str]:
+    """Return the attributes that some of the features are of, numbered from 1.
+
+    >>> attributes_of(1, 14)
+    ['age', 'workclass', 'fnlwgt']
+    """
+    ends = np.cumsum([*ATTRIBUTES.values()])
+    begins = ends - [*ATTRIBUTES.values()]
+    return [name for name, a, b in zip(ATTRIBUTES, begins, ends, strict=True) if a < last and b >= first]
+
+
 def _split_features(n_clients: int | None) -> tuple[tuple[str, ...], NDArray[np.intp]]:
     """Return the names of the clients and the edges of their blocks of features."""
     if n_clients is None:

@@ -139,9 +139,9 @@ CATALOGUE = {
 
 
 def get_entry(name: str) -> Entry:
-    """Return the entry of that name; raise InputError if there is none."""
+    """Return the entry of that name, in capitals or not; raise InputError if there is none."""
     try:
-        return CATALOGUE[name]
+        return CATALOGUE[name.lower()]
     except KeyError:
         raise InputError(f"unknown data set {name!r}; there are {', '.join(CATALOGUE)}") from None
 
@@ -174,10 +174,11 @@ def fetch(name: str) -> list[Path]:
     except ValueError as error:
         raise DataError(f"what the LIBSVM site sent for {name!r} is not the file expected: {error}") from None
     except OSError as error:
-        names = " and ".join(source.name for source in entry.sources)
+        them = "it" if len(entry.sources) == 1 else "them"
+        addresses = " and ".join(f"{SITE}/{source.place}" for source in entry.sources)
         raise DataError(
-            f"data set {name!r} is not on this machine and cannot be downloaded ({type(error).__name__}). Get {names} "
-            f"from {SITE} on a machine that is online, and put them into {cache} or a folder that "
+            f"data set {entry.name!r} is not on this machine and cannot be downloaded ({type(error).__name__}). Get "
+            f"{addresses} on a machine that is online, and put {them} into {cache} or a folder that "
             f"${FOLDER_VARIABLE} names"
         ) from None
 

@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from verfedsv.data.categories import count_categories
 from verfedsv.data.ids import find_common, read_ids
 from verfedsv.data.reading import is_number, is_text, read_table
 from verfedsv.data.vertical import ClientData, VerticalData, choose_test
 from verfedsv.errors import DataError, InputError
 from verfedsv.losses import Array
+from verfedsv.shapley.result import count
 
 MAX_FRACTIONS = 20
 """Labels that are not whole numbers are taken for a continuous target, not for classes, if more than that differ."""
@@ -38,7 +40,8 @@ def join_tables(
     `label` names the client whose file holds the labels, and their column; that column is no feature. Ids must be
     unique within a file, and are compared as they are written. Samples that some client lacks, and those without a
     label, are left out; `notes` say how many. Columns of numbers and booleans are numeric; text is categorical; blank
-    text is missing; columns of dates and the like are refused.
+    text is missing; columns of dates and the like are refused, and so is text that is different in nearly every row.
+    If the file with the labels has no other columns, its client is none of those returned.
     """
     if not clients:
         raise InputError("at least one client is needed")
@@ -50,21 +53,27 @@ def join_tables(
         raise DataError(_no_column(label_column, clients[holder].path, tables[holder]))
     ids = {name: read_ids(tables[name], file.path, file.id_column) for name, file in clients.items()}
     common = find_common(list(ids.values()))
-    notes = [f"{name}: {len(known):,} rows in {known.path.name}" for name, known in ids.items()]
-    notes.append(f"{len(common):,} samples are in all files")
     taken = {name: tables[name].take(known.rows(common)) for name, known in ids.items()}
     labels, is_labelled, n_classes, said = _labels(taken[holder], label_column, clients[holder].path)
+    rows = np.flatnonzero(is_labelled)
+    is_test = choose_test(len(rows), test, seed)
+    players, notes = list[ClientData](), list[str]()
+    for name, file in clients.items():
+        # Clients may share a file, with columns of their own; the labels in it are nobody's feature.
+        is_shared = file.path.resolve() == clients[holder].path.resolve()
+        excluded = {file.id_column, label_column} if is_shared else {file.id_column}
+        client, about = _client(name, taken[name].take(rows), file, excluded, ~is_test)
+        if client is not None:
+            players.append(client)
+        elif name != holder:
+            raise DataError(f"{file.path}: client {name!r} has no features")
+        notes.append(f"{name}: {len(ids[name]):,} rows in {file.path.name}; {about}")
+    if not players:
+        raise DataError(f"{clients[holder].path} has labels only; at least one client with features is needed")
+    notes.append(f"{len(common):,} samples are in all files")
     if not is_labelled.all():
         notes.append(f"{int((~is_labelled).sum()):,} of them have no label and are left out")
-    notes.append(said)
-    rows = np.flatnonzero(is_labelled)
-    # Clients may share a file, with columns of their own; the labels in it are nobody's feature.
-    shared = clients[holder].path.resolve()
-    data = tuple(
-        _client(name, taken[name].take(rows), file, {label_column} if file.path.resolve() == shared else set())
-        for name, file in clients.items()
-    )
-    return VerticalData(data, labels[rows], n_classes, choose_test(len(rows), test, seed), tuple(notes))
+    return VerticalData(tuple(players), labels[rows], n_classes, is_test, (*notes, said))
 
 
 def _read(file: ClientFile) -> pa.Table:
@@ -104,13 +113,18 @@ def _labels(table: pa.Table, name: str, path: Path) -> tuple[NDArray[np.intp], N
     return labels, is_labelled, len(classes), f"labels: {shown}{', ...' if len(classes) > 5 else ''}"
 
 
-def _client(name: str, table: pa.Table, file: ClientFile, not_features: set[str]) -> ClientData:
-    numeric, categorical = list[Array](), list[Array]()
-    for column in _feature_names(table, file, not_features):
+def _client(
+    name: str, table: pa.Table, file: ClientFile, excluded: set[str], is_train: NDArray[np.bool_]
+) -> tuple[ClientData | None, str]:
+    """Return the features of a client, None if it has none, and what they are in words."""
+    numeric, categorical, n_categories = list[Array](), list[Array](), 0
+    train = pa.array(is_train)
+    for column in _feature_names(table, file, excluded):
         values = table.column(column)
         if is_number(values.type):
             numeric.append(_floats(values, column, file.path))
         elif is_text(values.type):
+            n_categories += count_categories(values.filter(train), column, file.path)
             categorical.append(values.to_numpy())
         elif not pa.types.is_null(values.type):
             raise DataError(
@@ -118,9 +132,23 @@ def _client(name: str, table: pa.Table, file: ClientFile, not_features: set[str]
                 f"features. {_remedy(values.type)}, or leave it out by naming the columns to take"
             )
     if not numeric and not categorical:
-        raise DataError(f"{file.path}: client {name!r} has no features")
+        return None, "holds the labels only, and is no player"
     matrix = np.stack(numeric, axis=1) if numeric else np.zeros((table.num_rows, 0))
-    return ClientData(name, matrix, np.stack(categorical, axis=1) if categorical else None)
+    client = ClientData(name, matrix, np.stack(categorical, axis=1) if categorical else None)
+    return client, _say_columns(len(numeric), len(categorical), n_categories)
+
+
+def _say_columns(n_numeric: int, n_text: int, n_categories: int) -> str:
+    """Return what columns there are in words.
+
+    >>> _say_columns(2, 1, 1234), _say_columns(0, 3, 12)
+    ('2 numeric columns, 1 of text with 1,234 categories', '3 columns of text with 12 categories')
+    """
+    parts = [count(n_numeric, "numeric column")] if n_numeric else []
+    if n_text:
+        text = f"{n_text:,} of text" if n_numeric else f"{count(n_text, 'column')} of text"
+        parts.append(f"{text} with {n_categories:,} {'category' if n_categories == 1 else 'categories'}")
+    return ", ".join(parts)
 
 
 def _floats(values: pa.ChunkedArray, name: str, path: Path) -> Array:
@@ -139,8 +167,7 @@ def _remedy(kind: pa.DataType) -> str:
     return "Write it as columns of numbers or text"
 
 
-def _feature_names(table: pa.Table, file: ClientFile, not_features: set[str]) -> Sequence[str]:
-    excluded = not_features | {file.id_column}
+def _feature_names(table: pa.Table, file: ClientFile, excluded: set[str]) -> Sequence[str]:
     if file.columns is None:
         return [column for column in table.column_names if column not in excluded]
     for column in file.columns:

@@ -65,12 +65,7 @@ def split_features(samples: Samples, n_clients: int, *, test: float | None = Non
     `test` is the part of the samples that is kept out of training, chosen by `seed`; by default the data set's own test
     part.
     """
-    n_features = int(samples.features.shape[1])
-    if as_whole("n_clients", n_clients, at_least=1) > n_features:
-        raise InputError(
-            f"{samples.name} has {n_features} features for 1 to {n_features} clients; received {n_clients}"
-        )
-    edges = np.linspace(0, n_features, n_clients + 1).astype(int)
+    edges = split_edges(samples, n_clients)
     by_column = samples.features.tocsc()
     clients = tuple(
         ClientData(f"client {m + 1}", csr_array(by_column[:, a:b])) for m, (a, b) in enumerate(pairwise(edges))
@@ -78,6 +73,16 @@ def split_features(samples: Samples, n_clients: int, *, test: float | None = Non
     n_samples = len(samples.labels)
     is_test = np.arange(n_samples) >= n_samples - samples.n_test if test is None else choose_test(n_samples, test, seed)
     return VerticalData(clients, samples.labels, samples.n_classes, is_test)
+
+
+def split_edges(samples: Samples, n_clients: int) -> NDArray[np.intp]:
+    """Return where the blocks of features begin and end, (clients + 1,): client m has those from edge m to m + 1."""
+    n_features = int(samples.features.shape[1])
+    if as_whole("n_clients", n_clients, at_least=1) > n_features:
+        raise InputError(
+            f"{samples.name} has {n_features} features for 1 to {n_features} clients; received {n_clients}"
+        )
+    return np.linspace(0, n_features, n_clients + 1).astype(np.intp)
 
 
 def choose_test(n_samples: int, fraction: float, seed: int) -> NDArray[np.bool_]:

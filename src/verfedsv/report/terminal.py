@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +13,8 @@ from verfedsv.losses import Floats
 from verfedsv.valuation import Valuation
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_WIDEST_BAR = 24
+_NONE = "-"
+_LEAST_BAR, _WIDEST_BAR = 6, 24
 
 
 class Valued(Protocol):
@@ -28,22 +29,24 @@ class Valued(Protocol):
 
 
 def values_table(clients: Sequence[str], result: Valued, width: int = 80) -> Table:
-    """Return a table of the clients by falling value: value, share, error, and a bar for the value.
+    """Return a table of the clients by falling value: share and value with their errors, and a bar for the value.
 
-    In a terminal of `width` columns, numbers keep their width; the bars, and then the names, give way.
+    The error of a share is that of the value, as a part of the sum of the values. In a terminal of `width` columns,
+    shares keep their width; values, the bars, and then the names give way.
     """
-    rows = [
-        (f"{value:.4e}", "-" if np.isnan(share) else f"{share:.2%}", "unknown" if np.isnan(error) else f"{error:.0e}")
-        for value, share, error in zip(result.values, result.shares, result.errors, strict=True)
-    ]
-    widths = [max(5, *map(len, column)) for column in zip(*rows, strict=True)]
-    room_for_names = width - sum(widths) - 2 * len(widths)
-    names = min(max(map(len, clients)), max(4, room_for_names))
+    shares = _with_errors([_as_share(share) for share in result.shares], _share_errors(result), _as_share_error)
+    values = _with_errors([f"{value:.4e}" for value in result.values], result.errors, lambda error: f"{error:.0e}")
+    longest = max(map(len, clients))
+    details = {"share ± error": shares, "value ± error": values}
+    if longest + 2 + sum(map(_room, details.values())) + _LEAST_BAR > width:
+        del details["value ± error"]
+    room_for_names = width - sum(map(_room, details.values()))
+    names = min(longest, max(4, room_for_names))
     room = min(room_for_names - names - 2, _WIDEST_BAR)
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column("client", overflow="ellipsis", no_wrap=True, max_width=max(6, names))
-    for name, of_column in zip(("value", "share", "error"), widths, strict=True):
-        table.add_column(name, justify="right", no_wrap=True, min_width=of_column)
+    for name, cells in details.items():
+        table.add_column(name, no_wrap=True, min_width=_room(cells) - 2)
     if room > 4:
         table.add_column("", no_wrap=True)
     low, high = min(0.0, float(result.values.min())), max(0.0, float(result.values.max()))
@@ -51,8 +54,38 @@ def values_table(clients: Sequence[str], result: Valued, width: int = 80) -> Tab
         value = float(result.values[m])
         drawn = [Text(bar(value, low, high, room), style="cyan" if value >= 0 else "red")] if room > 4 else []
         # Text, not a string: a name is never read as markup.
-        table.add_row(Text(shown(clients[m], names)), *rows[m], *drawn)
+        table.add_row(Text(shown(clients[m], names)), *(cells[m] for cells in details.values()), *drawn)
     return table
+
+
+def _with_errors(numbers: Sequence[str], errors: Floats, write: Callable[[float], str]) -> list[Text]:
+    """Return numbers with their errors, one below the other; where there is no number, there is no error."""
+    written = ["unknown" if np.isnan(error) else write(error) for error in errors]
+    widths = max(map(len, numbers)), max(map(len, written))
+    return [
+        Text.assemble(number.rjust(widths[0]), ("" if number == _NONE else f" ± {error.rjust(widths[1])}", "dim"))
+        for number, error in zip(numbers, written, strict=True)
+    ]
+
+
+def _room(cells: Sequence[Text]) -> int:
+    """Return the width of a column below its header, with the space beside it."""
+    return max(13, *(cell.cell_len for cell in cells)) + 2
+
+
+def _as_share(share: float) -> str:
+    return _NONE if np.isnan(share) else f"{share:.2%}"
+
+
+def _as_share_error(error: float) -> str:
+    return f"{error:.2%}" if error < 1 else f"{error:.0%}"
+
+
+def _share_errors(result: Valued) -> Floats:
+    """Return errors as parts of the sum of the values, (clients,); infinite or NaN if that is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors: Floats = result.errors / abs(result.values.sum())
+    return errors
 
 
 def side_by_side(results: Mapping[str, Valuation], width: int = 80) -> Table:
@@ -63,8 +96,7 @@ def side_by_side(results: Mapping[str, Valuation], width: int = 80) -> Table:
     """
     first = next(iter(results.values()))
     shares = np.array([result.shares for result in results.values()])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors = np.array([result.errors / abs(result.values.sum()) for result in results.values()])
+    errors = np.array([_share_errors(result) for result in results.values()])
     known = np.nan_to_num(shares)
     low, high = min(0.0, float(known.min())), max(0.0, float(known.max()))
     room_for_names = width - 18 * len(results)
@@ -79,8 +111,8 @@ def side_by_side(results: Mapping[str, Valuation], width: int = 80) -> Table:
     for m in (-first.values).argsort(kind="stable"):
         cells = [Text(shown(first.clients[m], names))]
         for share, error in zip(shares[:, m], errors[:, m], strict=True):
-            size = "unknown" if np.isnan(error) else f"{error:.2%}"
-            cells.append(Text.assemble("-" if np.isnan(share) else f"{share:.2%}", (f" ± {size}", "dim")))
+            size = "unknown" if np.isnan(error) else _as_share_error(error)
+            cells.append(Text.assemble(_as_share(share), (f" ± {size}", "dim")))
             if room > 4:
                 drawn = bar(float(np.nan_to_num(share)), low, high, room)
                 cells.append(Text(drawn, style="red" if share < 0 else "cyan"))

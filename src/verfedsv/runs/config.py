@@ -72,8 +72,13 @@ class DataSection(Section):
     label_client: str | None = None
     test: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = None
     samples: Count | None = None
-    scale: Scale = "none"
+    scale: Scale | None = None
     seed: Seed = 0
+
+    @property
+    def used_scale(self) -> Scale:
+        """The scale asked for; by default data sets, whose features are of one scale, stay as they are."""
+        return self.scale or ("standardise" if self.name is None else "none")
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Self:
@@ -155,7 +160,9 @@ class TrainingSection(Section):
             )
         else:
             if self.duration is None:
-                raise ValueError("asynchronous training takes a duration in seconds")
+                given = " and ".join(name for name in ("epochs", "rounds") if name in self.model_fields_set)
+                remedy = f"; replace {given} by duration" if given else ""
+                raise ValueError(f"asynchronous training takes a duration in seconds{remedy}")
             self.refuse(["epochs", "rounds"], "is for synchronous training, and this one is asynchronous")
             if self.duration < self.stamp_every:
                 raise Misfit(

@@ -1,62 +1,69 @@
 """The configuration that `verfedsv run --init` writes."""
 
-EXAMPLE = """# A run of verfedsv: `verfedsv run FILE`. Settings behind a # are defaults, or show what could be there.
+EXAMPLE = """# A run of verfedsv: `verfedsv run FILE`. A setting behind a # is either the default, which holds without
+# being written, or an example of what could be there; it says which. To set it, take off the # in front.
 
 [data]
 name = "adult"            # adult (ships with the package), web, covtype, rcv1, sector; see `verfedsv data list`
-clients = 8               # the features are split into so many blocks, one a client
-# test = 0.2              # part of the samples to test on; by default the data set's own test part, if it has one
-# samples = 10000         # take so many samples only
-# scale = "none"          # each client's own: none, standardise, unit-rows
-# seed = 0
+clients = 8               # the features are split into so many blocks, one a client; see `verfedsv data show adult`
+scale = "standardise"     # each client's own: none (default of data sets by name), standardise (default of files),
+                          # unit-rows, standardise-unit-rows
+# test = 0.2              # for example: part of the samples to test on; else the data set's own test part, if any
+# samples = 10000         # for example: take so many samples only
+# seed = 0                # default
 
-# Files of your own in place of a name: one per client, joined on a column of ids.
-# label = "y"
-# label_client = "bank"
+# Files of your own: in place of name and clients, one file per client, joined on a column of ids.
+# label = "y"             # for example: the column of the labels
+# label_client = "bank"   # for example: the client whose file has it; one without other columns is no player
 # [[client]]
-# name = "bank"
-# file = "bank.csv"       # or .parquet; relative to this file
-# id = "id"
-# columns = ["age", "income"]   # all others by default
+# name = "bank"           # for example
+# file = "bank.csv"       # for example; or .parquet; relative to this file
+# id = "id"               # default
+# columns = ["age", "income"]   # for example; else all but id and label
 # [[client]]
-# name = "telco"
-# file = "telco.csv"
+# name = "telco"          # for example
+# file = "telco.csv"      # for example
 
 # Artificial clients, as in the paper's experiments:
 # [[client]]
-# name = "noisy copy"
-# copy_of = "client 1"
-# noise = 0.2             # part of the columns that white noise is added to
+# name = "noisy copy"     # for example
+# copy_of = "client 1"    # for example
+# noise = 0.2             # for example: part of the columns that white noise is added to; default 0
 # [[client]]
-# name = "random"
-# random_level = 2.0      # columns N(2, 4), as many as the first client has
-# period = 0.02           # seconds between two uploads of this client, in asynchronous training
+# name = "random"         # for example
+# random_level = 2.0      # for example: columns N(2, 4), as many as the first client has
+
+# Clients by name, to give one settings of its own:
+# [[client]]
+# name = "client 1"       # for example
+# batch_size = 3000       # for example: in asynchronous training any; in synchronous no smaller than the one below
+# period = 0.02           # for example: seconds between two uploads of this client, in asynchronous training only
 
 [model]
 kind = "linear"           # or perceptron: two layers, ReLU between them (needs torch)
-# hidden = 32
+# hidden = 32             # default, of the perceptron only
 
 [training]
-mode = "synchronous"      # or asynchronous
+mode = "synchronous"      # or asynchronous: then replace epochs by duration
 batch_size = 2837
 rate = 0.2
 epochs = 20
-# rounds = 360            # in place of epochs
-# duration = 20.0         # asynchronous: seconds, in place of epochs
-# decay = "constant"      # or inverse: rate / t
-# intercept = false       # whether the server learns one
-# seed = 0
-# evaluate_every = 20     # rounds or time stamps
-# period = 0.01           # asynchronous: seconds between two uploads of a client
-# stamp_every = 0.04      # asynchronous: seconds between two time stamps
-# clock = "virtual"       # asynchronous: virtual (as fast as it goes, the same each time) or real
+# rounds = 360            # for example: in place of epochs
+# duration = 20.0         # for example: asynchronous, in place of epochs: seconds
+# decay = "constant"      # default; or inverse: rate / t
+intercept = true          # whether the server learns one, so that no client is paid for standing in for it
+# seed = 0                # default
+# evaluate_every = 20     # default: rounds or time stamps
+# period = 0.01           # default, asynchronous only: seconds between two uploads of a client
+# stamp_every = 0.04      # default, asynchronous only: seconds between two time stamps
+# clock = "virtual"       # default, asynchronous only: as fast as it goes, the same each time; or real
 
 [valuation]
-# method = "auto"         # closed-form, exact, permutation
-# rank = "auto"           # of completion, in synchronous training
-# tolerance = 0.001
-# regularization = "auto"  # lambda of completion; auto begins with the paper's 0.1
-# seed = 0
+# method = "auto"         # default; closed-form, exact, permutation
+# rank = "auto"           # default: of completion, in synchronous training
+# tolerance = 0.001       # default
+# regularization = "auto" # default: lambda of completion; auto begins with the paper's 0.1
+# seed = 0                # default
 
 [output]
 folder = "runs/adult"     # relative to this file

@@ -46,9 +46,10 @@ from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import ResumePoint, take_up
 from verfedsv.shapley import Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
-from verfedsv.transcript import Recorder
+from verfedsv.transcript import Recorder, Transcript
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
+from verfedsv.valuation.result import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +117,11 @@ class Run:
                     f"client {client.name!r} has no file, copy_of or random_level, and is none of the clients "
                     f"{', '.join(data.names)}"
                 )
+            elif client.name not in data.names and (client.period or client.batch_size):
+                raise InputError(
+                    f"client {client.name!r} holds the labels only and uploads nothing; leave out its period and "
+                    "batch_size"
+                )
         return data
 
     def train(self, *, resume: bool = False, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Update]:
@@ -141,7 +147,16 @@ class Run:
             federation.tape = point.tape(recorder)
             saver = Saver(self.folder / CHECKPOINT, federation, live, checkpoint.fingerprint)
             del checkpoint, transcript  # the state in it is as large as the federation's own
-            yield from self._follow(federation, point, live, saver, should_stop)
+            try:
+                yield from self._follow(federation, point, live, saver, should_stop)
+            except InputError as error:  # embeddings that are too large, or no numbers any more, are not recorded
+                raise InputError(f"{error}: {self.advice}") from None
+
+    @property
+    def advice(self) -> str:
+        """What to do about a loss that rose."""
+        is_standardised = self.config.data.used_scale.startswith("standardise")
+        return "training diverged; try a smaller rate" + ("" if is_standardised else ', or scale = "standardise"')
 
     def _follow(
         self,
@@ -182,7 +197,7 @@ class Run:
         federation = federate(
             self.data,
             rate=Rate(section.rate, section.decay),
-            scale=self.config.data.scale,
+            scale=self.config.data.used_scale,
             model=_model(self.config),
             intercept=section.intercept,
         )
@@ -238,6 +253,31 @@ class Run:
         folders.write_whole(self.folder / VALUATION, result.to_json().encode())
         return result
 
+    def known_valuation(self) -> Valuation | None:
+        """Return the valuation in the folder, if it is of all that is recorded and made as the configuration says."""
+        path, section = self.folder / VALUATION, self.config.valuation
+        if not path.is_file():
+            return None
+        try:
+            known = Valuation.from_json(path.read_bytes())
+        except InputError:
+            return None
+        settings = Settings(
+            method=section.method,
+            rank=section.rank,
+            regularization=section.regularization,
+            tolerance=section.tolerance,
+            n_permutations=None,
+            seed=section.seed,
+            rows="all",
+        )
+        is_current = known.settings == settings and known.head == Transcript.open(self.folder).head
+        return known if is_current else None
+
+    def last_metrics(self) -> dict[str, float] | None:
+        """Return loss and accuracy of the last evaluation, NaN where there is nothing to test on."""
+        return folders.last_metrics(self.folder / METRICS)
+
     def n_rounds(self, n_train: int) -> int:
         """Return the number of rounds or time stamps of the whole training."""
         if self.config.training.mode == "synchronous":
@@ -268,7 +308,11 @@ def _model(config: Config) -> BuildModel:
     if config.model.kind == "linear":
         return Linear
     try:
+        import torch
+
         from verfedsv.federation.torch_models import perceptron
     except ImportError:
         raise InputError("the perceptron needs torch: pip install 'verfedsv[torch]'") from None
+    # Models this small gain nothing from threads, which on busy cores wait for each other (120 times slower).
+    torch.set_num_threads(1)
     return partial(perceptron, hidden=config.model.hidden, seed=config.training.seed)

@@ -90,7 +90,8 @@ def _meaning(config: Config) -> dict[str, Any]:
     Files may have been moved: whether the data in them are the same, the fingerprint in the checkpoint tells.
     """
     clients = {f"client {number}": client for number, client in enumerate(config.client, 1)}
-    tables = {"data": config.data, **clients, "model": config.model, "training": config.training}
+    data = config.data.model_copy(update={"scale": config.data.used_scale})
+    tables = {"data": data, **clients, "model": config.model, "training": config.training}
     return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
 
 
@@ -100,6 +101,16 @@ def cut_metrics(path: Path, n_rounds: int) -> None:
         lines = path.read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if _round_of(line) <= n_rounds]
         write_whole(path, "".join(line + "\n" for line in kept).encode())
+
+
+def last_metrics(path: Path) -> dict[str, float] | None:
+    """Return what was measured last, NaN for what there is not; None if nothing was."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    known = [line for line in lines if np.isfinite(_round_of(line))]
+    if not known:
+        return None
+    content: dict[str, float | None] = json.loads(known[-1])
+    return {name: np.nan if value is None else value for name, value in content.items()}
 
 
 def _round_of(line: str) -> float:

@@ -1,0 +1,79 @@
+"""How far a command is, and what is said when Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+EXIT_INTERRUPTED = 130
+
+
+def progress_bar(console: Console) -> Progress:
+    """Return a bar with count and time, which keep their places, and a text, which is cut where the terminal ends."""
+    text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+    columns = BarColumn(bar_width=10), _fixed(MofNCompleteColumn), _fixed(TimeRemainingColumn), text
+    return Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_interactive)
+
+
+def _fixed(
+    column: type[MofNCompleteColumn] | type[TimeRemainingColumn],
+) -> MofNCompleteColumn | TimeRemainingColumn:
+    return column(table_column=Column(no_wrap=True))
+
+
+@contextmanager
+def explain_interrupt(console: Console, message: str) -> Iterator[None]:
+    """End with a message and exit code 130 if Ctrl-C is pressed within."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], None]]:
+    """Yield a function that raises KeyboardInterrupt if Ctrl-C was pressed.
+
+    It raises by itself too; but an exception in the middle of compilation is lost on its way through foreign code. The
+    first waits for blocks of samples that are being computed; a second does not.
+    """
+    pressed: list[int] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether Ctrl-C was pressed; a second one interrupts as usual."""
+    pressed: list[int] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,47 @@
+"""Columns of text in users' files: whether their values are categories, or nearly as many as there are samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from verfedsv.errors import DataError
+
+MANY, PART_OF_ROWS = 50, 0.5
+"""Text with more different values than both that number and that part of the training rows is refused: one-hot, there
+would be a feature for each row or two, and a model would know them by heart."""
+
+NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
+NUMBER_AND_MORE = r"^[^0-9A-Za-z]*[0-9]{1,3}([,.' ]?[0-9]{3})*([.,][0-9]+)?[^0-9]{0,4}$"
+"""A number as it can be read, and one with a sign of its currency or unit, or with thousands set apart."""
+
+
+def count_categories(values: pa.ChunkedArray, name: str, path: Path) -> int:
+    """Return how many different values text has in training rows; raise DataError if they are nearly as many."""
+    found = pc.unique(values.drop_null())
+    if len(found) > max(MANY, PART_OF_ROWS * len(values)):
+        shown = ", ".join(map(repr, found[:3].to_pylist()))
+        raise DataError(
+            f"{path}: column {name!r} is text with {len(found):,} different values in {len(values):,} training rows, "
+            f"such as {shown}. Each would be a feature of its own, and the model would know rows by heart. "
+            f"{_look_for_numbers(found)}Clean the column, or leave it out by naming those to take (columns)"
+        )
+    return len(found)
+
+
+def _look_for_numbers(found: pa.Array) -> str:
+    """Return a sentence if most of these values are numbers, or nearly."""
+    if others := _others_if_few(found, NUMBER):
+        return f"Most of its values are numbers; the first that is not is {others[0]!r}. "
+    if _others_if_few(found, NUMBER_AND_MORE) is not None:
+        return "Most of its values look like numbers with a unit or separators; write them plainly, such as 1234.5. "
+    return ""
+
+
+def _others_if_few(found: pa.Array, pattern: str) -> list[Any] | None:
+    """Return the values that do not match if most do, else None."""
+    others: list[Any] = found.filter(pc.invert(pc.match_substring_regex(found, pattern))).to_pylist()
+    return others if len(others) < len(found) / 2 else None
