@@ -83,10 +83,14 @@ def test_a_damaged_file_is_measured_anew(tmp_path, text):
 
 
 def test_the_same_results_make_the_same_page(tmp_path):
-    """Byte by byte; what is not known is left out."""
+    """Byte by byte; what is not known in full is left out."""
     file = measure(Counted(), tmp_path)
     pages = [write_page(tmp_path, {"frequency": [file]}, quick=False).read_bytes() for _ in range(2)]
     assert pages[0] == pages[1]
     assert b"| bb | 2 |" in pages[0]
-    other = ResultFile(tmp_path / "empty", file.experiment, "adult")
+    counted = Counted()
+    counted.fails_at = "bb"
+    with pytest.raises(KeyboardInterrupt):
+        measure(counted, tmp_path / "stopped")
+    other = ResultFile(tmp_path / "stopped", file.experiment, "adult")
     assert b"Title" not in write_page(tmp_path, {"frequency": [other]}, quick=True).read_bytes()

@@ -32,22 +32,17 @@ def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, qui
     if quick:
         parts.append("**Measured with `--quick`: fewer rounds and samples, to see that all works; not the paper's.**\n")
     for files in results.values():
-        known = {file.data: file.found for file in files if file.found}
-        if known:
-            parts.append(_section(folder, files[0].experiment, known, files, quick=quick))
+        complete = [file for file in files if file.is_complete]
+        if complete:
+            parts.append(_section(folder, complete, quick=quick))
     path = folder / PAGE
     path.write_text("\n".join(parts), encoding="utf-8")
     return path
 
 
-def _section(
-    folder: Path,
-    experiment: Experiment[Any],
-    known: Mapping[str, Mapping[str, Part]],
-    files: Sequence[ResultFile],
-    *,
-    quick: bool,
-) -> str:
+def _section(folder: Path, files: Sequence[ResultFile], *, quick: bool) -> str:
+    """Return what is known of an experiment."""
+    experiment, known = files[0].experiment, {file.data: file.found for file in files}
     lines = [f"## {experiment.title}", "", experiment.about, ""]
     claims = experiment.claims(known)
     if claims:

@@ -44,6 +44,11 @@ class ResultFile:
         return {name: part["found"] for name, part in self._content["parts"].items()}
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every part was measured."""
+        return self.experiment.parts(self.data, self.settings).keys() <= self._content["parts"].keys()
+
+    @property
     def seconds(self) -> float:
         """How long the parts took together."""
         return float(sum(part["seconds"] for part in self._content["parts"].values()))
