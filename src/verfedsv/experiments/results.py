@@ -46,7 +46,7 @@ class ResultFile:
     @property
     def is_complete(self) -> bool:
         """Whether every part was measured."""
-        return self.experiment.parts(self.data, self.settings).keys() <= self._content["parts"].keys()
+        return set(self.experiment.parts(self.data, self.settings)) <= set(self._content["parts"])
 
     @property
     def seconds(self) -> float:
