@@ -38,8 +38,7 @@ def _singular_values(matrix: Floats, eps: float) -> Floats:
     """Return the singular values, falling; those far below `eps` times the largest may be anything below it."""
     largest = np.abs(matrix).max()
     if eps < SQUARED or largest == 0:
-        sizes: Floats = np.linalg.svd(matrix, compute_uv=False)
-        return sizes
+        return np.asarray(np.linalg.svd(matrix, compute_uv=False), np.float64)
     wide = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T) / largest
     squares = np.linalg.eigvalsh(wide @ wide.T)[::-1]
     return np.sqrt(np.maximum(squares, 0.0))
