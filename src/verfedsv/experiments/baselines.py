@@ -30,7 +30,7 @@ TITLES = {
     "asynchronous": "VerFedSV, asynchronous",
     "leave-one-out": "leave-one-out",
     "situational": "situational importance",
-    "information": "mutual information",
+    "information": "conditional mutual information",
     "shap": "SHAP",
 }
 
