@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import InputError
+from verfedsv.settlement.documents import read_document
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.terms import TERMS, Terms
 
@@ -90,14 +91,7 @@ class Settlement:
     @classmethod
     def from_json(cls, text: str | bytes) -> Settlement:
         """Return the settlement that `to_json` wrote; raise InputError if it is none."""
-        try:
-            fields = json.loads(text)
-            name, version = fields["format"], fields["version"]
-        except (ValueError, KeyError, TypeError):
-            raise InputError("this is not the JSON of a settlement, as verfedsv settle --output writes it") from None
-        if (name, version) != (FORMAT, VERSION):
-            raise InputError(f"this verfedsv reads {FORMAT!r} of version {VERSION}; received {name!r}, {version!r}")
-        return cls.from_fields(fields)
+        return cls.from_fields(read_document(text, FORMAT, VERSION))
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Settlement:
