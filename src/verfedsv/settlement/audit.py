@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -208,7 +209,8 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
         raise Difference(f"the statement does not know client {client!r}")
     m = stated.clients.index(client)
     share = stated.content["shares"][m]
-    said = f"value {stated.values[m]:.4e}, error {stated.errors[m]:.0e}"
+    error = "unknown" if math.isnan(stated.errors[m]) else f"{stated.errors[m]:.0e}"
+    said = f"value {stated.values[m]:.4e}, error {error}"
     yield Check("own value", said + ("" if share is None else f", share {share:.2%}"))
     yield from check_payouts(stated)
     settlement = stated.settlement
@@ -225,7 +227,7 @@ def _check_signature(text: bytes, stated: Statement, public_key: bytes | None) -
     known = fingerprint(stated.public_key)
     if public_key is not None and public_key != stated.public_key:
         raise Difference(f"the statement is signed with another key: {known}, and not {fingerprint(public_key)}")
-    yield Check("signature", f"key {known}, {stated.content['created']}")
+    yield Check("signature", f"key {known}, {stated.content['created'][:10]}")
     if public_key is None:
         yield "whose key that is, the statement cannot say: compare the fingerprint, or pass --public-key"
 
