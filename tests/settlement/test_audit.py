@@ -318,6 +318,11 @@ def test_unknown_errors_can_be_signed_and_audited(tmp_path):
     assert Statement.from_json(place.read_bytes()).settlement.lowest == (None, None)
     with pytest.warns(match="no sample was uploaded in two rounds"):
         assert audit(place).passes
+    resign(tmp_path / "run", read_private_key(tmp_path / "consortium.key"), errors=[1e-9, 1e-9])
+    with pytest.warns(match="no sample was uploaded in two rounds"):
+        assert audit(place).difference.startswith(
+            "error of client 'a': the statement says 1e-09, the transcript gives nan"
+        )
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": "verfedsv statement", "version": 9}', b"\xff" * 9])

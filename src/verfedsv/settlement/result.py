@@ -142,4 +142,4 @@ def spreadsheet_text(text: str) -> str:
     """
     plain = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
     first = unicodedata.normalize("NFKC", plain.lstrip(" \N{REPLACEMENT CHARACTER}")[:1])
-    return f"'{plain}" if first in tuple("=+-@") or plain[:1] != text[:1] else plain
+    return f"'{plain}" if first in tuple("=+-@") else plain
