@@ -1,12 +1,16 @@
 import csv
+import io
 import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import verfedsv
 from tests.cli.inprocess import call
 from tests.settlement.runs import make_run, record
+from verfedsv.cli.settle import payouts_table
+from verfedsv.settlement import settle
 
 BUDGET = ("--budget", "1000", "--currency", "EUR")
 
@@ -140,18 +144,18 @@ def test_names_cannot_draw_on_the_terminal(folder, tmp_path):
     assert "is no text that could be written" in call("settle", tmp_path / "v.json", *BUDGET).stderr
 
 
-def test_amounts_are_never_cut_off(folder, tmp_path):
-    """Long names and large amounts in a narrow terminal: names give way."""
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_amounts_are_never_cut_off(folder, width):
+    """Long names and large amounts in a narrow terminal: names give way, then notes, ranges and shares are left out."""
     fields = json.loads((folder / "valuation.json").read_text())
     fields["clients"] = ["north" * 20, "south" * 20, "east" * 20]
-    (tmp_path / "v.json").write_text(json.dumps(fields))
-    done = call("settle", tmp_path / "v.json", "--budget", "100000000", "--currency", "EUR", "--negative", "zero")
-    assert "100,000,000.00" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    for payout in json.loads(
-        call(
-            *("settle", tmp_path / "v.json", "--budget", "100000000", "--currency", "EUR", "--negative", "zero"),
-            "--json",
-        ).stdout
-    )["payouts"]:
-        assert f"{float(payout):,.2f}" in done.stdout
+    result = settle(verfedsv.Valuation.from_json(json.dumps(fields)), 1_000_000, "EUR", negative="zero")
+    console = Console(width=width, file=io.StringIO())
+    console.print(payouts_table(result, width))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 6
+    for amount in (*result.payouts, *(result.lowest + result.highest if width >= 60 else ()), 100_000_000):
+        assert any(result.currency.shown(amount) in line for line in lines)
+    assert ("range" in lines[0], "share" in lines[0]) == (width >= 60, width >= 40)
+    assert ("counted" in "".join(lines)) == (width >= 80)

@@ -129,27 +129,46 @@ def show(console: Console, result: Settlement, valuation: Valuation) -> None:
 
 
 def payouts_table(result: Settlement, width: int = 80) -> Table:
-    """Return a table of the clients by falling payout, and the sum; names and notes give way, amounts never."""
-    amount = result.currency.shown
-    ranges = [
-        "unknown" if low is None or high is None else f"{amount(low)} to {amount(high)}"
-        for low, high in zip(result.lowest, result.highest, strict=True)
-    ]
-    payouts = [*map(amount, result.payouts), amount(sum(result.payouts))]
-    shares = ["-" if np.isnan(share) else f"{share:.2%}" for share in result.shares]
-    widths = [max(map(len, column)) for column in (["100.00%", *shares], payouts, ["range", *ranges])]
+    """Return a table of the clients by falling payout, and the sum.
+
+    In a narrow terminal names give way, then notes are left out, then ranges and shares; payouts never are.
+    """
+    columns = {
+        result.currency.code: [*map(result.currency.shown, result.payouts), result.currency.shown(sum(result.payouts))],
+        "range": [_range(result, m) for m in range(len(result.clients))],
+        "share": ["-" if np.isnan(share) else f"{share:.2%}" for share in result.shares],
+    }
+    room = width - _NARROWEST_NAME
+    kept: list[str] = []
+    for name, cells in columns.items():
+        size = 2 + max(map(len, [name, *cells]))
+        if not kept or size <= room:
+            kept.append(name)
+            room -= size
     notes = min(max(map(len, result.notes)), 22)
-    names = min(max(map(len, result.clients)), max(8, width - sum(widths) - notes - 2 * (4 if notes else 3)))
+    has_notes = notes > 0 and notes + 2 <= room
+    names = min(max(map(len, result.clients)), max(0, room - (notes + 2) * has_notes) + _NARROWEST_NAME)
     table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("client", no_wrap=True, min_width=min(6, names), max_width=max(6, names))
-    for name, of_column in zip(("share", result.currency.code, "range"), widths, strict=True):
-        table.add_column(name, justify="right", no_wrap=True, min_width=of_column)
-    if notes:
+    table.add_column("client", no_wrap=True, max_width=max(_NARROWEST_NAME, names))
+    in_order = [name for name in ("share", result.currency.code, "range") if name in kept]
+    for name in in_order:
+        table.add_column(name, justify="right", no_wrap=True, min_width=max(map(len, columns[name])))
+    if has_notes:
         table.add_column("note", overflow="fold")
     for m in sorted(range(len(result.clients)), key=lambda m: -result.payouts[m]):
-        note = [Text(result.notes[m])] if notes else []
+        note = [Text(result.notes[m])] if has_notes else []
         # Text, not a string: a name is never read as markup.
-        table.add_row(Text(shown(result.clients[m], names)), shares[m], payouts[m], ranges[m], *note)
-    table.add_section()
-    table.add_row("sum", "", Text(payouts[-1], style="bold"))
+        table.add_row(Text(shown(result.clients[m], names)), *(columns[name][m] for name in in_order), *note)
+    sums = [Text(columns[name][-1], style="bold") if name == result.currency.code else "" for name in in_order]
+    table.add_row("sum", *sums)
     return table
+
+
+_NARROWEST_NAME = 6
+
+
+def _range(result: Settlement, m: int) -> str:
+    low, high = result.lowest[m], result.highest[m]
+    if low is None or high is None:
+        return "unknown"
+    return f"{result.currency.shown(low)} to {result.currency.shown(high)}"
