@@ -10,11 +10,16 @@ from typing import Annotated, NoReturn
 import typer
 
 from verfedsv._version import __version__
+from verfedsv.cli.audit import audit
 from verfedsv.cli.data import data
 from verfedsv.cli.demo import demo
+from verfedsv.cli.extract import extract
+from verfedsv.cli.keys import keys
 from verfedsv.cli.progress import EXIT_INTERRUPTED
 from verfedsv.cli.reproduce import reproduce
 from verfedsv.cli.run import run
+from verfedsv.cli.settle import settle
+from verfedsv.cli.statement import statement
 from verfedsv.cli.value import value
 from verfedsv.errors import VerfedsvError
 
@@ -54,6 +59,11 @@ _typer.command()(run)
 _typer.command()(value)
 _typer.command()(reproduce)
 _typer.add_typer(data)
+_typer.command()(settle)
+_typer.command()(statement)
+_typer.command()(audit)
+_typer.command()(extract)
+_typer.add_typer(keys)
 
 
 def app() -> None:

@@ -93,7 +93,7 @@ def value(
     Example: verfedsv value runs/credit --json > values.json
     """
     if output is not None:
-        _check_writable(output)
+        check_writable(output)
     options: dict[str, Any] = {
         "method": str(method),
         "rank": _as_number(rank, int),
@@ -106,18 +106,19 @@ def value(
     progress_console = Console(stderr=True)
     stopped = "stopped; nothing was written, the same command begins anew."
     with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
-        result = _value(progress_console, run, options, check)
+        result = value_folder(progress_console, run, options, check)
         check()
     say_without_effect(progress_console, result)
     if output is not None:
-        _write(output, result.to_json())
+        write_file(output, result.to_json())
     if as_json:
         print_json(result.to_json())
     else:
         show(Console(), result)
 
 
-def _value(console: Console, run: Path, options: dict[str, Any], check: Callable[[], None]) -> Valuation:
+def value_folder(console: Console, run: Path, options: dict[str, Any], check: Callable[[], None]) -> Valuation:
+    """Check and value the transcript in a folder, showing how far it is."""
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = Transcript.open(run)
@@ -156,7 +157,7 @@ def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:
         return text[:40]
 
 
-def _check_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Raise InputError, before any work, if a file cannot be written there."""
     if not path.name or path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
@@ -164,11 +165,11 @@ def _check_writable(path: Path) -> None:
         raise InputError(f"cannot write {path}: there is no folder {path.parent}")
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", newline="")
         part.replace(path)
     except OSError as error:
         with suppress(OSError):

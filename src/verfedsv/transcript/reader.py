@@ -121,6 +121,16 @@ class Transcript:
         for index in range(1, len(self._links)):
             yield from self._records(self._batch(index))
 
+    @property
+    def origin(self) -> tuple[bytes, bytes]:
+        """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
+        return self._description_bytes, self._storage.read(fmt.LABELS).to_pybytes()
+
+    def messages(self) -> Iterator[tuple[pa.Buffer, pa.RecordBatch | None, bytes]]:
+        """Yield what the hash chain is made of: each message, the batch in it (None for the schema), and its link."""
+        for index, (_, link) in enumerate(self._links):
+            yield self._message(index), None if index == 0 else self._batch(index), link
+
     def verify(self, *, may_go_on: bool = False) -> None:
         """Raise TranscriptError, naming the place, unless every byte is as it was written.
 
@@ -128,7 +138,7 @@ class Transcript:
         """
         if not self._links:
             return
-        head = fmt.first_link(self._description_bytes, self._storage.read(fmt.LABELS).to_pybytes())
+        head = fmt.first_link(*self.origin)
         place, n_rounds = f"{fmt.DESCRIPTION}, {fmt.LABELS} or the head of {fmt.UPLOADS}", 0
         for index, (_, expected) in enumerate(self._links):
             message = self._message(index)

@@ -1,0 +1,78 @@
+"""`verfedsv audit`: whether a statement, a run or an extract is what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.cli.value import explain_warnings, print_json
+from verfedsv.settlement.audit import Audit
+from verfedsv.settlement.audit import audit as audit_anything
+from verfedsv.settlement.keys import read_public_key
+
+EXIT_DIFFERS = 1
+
+
+def audit(
+    path: Annotated[Path, typer.Argument(help="A statement, an extract, or the folder of a run.")],
+    run: Annotated[
+        Path | None,
+        typer.Option(help="The run of a statement, if it is not where it was when that was signed.", metavar="FOLDER"),
+    ] = None,
+    statement: Annotated[
+        Path | None, typer.Option(help="The statement to check an extract, or a run, against.", metavar="FILE")
+    ] = None,
+    public_key: Annotated[
+        Path | None, typer.Option(help="The key that the statement must be signed with.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+) -> None:
+    """Check signature, files and hash chain, compute the values and payouts again, and compare.
+
+    A folder with a statement.json in it is audited by that. Without a statement, only the chain and valuation.json can
+    be checked.
+
+    Exit codes: 0 passes; 1 something differs, and one line says what; 2 something cannot be used; 130 interrupted.
+
+    Example: verfedsv audit statement.json --run runs/credit --public-key consortium.pub
+    """
+    key = None if public_key is None else read_public_key(public_key)
+    console = Console(stderr=True)
+    stopped = "stopped; this audit says nothing."
+    with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
+        with progress_bar(console) as bar:
+            task = bar.add_task("auditing", total=None)
+
+            def progress(done: int, total: int) -> None:
+                check()
+                bar.update(task, completed=done, total=total)
+
+            result = audit_anything(path, run=run, statement_path=statement, public_key=key, progress=progress)
+        check()
+    if as_json:
+        print_json(result.to_json())
+    else:
+        show(Console(), result)
+    if not result.passes:
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+def show(console: Console, result: Audit) -> None:
+    """Print what was found, and in the last line whether the audit passes."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for check in result.checks:
+        table.add_row(check.name, "[green]ok[/green]", Text(check.said))
+    if result.checks:
+        console.print(table)
+    for note in result.notes:
+        console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
+    if result.difference is None:
+        console.print("passes", style="bold green")
+    else:
+        console.print(f"differs: {result.difference}", style="bold red", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,34 @@
+"""`verfedsv extract`: one client's part of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verfedsv.cli.value import check_writable, write_file
+from verfedsv.settlement.extract import make_extract
+from verfedsv.shapley.result import count
+from verfedsv.transcript import Transcript
+
+
+def extract(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    client: Annotated[str, typer.Option(help="Whose part.", metavar="NAME")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write (JSON).")],
+) -> None:
+    """Write one client's part of a run: its own uploads, and the hashes that tie them to a statement.
+
+    The embeddings of other clients and the labels are not in it. The client checks it with verfedsv audit FILE
+    --statement STATEMENT.
+
+    Exit codes: 0 written; 2 something cannot be used, with a message that says why.
+
+    Example: verfedsv extract runs/credit --client telco -o telco.json
+    """
+    check_writable(output)
+    result = make_extract(Transcript.open(run), client)
+    write_file(output, result.to_json())
+    n_uploads = sum(len(record.uploads) for record in result.records)
+    typer.echo(f"wrote {output}: {count(n_uploads, 'upload')} of client {client!r}")

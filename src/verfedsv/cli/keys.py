@@ -1,0 +1,35 @@
+"""`verfedsv keys`: keys to sign statements with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verfedsv.settlement.keys import fingerprint, new_keys, read_public_key
+
+keys = typer.Typer(name="keys", help="Keys to sign statements with: make a pair, look at one.", no_args_is_help=True)
+
+
+@keys.command()
+def new(name: Annotated[Path, typer.Argument(help="What the two files are to be called, without ending.")]) -> None:
+    """Make a pair of keys: NAME.key, to sign with and to keep secret, and NAME.pub, to hand out.
+
+    The private key is not encrypted: whoever can read the file can sign. Files that are there are never overwritten.
+
+    Example: verfedsv keys new consortium
+    """
+    private, public = new_keys(name)
+    typer.echo(f"{private}: keep this secret, and keep it: sign with it by verfedsv statement RUN --key {private}")
+    typer.echo(f"{public}: give this to whoever is to check your statements")
+    typer.echo(f"fingerprint: {fingerprint(read_public_key(public))}")
+
+
+@keys.command()
+def show(path: Annotated[Path, typer.Argument(help="A private or public key.", metavar="FILE")]) -> None:
+    """Print the fingerprint of a key, to compare over another channel.
+
+    Example: verfedsv keys show consortium.pub
+    """
+    typer.echo(fingerprint(read_public_key(path)))

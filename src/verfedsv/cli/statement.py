@@ -1,0 +1,64 @@
+"""`verfedsv statement`: what was recorded, valued and paid, signed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verfedsv.cli.settle import valuation_of
+from verfedsv.cli.value import check_writable, print_json, write_file
+from verfedsv.errors import InputError
+from verfedsv.settlement import Settlement
+from verfedsv.settlement.documents import read_bytes
+from verfedsv.settlement.keys import fingerprint, read_private_key
+from verfedsv.settlement.statement import STATEMENT, make_statement
+from verfedsv.transcript import Transcript
+
+
+def statement(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    key: Annotated[
+        Path | None, typer.Option(help="The private key to sign with, of verfedsv keys new.", metavar="FILE")
+    ] = None,
+    settlement: Annotated[
+        Path | None, typer.Option(help="Payouts to sign too: the JSON of verfedsv settle --output.", metavar="FILE")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help=f"The file to write; {STATEMENT} in the run if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the statement too, and nothing else.")] = False,
+) -> None:
+    """Sign what a run is: the head of its transcript, all its files, its configuration, values and payouts.
+
+    Anyone with the public key can check the signature, and anyone with the run that all of it is true: verfedsv audit.
+
+    Exit codes: 0 signed; 2 something cannot be used, with a message that says why; 130 interrupted.
+
+    Example: verfedsv statement runs/credit --key consortium.key --settlement payouts.json
+    """
+    if key is None:
+        raise InputError("a statement is signed: pass --key FILE; verfedsv keys new NAME makes one")
+    private = read_private_key(key)
+    transcript = Transcript.open(run)
+    place = run / STATEMENT if output is None else output
+    check_writable(place)
+    if place.exists():
+        raise InputError(f"{place} is already there, and a signed statement is not overwritten; name another with -o")
+    if key.resolve().is_relative_to(run.resolve()):
+        raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
+    paid = None if settlement is None else _read_settlement(settlement)
+    signed = make_statement(run, transcript, valuation_of(run), private, place, paid)
+    write_file(place, signed.to_json().decode())
+    if as_json:
+        print_json(signed.to_json().decode())
+    else:
+        typer.echo(f"wrote {place}, signed with key {fingerprint(signed.public_key)}")
+        typer.echo(f"to check it: verfedsv audit {place} --public-key {key.with_suffix('.pub')}")
+
+
+def _read_settlement(path: Path) -> Settlement:
+    if path.suffix.lower() == ".csv":
+        raise InputError(f"{path} is a table for people; the JSON is signed: verfedsv settle ... -o payouts.json")
+    return Settlement.from_json(read_bytes(path))

@@ -1,0 +1,168 @@
+"""Extracts: what one client uploaded, and what ties that to the whole transcript, without the uploads of others.
+
+The hash chain leaves out the numbers of uploads and has a digest of each instead. So an extract holds every message of
+the transcript with gaps where those numbers were, the numbers of the one client, and the hash of the labels: enough to
+compute the chain again to its head, and to see that the client's uploads are the ones in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from verfedsv.errors import InputError, TranscriptError
+from verfedsv.settlement.documents import read_document
+from verfedsv.transcript import Transcript
+from verfedsv.transcript import format as fmt
+
+FORMAT, VERSION = "verfedsv extract", 1
+
+
+@dataclass(frozen=True)
+class OwnUpload:
+    """What the client uploaded: sample numbers, and for each the embeddings, (samples, classes)."""
+
+    samples: list[int]
+    embeddings: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A message: its bytes (in base64) before, between and after the gaps, the sizes of these, and its link.
+
+    `uploads` are those of the one client whose numbers belong into the gaps: one, or none.
+    """
+
+    frame: list[str]
+    gaps: list[int]
+    uploads: list[OwnUpload]
+    link: str
+
+    def message(self) -> pa.Buffer:
+        """Return the message with zeros in its gaps."""
+        pieces = [base64.b64decode(piece, validate=True) for piece in self.frame]
+        filled = [piece + bytes(gap) for piece, gap in zip(pieces, [*self.gaps, 0], strict=True)]
+        return pa.py_buffer(b"".join(filled))
+
+
+@dataclass(frozen=True)
+class Extract:
+    """One client's part of a transcript. `description` is the text of transcript.json; the labels are but a hash."""
+
+    client: str
+    description: str
+    labels_sha256: str
+    records: Sequence[Record]
+
+    def to_json(self) -> str:
+        """Return the extract as JSON."""
+        fields = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Extract:
+        """Return the extract in a file; raise InputError if it is none."""
+        fields = read_document(text, FORMAT, VERSION)
+        try:
+            records = [_record(record) for record in fields.pop("records")]
+            return cls(records=records, **fields)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"the extract is damaged: {error}") from None
+
+    def verify(self) -> Verified:
+        """Return what the extract leads to; raise TranscriptError, naming the place, if it does not fit together."""
+        try:
+            return _verify(self)
+        except (ValueError, TypeError, OverflowError, OSError, pa.ArrowException) as error:
+            raise TranscriptError(f"the extract was changed: it cannot be read ({error})") from None
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Where the chain of an extract ends, and how many uploads of its client, in how many rounds, are part of it."""
+
+    head: str
+    n_uploads: int
+    n_rounds: int
+
+
+def make_extract(transcript: Transcript, client: str) -> Extract:
+    """Return one client's part of a transcript; raise InputError if there is no such client."""
+    names = transcript.description.clients
+    if client not in names:
+        raise InputError(f"there is no client {client!r}; there are {', '.join(map(repr, names))}")
+    transcript.verify()
+    description, labels = transcript.origin
+    n_classes = transcript.description.n_classes or 1
+    records = [_cut(message, batch, link, client, n_classes) for message, batch, link in transcript.messages()]
+    return Extract(client, description.decode(), hashlib.sha256(labels).hexdigest(), records)
+
+
+def _cut(message: pa.Buffer, batch: pa.RecordBatch | None, link: bytes, client: str, n_classes: int) -> Record:
+    """Return a message without the uploads of others."""
+    ranges = fmt.frame_ranges(message, batch)
+    frame = [base64.b64encode(memoryview(message)[start:stop]).decode() for start, stop in ranges]
+    gaps = [start - stop for (_, stop), (start, _) in pairwise(ranges)]
+    uploads = [
+        OwnUpload(row["samples"].as_py(), np.asarray(row["embeddings"].values).reshape(-1, n_classes).tolist())
+        for row in _rows_of(batch, client)
+    ]
+    return Record(frame, gaps, uploads, link.hex())
+
+
+def _rows_of(batch: pa.RecordBatch | None, client: str) -> Iterator[dict[str, Any]]:
+    """Yield the uploads of a client in a batch, column by column."""
+    if batch is None:
+        return
+    for row, name in enumerate(batch.column("client").to_pylist()):
+        if name == client:
+            yield {column: batch.column(column)[row] for column in ("digest", "samples", "embeddings")}
+
+
+def _verify(extract: Extract) -> Verified:
+    description = fmt.Description.from_json(extract.description.encode())
+    if extract.client not in description.clients:
+        raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
+    precision = description.precision or "float64"
+    content = hashlib.sha256(extract.description.encode()).digest()
+    head = fmt.link_of_digests(content, bytes.fromhex(extract.labels_sha256))
+    n_uploads = n_rounds = 0
+    for index, record in enumerate(extract.records):
+        place = f"round {n_rounds + 1}, client {extract.client!r}" if index else "its description or labels"
+        message = record.message()
+        batch = None if index == 0 else fmt.read_message(message, fmt.upload_schema(precision))
+        if batch is not None:
+            batch.validate(full=True)
+        # The zeros in the gaps are not part of the hash if they are where numbers of uploads belong, and only then.
+        head = fmt.frame_hash(head, message, batch)
+        if head.hex() != record.link:
+            raise TranscriptError(f"the extract was changed: {place}")
+        _check_uploads(record, batch, extract.client, precision, place)
+        n_uploads += len(record.uploads)
+        n_rounds += 0 if batch is None else batch.column("client").null_count
+    return Verified(head.hex() if extract.records else "", n_uploads, n_rounds)
+
+
+def _check_uploads(
+    record: Record, batch: pa.RecordBatch | None, client: str, precision: fmt.Precision, place: str
+) -> None:
+    """Raise TranscriptError unless the uploads of the client are all there, and are those of the transcript."""
+    digests = [row["digest"].as_py() for row in _rows_of(batch, client)]
+    if len(digests) != len(record.uploads):
+        raise TranscriptError(f"the extract does not have the uploads that the transcript has: {place}")
+    for digest, upload in zip(digests, record.uploads, strict=True):
+        samples, embeddings = np.array(upload.samples, np.uint32), np.array(upload.embeddings, precision)
+        if fmt.digest_of(samples, embeddings) != digest:
+            raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}")
+
+
+def _record(fields: dict[str, Any]) -> Record:
+    return Record(**{**fields, "uploads": [OwnUpload(**upload) for upload in fields["uploads"]]})

@@ -1,0 +1,61 @@
+"""What lies in the folder of a run: hashes of its files, and the valuation of its transcript."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from verfedsv.errors import InputError
+from verfedsv.runs.folders import CONFIG, VALUATION
+from verfedsv.runs.reading import parse_config, read_text
+from verfedsv.transcript import Transcript
+from verfedsv.valuation import Valuation
+from verfedsv.valuation.result import Settings
+
+LOCK = ".lock"
+"""An empty file that recorders leave."""
+
+
+def hash_files(folder: Path, *, leave_out: Path | None = None) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder, by its path from there, but of one and of empty locks."""
+    skipped = None if leave_out is None else leave_out.resolve()
+    result = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.resolve() == skipped or (path.name == LOCK and path.stat().st_size == 0):
+            continue
+        with path.open("rb") as file:
+            result[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return result
+
+
+def find_valuation(folder: Path, transcript: Transcript) -> Valuation | None:
+    """Return the valuation in a folder if it is of all that the transcript has; None if there is no such."""
+    valuation = read_valuation(folder)
+    return valuation if valuation is not None and valuation.head == transcript.head else None
+
+
+def read_valuation(folder: Path) -> Valuation | None:
+    """Return the valuation in a folder, of whatever transcript; None if there is none."""
+    path = folder / VALUATION
+    return Valuation.from_json(path.read_bytes()) if path.exists() else None
+
+
+def options_for(folder: Path) -> dict[str, Any]:
+    """Return how the transcript in a folder is to be valued: as it was, or as its configuration says, or by default."""
+    before = read_valuation(folder)
+    if before is not None:
+        return options_of(before.settings)
+    path = folder / CONFIG
+    return parse_config(read_text(path), path).valuation.model_dump() if path.exists() else {}
+
+
+def options_of(settings: Settings) -> dict[str, Any]:
+    """Return the arguments of `value` for the same valuation; raise InputError if they are not all known."""
+    if settings.rows not in ("all", "gradient", "no-gradient"):
+        raise InputError(
+            f"the valuation is of samples chosen by number ({settings.rows}), which it does not list, so nobody can "
+            "repeat it; value by 'all', 'gradient' or 'no-gradient'"
+        )
+    return asdict(settings)

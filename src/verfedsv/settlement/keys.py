@@ -1,0 +1,109 @@
+"""Keys to sign statements with: Ed25519, in PEM files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from verfedsv.errors import InputError
+
+PRIVATE, PUBLIC = ".key", ".pub"
+"""What the names of the files of a pair of keys end in."""
+
+
+def new_keys(name: Path) -> tuple[Path, Path]:
+    """Write a new pair of keys, NAME.key, which only its owner may read, and NAME.pub; return both paths.
+
+    A file that is already there is never overwritten: what was signed with a lost key cannot be signed again.
+    """
+    private, public = (name.with_name(name.name + ending) for ending in (PRIVATE, PUBLIC))
+    for path in (private, public):
+        if path.exists():
+            raise InputError(f"{path} is already there, and a key is never overwritten; choose another name")
+    key = Ed25519PrivateKey.generate()
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    _write_new(private, secret, 0o600)
+    _write_new(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644)
+    return private, public
+
+
+def read_private_key(path: Path) -> Ed25519PrivateKey:
+    """Return the key in a file that `new_keys` wrote; raise InputError if there is none."""
+    content = _read(path)
+    try:
+        key = load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        hint = (
+            "the private key is wanted, not the public one" if path.suffix == PUBLIC else "make one: verfedsv keys new"
+        )
+        raise InputError(f"{path} is not a private key without a passphrase in PEM; {hint}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InputError(f"{path} is not an Ed25519 key; make one: verfedsv keys new")
+    return key
+
+
+def read_public_key(path: Path) -> bytes:
+    """Return the 32 bytes of the public key in a file of either kind; raise InputError if there is none."""
+    content = _read(path)
+    if b"PRIVATE KEY" in content:
+        return raw(read_private_key(path).public_key())
+    try:
+        key = load_pem_public_key(content)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InputError(f"{path} is not a key in PEM, as verfedsv keys new writes it") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise InputError(f"{path} is not an Ed25519 key")
+    return raw(key)
+
+
+def raw(key: Ed25519PublicKey) -> bytes:
+    """Return the 32 bytes of a public key."""
+    return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def fingerprint(public_key: bytes) -> str:
+    """Return what two people compare on the phone: half of the SHA-256 of a public key.
+
+    >>> fingerprint(bytes(32))
+    '6668-7aad-f862-bd77-6c8f-c18b-8e9f-8e20'
+    """
+    digits = hashlib.sha256(public_key).hexdigest()
+    return "-".join(digits[start : start + 4] for start in range(0, 32, 4))
+
+
+def is_signed(public_key: bytes, signature: bytes, content: bytes) -> bool:
+    """Return whether a signature is that of the content by the owner of the key."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the key {path}: {error.strerror}; make one: verfedsv keys new") from None
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    try:
+        # The mode is there from the beginning: at no time can others read a private key.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None

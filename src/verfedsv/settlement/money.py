@@ -1,0 +1,86 @@
+"""Amounts of money: whole numbers of cents, or of what a currency has instead; never a binary fraction."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+
+from verfedsv.errors import InputError
+
+_DIGITS = {
+    **dict.fromkeys(("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW"), 0),
+    **dict.fromkeys(("PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"), 0),
+    **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
+}
+"""Digits after the point, ISO 4217; all other currencies have two."""
+
+_AMOUNT = re.compile(r"(\d{1,15})(?:\.(\d+))?", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,12})?) ?%", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Currency:
+    """A currency by its code of three letters, and how many digits its amounts have after the point."""
+
+    code: str
+    digits: int
+
+    @classmethod
+    def of(cls, code: str) -> Currency:
+        """Return the currency of a code; raise InputError if it is none.
+
+        >>> Currency.of("JPY").digits, Currency.of("kwd").digits, Currency.of("EUR").digits
+        (0, 3, 2)
+        """
+        name = code.upper() if isinstance(code, str) else ""
+        if not re.fullmatch("[A-Z]{3}", name):
+            raise InputError(f"currency must be a code of three letters, such as EUR; received {code!r}")
+        return cls(name, _DIGITS.get(name, 2))
+
+    def parse(self, name: str, amount: str | int | Decimal) -> int:
+        """Return an amount in cents; raise InputError, calling it `name`, unless it is a whole number of them.
+
+        A float is refused: what it was meant to be cannot be told for sure.
+
+        >>> Currency.of("EUR").parse("budget", "100000.5")
+        10000050
+        """
+        text = f"{amount:f}" if isinstance(amount, Decimal) else str(amount)
+        found = None if isinstance(amount, float | bool) else _AMOUNT.fullmatch(text)
+        if found is None:
+            wanted = "an amount such as 100000 or 2500.50, without separators of thousands"
+            raise InputError(f"{name} must be {wanted}; received {text[:40]!r}")
+        whole, fraction = found[1], (found[2] or "").rstrip("0")
+        if len(fraction) > self.digits:
+            smallest = self.amount(1)
+            raise InputError(f"{name} must be a whole number of {smallest} {self.code}; received {text[:40]}")
+        return int(whole + fraction.ljust(self.digits, "0"))
+
+    def amount(self, cents: int) -> Decimal:
+        """Return an amount in cents as a Decimal.
+
+        >>> Currency.of("EUR").amount(-1250)
+        Decimal('-12.50')
+        """
+        return Decimal(cents).scaleb(-self.digits)
+
+    def shown(self, cents: int) -> str:
+        """Return an amount for people, with commas between thousands.
+
+        >>> Currency.of("EUR").shown(10000050)
+        '100,000.50'
+        """
+        return f"{self.amount(cents):,f}"
+
+
+def parse_percent(name: str, text: str) -> Decimal:
+    """Return how many percent a text says, from 0 to 100; raise InputError, calling it `name`, if it is none.
+
+    >>> parse_percent("fixed_part", "12.5%")
+    Decimal('12.5')
+    """
+    found = _PERCENT.fullmatch(text) if isinstance(text, str) else None
+    if found is None or Decimal(found[1]) > 100:
+        raise InputError(f"{name} must be a percentage from 0% to 100%, such as 20%; received {str(text)[:40]!r}")
+    return Decimal(found[1])

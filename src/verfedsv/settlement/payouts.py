@@ -1,0 +1,144 @@
+"""`settle`: what each client is paid, to the cent, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from verfedsv.errors import InputError
+from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_deduction
+from verfedsv.settlement.result import Settlement
+from verfedsv.settlement.rules import Negative, Rule, as_whole_numbers, round_to_cents, split
+from verfedsv.settlement.terms import Amount, Terms
+from verfedsv.valuation import Valuation
+
+
+def settle(
+    valuation: Valuation,
+    budget: Amount,
+    currency: str,
+    rule: Rule = "shares",
+    *,
+    negative: Negative | None = None,
+    floor: Amount | None = None,
+    cap: Amount | None = None,
+    fixed_part: str | None = None,
+) -> Settlement:
+    """Return what each client of a valuation is paid of a budget.
+
+    Args:
+        valuation: what each client contributed, with errors.
+        budget: the amount to share, a text such as "100000" or "2500.50", a whole number or a Decimal.
+        currency: its code of three letters.
+        rule: "shares" pays in proportion to values; "floor" as well, but nobody less than `floor`; "cap" nobody more
+            than `cap`; "shapley-positive" is "shares" with negative values counted as zero.
+        negative: what happens to negative values: "zero" counts them as zero, "deduct" lets such clients pay in,
+            "refuse" is an error. There is no default if there are any.
+        floor: what each client gets at least.
+        cap: what each client gets at most.
+        fixed_part: a percentage of the budget that all share equally, such as "20%"; the rest goes by the rule.
+
+    >>> from verfedsv import Recorder, value
+    >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
+    ...     recorder.log([0, 1, 2, 3], {"bank": [-1.0, 1.0, 1.0, -1.0], "telco": [-0.5, 0.0, 0.0, 0.0]})
+    >>> [str(amount) for amount in settle(value(recorder), 1000, "EUR").amounts]
+    ['898.58', '101.42']
+    """
+    terms = Terms.of(budget, currency, rule, negative=negative, floor=floor, cap=cap, fixed_part=fixed_part)
+    return pay(terms, valuation.clients, valuation.values.tolist(), valuation.errors.tolist(), valuation.head)
+
+
+def pay(
+    terms: Terms, clients: Sequence[str], values: Sequence[float], errors: Sequence[float], head: str
+) -> Settlement:
+    """Return the settlement of values on terms; `head` stands for the transcript that they are of."""
+    _check(terms, clients, values)
+    (weights,) = as_whole_numbers(values if terms.negative == "deduct" else [max(0.0, value) for value in values])
+    fixed = terms.fixed_for_each(len(clients))
+    parts = split(weights, terms.budget - fixed * len(clients), terms.limit_above(fixed))
+    if parts.left:
+        raise InputError(_explain_what_is_left(terms, weights, parts.left))
+    payouts = round_to_cents([fixed + parts.part(weight) for weight in weights])
+    notes = [
+        _note(terms, value, payout, is_limited=parts.is_limited(weight))
+        for value, payout, weight in zip(values, payouts, weights, strict=True)
+    ]
+    ranges = _ranges(terms, values, errors)
+    return Settlement(
+        terms=terms,
+        clients=tuple(clients),
+        values=tuple(values),
+        errors=tuple(errors),
+        payouts=tuple(payouts),
+        lowest=tuple(low for low, _ in ranges),
+        highest=tuple(high for _, high in ranges),
+        notes=tuple(notes),
+        head=head,
+    )
+
+
+def _ranges(
+    terms: Terms, values: Sequence[float], errors: Sequence[float]
+) -> Sequence[tuple[int, int] | tuple[None, None]]:
+    """Return the lowest and highest payouts that the errors allow, in cents; None where that is unknown.
+
+    One unknown error makes all payouts unsure, as everybody's payout depends on everybody's value.
+    """
+    fixed = terms.fixed_for_each(len(values))
+    pot = terms.budget - fixed * len(values)
+    if pot == 0:
+        return [outward(fixed, fixed)] * len(values)
+    if not all(math.isfinite(error) and error >= 0 for error in errors):
+        return [(None, None)] * len(values)
+    whole_values, whole_errors = as_whole_numbers(values, errors)
+    if terms.negative == "deduct":
+        ranges = ranges_with_deduction(whole_values, whole_errors, pot)
+    else:
+        ranges = [*ranges_of_parts(whole_values, whole_errors, pot, terms.limit_above(fixed))]
+    return [(None, None) if bounds is None else outward(bounds[0] + fixed, bounds[1] + fixed) for bounds in ranges]
+
+
+def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> None:
+    """Raise InputError if these values cannot be settled on these terms."""
+    unknown = [client for client, value in zip(clients, values, strict=True) if not math.isfinite(value)]
+    if unknown:
+        raise InputError(f"the value of client {unknown[0]!r} is not a number")
+    for client in clients:
+        if any("\ud800" <= letter <= "\udfff" for letter in client):
+            raise InputError(f"the name of client {client!r} is no text that could be written")
+    terms.check_for(len(clients))
+    below = [client for client, value in zip(clients, values, strict=True) if value < 0]
+    if below and terms.negative in (None, "refuse"):
+        who = ", ".join(map(repr, below[:5])) + (f" and {len(below) - 5} more" if len(below) > 5 else "")
+        what = f"{'values' if len(below) > 1 else 'the value'} of {who} {'are' if len(below) > 1 else 'is'} negative"
+        if terms.negative == "refuse":
+            raise InputError(f"refused: {what}")
+        raise InputError(
+            f"{what}; say what happens to negative values with --negative: 'zero' counts them as zero and shares the "
+            "budget among the others, 'deduct' lets these clients pay in, 'refuse' does not settle"
+        )
+
+
+def _explain_what_is_left(terms: Terms, weights: Sequence[int], left: Fraction) -> str:
+    if not any(weight > 0 for weight in weights):
+        return "no client has a positive value, so there is nothing to share by; only --fixed-part 100% can be paid"
+    if terms.negative == "deduct":
+        return "the values add up to no more than 0, so there is nothing to deduct from; choose another --negative"
+    amount = f"{terms.currency.shown(int(left))} {terms.currency.code}"
+    return (
+        f"all clients with a positive value are at the cap of {terms.currency.shown(terms.cap or 0)}, and {amount} of "
+        "the budget would be left; raise the cap, or add a --fixed-part"
+    )
+
+
+def _note(terms: Terms, value: float, payout: int, *, is_limited: bool) -> str:
+    """Return what the rule did to a client, in a few words."""
+    parts = []
+    if value < 0:
+        parts.append("negative value deducted" if terms.negative == "deduct" else "negative value counted as zero")
+    if is_limited:
+        parts.append("raised to the floor" if terms.floor is not None else "held at the cap")
+    if payout < 0:
+        parts.append("pays in")
+    return "; ".join(parts)

@@ -1,0 +1,122 @@
+"""What is to be paid, and by which rule: checked, so that no setting contradicts another or would do nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, get_args
+
+from verfedsv.errors import InputError
+from verfedsv.settlement.money import Currency, parse_percent
+from verfedsv.settlement.rules import Limit, Negative, Rule
+
+Amount = str | int | Decimal
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of a settlement; amounts are in cents. `Terms.of` checks what a person wrote.
+
+    `negative` says what happens to negative values; None if it was left open, which is an error if there are any.
+    `floor` and `cap` are of the whole payout, the fixed part included. `fixed_part` is a percentage of the budget.
+    """
+
+    budget: int
+    currency: Currency
+    rule: Rule
+    negative: Negative | None
+    floor: int | None
+    cap: int | None
+    fixed_part: Decimal
+
+    @classmethod
+    def of(
+        cls,
+        budget: Amount,
+        currency: str,
+        rule: Rule = "shares",
+        *,
+        negative: Negative | None = None,
+        floor: Amount | None = None,
+        cap: Amount | None = None,
+        fixed_part: str | None = None,
+    ) -> Terms:
+        """Return the terms; raise InputError if they make no sense."""
+        money = Currency.of(currency)
+        _check_choice("rule", rule, get_args(Rule))
+        if negative is not None:
+            _check_choice("negative", negative, get_args(Negative))
+        terms = cls(
+            budget=money.parse("budget", budget),
+            currency=money,
+            rule=rule,
+            negative="zero" if rule == "shapley-positive" and negative is None else negative,
+            floor=None if floor is None else money.parse("floor", floor),
+            cap=None if cap is None else money.parse("cap", cap),
+            fixed_part=parse_percent("fixed_part", "0%" if fixed_part is None else fixed_part),
+        )
+        terms._check()
+        return terms
+
+    def _check(self) -> None:
+        if self.budget == 0:
+            raise InputError("budget must be more than 0")
+        for name, amount in (("floor", self.floor), ("cap", self.cap)):
+            if (self.rule == name) != (amount is not None):
+                wanted = f"rule '{name}' needs a {name}" if amount is None else f"a {name} is for rule '{name}'"
+                raise InputError(
+                    f"{wanted}; received rule {self.rule!r} and {name} {'-' if amount is None else amount}"
+                )
+        if self.negative == "deduct" and self.rule != "shares":
+            raise InputError(
+                f"negative values can be deducted only with rule 'shares', not with {self.rule!r}, which lets nobody "
+                "pay in; choose 'zero' or 'refuse'"
+            )
+        if self.negative == "refuse" and self.rule == "shapley-positive":
+            raise InputError("rule 'shapley-positive' counts negative values as zero; to refuse them, use 'shares'")
+
+    def check_for(self, n_clients: int) -> None:
+        """Raise InputError if the floors of that many clients exceed the budget, or their caps do not reach it."""
+        shown = self.currency.shown
+        if self.floor is not None and self.floor * n_clients > self.budget:
+            needed = f"{n_clients} floors of {shown(self.floor)} are {shown(self.floor * n_clients)}"
+            raise InputError(f"{needed}, more than the budget of {shown(self.budget)} {self.currency.code}")
+        if self.cap is not None and self.cap * n_clients < self.budget:
+            most = f"{n_clients} caps of {shown(self.cap)} are {shown(self.cap * n_clients)}"
+            raise InputError(f"{most}, less than the budget of {shown(self.budget)} {self.currency.code}")
+
+    def fixed_for_each(self, n_clients: int) -> Fraction:
+        """Return what each client gets of the fixed part, in cents."""
+        return Fraction(self.fixed_part) / 100 * self.budget / n_clients
+
+    def limit_above(self, fixed: Fraction) -> Limit | None:
+        """Return the floor or cap of what comes on top of a client's fixed part, if there is one."""
+        if self.floor is not None and self.floor > fixed:
+            return Limit(self.floor - fixed, "floor")
+        return None if self.cap is None else Limit(self.cap - fixed, "cap")
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the terms as JSON has them: amounts as texts, so that no reader makes binary fractions of them."""
+
+        def text(cents: int | None) -> str | None:
+            return None if cents is None else str(self.currency.amount(cents))
+
+        return {
+            "budget": text(self.budget),
+            "currency": self.currency.code,
+            "rule": self.rule,
+            "negative": self.negative,
+            "floor": text(self.floor),
+            "cap": text(self.cap),
+            "fixed_part": f"{self.fixed_part}%",
+        }
+
+
+TERMS = ("budget", "currency", "rule", "negative", "floor", "cap", "fixed_part")
+"""The names of what `Terms.to_fields` returns; all are arguments of `Terms.of`."""
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"unknown {name} {value!r}; allowed are {', '.join(map(repr, allowed))}")

@@ -1,0 +1,161 @@
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import verfedsv
+from tests.cli.inprocess import call
+from tests.settlement.runs import make_run, record
+from verfedsv.cli.settle import payouts_table
+from verfedsv.settlement import settle
+
+BUDGET = ("--budget", "1000", "--currency", "EUR")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the folder of a valued run, in which the shop's value is negative."""
+    return make_run(tmp_path_factory.mktemp("runs") / "credit")
+
+
+def test_a_table_is_printed_with_the_sum(folder):
+    """By falling payout, and with the rule and what happened to negative values."""
+    done = call("settle", folder, *BUDGET, "--negative", "zero")
+    assert done.returncode == 0, done.stderr
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert [line.split()[0] for line in lines[1:4]] == ["bank", "telco", "shop"]
+    assert next(line for line in lines if line.startswith("sum")).split() == ["sum", "1,000.00"]
+    assert "Rule: shares, in proportion to values." in lines
+    assert "Negative values: 1, counted as zero." in lines
+    assert " to " in lines[1]
+    assert done.stderr == ""
+
+
+def test_json_and_files_hold_the_same_payouts(folder, tmp_path):
+    """Printed, written as JSON and written as CSV."""
+    done = call("settle", folder, *BUDGET, "--negative", "deduct", "--json", "-o", tmp_path / "p.json")
+    printed = json.loads(done.stdout)
+    assert (tmp_path / "p.json").read_text() == done.stdout
+    assert sum(round(100 * float(payout)) for payout in printed["payouts"]) == 100_000
+    assert printed["clients"] == ["bank", "telco", "shop"]
+    assert float(printed["payouts"][2]) < 0
+    call("settle", folder, *BUDGET, "--negative", "deduct", "-o", tmp_path / "p.csv")
+    with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["payout"] for row in rows] == printed["payouts"]
+    assert rows[2]["note"] == "negative value deducted; pays in"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.csv", "p.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--rule", "floor", "--floor", "300"], "at least 300.00 EUR for each"),
+        (["--rule", "cap", "--cap", "600"], "at most 600.00 EUR for each"),
+        (["--fixed-part", "20%"], "20% of the budget shared equally first"),
+        (["--rule", "shapley-positive"], "in proportion to positive values"),
+    ],
+)
+def test_rules_and_what_is_said_of_them(folder, options, said):
+    """All pay the whole budget."""
+    done = call("settle", folder, *BUDGET, *([] if "shapley-positive" in options else ["--negative", "zero"]), *options)
+    assert done.returncode == 0, done.stderr
+    assert said in " ".join(done.stdout.split())
+    assert "1,000.00" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*BUDGET], "'shop' is negative; say what happens to negative values with --negative: 'zero'"),
+        ([*BUDGET, "--negative", "refuse"], "refused: the value of 'shop' is negative"),
+        (["--budget", "1000.001", "--currency", "EUR"], "budget must be a whole number of 0.01 EUR"),
+        (["--budget", "1000", "--currency", "euro"], "currency must be a code of three letters"),
+        ([*BUDGET, "--rule", "floor"], "rule 'floor' needs a floor"),
+        ([*BUDGET, "--rule", "floor", "--floor", "400", "--negative", "zero"], "3 floors of 400.00 are 1,200.00"),
+        ([*BUDGET, "--fixed-part", "20"], "must be a percentage"),
+        ([*BUDGET, "-o", "payouts.xlsx"], "its name must end in .csv or .json"),
+        ([*BUDGET, "-o", "nowhere/payouts.csv"], "there is no folder nowhere"),
+        (["--currency", "EUR"], "Missing option '--budget'"),
+    ],
+)
+def test_what_cannot_be_settled_ends_with_a_message_and_code_2(folder, arguments, message):
+    """In one line, without a traceback, and nothing is written."""
+    done = call("settle", folder, *arguments)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert done.stdout == ""
+
+
+def test_a_valuation_can_be_settled_by_itself(folder):
+    """Its JSON is all that is needed."""
+    one = call("settle", folder, *BUDGET, "--negative", "zero")
+    two = call("settle", folder / "valuation.json", *BUDGET, "--negative", "zero")
+    assert one.stdout == two.stdout
+    assert call("settle", folder / "config.toml", *BUDGET).returncode == 2
+    assert "there is no transcript in" in call("settle", folder / "nowhere", *BUDGET).stderr
+
+
+def test_a_run_that_has_grown_is_valued_first(tmp_path):
+    """With the settings of the valuation that is there, which is left as it is."""
+    folder = make_run(tmp_path / "run")
+    (folder / "valuation.json").write_text(verfedsv.value(folder, "exact", seed=3).to_json())
+    before = (folder / "valuation.json").read_bytes()
+    labels, clients = np.arange(40) % 2, ["bank", "telco", "shop"]
+    record(folder, n_rounds=2, recorder=verfedsv.Recorder(folder / "transcript", labels, clients, resume=True))
+    done = call("settle", folder, *BUDGET, "--negative", "zero", "--json")
+    expected = verfedsv.value(folder, "exact", seed=3)
+    assert json.loads(done.stdout)["values"] == expected.values.tolist()
+    assert json.loads(done.stdout)["head"] == expected.head
+    assert (folder / "valuation.json").read_bytes() == before
+
+
+def test_a_changed_transcript_is_not_settled(tmp_path):
+    """Although its valuation is there."""
+    folder = make_run(tmp_path / "run")
+    path = folder / "transcript" / "uploads.arrows"
+    content = bytearray(path.read_bytes())
+    content[-600] ^= 1
+    path.write_bytes(content)
+    done = call("settle", folder, *BUDGET, "--negative", "zero")
+    assert done.returncode == 2
+    assert "the transcript was changed: round 6" in done.stderr
+
+
+def test_names_cannot_draw_on_the_terminal(folder, tmp_path):
+    """Formulas, markup and control characters are shown as they are, or not at all."""
+    fields = json.loads((folder / "valuation.json").read_text())
+    fields["clients"] = ['=HYPERLINK("http://evil")', "[red]<script>alert(1)</script>", "a\x1b[2Jb\nc" + "x" * 100]
+    (tmp_path / "v.json").write_text(json.dumps(fields))
+    done = call("settle", tmp_path / "v.json", *BUDGET, "--negative", "zero", "-o", tmp_path / "p.csv")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b[2J" not in done.stdout
+    assert "[red]<s" in done.stdout
+    assert "1,000.00" in done.stdout
+    assert (tmp_path / "p.csv").read_text().splitlines()[1].startswith("\"'=HYPERLINK(")
+    done = call("settle", tmp_path / "v.json", *BUDGET)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    fields["clients"][0] = "\ud800"
+    (tmp_path / "v.json").write_text(json.dumps(fields))
+    assert "is no text that could be written" in call("settle", tmp_path / "v.json", *BUDGET).stderr
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_amounts_are_never_cut_off(folder, width):
+    """Long names and large amounts in a narrow terminal: names give way, then notes, ranges and shares are left out."""
+    fields = json.loads((folder / "valuation.json").read_text())
+    fields["clients"] = ["north" * 20, "south" * 20, "east" * 20]
+    result = settle(verfedsv.Valuation.from_json(json.dumps(fields)), 1_000_000, "EUR", negative="zero")
+    console = Console(width=width, file=io.StringIO())
+    console.print(payouts_table(result, width))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 6
+    for amount in (*result.payouts, *(result.lowest + result.highest if width >= 60 else ()), 100_000_000):
+        assert any(result.currency.shown(amount) in line for line in lines)
+    assert ("range" in lines[0], "share" in lines[0]) == (width >= 60, width >= 40)
+    assert ("counted" in "".join(lines)) == (width >= 80)

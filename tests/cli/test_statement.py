@@ -1,0 +1,122 @@
+"""`verfedsv keys`, `statement`, `extract` and `audit`."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.cli.inprocess import call
+from tests.settlement.runs import make_run
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """Return a folder with keys, payouts and a signed run."""
+    place = tmp_path_factory.mktemp("place")
+    make_run(place / "run")
+    for arguments in (
+        ("keys", "new", place / "k"),
+        ("settle", place / "run", "--budget", 50, "--currency", "CHF", "--negative", "zero", "-o", place / "p.json"),
+        ("statement", place / "run", "--key", place / "k.key", "--settlement", place / "p.json"),
+    ):
+        done = call(*arguments)
+        assert done.returncode == 0, done.stderr
+    return place
+
+
+@pytest.fixture
+def place(original, tmp_path):
+    """Return a copy of it."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_keys_are_made_shown_and_kept(place):
+    """The fingerprint is the same for both halves; nothing is overwritten."""
+    shown = {call("keys", "show", place / name).stdout for name in ("k.key", "k.pub")}
+    assert len(shown) == 1
+    done = call("keys", "new", place / "k")
+    assert (done.returncode, "is already there" in done.stderr) == (2, True)
+    assert "PRIVATE KEY" not in done.stdout + done.stderr
+
+
+def test_a_statement_passes_its_audit(place):
+    """By its own path, by the folder, and as JSON."""
+    for path in (place / "run" / "statement.json", place / "run"):
+        done = call("audit", path, "--public-key", place / "k.pub")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.splitlines()[-1] == "passes"
+        assert "50.00 CHF" in done.stdout
+    done = call("audit", place / "run", "--json")
+    assert json.loads(done.stdout)["passes"] is True
+    assert "whose key that is" in json.loads(done.stdout)["notes"][0]
+
+
+def test_a_difference_is_one_line_and_code_1(place):
+    """On standard output, with what was found before it."""
+    (place / "run" / "config.toml").write_text("")
+    done = call("audit", place / "run")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "differs: 'config.toml' was changed"
+    done = call("audit", place / "run", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["difference"] == "'config.toml' was changed"
+
+
+def test_an_extract_is_checked_against_a_statement(place):
+    """And shows what its client gets."""
+    done = call("extract", place / "run", "--client", "telco", "-o", place / "telco.json")
+    assert "6 uploads of client 'telco'" in done.stdout
+    options = ("--statement", place / "run" / "statement.json", "--public-key", place / "k.pub")
+    done = call("audit", place / "telco.json", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "own payout" in done.stdout
+    text = (place / "telco.json").read_text()
+    (place / "telco.json").write_text(text.replace('"samples": [0, 1', '"samples": [1, 0', 1))
+    done = call("audit", place / "telco.json", *options)
+    assert done.returncode == 1
+    assert done.stdout.endswith("is not the one of the transcript: round 1, client 'telco'\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["statement", "run"], "pass --key FILE; verfedsv keys new NAME makes one"),
+        (["statement", "run", "--key", "none.key"], "cannot read the key none.key"),
+        (["statement", "run", "--key", "k.pub"], "the private key is wanted, not the public one"),
+        (["statement", "run", "--key", "k.key"], "a signed statement is not overwritten"),
+        (
+            ["statement", "run", "--key", "k.key", "-o", "new.json", "--settlement", "p.csv"],
+            "p.csv is a table for people",
+        ),
+        (
+            ["statement", "run", "--key", "k.key", "-o", "new.json", "--settlement", "k.pub"],
+            "not the JSON of a settlement",
+        ),
+        (["statement", "none", "--key", "k.key"], "there is no transcript in none"),
+        (["audit", "none.json"], "cannot read none.json: No such file"),
+        (["audit", "p.json"], "reads 'verfedsv statement' of version 1; received 'verfedsv settlement'"),
+        (["audit", "."], "there is no run in ."),
+        (["audit", "run", "--run", "run"], "--run is not for the folder of a run"),
+        (["audit", "run", "--public-key", "p.json"], "p.json is not a key in PEM"),
+        (["extract", "run", "--client", "nobody", "-o", "x.json"], "there is no client 'nobody'; there are 'bank'"),
+        (["keys", "show", "p.json"], "p.json is not a key in PEM"),
+    ],
+)
+def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, arguments, message):
+    """In one line, without a traceback, and nothing is written."""
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    done = call(*arguments)
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(place.rglob("*")) == before
+
+
+def test_a_key_in_the_folder_of_the_run_is_refused(place):
+    """It would be handed to auditors with the run."""
+    shutil.copy(place / "k.key", place / "run" / "k.key")
+    done = call("statement", place / "run", "--key", place / "run" / "k.key", "-o", place / "new.json")
+    assert done.returncode == 2
+    assert "keep it elsewhere" in done.stderr

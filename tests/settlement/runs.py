@@ -1,0 +1,69 @@
+"""A small run with everything in its folder."""
+
+from pathlib import Path
+
+import numpy as np
+
+from verfedsv import Recorder, value
+from verfedsv.settlement.keys import new_keys, read_private_key
+from verfedsv.settlement.payouts import settle
+from verfedsv.settlement.statement import make_statement
+from verfedsv.transcript import Transcript
+
+CLIENTS = ["bank", "telco", "shop"]
+CONFIG = """[data]
+name = "adult"
+clients = 3
+
+[training]
+batch_size = 40
+rate = 0.5
+rounds = 6
+
+[output]
+folder = "out"
+"""
+
+
+def record(folder: Path, n_rounds=6, seed=0, mode="synchronous", n_samples=40, precision=np.float64, recorder=None):
+    """Record rounds in which bank's embeddings grow fastest, and shop's the wrong way; return the recorder, closed."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n_samples) % 2
+    data = (2 * labels - 1)[:, None] * [1.0, 0.5, -0.1] + 0.3 * rng.normal(size=(n_samples, 3))
+    everybody = np.arange(n_samples)
+    with recorder or Recorder(folder, labels, CLIENTS) as recorder:
+        for t in range(1, n_rounds + 1):
+            uploads = {name: (0.2 * t * data[:, m]).astype(precision) for m, name in enumerate(CLIENTS)}
+            if mode == "synchronous":
+                recorder.log(everybody, uploads)
+                continue
+            for m, name in enumerate(CLIENTS):
+                mine = np.sort(rng.permutation(n_samples)[: 20 + m])
+                recorder.update(name, mine, uploads[name][mine], time=t)
+            recorder.stamp(np.full(n_samples, 0.1 * t).astype(precision), time=t)
+    return recorder
+
+
+def make_run(folder: Path, **options) -> Path:
+    """Return a folder with what a run leaves there; what valuing does not need is made up."""
+    record(folder / "transcript", **options)
+    (folder / "config.toml").write_text(CONFIG)
+    (folder / "metrics.jsonl").write_text('{"n_rounds": 6, "train_loss": 0.5}\n')
+    (folder / "checkpoint.npz").write_bytes(np.random.default_rng(0).bytes(300))
+    (folder / "valuation.json").write_text(value(folder).to_json())
+    return folder
+
+
+def sign(folder: Path, place: Path | None = None, change=None, **terms) -> Path:
+    """Sign a statement of a run, with payouts; return where it lies. The key is beside the run."""
+    name = folder.parent / "consortium"
+    if not name.with_name("consortium.key").exists():
+        new_keys(name)
+    valuation = value(folder)
+    paid = settle(valuation, 1000, "EUR", **({"negative": "zero"} | terms))
+    if change is not None:
+        valuation, paid = change(valuation, paid)
+    place = place or folder / "statement.json"
+    key = read_private_key(name.with_name("consortium.key"))
+    place.write_bytes(make_statement(folder, Transcript.open(folder), valuation, key, place, paid).to_json())
+    return place

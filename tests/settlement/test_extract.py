@@ -1,0 +1,153 @@
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from tests.settlement.runs import CLIENTS, make_run, sign
+from verfedsv import InputError, TranscriptError
+from verfedsv.settlement.audit import audit
+from verfedsv.settlement.extract import Extract, make_extract
+from verfedsv.transcript import Transcript, Upload
+
+MODES = [("synchronous", np.float64), ("asynchronous", np.float64), ("asynchronous", np.float32)]
+
+
+@pytest.fixture(params=MODES, ids=lambda param: f"{param[0]}-{param[1].__name__}")
+def run(request, tmp_path):
+    """Return a signed run."""
+    folder = make_run(tmp_path / "run", mode=request.param[0], precision=request.param[1])
+    sign(folder)
+    return folder
+
+
+def written(run, client="telco"):
+    """Return where the extract of a client was written, beside the run."""
+    path = run.parent / f"{client}.json"
+    path.write_text(make_extract(Transcript.open(run), client).to_json())
+    return path
+
+
+def uploads(run, client):
+    return [record for record in Transcript.open(run) if isinstance(record, Upload) and record.client == client]
+
+
+def test_an_extract_leads_to_the_head_of_the_statement(run):
+    """With the uploads of the client alone, for every client."""
+    for client in CLIENTS:
+        found = audit(written(run, client), statement_path=run / "statement.json")
+        assert found.passes, found.difference
+        names = [check.name for check in found.checks]
+        assert names == ["signature", "chain", "uploads", "own value", "payouts", "own payout"]
+        extract = Extract.from_json(written(run, client).read_bytes())
+        assert extract.verify().head == Transcript.open(run).head
+        mine = [upload for record in extract.records for upload in record.uploads]
+        for upload, expected in zip(mine, uploads(run, client), strict=True):
+            np.testing.assert_array_equal(upload.samples, expected.samples)
+            np.testing.assert_array_equal(upload.embeddings, expected.embeddings)
+
+
+def test_nothing_of_others_is_in_an_extract(run):
+    """Neither as bytes, nor as text: no embedding of another client, and no label."""
+    text = written(run).read_text()
+    fields = json.loads(text)
+    frames = [base64.b64decode(piece) for record in fields["records"] for piece in record["frame"]]
+    for other in ("bank", "shop"):
+        for upload in uploads(run, other):
+            for number in upload.embeddings.ravel():
+                assert repr(float(number)) not in text
+                assert not any(number.tobytes() in frame for frame in frames)
+    own = np.concatenate([upload.embeddings.ravel() for upload in uploads(run, "telco")])
+    assert repr(float(own[0])) in text
+    labels = (run / "transcript" / "labels.arrow").read_bytes()
+    assert base64.b64encode(labels).decode()[:100] not in text
+    assert set(fields) == {"format", "version", "client", "description", "labels_sha256", "records"}
+
+
+def change(path, edit):
+    fields = json.loads(path.read_bytes())
+    edit(fields)
+    path.write_text(json.dumps(fields))
+
+
+def swap(fields):
+    first, second = [record["uploads"] for record in fields["records"] if record["uploads"]][:2]
+    first[0], second[0] = second[0], first[0]
+
+
+def own(fields, number=0):
+    return [upload for record in fields["records"] for upload in record["uploads"]][number]
+
+
+def nudge(fields):
+    embeddings = own(fields, 2)["embeddings"]
+    embeddings[3][0] = float(np.nextafter(np.float32(embeddings[3][0]), np.float32(9)))
+
+
+@pytest.mark.parametrize(
+    ("edit", "difference"),
+    [
+        (nudge, "the upload in the extract is not the one of the transcript: round 3, client 'telco'"),
+        (lambda fields: own(fields)["samples"].reverse(), "not the one of the transcript: round 1, client 'telco'"),
+        (swap, "not the one of the transcript: round 1, client 'telco'"),
+        (lambda fields: own(fields)["embeddings"].pop(), "not the one of the transcript: round 1"),
+        (lambda fields: fields["records"][-2]["uploads"].append(own(fields)), "does not have the uploads"),
+        (lambda fields: [r["uploads"].clear() for r in fields["records"][:5]], "does not have the uploads"),
+        (lambda fields: fields.update(client="bank"), "round 1, client 'bank'"),
+        (lambda fields: fields.update(client="nobody"), "there is no client 'nobody'"),
+        (lambda fields: fields.update(labels_sha256="00" * 32), "the extract was changed: its description or labels"),
+        (lambda fields: fields["records"].pop(), "another transcript than the statement: their heads differ"),
+        (lambda fields: fields["records"].clear(), "another transcript than the statement: their heads differ"),
+        (lambda fields: fields["records"].pop(3), "the extract was changed: round"),
+        (lambda fields: fields["records"][3]["gaps"].append(8), "the extract was changed: "),
+        (lambda fields: fields["records"][3].update(frame=["AAAA"], gaps=[]), "the extract was changed: "),
+    ],
+)
+def test_a_changed_extract_is_found(run, edit, difference):
+    """Own uploads changed, swapped, left out or added; another client's; records cut off or damaged."""
+    path = written(run)
+    change(path, edit)
+    found = audit(path, statement_path=run / "statement.json")
+    assert not found.passes
+    assert difference in found.difference
+
+
+def test_any_changed_byte_of_a_frame_is_found(run):
+    """50 random bits of what stands for the rest of the transcript."""
+    rng = np.random.default_rng(0)
+    text = written(run).read_bytes()
+    for _ in range(50):
+        fields = json.loads(text)
+        record = fields["records"][rng.integers(len(fields["records"]))]
+        piece = int(rng.integers(len(record["frame"])))
+        content = bytearray(base64.b64decode(record["frame"][piece]))
+        if not content:
+            continue
+        content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+        record["frame"][piece] = base64.b64encode(content).decode()
+        with pytest.raises(TranscriptError):
+            Extract.from_json(json.dumps(fields)).verify()
+
+
+def test_an_extract_without_a_statement_says_that_it_is_not_tied_to_one(run):
+    """And gives the head to compare."""
+    found = audit(written(run))
+    assert found.passes
+    assert f"compare the head {Transcript.open(run).head}" in found.notes[0]
+
+
+def test_what_cannot_be_extracted_is_refused(run):
+    """A client that is not there; a transcript that was changed; a file that is no extract."""
+    with pytest.raises(InputError, match="there is no client 'nobody'; there are 'bank', 'telco', 'shop'"):
+        make_extract(Transcript.open(run), "nobody")
+    for content in (
+        "{}",
+        '{"format": "verfedsv extract", "version": 2}',
+        '{"format": "verfedsv extract", "version": 1}',
+    ):
+        with pytest.raises(InputError, match=r"not the JSON of a|of version 1; received|is damaged"):
+            Extract.from_json(content)
+    path = run / "transcript" / "uploads.arrows"
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    with pytest.raises(TranscriptError):
+        make_extract(Transcript.open(run), "telco")

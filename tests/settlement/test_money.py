@@ -1,0 +1,61 @@
+from decimal import Decimal
+
+import pytest
+
+from verfedsv import InputError
+from verfedsv.settlement.money import Currency, parse_percent
+
+
+@pytest.mark.parametrize(
+    ("code", "amount", "cents"),
+    [
+        ("EUR", "100000", 10_000_000),
+        ("EUR", "0.10", 10),
+        ("EUR", "12.3000", 1230),
+        ("EUR", 7, 700),
+        ("EUR", Decimal("1E+3"), 100_000),
+        ("JPY", "100000", 100_000),
+        ("JPY", "5.00", 5),
+        ("KWD", "1.234", 1234),
+    ],
+)
+def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
+    """Cents, or what the currency has instead; and back."""
+    currency = Currency.of(code)
+    assert currency.parse("budget", amount) == cents
+    assert currency.amount(cents) == Decimal(str(amount))
+
+
+@pytest.mark.parametrize(
+    ("code", "amount", "message"),
+    [
+        ("EUR", "0.001", "a whole number of 0.01 EUR; received 0.001"),
+        ("EUR", "1." + "0" * 40 + "1", "a whole number of 0.01 EUR"),
+        ("JPY", "0.5", "a whole number of 1 JPY"),
+        ("EUR", "100,000", "without separators of thousands; received '100,000'"),
+        ("EUR", "1e5", "must be an amount"),
+        ("EUR", "-5", "must be an amount"),
+        ("EUR", "NaN", "must be an amount"),
+        ("EUR", "٣", "must be an amount"),
+        ("EUR", "", "must be an amount"),
+        ("EUR", "9" * 99, "must be an amount"),
+        ("EUR", 0.5, "must be an amount"),
+        ("EUR", True, "must be an amount"),
+        ("EUR", Decimal("Infinity"), "must be an amount"),
+        ("euros", "1", "a code of three letters, such as EUR; received 'euros'"),
+        ("=1+", "1", "a code of three letters"),
+        (None, "1", "a code of three letters"),
+    ],
+)
+def test_what_is_no_amount_is_refused(code, amount, message):
+    """With what is allowed, and what was received."""
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        Currency.of(code).parse("budget", amount)
+
+
+@pytest.mark.parametrize("text", ["20", "101%", "-1%", "%", "1e1%", "twenty", 20])
+def test_a_percentage_has_its_sign_and_is_at_most_100(text):
+    """Whether 0.2 meant a fifth or a five-hundredth is not guessed."""
+    assert parse_percent("fixed_part", "100%") == 100
+    with pytest.raises(InputError, match="a percentage from 0% to 100%"):
+        parse_percent("fixed_part", text)

@@ -1,0 +1,352 @@
+import csv
+import io
+import itertools
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from verfedsv import InputError
+from verfedsv.settlement import Settlement
+from verfedsv.settlement.payouts import pay
+from verfedsv.settlement.result import spreadsheet_text
+from verfedsv.settlement.terms import Terms
+
+NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
+
+
+def settled(values, budget="100", errors=None, currency="EUR", **terms):
+    """Return the settlement of values; without errors they are 0."""
+    errors = [0.0] * len(values) if errors is None else errors
+    return pay(Terms.of(budget, currency, **terms), NAMES[: len(values)], values, errors, "head")
+
+
+def euros(settlement):
+    return [float(amount) for amount in settlement.amounts]
+
+
+positive = st.floats(1e-12, 1e6)
+any_value = st.one_of(st.floats(-1e3, 1e6), st.just(0.0))
+budgets = st.integers(1, 10**9).map(lambda cents: f"{cents // 100}.{cents % 100:02}")
+
+
+@st.composite
+def settlements(draw):
+    """Return values, errors and terms that can be settled together."""
+    values = draw(st.lists(any_value, min_size=1, max_size=7))
+    errors = draw(st.lists(st.floats(0, 1e3), min_size=len(values), max_size=len(values)))
+    rule = draw(st.sampled_from(["shares", "floor", "cap", "shapley-positive"]))
+    negative = draw(st.sampled_from(["zero", "deduct"] if rule == "shares" else ["zero"]))
+    terms = {"rule": rule, "negative": negative, "fixed_part": f"{draw(st.integers(0, 100))}%"}
+    budget = draw(budgets)
+    cents = int(budget.replace(".", ""))
+    if rule == "floor":
+        terms["floor"] = f"{draw(st.integers(0, cents // len(values))) / 100:.2f}"
+    if rule == "cap":
+        terms["cap"] = f"{draw(st.integers(-(-cents // len(values)), cents)) / 100:.2f}"
+    try:
+        return settled(values, budget, errors, **terms)
+    except InputError:
+        assume(False)  # how hypothesis is told that this one does not count
+
+
+@given(settlements())
+def test_payouts_add_up_to_the_budget_to_the_cent(settlement):
+    """Whatever the rule."""
+    assert sum(settlement.payouts) == settlement.terms.budget
+    assert all(isinstance(payout, int) for payout in settlement.payouts)
+
+
+@given(settlements())
+def test_floors_and_caps_are_kept_after_rounding(settlement):
+    """Nobody is a cent below the floor, or above the cap."""
+    if settlement.terms.floor is not None:
+        assert min(settlement.payouts) >= settlement.terms.floor
+    if settlement.terms.cap is not None:
+        assert max(settlement.payouts) <= settlement.terms.cap
+    if settlement.terms.negative != "deduct":
+        assert min(settlement.payouts) >= 0
+
+
+@given(settlements())
+def test_a_payout_lies_within_its_range(settlement):
+    """And the range is one."""
+    for payout, low, high in zip(settlement.payouts, settlement.lowest, settlement.highest, strict=True):
+        assert low is None or low <= payout <= high
+
+
+@given(settlements())
+def test_the_json_comes_back(settlement):
+    """As the same settlement, and settles to the same again."""
+    again = Settlement.from_json(settlement.to_json())
+    assert again == settlement
+    assert pay(again.terms, again.clients, again.values, again.errors, again.head) == settlement
+
+
+@given(st.lists(positive, min_size=2, max_size=7, unique=True), budgets, st.randoms(use_true_random=False))
+def test_another_order_of_the_clients_changes_only_the_order_of_the_payouts(values, budget, random):
+    """But for one cent where two clients lose exactly the same by rounding down."""
+    order = list(range(len(values)))
+    random.shuffle(order)
+    first, second = settled(values, budget).payouts, settled([values[m] for m in order], budget).payouts
+    total = sum(map(Fraction, values))
+    cents = int(budget.replace(".", ""))
+    losses = [cents * Fraction(value) / total % 1 for value in values]
+    for place, m in enumerate(order):
+        is_tied = losses.count(losses[m]) > 1
+        assert abs(second[place] - first[m]) <= is_tied
+
+
+@given(st.lists(any_value, min_size=1, max_size=7), budgets)
+def test_the_proportional_rule_is_the_textbook(values, budget):
+    """Each payout is less than a cent from its exact part of the budget."""
+    total = sum(map(Fraction, values))
+    assume(total > 0)
+    cents = int(budget.replace(".", ""))
+    for payout, value in zip(settled(values, budget, negative="deduct").payouts, values, strict=True):
+        assert abs(payout - cents * Fraction(value) / total) < 1
+
+
+def test_ties_go_to_the_first_in_the_transcript():
+    """A cent that three equal clients cannot share is the first one's."""
+    assert settled([0.1, 0.1, 0.1]).payouts == (3334, 3333, 3333)
+    assert settled([0.3, 0.3, 0.3], "0.02").payouts == (1, 1, 0)
+
+
+def test_floats_are_taken_as_they_are():
+    """One part in 10^15 of the value decides who gets the odd cent, and huge and tiny values do not disturb it."""
+    assert settled([0.1, math.nextafter(0.1, 1)], "0.01").payouts == (0, 1)
+    assert settled([5e-324, 1e308, 1e308], "1").payouts == (0, 50, 50)
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        ({}, [60, 30, 10]),
+        ({"rule": "floor", "floor": 20}, [53.33, 26.67, 20]),
+        ({"rule": "floor", "floor": 33}, [34, 33, 33]),
+        ({"rule": "floor", "floor": 0}, [60, 30, 10]),
+        ({"rule": "cap", "cap": 50}, [50, 37.5, 12.5]),
+        ({"rule": "cap", "cap": 40}, [40, 40, 20]),
+        ({"rule": "cap", "cap": 60}, [60, 30, 10]),
+        ({"fixed_part": "30%"}, [52, 31, 17]),
+        ({"fixed_part": "100%"}, [33.34, 33.33, 33.33]),
+        ({"rule": "floor", "floor": 20, "fixed_part": "30%"}, [50, 30, 20]),
+        ({"rule": "floor", "floor": 5, "fixed_part": "30%"}, [52, 31, 17]),
+        ({"rule": "cap", "cap": 45, "fixed_part": "30%"}, [45, 36.25, 18.75]),
+    ],
+)
+def test_rules_by_hand(terms, expected):
+    """Values of 6, 3 and 1 on 100 euros."""
+    assert euros(settled([6.0, 3.0, 1.0], **terms)) == expected
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        ({"negative": "zero"}, [75, 25, 0]),
+        ({"rule": "shapley-positive"}, [75, 25, 0]),
+        ({"rule": "shapley-positive", "negative": "zero"}, [75, 25, 0]),
+        ({"negative": "deduct"}, [100, 33.33, -33.33]),
+        ({"rule": "floor", "floor": 10, "negative": "zero"}, [67.5, 22.5, 10]),
+        ({"rule": "cap", "cap": 60, "negative": "zero"}, [60, 40, 0]),
+        ({"negative": "deduct", "fixed_part": "30%"}, [80, 33.33, -13.33]),
+    ],
+)
+def test_negative_values_by_hand(terms, expected):
+    """Values of 3, 1 and -1 on 100 euros; the cent is where it belongs."""
+    result = settled([3.0, 1.0, -1.0], **terms)
+    assert euros(result) == pytest.approx(expected, abs=0.011)
+    assert sum(result.payouts) == 10_000
+    assert "negative value" in result.notes[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "terms", "message"),
+    [
+        ([3.0, -1.0], {}, "the value of 'telco' is negative; say what happens .* 'zero' .* 'deduct' .* 'refuse'"),
+        ([3.0, -1.0, -1.0], {"rule": "floor", "floor": 1}, "values of 'telco', 'shop' are negative; say"),
+        ([3.0, -1.0], {"negative": "refuse"}, "refused: the value of 'telco' is negative"),
+        ([-3.0, -1.0], {"negative": "zero"}, "no client has a positive value"),
+        ([0.0, 0.0], {}, "no client has a positive value"),
+        ([1.0, -1.0], {"negative": "deduct"}, "the values add up to no more than 0"),
+        ([1.0, math.nan], {}, "the value of client 'telco' is not a number"),
+        ([1.0, 1.0], {"rule": "floor", "floor": "50.01"}, "2 floors of 50.01 are 100.02, more than the budget"),
+        ([1.0, 1.0], {"rule": "cap", "cap": "49.99"}, "2 caps of 49.99 are 99.98, less than the budget"),
+        ([1.0, 0.0], {"rule": "cap", "cap": "60"}, "at the cap of 60.00, and 40.00 EUR of the budget would be left"),
+        ([1.0], {"rule": "floor"}, "rule 'floor' needs a floor"),
+        ([1.0], {"cap": 5}, "a cap is for rule 'cap'"),
+        ([1.0], {"rule": "floor", "floor": 1, "negative": "deduct"}, "only with rule 'shares'"),
+        ([1.0], {"rule": "shapley-positive", "negative": "refuse"}, "to refuse them, use 'shares'"),
+        ([1.0], {"rule": "lottery"}, "unknown rule 'lottery'; allowed are 'shares'"),
+        ([1.0], {"negative": "forget"}, "unknown negative 'forget'; allowed are 'zero'"),
+        ([1.0], {"budget": "0"}, "budget must be more than 0"),
+    ],
+)
+def test_what_cannot_be_settled_is_an_error(values, terms, message):
+    """Nothing is decided silently, and no setting does nothing."""
+    with pytest.raises(InputError, match=message):
+        settled(values, **terms)
+
+
+def fill(weights, pot, limit, kind):
+    """Return the floor and cap rules by bisection for the price of a unit of weight; None if the pot is not taken."""
+    low, high = 0.0, 1e9
+    clamp = max if kind == "floor" else min
+    parts = []
+    for _ in range(200):
+        price = (low + high) / 2
+        parts = [clamp(limit, price * weight) for weight in weights]
+        low, high = (price, high) if sum(parts) < pot else (low, price)
+    return parts if abs(sum(parts) - pot) < 1e-3 else None
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=6), st.floats(0, 1), st.sampled_from(["floor", "cap"]))
+def test_floor_and_cap_are_the_same_as_by_bisection(weights, position, kind):
+    """One price of value for all whom the limit does not touch."""
+    even = 1000 / len(weights)
+    limit = round(position * even if kind == "floor" else even + position * (1000 - even), 2)
+    assume(limit >= even if kind == "cap" else limit <= even)
+    expected = fill(weights, 1000, limit, kind)
+    result = settled(weights, "1000", rule=kind, **{kind: f"{limit:.2f}"})
+    np.testing.assert_allclose(euros(result), expected, atol=0.02)
+
+
+def corners(values, errors, budget, **terms):
+    """Return the payouts at all corners that can be settled, (corners, clients), in cents."""
+    result = []
+    for signs in itertools.product([-1, 1], repeat=len(values)):
+        there = [value + sign * error for value, error, sign in zip(values, errors, signs, strict=True)]
+        try:
+            result.append(settled(there, budget, **terms).payouts)
+        except InputError:
+            continue
+    return np.array(result)
+
+
+TERMS = [
+    {"negative": "zero"},
+    {"negative": "deduct"},
+    {"negative": "zero", "fixed_part": "25%"},
+    {"rule": "floor", "floor": 150, "negative": "zero"},
+    {"rule": "cap", "cap": 400, "negative": "zero"},
+    {"rule": "cap", "cap": 300, "negative": "zero", "fixed_part": "50%"},
+]
+
+
+# Numbers of two digits, which floats add without rounding that would matter at the corners.
+@pytest.mark.parametrize("terms", TERMS, ids=str)
+@given(st.data())
+def test_ranges_are_those_of_all_corners(terms, data):
+    """The lowest and highest payouts of all 2^M corners are within the range, and less than two cents from its ends."""
+    n_clients = data.draw(st.integers(4, 5))
+    whole = st.lists(st.integers(1, 99), min_size=n_clients, max_size=n_clients)
+    values = [number / 4 for number in data.draw(whole)]
+    errors = [
+        min(number / 64, value) if terms["negative"] != "deduct" else number / 64
+        for number, value in zip(data.draw(whole), values, strict=True)
+    ]
+    if terms["negative"] == "deduct":
+        values[0] = -values[0]
+        assume(sum(values) - sum(errors) > 1)
+    result = settled(values, "1000", errors, **terms)
+    found = corners(values, errors, "1000", **terms)
+    all_there = len(found) == 2**n_clients
+    np.testing.assert_array_less(np.array(result.lowest) - 1, found.min(axis=0))
+    np.testing.assert_array_less(found.max(axis=0), np.array(result.highest) + 1)
+    if all_there:
+        np.testing.assert_array_less(found.min(axis=0) - 2, result.lowest)
+        np.testing.assert_array_less(np.array(result.highest) - 2, found.max(axis=0))
+
+
+@pytest.mark.parametrize("terms", [{}, {"rule": "floor", "floor": 20}, {"rule": "cap", "cap": 60}], ids=str)
+@given(st.data())
+def test_no_values_within_the_errors_pay_more_or_less_than_the_range(terms, data):
+    """Also inside the box, and with errors larger than the values."""
+    numbers = st.lists(st.floats(0.1, 10), min_size=3, max_size=3)
+    values, errors = data.draw(numbers), data.draw(numbers)
+    result = settled(values, "100", errors, **terms)
+    positions = data.draw(st.lists(st.floats(-1, 1), min_size=3, max_size=3))
+    there = [value + x * error for value, error, x in zip(values, errors, positions, strict=True)]
+    try:
+        found = settled(there, "100", negative="zero", **terms)
+    except InputError:
+        assume(False)  # how hypothesis is told that this one does not count
+    for low, payout, high in zip(result.lowest, found.payouts, result.highest, strict=True):
+        assert low <= payout <= high
+
+
+def test_a_corner_that_cannot_be_paid_is_a_limit():
+    """One whose value may vanish gets no less than what the others may not take, however little it is worth."""
+    result = settled([1.0, 1.0], "100", [0.0, 5.0], rule="cap", cap=60)
+    assert (result.lowest, result.highest) == ((4000, 4000), (6000, 6000))
+    result = settled([1.0, 0.0], "100", [5.0, 0.0])
+    assert (result.lowest, result.highest) == ((10000, 0), (10000, 0))
+
+
+def test_unknown_errors_make_all_ranges_unknown():
+    """As everybody's payout depends on everybody's value; a fixed part is sure."""
+    result = settled([1.0, 2.0], errors=[math.nan, 0.1])
+    assert result.lowest == result.highest == (None, None)
+    assert json.loads(result.to_json())["lowest"] == [None, None]
+    assert "unknown,unknown" in result.to_csv()
+    assert settled([1.0, 2.0], errors=[math.nan, 0.1], fixed_part="100%").lowest == (5000, 5000)
+    assert settled([1.0, -0.5], errors=[0.3, 0.3], negative="deduct").lowest == (None, None)
+
+
+def test_currencies_with_other_cents():
+    """Yen have none, dinars three digits."""
+    assert [str(amount) for amount in settled([2.0, 1.0], "100", currency="JPY").amounts] == ["67", "33"]
+    assert [str(amount) for amount in settled([2.0, 1.0], "1", currency="KWD").amounts] == ["0.667", "0.333"]
+
+
+NASTY = [
+    '=HYPERLINK("http://x","y")',
+    "+1",
+    "-1",
+    "@SUM(1)",
+    "\t=1",
+    "\r=1",
+    " =1",
+    "\uff1d1",
+    "<script>",
+    "a\nb",
+    'a"b,c',
+]
+
+
+def test_names_are_harmless_in_a_spreadsheet():
+    """No cell begins like a formula, there is one row for each client, and numbers stay numbers."""
+    values = [1.0] * (len(NASTY) - 1) + [-1.0]
+    result = pay(Terms.of(100, "EUR", negative="deduct"), NASTY, values, [0.0] * len(NASTY), "")
+    rows = list(csv.reader(io.StringIO(result.to_csv(), newline="")))
+    assert len(rows) == 1 + len(NASTY)
+    assert all(row[0][0] not in "=+-@\uff1d\t\r " for row in rows)
+    assert all(letter.isprintable() for row in rows for cell in row for letter in cell)
+    assert rows[1][0] == '\'=HYPERLINK("http://x","y")'
+    assert float(rows[-1][2]) < 0
+    assert spreadsheet_text("Zürich & Söhne") == "Zürich & Söhne"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "novel"}, "reads 'verfedsv settlement' of version 1; received 'novel'"),
+        ({"payouts": ["1.00"]}, "payouts has 1 entries for 2 clients"),
+        ({"budget": "much"}, "budget must be an amount"),
+        ({"values": [None, 1.0]}, "is damaged"),
+        ({"head": ...}, "'head' is missing"),
+    ],
+)
+def test_damaged_json_is_named(change, message):
+    """Not with a traceback."""
+    fields = json.loads(settled([1.0, 2.0]).to_json()) | change
+    fields = {name: value for name, value in fields.items() if value is not ...}
+    with pytest.raises(InputError, match=message):
+        Settlement.from_json(json.dumps(fields))
+    with pytest.raises(InputError, match="not the JSON of a settlement"):
+        Settlement.from_json("[1")
