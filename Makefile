@@ -7,6 +7,15 @@ SOURCES := src tests benchmarks scripts examples
 # Where the data sets lie that do not ship with the package.
 export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
+# Debian's browser, in which the tests open the report; where it cannot be installed, those tests are skipped.
+$(VENV)/.browser: $(VENV)/.created
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	fi || true
+	@command -v chromium >/dev/null || echo "No chromium, and no way to install it here: tests of the report in a browser are skipped."
+	@if command -v chromium >/dev/null; then touch $@; fi
+
 .PHONY: demo test check bench format clean help
 
 help:            ## Show this help.
@@ -40,7 +49,7 @@ check: $(VENV)/.dev    ## Linters, types, layers and the faster tests.
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m 'not slow'
 
-test: $(VENV)/.dev    ## What CI runs: linters, types, layers, all tests.
+test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, all tests.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
