@@ -11,6 +11,7 @@ import typer
 from verfedsv._version import __version__
 from verfedsv.cli.data import data
 from verfedsv.cli.demo import demo
+from verfedsv.cli.report import report
 from verfedsv.cli.reproduce import reproduce
 from verfedsv.cli.run import run
 from verfedsv.cli.value import value
@@ -49,6 +50,7 @@ _typer.command()(run)
 _typer.command()(value)
 _typer.command()(reproduce)
 _typer.add_typer(data)
+_typer.command()(report)
 
 
 def app() -> None:

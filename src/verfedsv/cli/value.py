@@ -75,7 +75,7 @@ def value(
     Example: verfedsv value runs/credit --json > values.json
     """
     if output is not None:
-        _check_writable(output)
+        check_writable(output)
     options: dict[str, Any] = {
         "method": str(method),
         "rank": _as_number(rank, int),
@@ -90,7 +90,7 @@ def value(
         result = _value(progress_console, run, options, check)
         check()
     if output is not None:
-        _write(output, result.to_json())
+        write_file(output, result.to_json())
     if as_json:
         print_json(result.to_json())
     else:
@@ -160,7 +160,7 @@ def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:
         return text[:40]
 
 
-def _check_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Raise InputError, before any work, if a file cannot be written there."""
     if not path.name or path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
@@ -168,7 +168,7 @@ def _check_writable(path: Path) -> None:
         raise InputError(f"cannot write {path}: there is no folder {path.parent}")
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     part = path.with_name(path.name + ".part")
     try:
