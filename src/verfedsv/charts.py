@@ -97,16 +97,22 @@ def line_row(number: int, name: str, round_number: int, amount: float) -> dict[s
 
 
 def lines(
-    title: str, rows: Sequence[dict[str, Any]] = (), *, of: str = "client", form: str = ".3~g", hover: bool = True
+    title: str,
+    rows: Sequence[dict[str, Any]] = (),
+    *,
+    of: str = "client",
+    form: str = ".3~g",
+    zero: bool = True,
+    hover: bool = True,
 ) -> alt.LayerChart:
     """Return a chart of lines over rounds, of rows of `line_row`. `of` is what they are of, `form` how numbers look.
 
-    With `hover`, the point nearest to the pointer shows its numbers. The data are named, so that a page can put in
-    others.
+    With `zero`, the axis of the numbers has a zero. With `hover`, the point nearest to the pointer shows its numbers.
+    The data are named, so that a page can put in others.
     """
     base = alt.Chart(alt.InlineData(name=LINES, values=list(rows))).encode(
         x=alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
-        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(format=form, tickCount=5)),
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form, tickCount=5)),
         color=alt.Color("colour:N", scale=None),
         detail="line:N",
     )

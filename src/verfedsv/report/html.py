@@ -119,9 +119,9 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
     }
     for name, lines in _series(summary).items():
         form = "~%" if name == "accuracy" else ".3~g"
-        figures[name] = charts.lines(
-            name, _rows([line[1:] for line in lines], hover), form=form, hover=hover
-        ).properties(height=220)
+        rows = _rows([line[1:] for line in lines], hover)
+        chart = charts.lines(name, rows, of="of", form=form, zero=False, hover=hover)
+        figures[name] = chart.properties(height=220)
     return figures
 
 

@@ -99,10 +99,7 @@ def _training(summary: Summary) -> list[str]:
 
 
 def _completion(summary: Summary) -> list[str]:
-    parts = [
-        "## Embeddings that were not sent",
-        escape(f"{wording.completion(summary)} {wording.unseen(summary)}"),
-    ]
+    parts = ["## Embeddings that were not sent", escape(wording.completion(summary))]
     rows = [
         [
             client.name,

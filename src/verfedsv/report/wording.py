@@ -17,7 +17,10 @@ _MOST_NAMES = 6
 
 GLOSSARY = {
     "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
-    "Round": "One step of training, at the end of which the model is a little different from before.",
+    "Round": (
+        "One step of training, at the end of which the model is a little different from before; where clients train "
+        "each at its own pace, the time from one time stamp to the next."
+    ),
     "Embedding": (
         "The number, or few numbers, into which a client turns what it knows of a sample (a person, say) before it "
         "sends them. Its columns themselves never leave it."
@@ -251,15 +254,16 @@ def completion(summary: Summary) -> str:
         why = (
             "the server keeps the last embeddings it got"
             if summary.mode == "asynchronous"
-            else "every sample was sent in every round"
+            else "the same samples were sent in every round"
         )
-        return f"Nothing had to be completed: {why}."
+        return f"Nothing had to be completed: {why}. {unseen(summary) if summary.n_unseen else ''}".strip()
     sent = sum(client.uploads.n_embeddings for client in summary.clients)
     needed = len(summary.clients) * summary.n_rounds * summary.n_recorded
     return (
         f"Of all embeddings of all rounds, {percent(min(1.0, sent / needed), 1)} were sent; the others were completed. "
         "The rank says how many independent patterns a client's embeddings were taken to have. The error is that on "
-        "embeddings which were held back, and how large it is compared with the embeddings themselves."
+        "embeddings which were held back, and how large it is compared with the embeddings themselves. "
+        f"{unseen(summary)}"
     )
 
 
