@@ -18,7 +18,9 @@ def test_a_share_is_said_with_its_interval():
 
 def test_a_share_that_is_exact_has_no_interval():
     """Where both ends read the same, they say nothing."""
-    assert sentence(make_summary([3.0, 1.0], 1e-9)) == "bank contributed 75.00 % of what the model learnt."
+    summary = make_summary([3.0, 1.0], 1e-9)
+    assert sentence(summary) == "bank contributed 75.00 % of what the model learnt."
+    assert wording.interval_text(summary.clients[0]) == "± less than 0.01\N{NO-BREAK SPACE}%"
 
 
 def test_a_negative_share_is_called_what_it_is():

@@ -79,7 +79,7 @@ def interval_text(client: ClientSummary) -> str:
         return "unknown"
     decimals = _decimals(client)
     low, high = number(100 * client.share_low, decimals), number(100 * client.share_high, decimals)
-    return f"{low} to {high}{SPACE}%"
+    return f"± less than {10**-decimals:g}{SPACE}%" if low == high else f"{low} to {high}{SPACE}%"
 
 
 def _decimals(client: ClientSummary) -> int:
