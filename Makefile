@@ -26,6 +26,15 @@ $(VENV)/.dev: $(VENV)/.installed
 	$(INSTALL) --group dev
 	@touch $@
 
+# Debian's browser, in which the tests open the report; where it cannot be installed, those tests are skipped.
+$(VENV)/.browser: $(VENV)/.created
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	fi || true
+	@command -v chromium >/dev/null || echo "No chromium, and no way to install it here: tests of the report in a browser are skipped."
+	@if command -v chromium >/dev/null; then touch $@; fi
+
 $(VENV)/.bench: $(VENV)/.installed
 	$(INSTALL) --editable '.[bench]'
 	@touch $@
@@ -40,7 +49,7 @@ check: $(VENV)/.dev    ## Linters, types, layers and the faster tests.
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m 'not slow'
 
-test: $(VENV)/.dev    ## What CI runs: linters, types, layers, all tests.
+test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, all tests.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy

@@ -16,6 +16,7 @@ from verfedsv.cli.demo import demo
 from verfedsv.cli.extract import extract
 from verfedsv.cli.keys import keys
 from verfedsv.cli.progress import EXIT_INTERRUPTED
+from verfedsv.cli.report import report
 from verfedsv.cli.reproduce import reproduce
 from verfedsv.cli.run import run
 from verfedsv.cli.settle import settle
@@ -57,13 +58,14 @@ def _main(
 _typer.command()(demo)
 _typer.command()(run)
 _typer.command()(value)
-_typer.command()(reproduce)
-_typer.add_typer(data)
+_typer.command()(report)
 _typer.command()(settle)
 _typer.command()(statement)
 _typer.command()(audit)
 _typer.command()(extract)
 _typer.add_typer(keys)
+_typer.add_typer(data)
+_typer.command()(reproduce)
 
 
 def app() -> None:

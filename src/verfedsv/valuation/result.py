@@ -18,6 +18,7 @@ from verfedsv.shapley.result import ErrorKind, count
 from verfedsv.transcript.format import Mode
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
 
 FORMAT, VERSION = "verfedsv valuation", 1
@@ -117,6 +118,38 @@ class Valuation:
             return np.full(len(self.values), np.nan)
         result: Floats = self.values / total
         return result
+
+    @property
+    def share_bounds(self) -> Floats:
+        """Between which fractions each share lies, (clients, 2), if every value is off by at most its error.
+
+        The sum that shares are fractions of is off too, so a share is v / (v + rest), where the rest is off by all
+        other errors together: the ends are among the four corners. NaN where an error is unknown, or where the errors
+        together reach the sum of the values, so that there may be nothing to have a share of.
+        """
+        errors, total = self.errors, self.values.sum()
+        others = total - self.values, errors.sum() - errors
+        if not errors.sum() < abs(total):
+            return np.full((len(self.values), 2), np.nan)
+        corners = [
+            own / (own + rest)
+            for own in (self.values - errors, self.values + errors)
+            for rest in (others[0] - others[1], others[0] + others[1])
+        ]
+        return np.stack([np.min(corners, axis=0), np.max(corners, axis=0)], axis=1)
+
+    def plot(self) -> alt.LayerChart:
+        """Return the shares with their error bars, the largest first, as an Altair chart: the report's first picture.
+
+        If the sum of the values is not positive, shares mean nothing, and the values are drawn.
+        """
+        # Drawing takes a second to import, and most valuations are never drawn.
+        from verfedsv.charts import bars
+
+        if self.values.sum() > 0:
+            return bars(self.clients, self.shares, self.share_bounds)
+        ends = np.stack([self.values - self.errors, self.values + self.errors], axis=1)
+        return bars(self.clients, self.values, ends, as_shares=False)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas data frame with a row for each client. Needs pandas."""

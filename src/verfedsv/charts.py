@@ -1,0 +1,159 @@
+"""Charts of plain numbers, by Altair: bars with errors, and lines over rounds.
+
+They know nothing of valuations or reports, and lie below both, so that `Valuation.plot` and the report draw the same.
+Names are data here and never part of an expression, so no name can do anything but be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+COLOURS = (
+    "#3274c8",
+    "#c4570f",
+    "#1f8a5b",
+    "#c23b6b",
+    "#7d5fd0",
+    "#8a7000",
+    "#0f8a99",
+    "#a4503f",
+    "#5e7a1e",
+    "#b04fc0",
+)
+"""Colours of lines. Each has a contrast of at least 3 to white and to the dark page; a test holds that."""
+
+DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
+"""What tells apart lines of the same colour."""
+
+LINES = "lines"
+"""The name of the data of a chart of lines."""
+
+_INK, _GRID, _POSITIVE, _NEGATIVE = "#1d2733", "#dfe4ea", COLOURS[0], COLOURS[1]
+_MOST_BARS = 30
+
+
+def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool = True) -> alt.LayerChart:
+    """Return a chart of one bar for each name, the largest first, with error bars between the `ends`, (names, 2).
+
+    Of more than 30 names, the 25 largest and the 5 smallest are drawn. NaN as an end leaves the error bar out.
+    """
+    order = pick_bars(amounts)
+    rows = [
+        {"name": printable(names[m]), "amount": float(amounts[m])}
+        | ({} if np.isnan(ends[m]).any() else {"low": float(ends[m, 0]), "high": float(ends[m, 1])})
+        for m in order
+    ]
+    form = "~%" if as_shares else ".3~g"
+    title = "share of what the model learnt" if as_shares else "value, in units of the loss"
+    tooltip = [
+        alt.Tooltip("name:N", title="client"),
+        alt.Tooltip("amount:Q", title="share" if as_shares else "value", format=".3%" if as_shares else ".4~g"),
+        alt.Tooltip("low:Q", title="at least", format=".3%" if as_shares else ".4~g"),
+        alt.Tooltip("high:Q", title="at most", format=".3%" if as_shares else ".4~g"),
+    ]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
+        y=alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=150, labelPadding=6, domain=False)),
+        tooltip=tooltip,
+    )
+    colour = alt.condition("datum.amount < 0", alt.value(_NEGATIVE), alt.value(_POSITIVE))
+    drawn = base.mark_bar(height=14, aria=False).encode(
+        x=alt.X("amount:Q", title=title, axis=alt.Axis(format=form, tickCount=5)), color=colour
+    )
+    # Scales of layers without any number are warned of.
+    errors = _error_bars(base, title) if any("low" in row for row in rows) else []
+    return _styled([drawn, *errors], width=520, height=26 * len(rows))
+
+
+def _error_bars(base: alt.Chart, title: str) -> list[alt.Chart]:
+    """Return the lines from `low` to `high`, and what ends them."""
+    known = base.transform_filter("isValid(datum.low)")
+    line = known.mark_rule(color=_INK, strokeWidth=1.5, aria=False).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    caps = [
+        known.mark_tick(color=_INK, thickness=1.5, size=9, aria=False)
+        .encode(x=alt.X(f"{end}:Q", title=title))
+        .properties(name=f"end_{end}")
+        for end in ("low", "high")
+    ]
+    return [line, *caps]
+
+
+def pick_bars(amounts: Floats) -> list[int]:
+    """Return which amounts are drawn, the largest first: all, or of more than 30 the 25 largest and 5 smallest."""
+    order = [int(m) for m in np.argsort(-amounts, kind="stable")]
+    return order if len(order) <= _MOST_BARS else order[: _MOST_BARS - 5] + order[-5:]
+
+
+def line_row(number: int, name: str, round_number: int, amount: float) -> dict[str, Any]:
+    """Return a point of the line with that number (0, 1, ...) as a chart of lines takes it."""
+    look = {"colour": COLOURS[number % len(COLOURS)], "dash": number // len(COLOURS) % len(DASHES)}
+    return {"line": number, "name": printable(name), "round": round_number, "value": amount, **look}
+
+
+def lines(
+    title: str,
+    rows: Sequence[dict[str, Any]] = (),
+    *,
+    of: str = "client",
+    form: str = ".3~g",
+    zero: bool = True,
+    hover: bool = True,
+) -> alt.LayerChart:
+    """Return a chart of lines over rounds, of rows of `line_row`. `of` is what they are of, `form` how numbers look.
+
+    With `zero`, the axis of the numbers has a zero. With `hover`, the point nearest to the pointer shows its numbers.
+    The data are named, so that a page can put in others.
+    """
+    base = alt.Chart(alt.InlineData(name=LINES, values=list(rows))).encode(
+        x=alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form, tickCount=5)),
+        color=alt.Color("colour:N", scale=None),
+        detail="line:N",
+    )
+    dash = alt.StrokeDash(
+        "dash:O", scale=alt.Scale(domain=list(range(len(DASHES))), range=list(map(list, DASHES))), legend=None
+    )
+    drawn = base.mark_line(strokeWidth=1.8, aria=False).encode(strokeDash=dash)
+    return _styled([drawn, _points(base, of)] if hover else [drawn], width=640, height=280)
+
+
+def _points(base: alt.Chart, of: str) -> alt.Chart:
+    """Return the points of a chart of lines: unseen, but for the one nearest to the pointer."""
+    nearest = alt.selection_point("nearest", on="pointerover", nearest=True, empty=False, clear="pointerout")
+    points: alt.Chart = (
+        base.mark_point(size=60, filled=True, aria=False)
+        .encode(
+            opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
+            tooltip=[
+                alt.Tooltip("name:N", title=of),
+                alt.Tooltip("round:Q", format=",d"),
+                alt.Tooltip("value:Q", format=".5~g"),
+            ],
+        )
+        .add_params(nearest)
+        .properties(name="points")
+    )
+    return points
+
+
+def _styled(layers: Sequence[alt.Chart], **size: int) -> alt.LayerChart:
+    text: dict[str, Any] = {"labelColor": _INK, "titleColor": _INK, "titleFontWeight": "normal"}
+    chart: alt.LayerChart = (
+        alt.LayerChart(layer=list(layers))
+        .properties(**size)
+        .configure(font="system-ui, sans-serif")
+        .configure_axis(**text, labelFontSize=12, titleFontSize=12, gridColor=_GRID, domainColor=_GRID, ticks=False)
+        .configure_view(stroke=None)
+    )
+    return chart
+
+
+def printable(name: str) -> str:
+    """Return a name without control characters, which are not allowed in SVG."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)

@@ -1,0 +1,119 @@
+"""`verfedsv report`: what each client contributed, for people who do not read code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.cli.value import check_writable, explain_warnings, print_json, write_file
+from verfedsv.errors import InputError
+from verfedsv.report.summary import Summary
+
+
+class Formats(StrEnum):
+    """What a report can be."""
+
+    HTML = "html"
+    MD = "md"
+    JSON = "json"
+
+
+_SUFFIXES = {
+    ".html": Formats.HTML,
+    ".htm": Formats.HTML,
+    ".md": Formats.MD,
+    ".markdown": Formats.MD,
+    ".json": Formats.JSON,
+}
+_STANDARD_OUTPUT = Path("-")
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write, or - to print it; by default report.html, here."),
+    ] = None,
+    form: Annotated[
+        Formats | None, typer.Option("--format", help="What to write; by default what the name of the file says.")
+    ] = None,
+) -> None:
+    """Write a report of a run: who contributed how much, how sure that is, and why.
+
+    The HTML is one file that loads nothing: send it by mail, open it in any browser, print it. JSON has the same
+    numbers. Values come from the run's valuation.json if that is up to date; if not, the run is valued first.
+
+    Exit codes: 0 written; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
+
+    Example: verfedsv report runs/credit -o credit.html
+    """
+    form = form or _format_of(output)
+    place = Path(f"report.{form}") if output is None else output
+    if place != _STANDARD_OUTPUT:
+        check_writable(place)
+    progress_console = Console(stderr=True)
+    stopped = "stopped; nothing was written."
+    with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
+        summary = _summarise(progress_console, run, check)
+        text = _render(summary, form)
+        check()
+    if place == _STANDARD_OUTPUT:
+        print_json(text)
+        return
+    write_file(place, text)
+    _show(Console(), summary, place)
+
+
+def _format_of(output: Path | None) -> Formats:
+    """Return the format that the name of a file asks for."""
+    if output is None or output == _STANDARD_OUTPUT:
+        return Formats.HTML
+    try:
+        return _SUFFIXES[output.suffix.lower()]
+    except KeyError:
+        allowed = ", ".join(_SUFFIXES)
+        raise InputError(
+            f"cannot tell what {output.name} should be; use one of the endings {allowed}, or --format"
+        ) from None
+
+
+def _summarise(console: Console, run: Path, check: Callable[[], None]) -> Summary:
+    from verfedsv.report.reading import summarise
+
+    with progress_bar(console) as bar:
+        task = bar.add_task(escape(f"Reading {run.name or run}"), total=None)
+
+        def progress(done: int, total: int) -> None:
+            check()
+            bar.update(task, description=escape(f"Valuing {run.name or run}"), completed=done, total=total)
+
+        return summarise(run, progress)
+
+
+def _render(summary: Summary, form: Formats) -> str:
+    if form == Formats.JSON:
+        return summary.to_json()
+    # Drawing takes a second to import, and other commands do without.
+    if form == Formats.MD:
+        from verfedsv.report.markdown import to_markdown
+
+        return to_markdown(summary)
+    from verfedsv.report.html import to_html
+
+    return to_html(summary)
+
+
+def _show(console: Console, summary: Summary, place: Path) -> None:
+    from verfedsv.report.console import brief
+    from verfedsv.report.numbers import size
+
+    for line in brief(summary):
+        console.print(line, highlight=False)
+    console.print(f"\nWrote {escape(str(place))} ({size(place.stat().st_size)}).", highlight=False)

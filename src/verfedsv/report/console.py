@@ -1,0 +1,26 @@
+"""The first part of a summary in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from verfedsv.charts import printable
+from verfedsv.report import wording
+from verfedsv.report.summary import Summary
+
+_MOST_CLIENTS = 10
+
+
+def brief(summary: Summary) -> Iterator[Text]:
+    """Yield the lines of a report that nobody should miss. They are texts, so that no name is read as markup."""
+    yield Text(wording.headline(summary), style="bold")
+    yield Text(wording.verdict(summary), style="" if summary.verdict == "reliable" else "yellow")
+    yield from (Text(note) for note in wording.notes(summary))
+    first = wording.first(summary, _MOST_CLIENTS)
+    for client in first:
+        yield Text.assemble("  ", (printable(client.name), "bold"), " ", wording.predicate(client, summary))
+    if len(first) < len(summary.clients):
+        yield Text(f"  and {len(summary.clients) - len(first)} more")
+    yield Text(wording.ranking(summary))

@@ -1,0 +1,183 @@
+"""A summary as one HTML file that needs nothing else: no network, no server, and for the essentials no script.
+
+Charts are Altair's, drawn as SVG when the page is made; a script then puts interactive ones in their place. It is
+Vega's own, bundled by vl-convert, and interprets expressions rather than evaluating them as code, so the page can
+forbid itself both the network and `eval` (Content-Security-Policy). Colours of SVG come from the style sheet: one
+drawing serves light, dark and print.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import altair as alt
+import numpy as np
+import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from verfedsv import charts
+from verfedsv.charts import COLOURS, DASHES, line_row, printable
+from verfedsv.report import numbers, wording
+from verfedsv.report.curves import Curve, thin
+from verfedsv.report.summary import Summary
+
+N_SHOWN = 10
+"""How many clients are switched on in the chart over rounds when a page is opened, and have their sentence at once."""
+
+N_LISTED = 200
+"""How many clients the tables of details list; the first table has all."""
+
+_MOST_DRAWN = 120
+_METRICS = {
+    "train_loss": ("loss", "training samples"),
+    "test_loss": ("loss", "test samples"),
+    "train_accuracy": ("accuracy", "training samples"),
+    "test_accuracy": ("accuracy", "test samples"),
+}
+# From 6.2 to 6.4, tooltips of the nearest point show undefined in place of a name (pull request 9707 of Vega-Lite).
+_VEGA_LITE = "6.1"
+
+
+def to_html(summary: Summary) -> str:
+    """Return the report as a page. The same summary gives the same bytes."""
+    series = _series(summary)
+    specs = {name: _fitting(chart) for name, chart in _figures(summary, hover=True).items()}
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            summary=summary,
+            words=wording,
+            numbers=numbers,
+            drawings={name: _draw(chart) for name, chart in _figures(summary, hover=False).items()},
+            series=series,
+            n_shown=N_SHOWN,
+            first=wording.first(summary, N_SHOWN),
+            places={client.name: place for place, client in enumerate(summary.clients)},
+            listed=summary.clients[:N_LISTED],
+            n_points=max(len(client.cumulative.rounds) for client in summary.clients if client.cumulative),
+            n_bars=len(charts.pick_bars(np.array([client.value for client in summary.clients]))),
+            look=_look,
+            looks={
+                "colours": COLOURS,
+                "n_dashes": len(DASHES),
+                "lines": {name: [(metric, label) for metric, label, _ in lines] for name, lines in series.items()},
+            },
+            curves=_embeddable(_curves(summary)),
+            specs=_embeddable(specs),
+            runtime=Markup(_runtime()),  # noqa: S704  # Vega's own code, with nothing of the run in it
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    result = Environment(
+        loader=PackageLoader("verfedsv.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    result.filters["shown"] = printable
+    return result
+
+
+@cache
+def _runtime() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script, 0.9 MB."""
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE)
+    return script.replace("</script", "<\\/script")
+
+
+def _embeddable(content: Any) -> Markup:
+    """Return JSON as it may stand in a script element, whatever names are in it."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)  # noqa: S704  # nothing in it can end the element
+
+
+def _curves(summary: Summary) -> dict[str, Any]:
+    """Return what the page's script draws: the curves of the summary, under the names they have there."""
+    content = asdict(summary)
+    clients = [{kind: client[kind] for kind in ("cumulative", "per_round")} for client in content["clients"]]
+    return {"clients": clients, "metrics": content["metrics"], "learnt": content["learnt"]}
+
+
+def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
+    """Return the charts of a page by name. Those that are not for hovering are drawn with fewer points."""
+    shown = [(client.name, client.cumulative) for client in summary.clients[:N_SHOWN] if client.cumulative]
+    figures = {
+        "shares": _bars(summary),
+        "rounds": charts.lines("decrease of the loss", _rows(shown, hover), hover=hover),
+    }
+    for name, lines in _series(summary).items():
+        form = "~%" if name == "accuracy" else ".3~g"
+        rows = _rows([line[1:] for line in lines], hover)
+        chart = charts.lines(name, rows, of="of", form=form, zero=False, hover=hover)
+        figures[name] = chart.properties(height=220)
+    return figures
+
+
+def _bars(summary: Summary) -> alt.LayerChart:
+    names = [client.name for client in summary.clients]
+    if summary.has_shares:
+        shares = [[_or_nan(x) for x in (c.share, c.share_low, c.share_high)] for c in summary.clients]
+        found = np.array(shares)
+        return charts.bars(names, found[:, 0], found[:, 1:])
+    values = np.array([client.value for client in summary.clients])
+    errors = np.array([_or_nan(client.error) for client in summary.clients])
+    return charts.bars(names, values, np.stack([values - errors, values + errors], axis=1), as_shares=False)
+
+
+def _or_nan(amount: float | None) -> float:
+    return np.nan if amount is None else amount
+
+
+def _series(summary: Summary) -> dict[str, list[tuple[str, str, Curve]]]:
+    """Return the lines of each chart of the training: what is measured, its label, the curve.
+
+    Where nothing was measured, it is what the valuation says the model learnt.
+    """
+    series: dict[str, list[tuple[str, str, Curve]]] = {}
+    for metric, (chart, label) in _METRICS.items():
+        found = summary.metrics[metric]
+        if found is not None:
+            series.setdefault(chart, []).append((metric, label, found))
+    return series or {"decrease of the loss": [("", "all clients together", summary.learnt)]}
+
+
+def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, Any]]:
+    """Return the points of some lines; none if there will be a pointer, as then a script has them from the summary."""
+    if hover:
+        return []
+    return [
+        line_row(number, name, points.rounds[k], points.values[k])
+        for number, (name, points) in enumerate(curves)
+        for k in thin(np.array(points.values), _MOST_DRAWN)
+    ]
+
+
+def _draw(chart: alt.LayerChart) -> Markup:
+    """Return a chart as SVG, to be seen where no script runs; text in it is escaped by Vega."""
+    drawn: str = vl_convert.vegalite_to_svg(chart.properties(background="transparent").to_dict(), vl_version=_VEGA_LITE)
+    return Markup(drawn.replace("<svg ", '<svg aria-hidden="true" ', 1))  # noqa: S704
+
+
+def _fitting(chart: alt.LayerChart) -> dict[str, Any]:
+    """Return the description of a chart that is as wide as its place in the page."""
+    spec: dict[str, Any] = chart.properties(width="container", background="transparent").to_dict()
+    del spec["$schema"]  # of Altair's own version, which is newer than the page's; it is told what to read
+    return spec
+
+
+def _look(number: int) -> dict[str, str]:
+    """Return colour and dashes of the line with that number (0, 1, ...), for its key."""
+    dash = DASHES[number // len(COLOURS) % len(DASHES)]
+    return {"colour": COLOURS[number % len(COLOURS)], "dash": " ".join(map(str, dash))}

@@ -1,0 +1,61 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+MINUS, SPACE = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
+MOST_DECIMALS = 2
+"""Of per cents."""
+
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def percent(fraction: float, decimals: int = MOST_DECIMALS) -> str:
+    r"""Return a fraction in per cent.
+
+    >>> percent(0.312, 1), percent(-0.5, 0)
+    ('31.2\xa0%', '−50\xa0%')
+    """
+    return f"{number(100 * fraction, decimals)}{SPACE}%"
+
+
+def maybe_percent(fraction: float | None) -> str:
+    """Return a fraction in per cent, and a word for one that is unknown."""
+    return "unknown" if fraction is None else percent(fraction)
+
+
+def number(amount: float, decimals: int) -> str:
+    """Return a number with that many decimals; what rounds to zero has no sign."""
+    text = f"{abs(amount):,.{decimals}f}"
+    return f"{MINUS}{text}" if amount < 0 and float(text.replace(",", "")) else text
+
+
+def digits(amount: float | None, n_digits: int = 3) -> str:
+    """Return a number with so many digits, and a word for what is unknown.
+
+    >>> digits(0.00012345), digits(-1.5e-9), digits(None), digits(0.0)
+    ('0.000123', '−1.5 × 10⁻⁹', 'unknown', '0')
+    """
+    if amount is None:
+        return "unknown"
+    if amount == 0 or 1e-4 <= abs(amount) < 1e6:
+        text = f"{abs(amount):.{n_digits}g}"
+        # Six digits before the point need no exponent.
+        text = f"{abs(amount):,.0f}" if "e" in text else text
+    else:
+        mantissa, exponent = f"{abs(amount):.{n_digits - 1}e}".split("e")
+        mantissa = mantissa.rstrip("0").rstrip(".")
+        text = f"{mantissa} {_TIMES} 10{str(int(exponent)).translate(_RAISED)}"
+    return f"{MINUS}{text}" if amount < 0 else text
+
+
+def size(n_bytes: int) -> str:
+    """Return a number of bytes for people.
+
+    >>> size(7_814_640), size(812)
+    ('7.8 MB', '812 bytes')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= scale:
+            return f"{n_bytes / scale:,.1f} {unit}"
+    return f"{n_bytes} bytes"

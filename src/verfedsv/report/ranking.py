@@ -1,0 +1,46 @@
+"""Which clients cannot be ranked: those whose intervals overlap."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verfedsv.losses import Floats
+
+
+def overlapping_groups(values: Floats, errors: Floats) -> list[tuple[int, ...]]:
+    """Return the largest groups of clients in which all intervals, value ± error, have a point in common.
+
+    Two clients cannot be ranked if, and only if, some group has both: intervals that overlap in pairs all share a
+    point. Clients are numbered as they come; those without a known error are left out.
+
+    >>> overlapping_groups(np.array([10.0, 9.0, 8.0, 1.0]), np.array([0.2, 0.2, 3.0, 0.1]))
+    [(0, 2), (1, 2)]
+    """
+    known = [int(m) for m in np.flatnonzero(np.isfinite(errors))]
+    # From the largest value down: an interval opens at its upper end and closes after its lower end.
+    opens = [(-(values[m] + errors[m]), 0, m) for m in known]
+    closes = [(-(values[m] - errors[m]), 1, m) for m in known]
+    groups: list[tuple[int, ...]] = []
+    there: set[int] = set()
+    has_grown = False
+    for _, is_end, m in sorted(opens + closes):
+        if not is_end:
+            there.add(m)
+            has_grown = True
+            continue
+        # Only a group that gained somebody since the last one is not part of that.
+        if has_grown and len(there) > 1:
+            groups.append(tuple(sorted(there)))
+        there.discard(m)
+        has_grown = False
+    return groups
+
+
+def count_overlaps(values: Floats, errors: Floats) -> int:
+    """Return how many pairs of clients have intervals that overlap, of those whose errors are known."""
+    known = np.isfinite(errors)
+    low, high = np.sort((values - errors)[known]), np.sort((values + errors)[known])
+    n = len(low)
+    # A pair does not overlap if one ends below where the other begins.
+    apart = int(np.searchsorted(high, low, side="left").sum())
+    return n * (n - 1) // 2 - apart

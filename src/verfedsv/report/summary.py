@@ -1,0 +1,259 @@
+"""A report as plain data. HTML, Markdown and the terminal render it and compute nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from verfedsv.losses import Floats
+from verfedsv.report.curves import MOST_CURVES, Curve, curve
+from verfedsv.report.ranking import count_overlaps, overlapping_groups
+from verfedsv.shapley.result import ErrorKind
+from verfedsv.transcript.format import Mode
+from verfedsv.valuation import Valuation
+
+FORMAT, VERSION = "verfedsv report", 1
+
+Verdict = Literal["reliable", "unknown", "unreliable", "loss rose", "nothing changed"]
+"""Whether shares can be relied on: yes; some errors are unknown; errors may be as large as the values; the sum of the
+values is negative, or zero, and there are no shares."""
+
+_WITHOUT_SHARES = ("loss rose", "nothing changed")
+_MOST_GROUPS = 50
+_LINES_OF_METRICS = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """What a client sent to the server: uploads, embeddings of samples in them, and bytes of numbers and sample ids."""
+
+    n_uploads: int
+    n_embeddings: int
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class CompletionSummary:
+    """How well a client's embeddings that were not uploaded could be completed.
+
+    `relative_error` is `held_out_rmse` as a fraction of the embeddings' own size; both are None if nothing could be
+    held out.
+    """
+
+    rank: int
+    held_out_rmse: float | None
+    relative_error: float | None
+    n_held_out: int
+    n_unseen: int
+
+
+@dataclass(frozen=True)
+class ClientSummary:
+    """One client. Shares are fractions, and None where they mean nothing; errors are None where they are unknown.
+
+    `quarters` is the cumulative value after each quarter of the rounds. `n_harmful_rounds` counts rounds in which the
+    client's value was negative. The curves are None for all but the 200 largest values.
+    """
+
+    name: str
+    value: float
+    share: float | None
+    share_low: float | None
+    share_high: float | None
+    error: float | None
+    estimator_error: float
+    completion_error: float | None
+    n_harmful_rounds: int
+    quarters: tuple[float, ...]
+    cumulative: Curve | None
+    per_round: Curve | None
+    completion: CompletionSummary | None
+    uploads: Uploads
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting as text: which part it belongs to, its name, what it was."""
+
+    part: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that a report says of a run; `clients` are sorted by falling value, and numbered so in `groups`.
+
+    `decrease` is how much lower the loss became over all rounds, as far as it is owed to clients; `learnt` is the same
+    over rounds. Values are means over `n_samples`; `n_recorded` samples are in the transcript, and of these `n_unseen`
+    were never uploaded. `groups` are clients of which no two can be ranked; there are `n_overlaps` such pairs in all,
+    and `n_groups` groups, of which the first 50 are listed. `metrics` are None where nothing was measured.
+    """
+
+    run: str
+    package: str
+    recorded: str
+    head: str
+    mode: Mode
+    loss: str
+    n_rounds: int
+    n_samples: int
+    n_unseen: int
+    n_recorded: int
+    n_classes: int
+    verdict: Verdict
+    decrease: float
+    error_kind: ErrorKind
+    method: str
+    tolerance_met: bool | None
+    guarantee: float | None
+    clients: tuple[ClientSummary, ...]
+    groups: tuple[tuple[int, ...], ...]
+    n_groups: int
+    n_overlaps: int
+    learnt: Curve
+    metrics: Mapping[str, Curve | None]
+    quarters: tuple[int, ...]
+    settings: tuple[Setting, ...]
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether shares mean anything."""
+        return self.verdict not in _WITHOUT_SHARES
+
+    def to_json(self) -> str:
+        """Return the summary as JSON; what is unknown is null."""
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a report says of a run beside its values: where it comes from."""
+
+    run: str
+    package: str
+    recorded: str
+    n_recorded: int
+    n_classes: int
+    settings: tuple[Setting, ...] = ()
+
+
+def build(
+    valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Sequence[Mapping[str, Any]], about: About
+) -> Summary:
+    """Return the summary of a valuation; nothing is read, so that a growing run can be summarised again and again.
+
+    `uploads` is what each client sent, `metrics` are lines of metrics.jsonl.
+    """
+    order = np.argsort(-valuation.values, kind="stable")
+    total = float(valuation.values.sum())
+    quarters = _quarters(valuation.n_rounds)
+    cumulative = np.cumsum(valuation.per_round, axis=0)
+    verdict = judge(valuation)
+    shares = _shares(valuation, verdict)
+    clients = tuple(
+        _client(valuation, int(m), cumulative[:, m], quarters, shares[m], uploads[valuation.clients[m]]) for m in order
+    )
+    values, errors = valuation.values[order], valuation.errors[order]
+    groups = overlapping_groups(values, errors)
+    return Summary(
+        run=about.run,
+        package=about.package,
+        recorded=about.recorded,
+        head=valuation.head,
+        mode=valuation.mode,
+        loss=valuation.loss,
+        n_rounds=valuation.n_rounds,
+        n_samples=valuation.n_samples,
+        n_unseen=valuation.n_unseen,
+        n_recorded=about.n_recorded,
+        n_classes=about.n_classes,
+        verdict=verdict,
+        decrease=total * valuation.n_rounds,
+        error_kind=valuation.error_kind,
+        method=valuation.method,
+        tolerance_met=valuation.tolerance_met,
+        guarantee=known(valuation.guarantee),
+        clients=clients,
+        groups=tuple(groups[:_MOST_GROUPS]),
+        n_groups=len(groups),
+        n_overlaps=count_overlaps(values, errors),
+        learnt=curve(cumulative.sum(axis=1)),
+        metrics={name: _metric(metrics, name) for name in _LINES_OF_METRICS},
+        quarters=quarters,
+        settings=about.settings,
+    )
+
+
+def judge(valuation: Valuation) -> Verdict:
+    """Return whether the shares of a valuation can be relied on."""
+    total, errors = float(valuation.values.sum()), valuation.errors
+    if not valuation.values.any():
+        return "nothing changed"
+    if total <= 0:
+        return "loss rose"
+    if np.nansum(errors) >= total:
+        return "unreliable"
+    return "unknown" if np.isnan(errors).any() else "reliable"
+
+
+def _shares(valuation: Valuation, verdict: Verdict) -> Floats:
+    """Return each client's share and the ends of its interval, (clients, 3); NaN where they mean nothing."""
+    if verdict in _WITHOUT_SHARES:
+        return np.full((len(valuation.clients), 3), np.nan)
+    return np.column_stack([valuation.shares, valuation.share_bounds])
+
+
+def _client(
+    valuation: Valuation, m: int, cumulative: Floats, quarters: Sequence[int], shares: Floats, uploads: Uploads
+) -> ClientSummary:
+    n_clients = len(valuation.clients)
+    has_curves = (np.abs(valuation.values) > abs(valuation.values[m])).sum() < MOST_CURVES
+    return ClientSummary(
+        name=valuation.clients[m],
+        value=float(valuation.values[m]),
+        share=known(shares[0]),
+        share_low=known(shares[1]),
+        share_high=known(shares[2]),
+        error=known(valuation.errors[m]),
+        estimator_error=float(valuation.estimator_errors[m]),
+        completion_error=known(valuation.completion_errors[m]),
+        n_harmful_rounds=int((valuation.per_round[:, m] < 0).sum()),
+        quarters=tuple(float(cumulative[number - 1]) for number in quarters),
+        cumulative=curve(cumulative, n_clients) if has_curves else None,
+        per_round=curve(valuation.per_round[:, m], n_clients) if has_curves else None,
+        completion=_completion(valuation, m),
+        uploads=uploads,
+    )
+
+
+def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
+    if valuation.completion is None:
+        return None
+    report = valuation.completion[m]
+    rmse = known(report.held_out_rmse) if report.n_held_out else None
+    relative = rmse / report.held_out_size if rmse is not None and report.held_out_size > 0 else None
+    return CompletionSummary(report.rank, rmse, relative, report.n_held_out, report.n_unseen)
+
+
+def _quarters(n_rounds: int) -> tuple[int, ...]:
+    """Return the rounds with which each quarter ends."""
+    return tuple(sorted({max(1, round(n_rounds * part / 4)) for part in range(1, 5)}))
+
+
+def _metric(metrics: Sequence[Mapping[str, Any]], name: str) -> Curve | None:
+    points = [(line["n_rounds"], line[name]) for line in metrics if line.get(name) is not None]
+    if not points:
+        return None
+    rounds, numbers = zip(*points, strict=True)
+    return curve(numbers, rounds=rounds)
+
+
+def known(number: float | None) -> float | None:
+    """Return a number, or None if it is not one."""
+    return None if number is None or not np.isfinite(number) else float(number)

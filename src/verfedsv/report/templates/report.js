@@ -1,0 +1,63 @@
+"use strict";
+// Puts interactive charts where the drawn ones are; their numbers are those of the summary.
+(() => {
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  const curves = read("curves"), specs = read("charts");
+  const colours = {{ looks.colours | tojson }}, nDashes = {{ looks.n_dashes }};
+  // What a client is called here cannot hold anything that is not printable; see the boxes.
+  const points = (number, name, curve) => curve.rounds.map((round, k) => ({
+    line: number, name, round, value: curve.values[k],
+    colour: colours[number % colours.length], dash: Math.floor(number / colours.length) % nDashes,
+  }));
+  const boxes = [...document.querySelectorAll("input[data-client]")];
+  const nameOf = (box) => box.parentElement.querySelector("bdi").textContent;
+  const kind = () => document.querySelector("input[name=kind]:checked").value;
+  const linesOfClients = () => boxes.filter((box) => box.checked).flatMap((box) => {
+    const number = Number(box.dataset.client);
+    return points(number, nameOf(box), curves.clients[number][kind()]);
+  });
+  const training = {{ looks.lines | tojson }};
+  const linesOfTraining = (name) => training[name].flatMap(([metric, line], number) =>
+    points(number, line, metric ? curves.metrics[metric] : curves.learnt));
+  const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true };
+
+  const draw = async (place) => {
+    const name = place.dataset.chart, spec = specs[name];
+    if (name === "rounds") {
+      spec.data.values = linesOfClients();
+    } else if (name !== "shares") {
+      spec.data.values = linesOfTraining(name);
+    }
+    const { view } = await vegaEmbed(place, spec, options);
+    // The place itself has a description; the parts of a drawing would only be noise to those who listen.
+    place.querySelector("svg").setAttribute("aria-hidden", "true");
+    return view;
+  };
+  const views = Promise.all([...document.querySelectorAll(".chart")].map(async (place) => {
+    const view = await draw(place);
+    if (place.dataset.chart !== "rounds") return;
+    const again = async () => {
+      await view.data("lines", linesOfClients()).runAsync();
+      place.dataset.lines = boxes.filter((box) => box.checked).length;
+    };
+    for (const input of document.querySelectorAll(".controls input:not([type=search])")) {
+      input.addEventListener("change", again);
+    }
+    const wanted = { all: () => true, none: () => false, first: (k) => k < {{ n_shown }} };
+    for (const button of document.querySelectorAll("button[data-choose]")) {
+      button.addEventListener("click", () => {
+        boxes.forEach((box, k) => { box.checked = wanted[button.dataset.choose](k); });
+        again();
+      });
+    }
+    document.querySelector(".controls").hidden = false;
+  }));
+  document.getElementById("find")?.addEventListener("input", (event) => {
+    const text = event.target.value.trim().toLowerCase();
+    for (const box of boxes) box.parentElement.hidden = !nameOf(box).toLowerCase().includes(text);
+  });
+  window.addEventListener("beforeprint", () => {
+    for (const part of document.querySelectorAll("details")) part.open = true;
+  });
+  views.then(() => { document.documentElement.dataset.ready = "yes"; });
+})();

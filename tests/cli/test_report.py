@@ -1,0 +1,118 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import verfedsv
+from tests.cli.test_demo import run
+from tests.trainings import train
+from verfedsv import InputError
+from verfedsv.cli import _typer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the folder of a small run that was valued."""
+    path = tmp_path_factory.mktemp("runs") / "credit"
+    with train(n_samples=60, batch=20, n_epochs=4).record(path):
+        pass
+    (path / "valuation.json").write_text(verfedsv.value(path).to_json())
+    return path
+
+
+def report(*arguments):
+    """Run the command in this process."""
+    return CliRunner().invoke(_typer, ["report", *map(str, arguments)], catch_exceptions=True)
+
+
+def test_a_page_is_written_and_summed_up(folder, tmp_path, monkeypatch):
+    """report.html, here; the terminal has the sentences and what was written."""
+    monkeypatch.chdir(tmp_path)
+    done = report(folder)
+    assert done.exit_code == 0, done.output
+    assert "client 1 contributed" in done.output
+    assert "Wrote report.html (9" in done.output
+    assert "<h1>Who contributed how much</h1>" in Path("report.html").read_text()
+
+
+def test_the_same_run_gives_the_same_bytes(folder, tmp_path):
+    """Also in another process."""
+    assert report(folder, "-o", tmp_path / "one.html").exit_code == 0
+    assert run("report", str(folder), "-o", str(tmp_path / "two.html")).returncode == 0
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "begin"),
+    [
+        (["--format", "json"], "report.json", "{"),
+        (["--format", "md"], "report.md", "# Who"),
+        (["-o", "values.JSON"], "values.JSON", "{"),
+        (["-o", "x.markdown"], "x.markdown", "# Who"),
+        (["-o", "x.txt", "--format", "md"], "x.txt", "# Who"),
+    ],
+)
+def test_the_format_is_chosen_by_option_or_ending(folder, tmp_path, monkeypatch, options, name, begin):
+    """The option wins."""
+    monkeypatch.chdir(tmp_path)
+    assert report(folder, *options).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert Path(name).read_text().startswith(begin)
+
+
+def test_a_dash_prints_it(folder):
+    """And nothing else, for scripts."""
+    done = run("report", str(folder), "-o", "-", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["run"] == "credit"
+    assert len(content["clients"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-o", "report.pdf"], "cannot tell what report.pdf should be"),
+        (["-o", "nowhere/report.html"], "there is no folder nowhere"),
+        (["-o", ".", "--format", "md"], "it is a folder"),
+    ],
+)
+def test_bad_places_are_refused_before_any_work(folder, options, message):
+    """With one line."""
+    done = report(folder, *options)
+    assert isinstance(done.exception, InputError)
+    assert message in str(done.exception)
+
+
+def test_a_folder_without_a_run_ends_with_a_message_and_code_2(tmp_path):
+    """Not with a traceback."""
+    done = run("report", str(tmp_path / "nothing"))
+    assert done.returncode == 2
+    assert "there is no such folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_names_do_nothing_in_the_terminal(tmp_path):
+    """They are not read as markup."""
+    names = ["[bold red]bank[/]", "telco"]
+    with verfedsv.Recorder(tmp_path / "run", [0, 1], names) as recorder:
+        recorder.log([0, 1], {names[0]: [-1.0, 1.0], names[1]: [-0.5, 0.5]})
+    done = report(tmp_path / "run", "-o", tmp_path / "report.md")
+    assert done.exit_code == 0, done.output
+    assert "[bold red]bank[/] contributed" in done.output
+
+
+def test_a_run_of_a_configuration_shows_its_settings_and_training(tmp_path):
+    """From config.toml and metrics.jsonl; of files, only their names are shown."""
+    (tmp_path / "run.toml").write_text(
+        '[data]\nname = "adult"\nclients = 3\nsamples = 200\n[training]\nbatch_size = 100\nrate = 0.5\nrounds = 6\n'
+        f'evaluate_every = 2\n[output]\nfolder = "{tmp_path / "run"}"\n'
+    )
+    assert run("run", str(tmp_path / "run.toml")).returncode == 0
+    done = report(tmp_path / "run", "-o", tmp_path / "report.json")
+    assert done.exit_code == 0, done.output
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert {"part": "training", "name": "batch size", "text": "100"} in content["settings"]
+    assert content["metrics"]["train_loss"]["rounds"] == [2, 4, 6]
+    assert str(tmp_path) not in (tmp_path / "report.json").read_text()

@@ -1,0 +1,244 @@
+"""The page in a real browser: Debian's chromium, without a window. Screenshots go to $VERFEDSV_SCREENSHOTS if set."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+from tests.report.valuations import make_large_summary, make_summary
+from verfedsv.report.html import to_html
+from verfedsv.report.numbers import percent
+
+CHROMIUM = shutil.which("chromium")
+EVIL = [
+    "<script>alert(1)</script>",
+    '=HYPERLINK("http://example.com","x")',
+    '"><img src=x onerror=alert(1)>',
+    "</script><script>document.title='lost'</script>",
+    "{{ 7*7 }} ${alert(1)}",
+    "\x1b[31m\u202egnp.exe",
+]
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Return a browser."""
+    with sync_playwright() as playwright:
+        # Chromium refuses to run as root, as CI does, with its sandbox.
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def summaries():
+    """Return summaries by name."""
+    return {
+        "2": make_summary([3.0, 1.0], [0.03, 0.02]),
+        "20": make_large_summary(20),
+        "200": make_large_summary(200),
+        "evil": make_summary([6.0, 5.0, 4.0, 3.0, 2.0, -1.0], 0.1, clients=EVIL, run=EVIL[0], settings=[EVIL[:3]]),
+        "loss rose": make_summary([1.0, -3.0], 0.1),
+        "unknown": make_summary([3.0, 1.0], [0.1, float("nan")], completed=True),
+    }
+
+
+@pytest.fixture(scope="module")
+def files(summaries, tmp_path_factory):
+    """Return the pages of the summaries, as files."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name, summary in summaries.items():
+        (folder / f"{name}.html").write_text(to_html(summary), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in summaries}
+
+
+@pytest.fixture
+def show(browser, files):
+    """Return a function that opens a page; at the end, nothing may have been complained of, asked for, or fetched."""
+    contexts, complaints = [], []
+
+    def open_page(name, width=1100, *, colours="light", script=True):
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=colours, java_script_enabled=script
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: request.url.startswith("file:") or complaints.append(request.url))
+        page.goto(files[name].as_uri())
+        if script:
+            page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def plain(text):
+    return re.sub(r"\s+", " ", text).strip()
+
+
+@pytest.mark.parametrize("name", ["2", "20", "200", "loss rose", "unknown"])
+def test_numbers_in_the_page_are_those_of_the_json(show, summaries, name):
+    """Share, value and error of every client, in the order of the JSON; and the share is also what is shown."""
+    page, content = show(name), json.loads(summaries[name].to_json())
+    rows = page.locator("#numbers tbody tr").evaluate_all(
+        "rows => rows.map(row => [row.querySelector('th').textContent,"
+        " ...[...row.querySelectorAll('[data-number]')].map(cell => cell.dataset.number),"
+        " row.querySelector('[data-number]').textContent])"
+    )
+    assert len(rows) == len(content["clients"])
+    for (client, share, value, error, shown), expected in zip(rows, content["clients"], strict=True):
+        assert client == expected["name"]
+        assert [share, value, error] == [str(expected[key]) for key in ("share", "value", "error")]
+        if expected["share"] is not None:
+            assert shown in {percent(expected["share"], decimals) for decimals in (1, 2)}
+
+
+def test_clients_can_be_switched_off_and_on(show):
+    """A box for each client, by mouse or keyboard; the chart follows."""
+    page = show("20")
+    lines = page.locator("#chart-rounds .mark-line.role-mark path:not([d=''])")
+    assert lines.count() == 10
+    page.get_by_label("bank 1", exact=True).uncheck()
+    page.wait_for_selector("#chart-rounds[data-lines='9']")
+    assert lines.count() == 9
+    page.get_by_label("telco 1", exact=True).focus()
+    page.keyboard.press("Space")
+    page.wait_for_selector("#chart-rounds[data-lines='8']")
+    assert lines.count() == 8
+    page.get_by_role("button", name="All", exact=True).click()
+    page.wait_for_selector("#chart-rounds[data-lines='20']")
+    assert lines.count() == 20
+
+
+def test_two_hundred_clients_stay_usable(show):
+    """Ten lines at first; a client is found by its name and switched on; all lines can be drawn."""
+    page = show("200")
+    lines = page.locator("#chart-rounds .mark-line.role-mark path:not([d=''])")
+    assert lines.count() == 10
+    page.get_by_label("Find").fill("clinic 20")
+    boxes = page.locator(".boxes label:visible")
+    assert boxes.count() == 1
+    boxes.locator("input").check()
+    page.wait_for_selector("#chart-rounds[data-lines='11']")
+    page.get_by_role("button", name="All", exact=True).click()
+    page.wait_for_selector("#chart-rounds[data-lines='200']", timeout=10_000)
+    assert lines.count() == 200
+
+
+def test_the_switch_shows_single_rounds(show):
+    """In single rounds the numbers are smaller, and so is the axis."""
+    page = show("2")
+    labels = page.locator("#chart-rounds .role-axis-label text")
+    before = labels.all_text_contents()
+    page.get_by_label("in each round").check()
+    page.wait_for_selector("#chart-rounds[data-lines='2']")
+    assert labels.all_text_contents() != before
+
+
+def test_hovering_shows_the_numbers_of_the_json(show, summaries):
+    """The point nearest to the pointer, with its client, round and value."""
+    page = show("20")
+    chart = page.locator("#chart-rounds svg")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2)
+    tooltip = page.locator("#vg-tooltip-element.visible")
+    tooltip.wait_for()
+    cells = dict(
+        tooltip.locator("tr").evaluate_all(
+            "rows => rows.map(row => [...row.cells].map(cell => cell.textContent.replace(':', '')))"
+        )
+    )
+    client = next(client for client in summaries["20"].clients if client.name == cells["client"])
+    place = client.cumulative.rounds.index(int(cells["round"]))
+    assert float(cells["value"]) == pytest.approx(client.cumulative.values[place], rel=1e-4)
+
+
+def test_names_do_nothing(show):
+    """Names of clients and texts of files are shown as they are: no script runs, also not in a tooltip."""
+    page = show("evil")
+    shown = page.locator("#numbers tbody th").all_text_contents()
+    assert shown[:5] == EVIL[:5]
+    assert shown[5] == "\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}gnp.exe"
+    assert page.title() == f"Contributions in {EVIL[0]}"
+    bars = page.locator("#chart-shares .layer_0_marks path")
+    for number in range(bars.count()):
+        bars.nth(number).hover()
+        tooltip = page.locator("#vg-tooltip-element.visible")
+        tooltip.wait_for()
+        assert tooltip.locator("td.value").first.text_content() == shown[number]
+    assert page.locator("#vg-tooltip-element script, #vg-tooltip-element img, main img").count() == 0
+
+
+@pytest.mark.parametrize("name", ["2", "20", "loss rose"])
+@pytest.mark.parametrize(("colours", "width"), [("light", 1100), ("dark", 360)])
+def test_axe_finds_nothing(show, name, colours, width):
+    """Contrast, names of inputs, tables, landmarks, headings, scrolling by keyboard: no violation in either colours."""
+    found = Axe().run(show(name, width, colours=colours)).response["violations"]
+    assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == []
+
+
+@pytest.mark.parametrize("name", ["2", "20", "200", "evil"])
+def test_narrow_screens_do_not_scroll_sideways(show, name):
+    """At 320 pixels, only tables scroll, in boxes of their own."""
+    page = show(name, 320)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_without_scripts_the_essentials_are_there(show):
+    """Sentences, tables and drawn charts; no switches that would do nothing."""
+    page = show("20", script=False)
+    said = plain(page.locator(".sentences li").first.inner_text())
+    assert said == "bank 1 contributed 18.8 % (between 17.8 and 19.8 %) of what the model learnt."
+    assert page.locator("#chart-shares svg .layer_0_marks path").count() == 20
+    assert page.locator("#chart-rounds svg .mark-line path").count() == 10
+    assert not page.locator(".controls").is_visible()
+
+
+def test_print_is_black_on_white(show):
+    """Also where the screen is dark; what was folded is printed, what can only be clicked is not."""
+    page = show("20", colours="dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    fill = "getComputedStyle(document.querySelector('#chart-shares text')).fill"
+    assert page.evaluate(fill) == "rgb(0, 0, 0)"
+    assert not page.locator(".switch").is_visible()
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.get_by_text("made the model worse").first.is_visible()
+    assert page.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("n_clients", [2, 20, 200, 1000])
+def test_pages_are_small_and_always_the_same(files, summaries, n_clients):
+    """Less than 2 MB with all that is needed to draw, and the same bytes each time."""
+    summary = summaries.get(str(n_clients)) or make_large_summary(n_clients)
+    page = to_html(summary)
+    assert len(page.encode()) < 2_000_000
+    if str(n_clients) in files:
+        assert page == files[str(n_clients)].read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif("VERFEDSV_SCREENSHOTS" not in os.environ, reason="VERFEDSV_SCREENSHOTS names no folder")
+@pytest.mark.parametrize("name", ["2", "20", "200"])
+def test_screenshots(show, name):
+    """To be looked at: light, dark, on a phone."""
+    folder = Path(os.environ["VERFEDSV_SCREENSHOTS"])
+    for colours, width in (("light", 1100), ("dark", 1100), ("light", 360)):
+        page = show(name, width, colours=colours)
+        page.screenshot(path=folder / f"{name}-{colours}-{width}.png", full_page=True)

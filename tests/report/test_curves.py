@@ -1,0 +1,33 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verfedsv.report.curves import MOST_POINTS, curve, thin
+
+numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)
+
+
+@given(numbers, st.integers(6, 40))
+def test_thinned_curves_keep_their_ends_and_extremes(values, most):
+    """No more points than there is room for; the first, the last, the smallest and the largest are among them."""
+    values = np.array(values)
+    kept = thin(values, most)
+    assert len(kept) <= max(most, 2)
+    assert (np.diff(kept) > 0).all()
+    assert {0, len(values) - 1} <= set(kept.tolist())
+    assert {values.min(), values.max()} <= set(values[kept].tolist())
+
+
+def test_short_curves_are_kept_whole():
+    """Rounds are counted from 1, numbers have five digits, and what is not a number is left out."""
+    found = curve([0.123456789, np.nan, 3.0])
+    assert found.rounds == (1, 3)
+    assert found.values == (0.12346, 3.0)
+    assert found.n_rounds == 2
+
+
+def test_long_curves_are_bounded():
+    """However long a training, and however many clients share the room."""
+    values = np.sin(np.arange(100_000) / 50)
+    assert len(curve(values).rounds) <= MOST_POINTS
+    assert len(curve(values, n_curves=2000).rounds) <= 60

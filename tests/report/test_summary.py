@@ -1,0 +1,121 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import verfedsv
+from tests.report.valuations import make_large_summary, make_summary
+from tests.trainings import train
+from verfedsv import InputError, TranscriptError
+from verfedsv.report.markdown import to_markdown
+from verfedsv.report.reading import read_metrics, summarise
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the folder of a small run that was valued."""
+    path = tmp_path_factory.mktemp("runs") / "credit"
+    with train(n_samples=60, batch=20, n_epochs=4).record(path / "transcript"):
+        pass
+    (path / "valuation.json").write_text(verfedsv.value(path).to_json())
+    return path
+
+
+def test_a_summary_has_the_numbers_of_the_valuation(folder):
+    """Sorted by value, with what each client uploaded."""
+    summary, valuation = summarise(folder), verfedsv.value(folder)
+    order = np.argsort(-valuation.values)
+    assert [client.name for client in summary.clients] == [valuation.clients[m] for m in order]
+    assert [client.value for client in summary.clients] == valuation.values[order].tolist()
+    assert [client.share for client in summary.clients] == valuation.shares[order].tolist()
+    assert [client.error for client in summary.clients] == valuation.errors[order].tolist()
+    assert {client.uploads.n_uploads for client in summary.clients} == {12}
+    assert {client.uploads.n_embeddings for client in summary.clients} == {240}
+    assert {client.uploads.n_bytes for client in summary.clients} == {240 * 12}
+    assert summary.quarters == (3, 6, 9, 12)
+    np.testing.assert_allclose(summary.clients[0].quarters[-1], valuation.values.max() * 12)
+    np.testing.assert_allclose(summary.decrease, valuation.values.sum() * 12)
+
+
+def test_a_valuation_of_this_transcript_is_not_computed_again(folder, monkeypatch):
+    """valuation.json is taken if its head is the transcript's."""
+    monkeypatch.setattr("verfedsv.report.reading.value", None)
+    assert summarise(folder).n_rounds == 12
+
+
+def test_an_outdated_valuation_is_not_used(folder, tmp_path):
+    """If the transcript has grown since, the run is valued as its configuration says, and nothing is written."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    training = train(n_samples=60, batch=20, n_epochs=4)
+    labels, clients, loss = training.labels, training.clients, training.loss
+    with verfedsv.Recorder(copy / "transcript", labels, clients, loss, resume=True) as recorder:
+        training.record(recorder=recorder, first=3, last=6)
+    before = (copy / "valuation.json").read_bytes()
+    assert summarise(copy).n_rounds == 15
+    assert (copy / "valuation.json").read_bytes() == before
+
+
+def test_a_damaged_valuation_is_named(folder, tmp_path):
+    """With what to do about it."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    (copy / "valuation.json").write_text("{")
+    with pytest.raises(InputError, match=r"valuation.json cannot be used: .* Delete it"):
+        summarise(copy)
+
+
+def test_a_changed_transcript_gets_no_report(folder, tmp_path):
+    """Even if there is a valuation."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    path = copy / "transcript" / "uploads.arrows"
+    content = bytearray(path.read_bytes())
+    content[-600] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TranscriptError, match="was changed"):
+        summarise(copy)
+
+
+def test_metrics_that_are_cut_short_are_left_out(tmp_path):
+    """As a crash leaves them; and so are those after the last round that was valued."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"n_rounds": 1, "train_loss": 0.5, "test_loss": null}\n{"n_rounds": 9, "train_loss": 1}\n{"n_ro')
+    assert read_metrics(path, 5) == [{"n_rounds": 1, "train_loss": 0.5, "test_loss": None}]
+    summary = make_summary([1.0], metrics=read_metrics(path, 5))
+    assert summary.metrics["train_loss"].values == (0.5,)
+    assert summary.metrics["test_loss"] is None
+
+
+def test_json_has_everything_and_no_nan():
+    """What is unknown is null."""
+    content = json.loads(make_summary([3.0, 1.0], [0.1, np.nan], completed=True).to_json())
+    assert content["format"] == "verfedsv report"
+    assert content["verdict"] == "unknown"
+    assert content["clients"][1]["error"] is None
+    assert content["clients"][0]["completion"]["rank"] == 3
+
+
+def test_a_summary_is_bounded():
+    """Ten times the clients and rounds do not make ten times the size."""
+    small, large = (len(make_large_summary(*size).to_json()) for size in ((20, 600), (200, 6000)))
+    assert large < 2 * small
+
+
+def test_markdown_shows_names_as_they_are():
+    """No markup, no HTML, no cell more than there should be."""
+    evil = ["<script>alert(1)</script>", "a|b\n# c", "=HYPERLINK(1)", "[x](http://y)", "\x1b[31m"]
+    text = to_markdown(make_summary([5.0, 4.0, 3.0, 2.0, -1.0], 0.01, clients=evil, settings=[("<b>", "|", "*")]))
+    assert "<script" not in text
+    assert "<b>" not in text
+    assert "\x1b" not in text
+    assert "](http" not in text.replace("\\]", "")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(row.replace("\\|", "").count("|") in (4, 5, 6) for row in rows)
+    assert "What a negative share means" in text
+
+
+def test_markdown_has_the_sections_of_the_page():
+    """And the numbers in words."""
+    text = to_markdown(make_large_summary(20))
+    for heading in ("Contributions", "Who cannot be ranked", "Value over rounds", "How training went", "Five terms"):
+        assert f"## {heading}" in text
+    assert "1. **bank 1** contributed 18.8 % (between 17.8 and 19.8 %) of what the model learnt." in text

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+
+from tests.report.valuations import make_large_summary, make_summary
+from verfedsv.report import wording
+
+
+def sentence(summary, place=0):
+    client = summary.clients[place]
+    return f"{client.name} {wording.predicate(client, summary)}".replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_a_share_is_said_with_its_interval():
+    """In one sentence, with as many decimals as the error allows."""
+    summary = make_summary([3.0, 1.0], [0.03, 0.01])
+    assert sentence(summary) == "bank contributed 75.0 % (between 74.6 and 75.4 %) of what the model learnt."
+
+
+def test_a_share_that_is_exact_has_no_interval():
+    """Where both ends read the same, they say nothing."""
+    summary = make_summary([3.0, 1.0], 1e-9)
+    assert sentence(summary) == "bank contributed 75.00 % of what the model learnt."
+    assert wording.interval_text(summary.clients[0]) == "± less than 0.01\N{NO-BREAK SPACE}%"
+
+
+def test_a_negative_share_is_called_what_it_is():
+    """It is not clipped, and explained."""
+    summary = make_summary([3.0, -1.0], 0.01)
+    assert sentence(summary, 1).startswith("telco made the model worse: \N{MINUS SIGN}50.0 % (between")
+    assert wording.has_negative(summary)
+
+
+def test_a_share_that_may_be_nothing_says_so():
+    """If zero is in the interval, nobody can tell it from nothing."""
+    assert sentence(make_summary([3.0, 0.01], 0.05), 1).endswith("not to be told from nothing.")
+
+
+def test_a_client_that_did_nothing():
+    """No percentages for nothing."""
+    summary = make_summary([3.0, 0.0], [0.01, 0.0])
+    assert sentence(summary, 1) == "telco contributed nothing: what it sent never changed the loss."
+
+
+def test_a_tiny_share_is_less_than_something():
+    """Not 0.00 %."""
+    assert "less than 0.01 %" in sentence(make_summary([3.0, 1e-6], 1e-9), 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "errors", "verdict", "words"),
+    [
+        ([3.0, 1.0], 0.01, "reliable", "can be relied on"),
+        ([3.0, 1.0], [0.01, np.nan], "unknown", "cannot be said"),
+        ([3.0, 1.0], 5.0, "unreliable", "cannot be relied on"),
+        ([3.0, -4.0], 0.01, "loss rose", "made the model worse"),
+        ([0.0, 0.0], 0.0, "nothing changed", "nothing that was sent changed the loss"),
+    ],
+)
+def test_the_verdict_says_whether_shares_can_be_relied_on(values, errors, verdict, words):
+    """And sentences give no share where there is none."""
+    summary = make_summary(values, errors)
+    assert summary.verdict == verdict
+    assert words in wording.verdict(summary)
+    said = " ".join(sentence(summary, place) for place in range(2))
+    assert ("%" in said) == summary.has_shares
+    assert "nan" not in said.lower()
+
+
+def test_one_pair_that_cannot_be_ranked_is_named():
+    """Two clients whose intervals overlap."""
+    said = wording.ranking(make_summary([3.0, 1.0, 0.99], 0.02))
+    assert said.startswith("telco and hospital cannot be ranked")
+
+
+def test_many_pairs_are_summarised_as_groups():
+    """A line for each group, with places in the order."""
+    summary = make_summary([3.0, 2.99, 2.98, 1.0], 0.02)
+    assert wording.ranking(summary).startswith("3 pairs of clients cannot be ranked")
+    assert [wording.group_text(group, summary) for group in summary.groups] == [
+        "bank, telco and hospital (places 1 to 3)"
+    ]
+
+
+def test_a_clear_order_is_said_to_be_clear():
+    """And a client without an error has no rank."""
+    assert wording.ranking(make_summary([3.0, 1.0], 0.01)).startswith("No two intervals overlap")
+    said = wording.ranking(make_summary([3.0, 2.0, 1.0], [0.01, np.nan, 0.01]))
+    assert "telco: without a known error there is no rank" in said
+
+
+def test_those_that_did_harm_are_named_first_however_many_there_are():
+    """The last of 200 clients is not hidden behind the others."""
+    summary = make_large_summary(200)
+    assert wording.first(summary, 10)[-1].value < 0
