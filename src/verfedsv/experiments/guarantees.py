@@ -177,7 +177,7 @@ def claims(results: Results) -> list[Claim]:
                 Claim(
                     f"{name.capitalize()}, {mode}: largest residual",
                     f"{worst:.0e}",
-                    f"{ROUNDING:.0e}",
+                    f"at most {ROUNDING:.0e}",
                     worst <= ROUNDING,
                 )
             )
