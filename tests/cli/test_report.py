@@ -116,3 +116,21 @@ def test_a_run_of_a_configuration_shows_its_settings_and_training(tmp_path):
     assert {"part": "training", "name": "batch size", "text": "100"} in content["settings"]
     assert content["metrics"]["train_loss"]["rounds"] == [2, 4, 6]
     assert str(tmp_path) not in (tmp_path / "report.json").read_text()
+
+
+def test_payouts_come_into_the_report(folder, tmp_path):
+    """In every format; payouts of other values are refused."""
+    payouts = tmp_path / "payouts.json"
+    done = run("settle", str(folder), "--budget", "1000", "--currency", "EUR", "--negative", "zero", "-o", str(payouts))
+    assert done.returncode == 0, done.stderr
+    for suffix in ("html", "md", "json"):
+        page = tmp_path / f"report.{suffix}"
+        done = run("report", str(folder), "-o", str(page), "--settlement", str(payouts))
+        assert done.returncode == 0, done.stderr
+        for amount in json.loads(payouts.read_text())["payouts"]:
+            assert amount in page.read_text()
+    other = payouts.read_text().replace('"head": "', '"head": "0')
+    payouts.write_text(other)
+    done = run("report", str(folder), "-o", str(page), "--settlement", str(payouts))
+    assert done.returncode == 2
+    assert "the settlement is not of this run's values; settle the run again" in done.stderr

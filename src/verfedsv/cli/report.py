@@ -15,6 +15,8 @@ from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.cli.value import check_writable, explain_warnings, print_json, write_file
 from verfedsv.errors import InputError
 from verfedsv.report.summary import Summary
+from verfedsv.settlement import Settlement
+from verfedsv.settlement.documents import read_bytes
 
 
 class Formats(StrEnum):
@@ -44,6 +46,9 @@ def report(
     form: Annotated[
         Formats | None, typer.Option("--format", help="What to write; by default what the name of the file says.")
     ] = None,
+    settlement: Annotated[
+        Path | None, typer.Option("--settlement", help="Payouts to show, a JSON file that `verfedsv settle -o` wrote.")
+    ] = None,
 ) -> None:
     """Write a report of a run: who contributed how much, how sure that is, and why.
 
@@ -61,7 +66,8 @@ def report(
     progress_console = Console(stderr=True)
     stopped = "stopped; nothing was written."
     with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
-        summary = _summarise(progress_console, run, check)
+        known = None if settlement is None else Settlement.from_json(read_bytes(settlement))
+        summary = _summarise(progress_console, run, known, check)
         text = _render(summary, form)
         check()
     if place == _STANDARD_OUTPUT:
@@ -84,7 +90,7 @@ def _format_of(output: Path | None) -> Formats:
         ) from None
 
 
-def _summarise(console: Console, run: Path, check: Callable[[], None]) -> Summary:
+def _summarise(console: Console, run: Path, settlement: Settlement | None, check: Callable[[], None]) -> Summary:
     from verfedsv.report.reading import summarise
 
     with progress_bar(console) as bar:
@@ -94,7 +100,7 @@ def _summarise(console: Console, run: Path, check: Callable[[], None]) -> Summar
             check()
             bar.update(task, description=escape(f"Valuing {run.name or run}"), completed=done, total=total)
 
-        return summarise(run, progress)
+        return summarise(run, progress, settlement)
 
 
 def _render(summary: Summary, form: Formats) -> str:

@@ -19,6 +19,7 @@ def to_markdown(summary: Summary) -> str:
         *map(escape, [wording.headline(summary), wording.verdict(summary), *wording.notes(summary)]),
         *_contributions(summary),
         *_ranking(summary),
+        *_payouts(summary),
         "## Value over rounds",
         _table(
             ["Client", *(f"Round {at:,}" for at in summary.quarters)],
@@ -54,6 +55,15 @@ def escape(text: str) -> str:
     for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         plain = plain.replace(letter, entity)
     return re.sub(r"([\\`*_\[\]|#~!$])", r"\\\1", plain)
+
+
+def _payouts(summary: Summary) -> list[str]:
+    known = summary.settlement
+    if known is None:
+        return []
+    rows = ([line.client, line.amount, wording.payout_range(line), line.note] for line in known.payouts)
+    table = _table(["Client", f"Payout, {known.currency}", "Range", "Note"], rows)
+    return ["## Payouts", escape(wording.settlement(known)), table, escape(" ".join(known.sentences))]
 
 
 def _contributions(summary: Summary) -> list[str]:

@@ -14,10 +14,12 @@ import numpy as np
 
 from verfedsv._version import __version__
 from verfedsv.errors import InputError
-from verfedsv.report.summary import About, Setting, Summary, Uploads, build
+from verfedsv.report.summary import About, Payout, Setting, SettlementSummary, Summary, Uploads, build
 from verfedsv.runs.config import ClientSection, Config, Section
 from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
 from verfedsv.runs.reading import parse_config, read_text
+from verfedsv.settlement import Settlement
+from verfedsv.settlement.explanation import explain
 from verfedsv.shapley import Progress
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.reader import Upload
@@ -26,11 +28,14 @@ from verfedsv.valuation import Valuation, value
 _BYTES_OF_AN_ID = 4
 
 
-def summarise(run: str | os.PathLike[str], progress: Progress | None = None) -> Summary:
+def summarise(
+    run: str | os.PathLike[str], progress: Progress | None = None, settlement: Settlement | None = None
+) -> Summary:
     """Return what there is to say of a run: a folder of `verfedsv run`, or of a `Recorder`.
 
     The hash chain of the transcript is checked. Values are those of the folder's valuation.json if that is of this very
-    transcript; if not, the run is valued, as its config.toml says where it has one, and nothing is written.
+    transcript; if not, the run is valued, as its config.toml says where it has one, and nothing is written. A
+    `settlement` of these values comes into the report too.
     """
     folder = Path(run)
     transcript = Transcript.open(folder)
@@ -44,8 +49,29 @@ def summarise(run: str | os.PathLike[str], progress: Progress | None = None) -> 
         n_recorded=transcript.description.n_samples,
         n_classes=transcript.description.n_classes or 1,
         settings=_settings(config, valuation),
+        settlement=None if settlement is None else _settlement(settlement, valuation),
     )
     return build(valuation, count_uploads(transcript), read_metrics(folder / METRICS, valuation.n_rounds), about)
+
+
+def _settlement(settlement: Settlement, valuation: Valuation) -> SettlementSummary:
+    """Return what a report says of a settlement; raise InputError if it is not of this valuation."""
+    if settlement.head != valuation.head or settlement.values != tuple(valuation.values.tolist()):
+        raise InputError("the settlement is not of this run's values; settle the run again")
+    texts = [
+        [None if cents is None else settlement.currency.shown(cents) for cents in column]
+        for column in (settlement.payouts, settlement.lowest, settlement.highest)
+    ]
+    lines = [
+        Payout(client, amount or "", low, high, note)
+        for client, amount, low, high, note in zip(settlement.clients, *texts, settlement.notes, strict=True)
+    ]
+    return SettlementSummary(
+        budget=settlement.currency.shown(sum(settlement.payouts)),
+        currency=settlement.currency.code,
+        sentences=tuple(explain(settlement, valuation)),
+        payouts=tuple(lines[m] for m in np.argsort(-valuation.values, kind="stable")),
+    )
 
 
 def read_valuation(path: Path, transcript: Transcript) -> Valuation | None:

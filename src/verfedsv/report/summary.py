@@ -76,6 +76,27 @@ class ClientSummary:
 
 
 @dataclass(frozen=True)
+class Payout:
+    """What a client is paid, as text, and the range that the errors allow; None where that is unknown."""
+
+    client: str
+    amount: str
+    lowest: str | None
+    highest: str | None
+    note: str
+
+
+@dataclass(frozen=True)
+class SettlementSummary:
+    """How a budget was settled: in sentences, and the payouts in the order of the clients."""
+
+    budget: str
+    currency: str
+    sentences: tuple[str, ...]
+    payouts: tuple[Payout, ...]
+
+
+@dataclass(frozen=True)
 class Setting:
     """A setting as text: which part it belongs to, its name, what it was."""
 
@@ -119,6 +140,7 @@ class Summary:
     metrics: Mapping[str, Curve | None]
     quarters: tuple[int, ...]
     settings: tuple[Setting, ...]
+    settlement: SettlementSummary | None = None
 
     @property
     def has_shares(self) -> bool:
@@ -141,6 +163,7 @@ class About:
     n_recorded: int
     n_classes: int
     settings: tuple[Setting, ...] = ()
+    settlement: SettlementSummary | None = None
 
 
 def build(
@@ -187,6 +210,7 @@ def build(
         metrics={name: _metric(metrics, name) for name in _LINES_OF_METRICS},
         quarters=quarters,
         settings=about.settings,
+        settlement=about.settlement,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from verfedsv.charts import printable
 from verfedsv.report.numbers import MINUS, MOST_DECIMALS, SPACE, digits, number, percent, size
-from verfedsv.report.summary import ClientSummary, Setting, Summary
+from verfedsv.report.summary import ClientSummary, Payout, Setting, SettlementSummary, Summary
 from verfedsv.shapley.result import count
 
 _MOST_NAMES = 6
@@ -222,6 +222,16 @@ def group_text(group: Sequence[int], summary: Summary) -> str:
     between = group[-1] - group[0] + 1 > len(group)
     of_them = f"{len(group)} of {places}" if between else places
     return f"{names([summary.clients[m].name for m in group])} ({of_them})"
+
+
+def settlement(known: SettlementSummary) -> str:
+    """Return how much was settled."""
+    return f"{known.budget} {known.currency} were shared among {len(known.payouts)} clients, to the cent."
+
+
+def payout_range(line: Payout) -> str:
+    """Return the range of a payout."""
+    return "unknown" if line.lowest is None or line.highest is None else f"{line.lowest} to {line.highest}"
 
 
 def names(all_of_them: Sequence[str]) -> str:
