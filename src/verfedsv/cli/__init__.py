@@ -15,6 +15,7 @@ from verfedsv.cli.report import report
 from verfedsv.cli.reproduce import reproduce
 from verfedsv.cli.run import run
 from verfedsv.cli.value import value
+from verfedsv.cli.watch import watch
 from verfedsv.errors import VerfedsvError
 
 EXIT_BAD_INPUT = 2
@@ -51,6 +52,7 @@ _typer.command()(value)
 _typer.command()(reproduce)
 _typer.add_typer(data)
 _typer.command()(report)
+_typer.command()(watch)
 
 
 def app() -> None:
