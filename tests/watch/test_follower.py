@@ -49,7 +49,7 @@ def test_states_of_a_growing_run_are_those_of_its_summary(run, follow):
         assert shares(state) == pytest.approx({client.name: client.share for client in summary.clients}, rel=1e-9)
         loss = next(chart for chart in state.charts if chart.title == "Loss")
         assert loss.lines[0].rounds[-1] == run.n_rounds
-    assert len({json.dumps(shares(state)) for state in follow.states}) == 3
+    assert len({json.dumps(shares(state)) for state in follow.states if state.clients}) == 3
 
 
 def test_asynchronous_runs_are_valued_on(run, follow, monkeypatch):
@@ -67,7 +67,9 @@ def test_asynchronous_runs_are_valued_on(run, follow, monkeypatch):
             run.grow(n_rounds)
         watching.look()
     assert [None if since is None else since.n_rounds for since in called] == [None, 2]
-    assert follow.states[0] == follow.states[1]
+    assert [state.n_rounds for state in follow.states] == [0, 2, 2, 5]
+    assert follow.states[1] == follow.states[2]
+    assert follow.states[0].charts[0].title == "Loss"  # which needs no valuation
 
 
 def test_a_follower_rests_ten_times_as_long_as_it_worked(run, follow, monkeypatch):
@@ -79,8 +81,11 @@ def test_a_follower_rests_ten_times_as_long_as_it_worked(run, follow, monkeypatc
 
     monkeypatch.setattr(module, "value", value)
     watching = follow(run.folder)
-    run.grow(2)
-    watching.look()
+    for rest in (0.0, 3.5):
+        run.grow(1)
+        follow.now[0] += rest  # the first valuation includes compiling, and is not held against the run
+        watching.look()
+    assert follow.states[-1].n_rounds == 2
     run.grow(3)
     follow.now[0] += 29.0
     watching.look()
@@ -114,6 +119,21 @@ def test_a_finished_run_is_not_valued_again(run, follow, monkeypatch):
     follow(run.folder).look()
     assert follow.states[-1].status == "finished"
     assert follow.states[-1].problems == ()
+
+
+def test_the_end_of_a_run_is_shown_at_once(run, follow, monkeypatch):
+    """A new valuation.json is only read, so no rest is kept."""
+    watching = follow(run.folder)
+    run.grow(2)
+    watching.look()
+    run.grow(3)
+    watching._due = np.inf
+    watching.look()
+    assert follow.states[-1].n_rounds == 2
+    (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
+    monkeypatch.setattr(module, "value", None)
+    watching.look()
+    assert (follow.states[-1].status, follow.states[-1].n_rounds) == ("finished", 5)
 
 
 def test_a_run_that_is_not_there_is_waited_for(tmp_path, follow):

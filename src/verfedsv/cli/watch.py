@@ -32,7 +32,7 @@ def watch(
     try:
         from verfedsv.watch.server import Watch
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise InputError("watching needs a web server: pip install 'verfedsv[watch]'") from None
     page = Watch(run, host, port, every)

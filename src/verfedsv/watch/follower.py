@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -50,7 +51,7 @@ class Follower:
         self.folder = folder
         self._publish, self._is_ended, self._every, self._clock = publish, is_ended, every, clock
         self._metrics = GrowingMetrics(folder / METRICS)
-        self._due = -float("inf")
+        self._due, self._took = -math.inf, 0.0
         self._forget()
 
     def _forget(self) -> None:
@@ -71,12 +72,21 @@ class Follower:
             self._show("waiting", f"Waiting for a run in {self.folder}.")
             return
         signature = self._signature()
-        if signature != self._read and self._clock() >= self._due:
+        if signature != self._read and (self._clock() >= self._due or self._was_valued(signature)):
+            is_first = self._read is None
+            if is_first or self._took >= self._every:
+                self._tell(" Reading and valuing what is new.")
             begin = self._clock()
             self._read = signature
             self._summarise()
-            self._due = self._clock() + _REST * (self._clock() - begin)
+            self._took = self._clock() - begin
+            # The first valuation includes compiling.
+            self._due = self._clock() + (1 if is_first else _REST) * self._took
         self._tell()
+
+    def _was_valued(self, signature: Signature) -> bool:
+        """Return whether the run has got another valuation.json, which is read and need not be computed."""
+        return self._read is not None and signature[-1] is not None and signature[-1] != self._read[-1]
 
     def _is_there(self) -> bool:
         return any((place / fmt.DESCRIPTION).exists() for place in (self.folder / FOLDER, self.folder))
