@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 import verfedsv
-from tests.report.valuations import make_large_summary
+from tests.report.valuations import make_summary
 from tests.trainings import train
 from tests.watch.runs import GrowingRun
+from verfedsv.report.curves import curve
 from verfedsv.report.reading import summarise
 from verfedsv.watch import follower as module
 from verfedsv.watch.follower import Ended, Follower
+from verfedsv.watch.metrics import NAMES
 from verfedsv.watch.state import Progress, build_state
 
 
@@ -31,6 +33,11 @@ def follow():
 
     start.states, start.now = states, now
     return start
+
+
+def metrics_of(n_evaluations):
+    """Return curves of all metrics, as noisy as can be."""
+    return {name: curve(np.random.default_rng(0).normal(size=n_evaluations)) for name in NAMES}
 
 
 def shares(state):
@@ -205,6 +212,9 @@ def test_a_state_is_bounded(run, follow):
     state = follow.states[-1]
     assert state.n_evaluations == 100_000
     assert len(state.to_json().encode()) < 100_000
-    many = build_state(Progress("x" * 9999, "following", "y" * 99_999), make_large_summary(1000, 5000), {})
+    names = [f"{m}{chr(0x1D538) * 300}" for m in range(1000)]
+    values = np.linspace(1, -0.01, 1000)
+    summary = make_summary(values, 1e-4, clients=names, n_rounds=5000)
+    many = build_state(Progress("x" * 9999, "following", "y" * 99_999), summary, metrics_of(100_000))
     assert len(many.to_json().encode()) < 300_000
-    assert (many.n_clients, len(many.clients)) == (1000, 201)
+    assert (many.n_clients, len(many.clients)) == (1000, 205)
