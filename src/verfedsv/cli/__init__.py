@@ -22,6 +22,7 @@ from verfedsv.cli.run import run
 from verfedsv.cli.settle import settle
 from verfedsv.cli.statement import statement
 from verfedsv.cli.value import value
+from verfedsv.cli.watch import watch
 from verfedsv.errors import VerfedsvError
 
 EXIT_BAD_INPUT = 2
@@ -59,6 +60,7 @@ _typer.command()(demo)
 _typer.command()(run)
 _typer.command()(value)
 _typer.command()(report)
+_typer.command()(watch)
 _typer.command()(settle)
 _typer.command()(statement)
 _typer.command()(audit)

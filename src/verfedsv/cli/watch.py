@@ -1,0 +1,51 @@
+"""`verfedsv watch`: a local page that follows a training."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verfedsv.errors import InputError
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript; it may begin later.")],
+    host: Annotated[
+        str, typer.Option(help="The address to listen at. By default, only this machine can see the page.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0 is any free one.")] = 0,
+    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds from one look at the run to the next.")] = 2,
+) -> None:
+    """Follow a training on a local web page: shares and loss as they change.
+
+    The run may be running, finished, or yet to begin; it is only read. Ctrl-C ends the page, not the training.
+
+    Exit codes: 0 ended with Ctrl-C; 2 the run or an option cannot be used, with a message that says why.
+
+    Example: verfedsv watch runs/credit
+    """
+    try:
+        from verfedsv.watch.server import Watch
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise InputError("watching needs a web server: pip install 'verfedsv[watch]'") from None
+    page = Watch(run, host, port, every)
+    typer.echo(f"Watching {run} at {page.address} (Ctrl-C ends)")
+    if not page.is_local:
+        typer.secho("note: everybody who can reach this address sees the page", fg="yellow", err=True)
+    sys.stdout.flush()
+    # What warnings say of a valuation, the page says in words. For all threads at once: filters are the process's.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        is_done = page.run()
+    typer.echo("Stopped watching.")
+    if not is_done:
+        # The thread is in the middle of a valuation. It only reads, so nothing is lost, and nobody should wait for it.
+        sys.stdout.flush()
+        os._exit(0)

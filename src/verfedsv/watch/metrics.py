@@ -1,0 +1,103 @@
+"""metrics.jsonl while it is being written: each byte is read once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from array import array
+from pathlib import Path
+from typing import Any
+
+from verfedsv.report.curves import Curve, curve
+
+NAMES = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
+
+_AT_ONCE = 1 << 20
+_LONGEST_LINE = 1 << 16
+_MOST_ROUNDS = 2**53
+
+
+class GrowingMetrics:
+    """Loss and accuracy over rounds, from a file that grows.
+
+    Numbers are kept in columns, 40 bytes an evaluation; what is drawn of them is thinned. `n_bad` lines could not be
+    read. A file that was replaced, or has become shorter, is read anew: a run that goes on cuts off what it will
+    measure again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin(None)
+
+    def _begin(self, file: tuple[int, int] | None) -> None:
+        self._file, self._position, self._rest, self._skips = file, 0, b"", False
+        self._rounds = array("q")
+        self._columns = {name: array("d") for name in NAMES}
+        self.n_bad = 0
+
+    @property
+    def n_evaluations(self) -> int:
+        """How many lines were read."""
+        return len(self._rounds)
+
+    @property
+    def last_round(self) -> int:
+        """The round of the last evaluation, 0 if there is none."""
+        return self._rounds[-1] if self._rounds else 0
+
+    def read(self) -> None:
+        """Read what was added; raise OSError if that cannot be done. A line that is not finished waits."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            self._begin(None)
+            return
+        with file:
+            found = os.fstat(file.fileno())
+            identity = (found.st_dev, found.st_ino)
+            if identity != self._file or found.st_size < self._position:
+                self._begin(identity)
+            file.seek(self._position)
+            # Not beyond the size at the beginning: a file that grows as fast as it is read would never end.
+            while self._position < found.st_size:
+                content = file.read(min(_AT_ONCE, found.st_size - self._position))
+                if not content:
+                    break
+                self._position += len(content)
+                self._take(content)
+
+    def curves(self) -> dict[str, Curve]:
+        """Return a curve for each metric that was measured."""
+        curves = {name: curve(column, rounds=self._rounds) for name, column in self._columns.items()}
+        return {name: found for name, found in curves.items() if found.rounds}
+
+    def _take(self, content: bytes) -> None:
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        for line in lines:
+            if self._skips:
+                self._skips = False  # the end of a line that was too long
+            elif line.strip():
+                self._add(line)
+        if len(self._rest) > _LONGEST_LINE:
+            self.n_bad += not self._skips
+            self._rest, self._skips = b"", True
+
+    def _add(self, line: bytes) -> None:
+        try:
+            content = json.loads(line)
+            n_rounds = float(content["n_rounds"])
+            numbers = [_number(content.get(name)) for name in NAMES]
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            self.n_bad += 1
+            return
+        if not 0 <= n_rounds <= _MOST_ROUNDS:
+            self.n_bad += 1
+        elif n_rounds >= 1:  # before the first round nothing was learnt; the report begins with it too
+            self._rounds.append(int(n_rounds))
+            for column, number in zip(self._columns.values(), numbers, strict=True):
+                column.append(number)
+
+
+def _number(content: Any) -> float:
+    return math.nan if content is None else float(content)

@@ -1,0 +1,157 @@
+"use strict";
+
+// Everything that comes from a run is set as text or as a number of a drawing, never as markup.
+const SVG = "http://www.w3.org/2000/svg";
+const NARROWEST = 240, HEIGHT = 240, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 28;
+const QUIET_MS = 20000; // between two announcements of new numbers to those who listen to the page
+const MINUS = "\u2212";
+
+const at = (id) => document.getElementById(id);
+
+function element(kind, text, attributes = {}) {
+  const made = document.createElement(kind);
+  if (text !== undefined) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+function drawn(kind, attributes, text) {
+  const made = document.createElementNS(SVG, kind);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function show(id, text) {
+  at(id).textContent = text;
+  at(id).hidden = !text;
+}
+
+// The share is what a bar shows, or where there are no shares, the value.
+function bar(amount, low, high) {
+  const box = element("div", undefined, { class: "bar", "aria-hidden": "true" });
+  if (amount === null || high <= low) return box;
+  const place = (number) => (100 * (number - low)) / (high - low);
+  const part = element("span", undefined, amount < 0 ? { class: "negative" } : {});
+  part.style.left = `${place(Math.min(0, amount))}%`;
+  part.style.width = `${place(Math.max(0, amount)) - place(Math.min(0, amount))}%`;
+  box.append(part);
+  return box;
+}
+
+function row(client, low, high) {
+  const made = element("tr");
+  const name = element("th", undefined, { scope: "row" });
+  name.append(element("bdi", client.name));
+  const chart = element("td");
+  chart.append(bar(client.share ?? client.value, low, high));
+  made.append(
+    element("td", client.place), name, element("td", client.share_text, { "data-number": client.share }), chart,
+    element("td", client.interval_text), element("td", client.value_text, { "data-number": client.value }),
+    element("td", client.error_text, { "data-number": client.error }),
+  );
+  return made;
+}
+
+function table(state) {
+  at("shares").hidden = state.clients.length === 0;
+  const amounts = state.clients.map((client) => client.share ?? client.value);
+  const low = Math.min(0, ...amounts), high = Math.max(0, ...amounts);
+  at("numbers").tBodies[0].replaceChildren(...state.clients.map((client) => row(client, low, high)));
+  const missing = state.n_clients - state.clients.length;
+  at("t-shares").textContent = "Over the rounds valued so far; a decrease below zero is a rise"
+    + (missing > 0 ? `. ${missing} more clients are not listed` : "");
+}
+
+// Round numbers between two ends, about four.
+function ticks(low, high) {
+  const raw = (high - low) / 4, power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * ([1, 2, 5].find((factor) => factor * power >= raw) ?? 10);
+  const found = [];
+  for (let k = Math.ceil(low / step); k * step <= high + step * 1e-9 && found.length < 12; k += 1) found.push(k * step);
+  return found;
+}
+
+function label(number, unit) {
+  const scaled = unit ? 100 * number : number, size = Math.abs(scaled);
+  const text = size !== 0 && (size < 1e-3 || size >= 1e6) ? size.toExponential(1) : String(Number(size.toPrecision(4)));
+  return (scaled < 0 ? MINUS : "") + text + (unit ? "\u00a0%" : "");
+}
+
+function plot(chart) {
+  const width = Math.max(NARROWEST, at("charts").clientWidth); // so that letters keep their size on a phone
+  const rounds = chart.lines.flatMap((line) => line.rounds), values = chart.lines.flatMap((line) => line.values);
+  const last = Math.max(2, ...rounds);
+  let low = Math.min(...values), high = Math.max(...values);
+  if (!(high > low)) [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
+  const x = (round) => LEFT + ((width - LEFT - RIGHT) * (round - 1)) / (last - 1);
+  const y = (value) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - value)) / (high - low);
+  const svg = drawn("svg", { class: "plot", viewBox: `0 0 ${width} ${HEIGHT}`, "aria-hidden": "true" });
+  for (const value of ticks(low, high)) {
+    svg.append(
+      drawn("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
+      drawn("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, label(value, chart.unit)),
+    );
+  }
+  for (const round of ticks(1, last).filter(Number.isInteger)) {
+    svg.append(drawn("text", { x: x(round), y: HEIGHT - 8, "text-anchor": "middle" }, round.toLocaleString("en")));
+  }
+  for (const line of chart.lines) {
+    const points = line.rounds.map((round, k) => `${x(round).toFixed(1)},${y(line.values[k]).toFixed(1)}`);
+    const look = { stroke: line.colour, "stroke-dasharray": line.dash };
+    svg.append(drawn("polyline", { class: "line", points: points.join(" "), ...look }));
+    if (points.length === 1) {
+      svg.append(drawn("circle", { cx: x(line.rounds[0]), cy: y(line.values[0]), r: 4, fill: line.colour }));
+    }
+  }
+  return svg;
+}
+
+function key(line) {
+  const made = element("span"), mark = drawn("svg", { class: "key", width: 22, height: 8, "aria-hidden": "true" });
+  mark.append(drawn("line", { x1: 0, y1: 4, x2: 22, y2: 4, stroke: line.colour, "stroke-width": 3, "stroke-dasharray": line.dash }));
+  made.append(mark, " ", element("bdi", line.label), `: ${line.last}`);
+  return made;
+}
+
+function figure(chart) {
+  const made = element("figure"), legend = element("p", undefined, { class: "legend" });
+  legend.append(...chart.lines.map(key));
+  made.append(element("figcaption", `${chart.title}; the last number is in the key`), plot(chart), legend);
+  return made;
+}
+
+let announced = { when: -Infinity, status: "" };
+
+function announce(state, now) {
+  if (state.status === announced.status && now - announced.when < QUIET_MS) return;
+  announced = { when: now, status: state.status };
+  at("announcement").textContent = `${state.message} ${state.headline}`;
+}
+
+let newest = null;
+
+function render(state) {
+  newest = state;
+  document.title = state.run ? `Watching ${state.run}` : "Watching a training";
+  at("run").textContent = state.run;
+  show("headline", state.headline);
+  show("message", state.message);
+  show("verdict", state.verdict);
+  at("verdict").className = `verdict ${state.is_reliable ? "good" : "bad"}`;
+  at("problems").replaceChildren(...state.problems.map((problem) => element("p", problem, { class: "note" })));
+  table(state);
+  const charts = state.charts.filter((chart) => chart.lines.some((line) => line.values.length));
+  at("training").hidden = charts.length === 0;
+  at("charts").replaceChildren(...charts.map(figure));
+  announce(state, performance.now());
+  document.documentElement.dataset.rounds = state.n_rounds;
+  document.documentElement.dataset.status = state.status;
+}
+
+addEventListener("resize", () => { if (newest) render(newest); });
+
+const events = new EventSource("events");
+events.onopen = () => { at("connection").textContent = ""; };
+events.onmessage = (event) => render(JSON.parse(event.data));
+events.onerror = () => { at("connection").textContent = "(connection lost; trying again)"; };

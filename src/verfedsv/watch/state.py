@@ -1,0 +1,183 @@
+"""What the page shows, as plain data of bounded size; all wording is the report's, and the script only sets texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+
+from verfedsv.charts import COLOURS, DASHES, printable
+from verfedsv.report import wording
+from verfedsv.report.curves import Curve, thin
+from verfedsv.report.numbers import digits, percent
+from verfedsv.report.summary import ClientSummary, Summary
+
+FORMAT, VERSION = "verfedsv watch", 1
+
+N_LISTED = 200
+"""How many clients are listed; of more, those with the largest values and up to five that did harm."""
+
+N_DRAWN = 10
+"""How many clients have a line in the chart over rounds."""
+
+_MOST_POINTS = 300
+_LONGEST_NAME = 120
+_LONGEST_TEXT = 2000
+_METRICS = {
+    "train_loss": ("Loss", "training samples"),
+    "test_loss": ("Loss", "test samples"),
+    "train_accuracy": ("Accuracy", "training samples"),
+    "test_accuracy": ("Accuracy", "test samples"),
+}
+
+Status = Literal["waiting", "following", "finished"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A client in the table: numbers, None where they are unknown, and the texts that stand for them."""
+
+    place: int
+    name: str
+    share: float | None
+    value: float
+    error: float | None
+    share_text: str
+    interval_text: str
+    value_text: str
+    error_text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart, with its colour and dashes; `last` is its last number as text."""
+
+    label: str
+    colour: str
+    dash: str
+    last: str
+    rounds: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart of lines over rounds; `unit` is "%" where numbers are fractions."""
+
+    title: str
+    unit: Literal["", "%"]
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """All of the page. Before anything was valued, `n_rounds` is 0 and there are no clients."""
+
+    run: str
+    status: Status
+    message: str
+    problems: tuple[str, ...]
+    n_rounds: int
+    n_clients: int
+    n_evaluations: int
+    headline: str
+    verdict: str
+    is_reliable: bool
+    clients: tuple[Row, ...]
+    charts: tuple[Drawing, ...]
+
+    def to_json(self) -> str:
+        """Return the state as one line of JSON; what is unknown is null."""
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far following a run is."""
+
+    run: str
+    status: Status
+    message: str
+    problems: tuple[str, ...] = ()
+    n_evaluations: int = 0
+
+
+def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[str, Curve]) -> State:
+    """Return the state of the page; of a run that was not valued yet, without a summary."""
+    clients = () if summary is None else _rows(summary)
+    return State(
+        run=_cut(progress.run, _LONGEST_NAME),
+        status=progress.status,
+        message=_cut(progress.message, _LONGEST_TEXT),
+        problems=tuple(_cut(problem, _LONGEST_TEXT) for problem in progress.problems),
+        n_rounds=0 if summary is None else summary.n_rounds,
+        n_clients=0 if summary is None else len(summary.clients),
+        n_evaluations=progress.n_evaluations,
+        headline="" if summary is None else wording.headline(summary),
+        verdict="" if summary is None else _cut(wording.verdict(summary), _LONGEST_TEXT),
+        is_reliable=summary is not None and summary.verdict == "reliable",
+        clients=clients,
+        charts=tuple(_drawings(summary, metrics)),
+    )
+
+
+def _rows(summary: Summary) -> tuple[Row, ...]:
+    places = {client.name: place for place, client in enumerate(summary.clients, 1)}
+    return tuple(_row(places[client.name], client, summary.n_rounds) for client in wording.first(summary, N_LISTED))
+
+
+def _row(place: int, client: ClientSummary, n_rounds: int) -> Row:
+    return Row(
+        place=place,
+        name=_cut(client.name, _LONGEST_NAME),
+        share=client.share,
+        value=client.value,
+        error=client.error,
+        share_text=wording.share_text(client),
+        interval_text=wording.interval_text(client),
+        value_text=digits(client.value * n_rounds),
+        error_text=digits(None if client.error is None else client.error * n_rounds, 2),
+    )
+
+
+def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
+    if summary is not None:
+        shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
+        yield _drawing("What each client took off the loss, up to each round", "", shown)
+    charts: dict[str, list[tuple[str, Curve]]] = {}
+    for name, found in metrics.items():
+        title, label = _METRICS[name]
+        charts.setdefault(title, []).append((label, found))
+    if not charts and summary is not None:
+        charts["What all clients took off the loss, up to each round"] = [("all clients together", summary.learnt)]
+    for title, lines in charts.items():
+        yield _drawing(title, "%" if title == "Accuracy" else "", lines)
+
+
+def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:
+    lines = []
+    for number, (label, points) in enumerate(curves):
+        kept = thin(np.array(points.values), _MOST_POINTS)
+        last = points.values[-1] if points.values else None
+        dash = DASHES[number // len(COLOURS) % len(DASHES)]
+        lines.append(
+            Line(
+                label=_cut(label, _LONGEST_NAME),
+                colour=COLOURS[number % len(COLOURS)],
+                dash=" ".join(map(str, dash)),
+                last=percent(last, 1) if unit and last is not None else digits(last),
+                rounds=tuple(points.rounds[k] for k in kept),
+                values=tuple(points.values[k] for k in kept),
+            )
+        )
+    return Drawing(title, unit, tuple(lines))
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text without control characters, and no longer than that."""
+    shown = printable(text[: most + 1].replace("\n", " "))
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"

@@ -1,0 +1,35 @@
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from verfedsv import InputError
+from verfedsv.cli import _typer
+
+
+def watch(*arguments):
+    """Run the command in this process."""
+    return CliRunner().invoke(_typer, ["watch", *map(str, arguments)])
+
+
+def test_a_place_that_cannot_be_watched_is_an_error(tmp_path):
+    """Neither the run nor its parent is there."""
+    done = watch(tmp_path / "nowhere" / "run")
+    assert isinstance(done.exception, InputError)
+
+
+@pytest.mark.parametrize("options", [("--every", "0"), ("--port", "70000"), ("--port", "-1"), ("--every", "often")])
+def test_options_out_of_range_are_refused(tmp_path, options):
+    """With exit code 2."""
+    assert watch(tmp_path, *options).exit_code == 2
+
+
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
+def test_what_has_to_be_installed_is_said(tmp_path, monkeypatch, missing):
+    """Where the extra was not installed."""
+    for name in [name for name in sys.modules if name.split(".")[0] == missing or name == "verfedsv.watch.server"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    done = watch(tmp_path)
+    assert isinstance(done.exception, InputError)
+    assert "pip install 'verfedsv[watch]'" in str(done.exception)

@@ -1,0 +1,220 @@
+import json
+
+import numpy as np
+import pytest
+
+import verfedsv
+from tests.report.valuations import make_summary
+from tests.trainings import train
+from tests.watch.runs import GrowingRun
+from verfedsv.report.curves import curve
+from verfedsv.report.reading import summarise
+from verfedsv.watch import follower as module
+from verfedsv.watch.follower import Ended, Follower
+from verfedsv.watch.metrics import NAMES
+from verfedsv.watch.state import Progress, build_state
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return an asynchronous run that grows."""
+    growing = GrowingRun(tmp_path / "credit")
+    yield growing
+    growing.close()
+
+
+@pytest.fixture
+def follow():
+    """Return a function that follows a folder without resting, and the states it published."""
+    states, now = [], [0.0]
+
+    def start(folder, **options):
+        return Follower(folder, states.append, clock=lambda: now[0], **options)
+
+    start.states, start.now = states, now
+    return start
+
+
+def metrics_of(n_evaluations):
+    """Return curves of all metrics, as noisy as can be."""
+    return {name: curve(np.random.default_rng(0).normal(size=n_evaluations)) for name in NAMES}
+
+
+def shares(state):
+    return {row.name: row.share for row in state.clients}
+
+
+def test_states_of_a_growing_run_are_those_of_its_summary(run, follow):
+    """Each look has the shares of the report at that moment, and the loss."""
+    watching = follow(run.folder)
+    for _ in range(3):
+        run.grow(2)
+        watching.look()
+        state, summary = follow.states[-1], summarise(run.folder)
+        assert state.status == "following"
+        assert state.n_rounds == run.n_rounds == summary.n_rounds
+        assert shares(state) == pytest.approx({client.name: client.share for client in summary.clients}, rel=1e-9)
+        loss = next(chart for chart in state.charts if chart.title == "Loss")
+        assert loss.lines[0].rounds[-1] == run.n_rounds
+    assert len({json.dumps(shares(state)) for state in follow.states if state.clients}) == 3
+
+
+def test_asynchronous_runs_are_valued_on(run, follow, monkeypatch):
+    """From the last valuation, so that only what is new is computed; and not at all if nothing has changed."""
+    called = []
+
+    def value(*arguments, **options):
+        called.append(options["since"])
+        return verfedsv.value(*arguments, **options)
+
+    monkeypatch.setattr(module, "value", value)
+    watching = follow(run.folder)
+    for n_rounds in (2, 0, 3):
+        if n_rounds:
+            run.grow(n_rounds)
+        watching.look()
+    assert [None if since is None else since.n_rounds for since in called] == [None, 2]
+    assert [state.n_rounds for state in follow.states] == [0, 2, 2, 5]
+    assert follow.states[1] == follow.states[2]
+    assert follow.states[0].charts[0].title == "Loss"  # which needs no valuation
+
+
+def test_a_follower_rests_ten_times_as_long_as_it_worked(run, follow, monkeypatch):
+    """Meanwhile the loss goes on and the shares stay."""
+
+    def value(*arguments, **options):
+        follow.now[0] += 3.0
+        return verfedsv.value(*arguments, **options)
+
+    monkeypatch.setattr(module, "value", value)
+    watching = follow(run.folder)
+    for rest in (0.0, 3.5):
+        run.grow(1)
+        follow.now[0] += rest  # the first valuation includes compiling, and is not held against the run
+        watching.look()
+    assert follow.states[-1].n_rounds == 2
+    run.grow(3)
+    follow.now[0] += 29.0
+    watching.look()
+    assert follow.states[-1].n_rounds == 2
+    assert follow.states[-1].message == "Valued: 2 time stamps. Training is at time stamp 5."
+    follow.now[0] += 1.5
+    watching.look()
+    assert follow.states[-1].n_rounds == 5
+
+
+def test_synchronous_runs_are_followed(tmp_path, follow):
+    """Also while they are valued: what was there is shown, and the valuation ends if nobody watches any more."""
+    training, path = train(n_samples=40, batch=20, n_epochs=4), tmp_path / "run"
+    watching = follow(path, every=0.0)
+    with training.record(path / "transcript", last=4) as recorder:
+        watching.look()
+        assert any("Valuing: " in state.message for state in follow.states)
+        training.record(recorder=recorder, first=4)
+        watching.look()
+    state, valuation = follow.states[-1], verfedsv.value(path)
+    assert shares(state) == dict(zip(valuation.clients, valuation.shares.tolist(), strict=True))
+    with pytest.raises(Ended):
+        follow(path, is_ended=lambda: True).look()
+
+
+def test_a_finished_run_is_not_valued_again(run, follow, monkeypatch):
+    """Its valuation.json is shown."""
+    run.grow(3)
+    (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
+    monkeypatch.setattr(module, "value", None)
+    follow(run.folder).look()
+    assert follow.states[-1].status == "finished"
+    assert follow.states[-1].problems == ()
+
+
+def test_the_end_of_a_run_is_shown_at_once(run, follow, monkeypatch):
+    """A new valuation.json is only read, so no rest is kept."""
+    watching = follow(run.folder)
+    run.grow(2)
+    watching.look()
+    run.grow(3)
+    watching._due = np.inf
+    watching.look()
+    assert follow.states[-1].n_rounds == 2
+    (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
+    monkeypatch.setattr(module, "value", None)
+    watching.look()
+    assert (follow.states[-1].status, follow.states[-1].n_rounds) == ("finished", 5)
+
+
+def test_a_run_that_is_not_there_is_waited_for(tmp_path, follow):
+    """It may come, go, and come again as another."""
+    folder = tmp_path / "credit"
+    watching = follow(folder)
+    watching.look()
+    assert follow.states[-1].message == f"Waiting for a run in {folder}."
+    run = GrowingRun(folder)
+    watching.look()
+    assert follow.states[-1].message == "Recording has begun; there is no round yet."
+    run.grow(2)
+    run.close()
+    watching.look()
+    assert follow.states[-1].n_rounds == 2
+    folder.rename(tmp_path / "moved")
+    watching.look()
+    assert (follow.states[-1].status, follow.states[-1].clients) == ("waiting", ())
+    run = GrowingRun(folder, ["other", "clients"])
+    run.grow(1)
+    run.close()
+    watching.look()
+    assert set(shares(follow.states[-1])) == {"other", "clients"}
+
+
+@pytest.mark.parametrize("name", ["transcript.json", "uploads.arrows", "chain.bin", "labels.arrow"])
+@pytest.mark.parametrize("kind", ["changed", "cut", "random"])
+def test_a_damaged_transcript_is_said(run, follow, name, kind):
+    """With what was known before; nothing crashes."""
+    run.grow(3)
+    run.close()
+    watching = follow(run.folder)
+    watching.look()
+    path = run.folder / "transcript" / name
+    content = bytearray(path.read_bytes())
+    if kind == "changed":
+        content[len(content) // 2] ^= 255
+    elif kind == "cut":
+        del content[len(content) // 3 :]
+    else:
+        content[:] = np.random.default_rng(0).bytes(len(content))
+    path.unlink()
+    path.write_bytes(content)
+    watching.look()
+    watching.look()
+    assert follow.states[-1].problems
+    follow.states[-1].to_json()
+
+
+@pytest.mark.parametrize("name", ["config.toml", "valuation.json", "metrics.jsonl"])
+def test_other_damaged_files_are_said(run, follow, name):
+    """A file of the run that cannot be read is named; its metrics, as far as they can be read, are shown."""
+    run.grow(3)
+    with (run.folder / name).open("ab") as file:
+        file.write(b"\xff{{{\n")
+    follow(run.folder).look()
+    assert name in follow.states[-1].problems[0]
+    assert any(chart.title == "Loss" for chart in follow.states[-1].charts)
+
+
+def test_a_state_is_bounded(run, follow):
+    """A hundred thousand evaluations, and 1,000 clients with long names: less than 300 kB each."""
+    run.grow(2)
+    lines = (
+        f'{{"n_rounds":{t},"train_loss":{1 / t},"test_loss":{2 / t},"test_accuracy":0.5}}\n' for t in range(1, 100_001)
+    )
+    (run.folder / "metrics.jsonl").write_text("".join(lines))
+    follow(run.folder).look()
+    state = follow.states[-1]
+    assert state.n_evaluations == 100_000
+    assert len(state.to_json().encode()) < 100_000
+    names = [f"{m}{chr(0x1D538) * 300}" for m in range(1000)]
+    values = np.linspace(1, -0.01, 1000)
+    summary = make_summary(values, 1e-4, clients=names, n_rounds=5000)
+    many = build_state(Progress("x" * 9999, "following", "y" * 99_999), summary, metrics_of(100_000))
+    assert len(many.to_json().encode()) < 300_000
+    assert (many.n_clients, len(many.clients)) == (1000, 205)
