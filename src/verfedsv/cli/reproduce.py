@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.cli.value import explain_warnings, print_json
 from verfedsv.data import CATALOGUE
 from verfedsv.data.catalogue import get_entry, locate
@@ -21,7 +21,6 @@ from verfedsv.errors import InputError
 from verfedsv.experiments import EXPERIMENTS, Experiment, ResultFile, Table, claims_table, write_page
 
 ALL = "all"
-EXIT_INTERRUPTED = 130
 
 
 def reproduce(
@@ -97,22 +96,18 @@ def _measure(
 ) -> dict[str, list[ResultFile]]:
     """Measure what is not known yet, showing how far it is."""
     files: dict[str, list[ResultFile]] = {}
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn()
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
-    try:
-        with bar:
-            for experiment in experiments:
-                for name in (name for name in data if name in experiment.data):
-                    file = ResultFile(folder, experiment, name, quick=quick, again=again)
-                    task = bar.add_task(f"{experiment.name}, {name}", total=None)
-                    for part, done, total in file.measure():
-                        title = f"{experiment.name}, {name}: {part}"
-                        bar.update(task, description=title, completed=done, total=total)
-                    bar.remove_task(task)
-                    files.setdefault(experiment.name, []).append(file)
-    except KeyboardInterrupt:
-        console.print("stopped; the same command goes on where this was.", style="yellow")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    stopped = "stopped; the same command goes on where this was."
+    with explain_interrupt(console, stopped), interrupts() as check, progress_bar(console) as bar:
+        for experiment in experiments:
+            for name in (name for name in data if name in experiment.data):
+                file = ResultFile(folder, experiment, name, quick=quick, again=again)
+                task = bar.add_task(f"{experiment.name}, {name}", total=None)
+                for part, done, total in file.measure():
+                    check()
+                    title = f"{experiment.name}, {name}: {part}"
+                    bar.update(task, description=title, completed=done, total=total)
+                bar.remove_task(task)
+                files.setdefault(experiment.name, []).append(file)
     return files
 
 
