@@ -10,14 +10,12 @@ from functools import partial
 from itertools import combinations
 
 import numpy as np
-from scipy.stats import kendalltau
-from sklearn.cluster import MiniBatchKMeans
 
 from verfedsv.data import VerticalData
 from verfedsv.data import prepare as prepare_columns
 from verfedsv.experiments.experiment import Experiment, Part, Results, Table
 from verfedsv.experiments.lab import Setup, Trained, prepare, split, train_asynchronously, train_synchronously
-from verfedsv.experiments.shap import shap_scores
+from verfedsv.experiments.shap import kendalls_tau, shap_scores
 from verfedsv.federation import SynchronousPlan, synchronous_rounds
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import available_threads
@@ -115,6 +113,9 @@ def _information(data: VerticalData, n_cells: int) -> Floats:
     A client's marginal value is the information it has on the labels given what a coalition has. Each client's features
     are put into cells by k-means; information is the plug-in estimate, less its bias by Miller and Madow.
     """
+    # Only needed here, and importing it takes longer than all of this package.
+    from sklearn.cluster import MiniBatchKMeans
+
     is_train = ~data.is_test
     cells = []
     for client in data.clients:
@@ -144,7 +145,7 @@ def _entropy(numbers: Array) -> float:
 
 
 def _tau(part: Part, kind: str) -> float:
-    return float(kendalltau(part["retraining"], part[kind]).statistic)
+    return kendalls_tau(part["retraining"], part[kind])
 
 
 def tables(results: Results) -> list[Table]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.sparse import issparse
-from scipy.stats import kendalltau
 
 from verfedsv.data import VerticalData
 from verfedsv.data import prepare as prepare_columns
@@ -36,11 +36,19 @@ def parts(name: str, settings: Setup) -> Mapping[str, Callable[[], Part]]:
         accuracies = {"synchronous": synchronous.accuracy, "asynchronous": asynchronous.accuracy}
         return {
             "scores": {kind: values.tolist() for kind, values in scores.items()},
-            "tau": {f"{a}, {b}": float(kendalltau(scores[a], scores[b]).statistic) for a, b in PAIRS},
+            "tau": {f"{a}, {b}": kendalls_tau(scores[a], scores[b]) for a, b in PAIRS},
             "accuracy": accuracies,
         }
 
     return {"all": measure}
+
+
+def kendalls_tau(first: ArrayLike, second: ArrayLike) -> float:
+    """Return Kendall's rank correlation."""
+    # Only needed here, and importing it takes half a second.
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(np.asarray(first, float), np.asarray(second, float)).statistic)
 
 
 def shap_scores(data: VerticalData, settings: Setup, trained: Trained) -> Floats:
