@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from verfedsv.data.vertical import Matrix
+from verfedsv.federation.batches import keep, same
 from verfedsv.federation.models import Model, Rate, State
 from verfedsv.losses import Array, Floats
 
@@ -23,7 +24,7 @@ class Client:
         if isinstance(samples, slice):
             return self._model.embed(self._features[samples])
         features = self._take(samples)
-        self._last = np.array(samples), features
+        self._last = keep(samples), features
         return self._model.embed(features)
 
     def learn(self, samples: Array, gradient: Floats) -> None:
@@ -43,7 +44,7 @@ class Client:
 
     def _last_or_take(self, samples: Array) -> Matrix:
         # Usually the samples that were just embedded: their rows need not be gathered again.
-        if self._last is not None and np.array_equal(self._last[0], samples):
+        if self._last is not None and same(self._last[0], samples):
             return self._last[1]
         return self._take(samples)
 

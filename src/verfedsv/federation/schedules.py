@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from verfedsv.federation.batches import freeze
 from verfedsv.losses import Array
 
 
@@ -15,7 +16,7 @@ def batch_of_round(round_number: int, n_samples: int, size: int, seed: int) -> A
     The last batch of an epoch may be shorter.
     """
     epoch, number = divmod(round_number, -(-n_samples // size))
-    return np.sort(_order(epoch, n_samples, seed)[number * size : (number + 1) * size])
+    return freeze(np.sort(_order(epoch, n_samples, seed)[number * size : (number + 1) * size]))
 
 
 @lru_cache(maxsize=2)
@@ -26,6 +27,6 @@ def _order(epoch: int, n_samples: int, seed: int) -> Array:
 def batch_of_client(client: int, step: int, n_samples: int, size: int, seed: int) -> Array:
     """Return the batch of a step (0, 1, ...) of an asynchronous client: any samples, none twice."""
     if size >= n_samples:
-        return np.arange(n_samples)
+        return freeze(np.arange(n_samples))
     rng = np.random.default_rng([seed, client, step])
-    return np.sort(rng.choice(n_samples, size, replace=False, shuffle=False))
+    return freeze(np.sort(rng.choice(n_samples, size, replace=False, shuffle=False)))

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from verfedsv.federation.batches import keep, same
 from verfedsv.federation.models import Rate, State
 from verfedsv.losses import Array, Floats, Loss, get_loss
 
@@ -46,7 +47,6 @@ class Server:
         self._table = np.zeros((len(self.clients), len(self._labels), n_classes))
         self._intercept, self._rate = np.zeros(n_classes), intercept
         self._n_steps = 0
-        # Of which samples, by their numbers: a transport may copy arrays, and a caller may use one again.
         self._answered: tuple[Array, Floats] | None = None
         self._summed: tuple[Array, Floats, int] | None = None
 
@@ -62,8 +62,8 @@ class Server:
         self._answered = None
         # In a synchronous round all clients upload the same samples, one after the other: their sum is kept on the way.
         if number == 0:
-            self._summed = np.array(samples), np.array(embeddings, dtype=np.float64), 1
-        elif self._summed is not None and self._summed[2] == number and np.array_equal(self._summed[0], samples):
+            self._summed = keep(samples), np.array(embeddings, dtype=np.float64), 1
+        elif self._summed is not None and self._summed[2] == number and same(self._summed[0], samples):
             batch, total, _ = self._summed
             total += embeddings
             self._summed = batch, total, number + 1
@@ -73,11 +73,11 @@ class Server:
     def query(self, client: str, samples: Array) -> Floats:  # noqa: ARG002  # the same for every client
         """Return the gradients of the loss by the summed embeddings of some samples, (samples, classes), read-only."""
         # In a synchronous round all clients ask the same.
-        if self._answered is not None and np.array_equal(self._answered[0], samples):
+        if self._answered is not None and same(self._answered[0], samples):
             return self._answered[1]
         gradient = self.loss.gradient(self._sums(samples), self._labels[samples])
         gradient.flags.writeable = False  # the next client gets the same array
-        self._answered = np.array(samples), gradient
+        self._answered = keep(samples), gradient
         if self._rate is not None:
             self._n_steps += 1
             self._intercept -= self._rate.at(self._n_steps) * gradient.mean(axis=0)
@@ -97,7 +97,7 @@ class Server:
     def _sums(self, samples: Array) -> Floats:
         if self._summed is not None:
             batch, total, n_clients = self._summed
-            if n_clients == len(self.clients) and np.array_equal(batch, samples):
+            if n_clients == len(self.clients) and same(batch, samples):
                 return total + self._intercept
         result: Floats = self._table[:, samples].sum(axis=0) + self._intercept
         return result
