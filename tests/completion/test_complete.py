@@ -290,3 +290,17 @@ def test_a_completion_of_other_rounds_cannot_be_continued():
     longer = complete(training.batches, uploads, 300, 1)
     with pytest.raises(InputError, match="has 18 rounds and 1 classes, the uploads have 5 and 1"):
         complete(training.batches[:5], uploads[:5], 300, start=longer)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_a_short_batch_does_not_draw_its_round_to_zero(loss):
+    """The last batch of an epoch has 3 samples instead of 100: what it lacks is like in the rounds around it."""
+    training = train(loss, n_samples=303, batch=100, n_epochs=10)
+    short = np.array([t for t, batch in enumerate(training.batches[:-1]) if len(batch) == 3])
+    for client in range(3):
+        result = complete(training.batches, training.uploads(client), 303)
+        true = np.moveaxis(training.embeddings[:, client], 2, 1)
+        errors, change = full(result)[short] - true[short], true[short + 1] - true[short - 1]
+        assert (np.square(errors).mean(axis=(1, 2)) < np.square(change).mean(axis=(1, 2))).all()
+        plain = complete_plainly(training.batches, training.uploads(client), 303)
+        np.testing.assert_allclose(full(result), full(plain), atol=1e-6)

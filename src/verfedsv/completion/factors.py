@@ -21,6 +21,9 @@ Result = TypeVar("Result")
 N_PARTS = 16
 """Parts the samples are cut into. Fixed, so that the sums over them do not depend on the number of threads."""
 
+THIN = 0.25
+"""A batch of less than this part of the usual size is a short one."""
+
 
 class Factors(NamedTuple):
     """The embedding of sample i in round t and class c is `rounds[t, c] . samples[i]`.
@@ -88,7 +91,15 @@ class CompiledSolver:
                 f"the least squares of completion broke down at regularization {self.regularization:g} and rank "
                 f"{rounds.shape[2]}; use a larger regularization or a smaller rank"
             )
-        _fill_empty_rounds(rounds, np.diff(self.pattern.edges) > 0)
+        sizes = np.diff(self.pattern.edges)
+        _fill_empty_rounds(rounds, sizes > 0)
+
+        def used(t: int) -> tuple[Array, Array]:
+            places = self.pattern.of_round(t)
+            places = places[~is_held_out[places]]
+            return self.pattern.samples_of(places), self.values[places]
+
+        steady_thin_rounds(Factors(rounds, samples), sizes, used)
         return Factors(rounds, samples)
 
     def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:
@@ -150,3 +161,27 @@ def _fill_empty_rounds(rounds: Floats, has_uploads: NDArray[np.bool_]) -> None:
     """Let rounds without a single upload be like the last round before that has one, or else like the first."""
     last = np.maximum.accumulate(np.where(has_uploads, np.arange(len(rounds)), -1))
     rounds[:] = rounds[np.where(last < 0, has_uploads.argmax(), last)]
+
+
+def steady_thin_rounds(factors: Factors, sizes: Array, used: Callable[[int], tuple[Array, Array]]) -> None:
+    """Solve for rounds of short batches again, in place, as if full ones had been uploaded.
+
+    A batch of a few samples, as the last of an epoch may be, says little about all the others, and lambda would draw
+    what it does not say to zero. So the samples that it lacks are taken to be between those of the full rounds around
+    it. `used` returns the samples of a round's batch and their embeddings, (samples, classes).
+    """
+    rounds, samples = factors
+    full = float(np.median(sizes[sizes > 0]))
+    is_thin = (sizes > 0) & (sizes < THIN * full)
+    steady = np.flatnonzero((sizes > 0) & ~is_thin)
+    typical = samples.T @ samples / max(1, int(np.count_nonzero(samples.any(axis=1))))
+    for t in np.flatnonzero(is_thin).tolist():
+        k = int(np.searchsorted(steady, t))
+        before, after = steady[max(k - 1, 0)], steady[min(k, len(steady) - 1)]
+        way = (t - before) / (after - before) if before < t < after else 0.0
+        between = (1 - way) * rounds[before] + way * rounds[after]
+        numbers, values = used(t)
+        h, lacking = samples[numbers], full - len(numbers)
+        gram = h.T @ h + lacking * typical
+        moment = values.T @ h + lacking * between @ typical
+        rounds[t] = np.linalg.lstsq(gram, moment.T, rcond=None)[0].T

@@ -60,6 +60,14 @@ class Pattern:
         """Which samples were ever uploaded, (samples,)."""
         return np.diff(self.starts) > 0
 
+    def of_round(self, round_number: int) -> Array:
+        """Return the observations of a round."""
+        return self.places[self.edges[round_number] : self.edges[round_number + 1]]
+
+    def samples_of(self, observations: Array) -> Array:
+        """Return the samples of some observations."""
+        return np.searchsorted(self.starts, observations, side="right") - 1
+
     def hold_out(self, fraction: float, seed: int) -> NDArray[np.bool_]:
         """Return a mark for a random part of the observations, (observations,).
 

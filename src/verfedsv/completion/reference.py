@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.completion.complete import REGULARIZATIONS, Completion, Start, complete_with
-from verfedsv.completion.factors import Factors, FitErrors
+from verfedsv.completion.factors import Factors, FitErrors, steady_thin_rounds
 from verfedsv.completion.observations import Pattern
-from verfedsv.losses import Floats
+from verfedsv.losses import Array, Floats
 
 
 def complete_plainly(
@@ -83,6 +83,11 @@ class PlainSolver:
             if abs(before - left) <= 2 * self.tolerance * left:
                 break
             before = left
+
+        def used(t: int) -> tuple[Array, Array]:
+            return np.flatnonzero(is_used[t]), self.matrix[t][:, is_used[t]].T
+
+        steady_thin_rounds(Factors(w, h), np.diff(self.pattern.edges), used)
         return Factors(w, h)
 
     def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:

@@ -70,7 +70,7 @@ def refine(
     `utility` is that of all clients together. `attempt` numbers the calls that one result is made of. None if no sample
     is to blame: what is too large is rounding, which nothing here makes smaller.
     """
-    easy, hard = _split_samples(sample_errors(game), error / 2)
+    easy, hard = split_samples(sample_errors(game), error / 2)
     if len(hard) == 0:
         return None
     closed = sum_third_order(game, easy)
@@ -107,7 +107,7 @@ def _value_hard_samples(
     return Auto(values, errors, "confidence", "closed-form+sampling", n_evaluations, standard_errors, False)
 
 
-def _split_samples(errors: Floats, allowed: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def split_samples(errors: Floats, allowed: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the samples whose errors add up to at most `allowed` times all samples, and the others, both sorted."""
     order = np.argsort(errors, kind="stable")
     n_easy = int(np.searchsorted(np.cumsum(errors[order]), allowed * len(errors), side="right"))

@@ -31,6 +31,24 @@ from verfedsv.shapley.result import Progress
 
 _BLOCK_ELEMENTS = 2**15
 _STAGES = 4
+_DRAWS_AT_A_TIME = 32
+_PILOT = 8
+"""One of so many samples shows how many draws are needed."""
+
+
+class Draws(NamedTuple):
+    """What the chosen samples add to the values, with its variance, (clients,) each.
+
+    `largest` bounds how far any single term of the sum can be from its expectation.
+    """
+
+    values: Floats
+    variance: Floats
+    largest: Floats
+
+    def expect(self, n_draws: float = 1, n_samples: float = 1) -> Draws:
+        """Return what that many times as many draws, of that many times as many such samples, should give."""
+        return Draws(self.values * n_samples, self.variance * n_samples / n_draws, self.largest / n_draws)
 
 
 class Stratified(NamedTuple):
@@ -59,40 +77,102 @@ def stratified(
     four). `attempt` numbers the calls for one result: each has draws of its own and its part of the failure
     probability. Draws are seeded block by block, so that the number of threads does not matter.
     """
-    size = max(16, _BLOCK_ELEMENTS // (game.n_clients * game.n_classes))
     most = max(1, max_permutations // 4)
     rounding = rounding_errors(game)
     n_draws, n_evaluations = 1, 0
     for stage in range(_STAGES):
-        key = seed, attempt, stage
-
-        def draw(block: Block, n_draws: int = n_draws, key: tuple[int, ...] = key) -> _Sums:
-            return _draw(block, game.loss, np.random.default_rng([*key, block.number]), n_draws)
-
-        values, squares, largest = np.zeros((3, game.n_clients))
-        for part in game.map_blocks(draw, size=size, samples=samples):
-            values += part.values
-            squares += part.squares
-            largest = np.maximum(largest, part.largest)
+        drawn = draw(game, samples, n_draws, (seed, attempt, stage))
         n_evaluations += -(-8 * n_draws * game.n_clients * len(samples) // game.n_samples)
-        scale, look = 1 / (n_draws * game.n_samples), _STAGES * attempt + stage
-        errors = radius_of_sum(squares * scale**2, largest * scale, look) + rounding
+        look = _STAGES * attempt + stage
+        errors = radius_of_sum(drawn.variance, drawn.largest, look) + rounding
         if progress is not None:
             progress(4 * n_draws, 4 * most)
         if errors.max() <= error or n_draws == most:
             break
-        needed = _draws_needed(squares / n_draws, largest, game.n_samples, error - rounding.max(), look + 1, most)
+        needed = _draws_needed(drawn.expect(n_draws=1 / n_draws), error - rounding.max(), look + 1, most)
         n_draws = max(needed, min(2 * n_draws, most))
-    return Stratified(values * scale, np.sqrt(squares) * scale, errors, n_evaluations)
+    return Stratified(drawn.values, np.sqrt(drawn.variance), errors, n_evaluations)
 
 
-def _draws_needed(squares_per_draw: Floats, largest: Floats, n_samples: int, error: float, look: int, most: int) -> int:
-    """Return the number of draws, at most `most`, after which the bound should be met, a tenth to spare."""
+def draw_enough(
+    game: RoundGame,
+    samples: NDArray[np.intp],
+    *,
+    error: float,
+    largest: float,
+    max_permutations: int,
+    seed: int,
+    attempt: int,
+) -> Draws:
+    """Return what `samples` add to the values, drawing some samples more often than others.
+
+    Each is drawn about as often as the 99.9 % bound takes to be `error`, which some of the samples show that are then
+    drawn afresh, and more often if a single draw of it could be further than `largest` from its expectation; but there
+    are not more permutations than `max_permutations` for each sample of the round. So the draws are independent of
+    their number, and their variances can be added to those of other rounds and samples, where errors average out.
+    """
+    most = max(1, max_permutations // 4)
+    few = samples[::_PILOT]
+    pilot = draw(game, few, 1, (seed, attempt, 0)).expect(n_samples=len(samples) / len(few))
+    usual = _draws_needed(pilot._replace(largest=np.zeros(game.n_clients)), error, look=0, most=most)
+    wanted = np.maximum(_largest_each(game, samples) / (largest * game.n_samples), usual)
+    powers = np.log2(_cap(2 ** np.ceil(np.log2(wanted)), most * game.n_samples)).astype(int)
+    values, variance, largest_draws = np.zeros((3, game.n_clients))
+    for power in np.unique(powers).tolist():
+        part = draw(game, samples[powers == power], 2**power, (seed, attempt, 1 + power))
+        values += part.values
+        variance += part.variance
+        largest_draws = np.maximum(largest_draws, part.largest)
+    return Draws(values, variance, largest_draws)
+
+
+def _cap(wanted: Floats, most: int) -> Floats:
+    """Return the numbers, those above some limit lowered to it, such that they add up to at most `most`."""
+    ordered = np.sort(wanted)
+    below = np.concatenate([[0.0], np.cumsum(ordered)[:-1]])
+    # With the k smallest as they are, the others may have this much each.
+    limits = (most - below) / np.arange(len(ordered), 0, -1)
+    fits = limits >= ordered
+    return np.minimum(wanted, np.inf if fits.all() else limits[np.argmin(fits)])
+
+
+def _largest_each(game: RoundGame, samples: NDArray[np.intp]) -> Floats:
+    """Return for each sample how far a single draw can be from its expectation, for any client, (samples,)."""
+    size = max(16, _BLOCK_ELEMENTS // (game.n_clients * game.n_classes))
+    return np.concatenate(
+        list(game.map_blocks(lambda block: _Path(block, game.loss).largest.max(axis=0), size=size, samples=samples))
+    )
+
+
+def draw(game: RoundGame, samples: NDArray[np.intp], n_draws: int, key: tuple[int, ...]) -> Draws:
+    """Return the means of some draws of each sample; `key` seeds them."""
+    size = max(16, _BLOCK_ELEMENTS // (game.n_clients * game.n_classes))
+    # Few samples with many draws are quicker as more samples with fewer.
+    n_copies = -(-n_draws // _DRAWS_AT_A_TIME)
+    n_draws = -(-n_draws // n_copies)
+
+    def of_block(block: Block) -> _Sums:
+        return _draw(block, game.loss, np.random.default_rng([*key, block.number]), n_draws)
+
+    values, squares, largest = np.zeros((3, game.n_clients))
+    for part in game.map_blocks(of_block, size=size, samples=np.repeat(samples, n_copies)):
+        values += part.values
+        squares += part.squares
+        largest = np.maximum(largest, part.largest)
+    scale = 1 / (n_copies * n_draws * game.n_samples)
+    return Draws(values * scale, squares * scale**2, largest * scale)
+
+
+def _draws_needed(one: Draws, error: float, look: int, most: int) -> int:
+    """Return the number of draws, at most `most`, after which the bound should be met, a tenth to spare.
+
+    `one` is what a single draw of each sample is expected to give.
+    """
     few, many = 1, most
     while few < many:
         middle = (few + many) // 2
-        scale = 1 / (middle * n_samples)
-        if radius_of_sum(squares_per_draw * middle * scale**2, largest * scale, look).max() <= error / 1.1:
+        expected = one.expect(n_draws=middle)
+        if radius_of_sum(expected.variance, expected.largest, look).max() <= error / 1.1:
             many = middle
         else:
             few = middle + 1
@@ -111,26 +191,34 @@ class _Sums(NamedTuple):
     largest: Floats
 
 
+class _Path:
+    """What permutations of a block walk along: the changes of the clients, centred at the midpoint."""
+
+    def __init__(self, block: Block, loss: Loss) -> None:
+        self.change, base = block.change(), block.base()
+        self.half = 0.5 * self.change.sum(axis=0)
+        middle = base + self.half
+        spread = loss.spread(self.change)
+        # u is nowhere larger than half the path that all clients walk together.
+        reach = 0.5 * spread.sum(axis=0)
+        self.remainder = _Remainder(loss, middle, self.half, reach, block.labels)
+        self.largest: Floats = spread * loss.remainder_variation(middle, reach, self.remainder.scale)
+
+
 def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> _Sums:
-    change, base = block.change(), block.base()
-    half = 0.5 * change.sum(axis=0)
-    middle = base + half
-    spread = loss.spread(change)
-    # u is nowhere larger than half the path that all clients walk together.
-    reach = 0.5 * spread.sum(axis=0)
-    remainder = _Remainder(loss, middle, half, reach, block.labels)
-    variation = loss.remainder_variation(middle, reach, remainder.scale)
+    path = _Path(block, loss)
+    remainder, change = path.remainder, path.change
     known = CubicForm(remainder.cubic.weights * remainder.scale[:, np.newaxis], remainder.cubic.centre)
     values = n_draws * cubic_values(block, known)
     squares = np.zeros(len(change))
-    copies = np.empty((2, *spread.shape))
+    copies = np.empty((2, *path.largest.shape))
     for _ in range(n_draws):
         for copy in copies:
             orders = rng.permuted(np.tile(np.arange(len(change), dtype=np.int32), (block.n_samples, 1)), axis=1)
-            _differences(remainder(_walk(change, half, orders)), orders, copy)
+            _differences(remainder(_walk(change, path.half, orders)), orders, copy)
         values += copies.sum(axis=(0, 2)) / 2
         squares += np.square(copies[0] - copies[1]).sum(axis=1) / 4
-    return _Sums(values, squares, (spread * variation).max(axis=1))
+    return _Sums(values, squares, path.largest.max(axis=1))
 
 
 class _Remainder:

@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from verfedsv.losses import Floats
 from verfedsv.shapley import Method
-from verfedsv.shapley.auto import refine
-from verfedsv.shapley.closed_form import ThirdOrder, third_order
+from verfedsv.shapley.auto import split_samples
+from verfedsv.shapley.closed_form import ThirdOrder, balance, sample_errors, sum_third_order, third_order
+from verfedsv.shapley.confidence import radius_of_sum
 from verfedsv.shapley.exact import exact, rounding_errors
 from verfedsv.shapley.game import Block, RoundGame
 from verfedsv.shapley.permutation import permutation
-from verfedsv.shapley.result import ShapleyResult
 from verfedsv.shapley.semivalues import SHAPLEY
-from verfedsv.shapley.values import symmetric
+from verfedsv.shapley.stratified import draw_enough
 from verfedsv.valuation.chunks import Chunk
+from verfedsv.valuation.error_sums import ErrorSums
+
+ENUMERATION_LIMIT = 2**28
+"""Coalitions times samples of a round up to which enumeration is preferred to sampling: some 0.3 s on two cores."""
+
+
+class Allowance(NamedTuple):
+    """Errors that a mean over samples may have: certified ones add up, sampled ones average out.
+
+    A single draw may be `largest` from its expectation.
+    """
+
+    certified: float
+    sampled: float
+    largest: float
+
+    @classmethod
+    def of_round(cls, certified: float, sampled: float) -> Allowance:
+        """Return what a round may have; half of `sampled` is for the variance, and half for the largest draw."""
+        return cls(certified, sampled / 2, sampled / 2 / float(radius_of_sum(np.zeros(1), np.ones(1), look=0)[0]))
+
+    def of_part(self, n_part: int, n_all: int, n_mean: int) -> Allowance:
+        """Return what a part of all samples may have, as errors of means over `n_mean` samples."""
+        part = n_part / n_mean
+        return Allowance(
+            self.certified * part, self.sampled * part * math.sqrt(n_all / n_part), self.largest * n_all / n_mean
+        )
 
 
 @dataclass(frozen=True)
 class Plan:
     """What to compute: the method, and for "auto" the rounds to refine with the error that each is allowed.
 
-    `first_round` is the number of the first round of the chunks; `n_chunks` how many there are. Both number the calls
-    of sampling methods, each of which takes its part of the failure probability.
+    `first_round` is the number of the first round of the chunks; `n_chunks` how many there are, of `n_samples` in all.
+    Round and chunk number the calls of sampling methods: each has its own draws, and in "permutation" takes its part of
+    the failure probability.
     """
 
     method: Method
@@ -33,34 +63,85 @@ class Plan:
     seed: int
     first_round: int
     n_chunks: int
-    refined: Mapping[int, float] = field(default_factory=dict)
+    n_samples: int
+    refined: Mapping[int, Allowance] = field(default_factory=dict)
 
     def attempt(self, chunk: Chunk, round_number: int) -> int:
         """Return the number of this call among all of the valuation."""
         return (self.first_round + round_number) * self.n_chunks + chunk.number
 
 
+class _OfBlock(NamedTuple):
+    """What one block of samples adds to a round, and the method that found it.
+
+    As sums over samples, or means; of what was sampled, `variance` and `largest` are not in the errors.
+    """
+
+    method: str
+    values: Floats
+    errors: Floats
+    variance: Floats | float = 0.0
+    largest: Floats | float = 0.0
+
+    def times(self, factor: float) -> _OfBlock:
+        """Return these quantities of values that are `factor` times as large."""
+        return self._replace(
+            values=self.values * factor,
+            errors=self.errors * factor,
+            variance=self.variance * factor**2,
+            largest=self.largest * factor,
+        )
+
+    def symmetric(self, groups: Iterable[list[int]]) -> _OfBlock:
+        """Return the mean of the values of clients that are identical in the place of each, with their worst errors."""
+        values, errors = self.values.copy(), self.errors.copy()
+        variance, largest = (np.zeros_like(values) + bound for bound in (self.variance, self.largest))
+        for group in groups:
+            values[group] = values[group].mean()
+            for bound in (errors, variance, largest):
+                bound[group] = bound[group].max()
+        return _OfBlock(self.method, values, errors, variance, largest)
+
+
 @dataclass(eq=False)
 class RoundSums:
     """Sums over samples, of each round: `values` and `errors` (rounds, clients), `utility` (rounds,).
 
-    `methods` are those that took part.
+    Of what "auto" sampled, `variance` and the `largest` bound on a single draw (rounds, clients) are not yet in the
+    errors. `methods` are those that took part.
     """
 
     values: Floats
     errors: Floats
+    variance: Floats
+    largest: Floats
     utility: Floats
     methods: set[str]
 
     @classmethod
     def zeros(cls, n_rounds: int, n_clients: int) -> RoundSums:
         """Return sums of nothing."""
-        return cls(np.zeros((n_rounds, n_clients)), np.zeros((n_rounds, n_clients)), np.zeros(n_rounds), set())
+        values, errors, variance, largest = np.zeros((4, n_rounds, n_clients))
+        return cls(values, errors, variance, largest, np.zeros(n_rounds), set())
+
+    def put(self, round_number: int, block: _OfBlock, utility: float) -> None:
+        """Take what the only block of a round has."""
+        t = round_number
+        self.values[t], self.errors[t], self.variance[t], self.largest[t] = block[1:]
+        self.utility[t] = utility
+        self.methods.add(block.method)
+
+    def error_sums(self, round_number: int, n_samples: int) -> ErrorSums:
+        """Return the errors of the means over that many samples in a round."""
+        t = round_number
+        return ErrorSums(self.errors[t] / n_samples, self.variance[t] / n_samples**2, self.largest[t] / n_samples)
 
     def add(self, other: RoundSums) -> None:
         """Add the sums over other samples."""
         self.values += other.values
         self.errors += other.errors
+        self.variance += other.variance
+        np.maximum(self.largest, other.largest, out=self.largest)
         self.utility += other.utility
         self.methods |= other.methods
 
@@ -75,38 +156,62 @@ def value_chunk(chunk: Chunk, plan: Plan) -> RoundSums:
         t = block.number
         # Whatever the method: it also finds embeddings that are too large, and the utility of all clients.
         closed = third_order(block, chunk.loss)
-        values, errors, method = closed.values, closed.errors, "closed-form"
+        result = _OfBlock("closed-form", closed.values, closed.errors)
         if (plan.method in ("exact", "permutation") or plan.refined) and np.isfinite(closed.utility):
-            values, errors, method = _value_block(block, chunk, plan, closed)
-        sums.values[t], sums.errors[t], sums.utility[t] = values, errors, closed.utility
-        sums.methods.add(method)
+            result = _value_block(block, chunk, plan, closed)
+        sums.put(t, result, closed.utility)
     return sums
 
 
-def _value_block(block: Block, chunk: Chunk, plan: Plan, closed: ThirdOrder) -> tuple[Floats, Floats, str]:
-    """Return values and errors by any other method, and which it was, as sums over the samples of a block.
-
-    `closed` is what the closed form has for it.
-    """
+def _value_block(block: Block, chunk: Chunk, plan: Plan, closed: ThirdOrder) -> _OfBlock:
+    """Return the sums over a block by any other method; `closed` is what the closed form has for it."""
     shape = chunk.n_clients, block.n_samples, chunk.n_classes
     game = RoundGame(
         block.previous.reshape(shape), block.current.reshape(shape), block.labels, chunk.loss, block.offset, n_threads=1
     )
-    n_samples, attempt = game.n_samples, plan.attempt(chunk, block.number)
+    attempt = plan.attempt(chunk, block.number)
     if plan.method == "exact":
-        values, n_evaluations = exact(game, SHAPLEY)
-        result = ShapleyResult(values, rounding_errors(game), "certified", "exact", "shapley", n_evaluations)
+        values, _ = exact(game, SHAPLEY)
+        result = _OfBlock("exact", values, rounding_errors(game))
     elif plan.method == "permutation":
         drawn = permutation(
             game, SHAPLEY, n_permutations=plan.n_permutations, antithetic=False, seed=plan.seed, attempt=attempt
         )
-        result = ShapleyResult(error_kind="confidence", method="permutation", semivalue="shapley", **drawn._asdict())
+        result = _OfBlock("permutation", drawn.values, drawn.errors)
     else:
-        # An error of a mean over the whole chunk, of which the block may be only a part.
-        allowed = plan.refined[block.number] * chunk.n_samples / n_samples
-        refined = refine(game, closed.utility / n_samples, allowed, plan.n_permutations, plan.seed, attempt)
+        # A block may be only a part of its chunk, which has its part of what all samples are allowed.
+        allowed = plan.refined[block.number].of_part(chunk.n_samples, plan.n_samples, game.n_samples)
+        refined = _refine(game, closed.utility / game.n_samples, allowed, plan, attempt)
         if refined is None:
-            return closed.values, closed.errors, "closed-form"
-        result = ShapleyResult(semivalue="shapley", **refined._asdict())
-    result = symmetric(game, result)
-    return result.values * n_samples, result.errors * n_samples, result.method
+            return _OfBlock("closed-form", closed.values, closed.errors)
+        result = refined
+    return result.symmetric(game.identical_clients()).times(game.n_samples)
+
+
+def _refine(game: RoundGame, utility: float, allowed: Allowance, plan: Plan, attempt: int) -> _OfBlock | None:
+    """Return values with the errors that are allowed, if these can be had, using the closed form where it is sure.
+
+    None if no sample is to blame: what is too large is rounding, which nothing here makes smaller.
+    """
+    easy, hard = split_samples(sample_errors(game), allowed.certified / 2)
+    if len(hard) == 0:
+        return None
+    closed = sum_third_order(game, easy)
+    variance = largest = np.zeros(game.n_clients)
+    if 2**game.n_clients * plan.n_samples <= ENUMERATION_LIMIT:
+        rest, _ = exact(game, SHAPLEY, samples=hard)
+        method = "closed-form+exact"
+    else:
+        rest, variance, largest = draw_enough(
+            game,
+            hard,
+            error=allowed.sampled,
+            largest=allowed.largest,
+            max_permutations=plan.n_permutations,
+            seed=plan.seed,
+            attempt=attempt,
+        )
+        method = "closed-form+sampling"
+    # Each permutation adds up to the utility, and so does enumeration: only the easy samples leave a gap.
+    values, errors, _ = balance(closed.values + rest, closed.errors + rounding_errors(game), utility)
+    return _OfBlock(method, values, errors, variance, largest)

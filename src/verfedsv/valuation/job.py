@@ -16,6 +16,7 @@ from verfedsv.shapley import Progress
 from verfedsv.shapley.blocks import available_threads, split
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.valuation.completed import CompletionPlan, complete_clients, completion_errors, value_completed
+from verfedsv.valuation.error_sums import ErrorSums
 from verfedsv.valuation.estimate import Plan
 from verfedsv.valuation.replay import value_replayed
 from verfedsv.valuation.result import Factorisation, Settings, Valuation
@@ -23,8 +24,8 @@ from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Training
 
 MOST_PERMUTATIONS = 128
-"""What "auto" lets a sample draw in a round. Where training makes no progress, values are small beside their errors,
-and more would take hours to no avail."""
+"""What "auto" lets samples draw in a round, on average. Where training makes no progress, values are small beside their
+errors, and more would take hours to no avail."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class Done:
     """What a job arrived at."""
 
     rounds: Rounds
+    error_sums: ErrorSums
     completion_errors: Floats
     n_samples: int
     n_unseen: int
@@ -65,10 +67,12 @@ class Job:
         """Value the embeddings as the server held them."""
         begin = time.perf_counter()
         n_clients, n_rounds = len(self.training.clients), self.training.n_rounds
-        rounds = Rounds.none(n_clients)
+        rounds, error_sums = Rounds.none(n_clients), ErrorSums.none(n_clients)
         budget = Budget(self.settings.tolerance)
         if self.since is not None:
-            rounds = Rounds(self.since.per_round, self.since.per_round_errors, set(self.since.methods))
+            errors = self.since.per_round_errors
+            error_sums = self.since.error_sums or ErrorSums.adding(errors.sum(axis=0))
+            rounds = Rounds(self.since.per_round, errors, set(self.since.methods))
             for row in rounds.values:
                 budget.allow(row)
         n_before = len(rounds.values)
@@ -77,17 +81,14 @@ class Job:
             # Every batch holds the same samples: what is not in it was never uploaded.
             rows = np.intersect1d(rows, next(self.training.rounds()).samples[0])
             _refuse_none(rows)
+        stream = self._stream(len(rows), budget, error_sums, n_before)
         new, n_unseen = value_replayed(
-            self.training,
-            rows,
-            n_before,
-            self._stream(len(rows), budget, n_before),
-            lambda done: self.progress(done - n_before, n_rounds - n_before),
+            self.training, rows, n_before, stream, lambda done: self.progress(done - n_before, n_rounds - n_before)
         )
         rounds.append(new)
         n_unseen += len(self.rows) - len(rows)
         seconds = {"valuation": time.perf_counter() - begin}
-        return Done(rounds, np.zeros(n_clients), len(rows), n_unseen, None, seconds)
+        return Done(rounds, stream.error_sums, np.zeros(n_clients), len(rows), n_unseen, None, seconds)
 
     def _completed(self) -> Done:
         """Complete the embeddings of all clients, and value them."""
@@ -103,19 +104,25 @@ class Job:
         between = time.perf_counter()
         rows = self.rows[pattern.is_seen[self.rows]]
         _refuse_none(rows)
-        stream = self._stream(len(rows), Budget(settings.tolerance), step=lambda: step(1))
+        none = ErrorSums.none(n_clients)
+        stream = self._stream(len(rows), Budget(settings.tolerance), none, step=lambda: step(1))
         rounds = value_completed(self.training, rows, factorisation, stream)
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(factorisation, rounds.values)
-        return Done(rounds, errors, len(rows), len(self.rows) - len(rows), factorisation, seconds)
+        return Done(rounds, stream.error_sums, errors, len(rows), len(self.rows) - len(rows), factorisation, seconds)
 
     def _stream(
-        self, n_samples: int, budget: Budget, first_round: int = 0, step: Callable[[], None] = lambda: None
+        self,
+        n_samples: int,
+        budget: Budget,
+        error_sums: ErrorSums,
+        first_round: int = 0,
+        step: Callable[[], None] = lambda: None,
     ) -> Stream:
         n_chunks = len(split(n_samples, chunk_size(len(self.training.clients), self.training.n_classes)))
-        plan = Plan(self.settings.method, self.n_permutations, self.settings.seed, first_round, n_chunks)
-        return Stream(self.executor or available_threads(), plan, budget, step)
+        plan = Plan(self.settings.method, self.n_permutations, self.settings.seed, first_round, n_chunks, n_samples)
+        return Stream(self.executor or available_threads(), plan, budget, error_sums, step)
 
 
 def _refuse_none(rows: NDArray[np.intp]) -> None:

@@ -16,6 +16,7 @@ from verfedsv.losses import Array, Floats
 from verfedsv.shapley import Method
 from verfedsv.shapley.result import ErrorKind, count
 from verfedsv.transcript.format import Mode
+from verfedsv.valuation.error_sums import ErrorSums
 
 if TYPE_CHECKING:
     import altair as alt
@@ -62,7 +63,9 @@ class Valuation:
     Errors are of two kinds. `estimator_errors` bound how far the values are from the Shapley values of the rounds:
     proven if `error_kind` is "certified", with 99.9 % confidence if it is "confidence". `completion_errors` estimate
     what the embeddings that were never uploaded may change, from the error of completion on uploads that were held out;
-    0 where nothing was missing, NaN where that cannot be estimated. `errors` is their sum.
+    0 where nothing was missing, NaN where that cannot be estimated. `errors` is their sum. `per_round_errors` are those
+    of the estimator in single rounds; where "auto" sampled they average out over rounds, and `error_sums` has what that
+    is computed from.
 
     `guarantee` is Proposition 2 of the paper evaluated from held-out embeddings, an estimate too, and a very
     pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be
@@ -89,6 +92,7 @@ class Valuation:
     head: str
     settings: Settings
     seconds: Mapping[str, float]
+    error_sums: ErrorSums | None = None
     factorisation: Factorisation | None = None
 
     def __post_init__(self) -> None:
@@ -190,10 +194,12 @@ class Valuation:
             raise InputError(f"this verfedsv reads {FORMAT!r} of version {VERSION}; received {name!r}, {version!r}")
         try:
             reports = content["completion"]
-            known = {f.name: content[f.name] for f in fields(cls) if f.name != "factorisation"}
+            known = {f.name: content[f.name] for f in fields(cls) if f.name not in ("factorisation", "error_sums")}
             known |= {name: _floats(content[name]) for name in _SHAPES}
             known["clients"], known["methods"] = tuple(content["clients"]), tuple(content["methods"])
             known["settings"] = Settings(**content["settings"])
+            if (sums := content.get("error_sums")) is not None:
+                known["error_sums"] = ErrorSums(*(_floats(sums[f.name]) for f in fields(ErrorSums)))
             known["completion"] = None if reports is None else tuple(map(_report, reports))
             result = cls(**known)
             result._check()
@@ -250,7 +256,7 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON has it: lists, and null for what is not a finite number."""
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
-    if isinstance(value, CompletionReport | Settings):
+    if isinstance(value, CompletionReport | ErrorSums | Settings):
         return _plain(asdict(value))
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}

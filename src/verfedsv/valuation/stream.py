@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,8 @@ from verfedsv.shapley.blocks import ordered_map
 from verfedsv.shapley.closed_form import balance
 from verfedsv.shapley.game import LARGEST_EMBEDDING, block_size
 from verfedsv.valuation.chunks import Chunk
-from verfedsv.valuation.estimate import Plan, RoundSums, value_chunk
+from verfedsv.valuation.error_sums import ErrorSums
+from verfedsv.valuation.estimate import Allowance, Plan, RoundSums, value_chunk
 
 
 def chunk_size(n_clients: int, n_classes: int) -> int:
@@ -34,7 +36,8 @@ class Rounds:
     @classmethod
     def none(cls, n_clients: int) -> Rounds:
         """Return no rounds."""
-        return cls(np.zeros((0, n_clients)), np.zeros((0, n_clients)), set())
+        values, errors = np.zeros((2, 0, n_clients))
+        return cls(values, errors, set())
 
     def append(self, other: Rounds) -> None:
         """Add later rounds."""
@@ -47,9 +50,11 @@ class Rounds:
 class Budget:
     """Decides for method "auto" which rounds need more than the closed form.
 
-    With P the most that the loss had fallen so far, round t may have an error of tolerance P / (16 M t) for M clients:
-    the errors of up to a million rounds then add up to at most the tolerance times P / M, which the largest value is
-    not below unless the loss rose again. It depends on earlier rounds only, so valuing a training as it goes gives what
+    With P the most that the loss had fallen so far and p what round t added to it, the round may have an error of
+    tolerance / (3 M) (p + P / (16 t)) for M clients: where most is achieved, most may be missed, and a little anywhere.
+    The errors of up to a million rounds then add up to at most the tolerance times P / M, which the largest value is
+    not below unless the loss rose again. Errors of sampling add up by their squares, and may be the geometric mean of
+    that and of what all rounds may have. It depends on earlier rounds only, so valuing a training as it goes gives what
     valuing it at once gives.
     """
 
@@ -58,23 +63,29 @@ class Budget:
     total: float = 0.0
     peak: float = 0.0
 
-    def allow(self, values: Floats) -> float:
-        """Return the error that the next round may have, given the values of the clients in it."""
+    def allow(self, values: Floats) -> Allowance:
+        """Return the errors that the next round may have, given the values of the clients in it."""
         # In single precision: the last bits, which depend on how the values were computed, must not decide.
         utility = float(np.float32(values.sum()))
         self.n_rounds += 1
         self.total += utility
-        self.peak = max(self.peak, abs(self.total))
-        return self.tolerance * self.peak / (16 * len(values) * self.n_rounds)
+        before, self.peak = self.peak, max(self.peak, abs(self.total))
+        part = self.peak - before + self.peak / (16 * self.n_rounds)
+        scale = self.tolerance / (3 * len(values))
+        return Allowance.of_round(scale * part, scale * math.sqrt(self.peak * part / 2))
 
 
 @dataclass
 class Stream:
-    """Values chunks of samples on an executor, or on that many threads; `step` is called after each chunk."""
+    """Values chunks of samples on an executor, or on that many threads; `step` is called after each chunk.
+
+    `error_sums` are the errors of all rounds so far together.
+    """
 
     workers: int | Executor
     plan: Plan
     budget: Budget
+    error_sums: ErrorSums
     step: Callable[[], None] = field(default=lambda: None)
 
     def value(self, chunks: Callable[[], Iterable[Chunk]], n_rounds: int, n_clients: int, n_samples: int) -> Rounds:
@@ -84,17 +95,22 @@ class Stream:
         if self.plan.method in ("auto", "closed-form"):
             for t in range(n_rounds):
                 values[t], errors[t], _ = balance(values[t], errors[t], float(sums.utility[t] / n_samples))
+        of_rounds = [ErrorSums.adding(row) for row in errors]
         methods = sums.methods
         if self.plan.method == "auto":
             allowed = [self.budget.allow(row) for row in values]
-            refined = {t: error for t, error in enumerate(allowed) if errors[t].max() > error}
+            refined = {t: errors_of for t, errors_of in enumerate(allowed) if errors[t].max() > errors_of.certified}
             if refined:
                 again = self._sum(chunks(), replace(self.plan, refined=refined), n_rounds, n_clients)
                 for t in refined:
-                    if (again.errors[t] / n_samples).max() < errors[t].max():
-                        values[t], errors[t] = again.values[t] / n_samples, again.errors[t] / n_samples
+                    found = again.error_sums(t, n_samples)
+                    # Look 0 is kept for the sum of all rounds.
+                    bound = found.bound(look=self.plan.first_round + t + 1)
+                    if bound.max() < errors[t].max():
+                        values[t], errors[t], of_rounds[t] = again.values[t] / n_samples, bound, found
                 methods = methods | again.methods
         self.plan = replace(self.plan, first_round=self.plan.first_round + n_rounds)
+        self.error_sums = sum(of_rounds, self.error_sums)
         return Rounds(values, errors, methods)
 
     def _sum(self, chunks: Iterable[Chunk], plan: Plan, n_rounds: int, n_clients: int) -> RoundSums:

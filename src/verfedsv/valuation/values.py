@@ -64,7 +64,7 @@ def value(
         regularization: lambda of equation 3, or "auto": 0.1 as in the paper, less where that shrinks too much.
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
-            any sample may draw in a round, by default 128.
+            samples may draw in a round, on average, by default 128.
 
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
     ...     recorder.update("bank", [0, 1, 2, 3], [-1.0, 1.0, 1.0, -1.0], time=1)
@@ -162,12 +162,12 @@ def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
 
 
 def _assemble(training: Training, settings: Settings, done: Done, seconds: float) -> Valuation:
-    per_round, errors = done.rounds.values, done.rounds.errors
+    per_round, error_sums = done.rounds.values, done.error_sums
     values = per_round.mean(axis=0)
     # The sums over chunks and rounds are rounded too.
     n_sums = 64 + done.n_samples // chunk_size(len(training.clients), training.n_classes)
     rounding = n_sums * np.finfo(np.float64).eps * np.abs(per_round).mean(axis=0)
-    estimator_errors = errors.mean(axis=0) + rounding
+    estimator_errors = error_sums.bound(look=0) / len(per_round) + rounding
     methods = tuple(sorted({part for method in done.rounds.methods for part in method.split("+")}, key=METHODS.index))
     kind: ErrorKind = "confidence" if {"sampling", "permutation"} & set(methods) else "certified"
     reports = None if done.factorisation is None else tuple(c.report for c in done.factorisation.clients)
@@ -179,7 +179,7 @@ def _assemble(training: Training, settings: Settings, done: Done, seconds: float
         completion_errors=done.completion_errors,
         error_kind=kind,
         per_round=per_round,
-        per_round_errors=errors,
+        per_round_errors=done.rounds.errors,
         methods=methods,
         mode="synchronous" if training.is_synchronous else "asynchronous",
         loss=training.loss.name,
@@ -192,5 +192,6 @@ def _assemble(training: Training, settings: Settings, done: Done, seconds: float
         head=training.transcript.head,
         settings=settings,
         seconds={**done.seconds, "total": seconds},
+        error_sums=error_sums if error_sums.is_sampled else None,
         factorisation=done.factorisation,
     )
