@@ -1,10 +1,13 @@
 import base64
 import json
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from tests.settlement.runs import CLIENTS, make_run, sign
+from tests.settlement.runs import CLIENTS, make_run, record, sign
+from tests.transcript import forgeries
 from verfedsv import InputError, TranscriptError
 from verfedsv.settlement.audit import audit
 from verfedsv.settlement.extract import Extract, make_extract
@@ -59,8 +62,9 @@ def test_nothing_of_others_is_in_an_extract(run):
                 assert not any(number.tobytes() in frame for frame in frames)
     own = np.concatenate([upload.embeddings.ravel() for upload in uploads(run, "telco")])
     assert repr(float(own[0])) in text
-    labels = (run / "transcript" / "labels.arrow").read_bytes()
-    assert base64.b64encode(labels).decode()[:100] not in text
+    labels = Transcript.open(run).labels
+    assert not any(labels.tobytes() in frame for frame in frames)
+    assert str(labels.tolist()) not in text
     assert set(fields) == {"format", "version", "client", "description", "labels_sha256", "records"}
 
 
@@ -99,6 +103,14 @@ def nudge(fields):
         (lambda fields: fields["records"].pop(), "another transcript than the statement: their heads differ"),
         (lambda fields: fields["records"].clear(), "another transcript than the statement: their heads differ"),
         (lambda fields: fields["records"].pop(3), "the extract was changed: round"),
+        (
+            lambda fields: own(fields).update(samples=[0.5 + s for s in own(fields)["samples"]]),
+            "round 1, client 'telco'",
+        ),
+        (
+            lambda fields: own(fields).update(samples=[str(s) for s in own(fields)["samples"]]),
+            "round 1, client 'telco'",
+        ),
         (lambda fields: fields["records"][3]["gaps"].append(8), "the extract was changed: "),
         (lambda fields: fields["records"][3].update(frame=["AAAA"], gaps=[]), "the extract was changed: "),
     ],
@@ -110,6 +122,35 @@ def test_a_changed_extract_is_found(run, edit, difference):
     found = audit(path, statement_path=run / "statement.json")
     assert not found.passes
     assert difference in found.difference
+
+
+def test_numbers_that_are_rounded_to_the_uploaded_ones_are_found(tmp_path):
+    """Fractions, texts, other digits, embeddings said to be sample numbers: their bytes have the same digest."""
+    folder = make_run(tmp_path / "run", mode="asynchronous", precision=np.float32)
+    path = written(folder)
+
+    def fractions(fields):
+        own(fields)["samples"] = [number + 0.5 for number in own(fields)["samples"]]
+
+    def texts(fields):
+        own(fields)["embeddings"] = [[repr(number) for number in row] for row in own(fields)["embeddings"]]
+
+    def one_row(fields):
+        own(fields)["embeddings"] = [[number for (number,) in own(fields)["embeddings"]]]
+
+    def more_digits(fields):
+        own(fields)["embeddings"] = [[number * (1 + 2e-9) for number in row] for row in own(fields)["embeddings"]]
+
+    def as_samples(fields):
+        numbers = np.array(own(fields)["embeddings"], np.float32).ravel()
+        own(fields)["samples"] += numbers[:5].view(np.uint32).tolist()
+        own(fields)["embeddings"] = numbers[5:, np.newaxis].tolist()
+
+    for edit in (fractions, texts, one_row, more_digits, as_samples):
+        change(path, edit)
+        with pytest.raises(TranscriptError, match="not the one of the transcript: round 1, client 'telco'"):
+            Extract.from_json(path.read_bytes()).verify()
+        path = written(folder)
 
 
 def test_any_changed_byte_of_a_frame_is_found(run):
@@ -127,6 +168,32 @@ def test_any_changed_byte_of_a_frame_is_found(run):
         record["frame"][piece] = base64.b64encode(content).decode()
         with pytest.raises(TranscriptError):
             Extract.from_json(json.dumps(fields)).verify()
+
+
+def test_an_extract_of_a_forged_transcript_is_found(tmp_path):
+    """Digests where the chain has gaps could be any: the same links would lead to the head that was signed."""
+    record(tmp_path / "honest")
+    head = forgeries.rewrite(tmp_path / "honest", tmp_path / "forged", forgeries.over_digests)
+    honest, forged = make_extract(Transcript.open(tmp_path / "honest"), "telco"), Transcript.open(tmp_path / "forged")
+    assert honest.verify().head == Transcript.open(tmp_path / "honest").head
+    records = []
+    for own_part, (message, batch, link) in zip(honest.records, forged.messages(), strict=True):
+        ranges = forgeries.bare_ranges(message, batch)
+        frame = [base64.b64encode(message.to_pybytes()[start:stop]).decode() for start, stop in ranges]
+        gaps = [start - stop for (_, stop), (start, _) in pairwise(ranges)]
+        records.append(replace(own_part, frame=frame, gaps=gaps, link=link.hex()))
+    assert records[-1].link == head
+    with pytest.raises(TranscriptError, match="the extract was changed"):
+        replace(honest, records=records).verify()
+
+
+def test_gaps_are_where_the_numbers_were(run):
+    """Bytes in their place would not be part of the chain, and could say anything."""
+    honest = make_extract(Transcript.open(run), "telco")
+    message, _ = honest.records[1].message()
+    filled = replace(honest.records[1], frame=[base64.b64encode(message.to_pybytes()).decode()], gaps=[])
+    with pytest.raises(TranscriptError, match="the extract was changed"):
+        replace(honest, records=[honest.records[0], filled, *honest.records[2:]]).verify()
 
 
 def test_an_extract_without_a_statement_says_that_it_is_not_tied_to_one(run):
