@@ -11,6 +11,8 @@ from tests.transcript import forgeries
 from verfedsv import InputError, TranscriptError
 from verfedsv.settlement.audit import audit
 from verfedsv.settlement.extract import Extract, make_extract
+from verfedsv.settlement.keys import read_private_key
+from verfedsv.settlement.statement import Statement, canonical
 from verfedsv.transcript import Transcript, Upload
 
 MODES = [("synchronous", np.float64), ("asynchronous", np.float64), ("asynchronous", np.float32)]
@@ -41,7 +43,8 @@ def test_an_extract_leads_to_the_head_of_the_statement(run):
         found = audit(written(run, client), statement_path=run / "statement.json")
         assert found.passes, found.difference
         names = [check.name for check in found.checks]
-        assert names == ["signature", "chain", "uploads", "own value", "payouts", "own payout"]
+        assert names == ["signature", "chain", "uploads", "payouts", "own payout"]
+        assert found.notes[-1].startswith(f"the statement says of client {client!r}: value ")
         extract = Extract.from_json(written(run, client).read_bytes())
         assert extract.verify().head == Transcript.open(run).head
         mine = [upload for record in extract.records for upload in record.uploads]
@@ -194,6 +197,34 @@ def test_gaps_are_where_the_numbers_were(run):
     filled = replace(honest.records[1], frame=[base64.b64encode(message.to_pybytes()).decode()], gaps=[])
     with pytest.raises(TranscriptError, match="the extract was changed"):
         replace(honest, records=[honest.records[0], filled, *honest.records[2:]]).verify()
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (lambda c: {"clients": c["clients"][::-1]}, "clients: the statement says ['shop', 'telco', 'bank'], "),
+        (lambda _: {"n_rounds": 99}, "n_rounds: the statement says 99, the transcript 6"),
+        (lambda _: {"loss": "squared"}, "loss: the statement says 'squared', the transcript 'logistic'"),
+        (lambda _: {"mode": "asynchronous"}, "mode: the statement says 'asynchronous', the transcript 'synchronous'"),
+        (
+            lambda c: {"values": [0.0, *c["values"][1:]], "settlement": None},
+            "share of client 'bank': the statement says",
+        ),
+        (lambda c: {"values": [0.0, *c["values"][1:]], "shares": [0.0, 1.2, -0.2]}, "share of client 'telco'"),
+        (
+            lambda c: {"settlement": {**c["settlement"], "clients": c["clients"][::-1]}},
+            "the settlement in the statement: clients: ",
+        ),
+    ],
+)
+def test_a_statement_that_contradicts_the_extract_is_found(tmp_path, change, difference):
+    """Clients, their order, the number of rounds and the loss are in the extract; shares follow from values."""
+    run = make_run(tmp_path / "run")
+    content = {**Statement.from_json(sign(run).read_bytes()).content}
+    content |= change(content)
+    key = read_private_key(tmp_path / "consortium.key")
+    (run / "statement.json").write_bytes(Statement(content, key.sign(canonical(content))).to_json())
+    assert audit(written(run), statement_path=run / "statement.json").difference.startswith(difference)
 
 
 def test_an_extract_without_a_statement_says_that_it_is_not_tied_to_one(run):

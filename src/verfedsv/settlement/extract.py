@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.settlement.documents import read_document
+from verfedsv.settlement.documents import check_format, parse
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 
@@ -73,10 +73,15 @@ class Extract:
     @classmethod
     def from_json(cls, text: str | bytes) -> Extract:
         """Return the extract in a file; raise InputError if it is none."""
-        fields = read_document(text, FORMAT, VERSION)
+        return cls.from_fields(parse(text, FORMAT))
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Extract:
+        """Return the extract in fields of JSON; raise InputError if they are none."""
+        rest = check_format(fields, FORMAT, VERSION)
         try:
-            records = [_record(record) for record in fields.pop("records")]
-            return cls(records=records, **fields)
+            records = [_record(record) for record in rest.pop("records")]
+            return cls(records=records, **rest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"the extract is damaged: {error}") from None
 
@@ -90,9 +95,10 @@ class Extract:
 
 @dataclass(frozen=True)
 class Verified:
-    """Where the chain of an extract ends, and how many uploads of its client, in how many rounds, are part of it."""
+    """Where the chain of an extract ends, what it is of, and how many uploads of its client, in how many rounds."""
 
     head: str
+    description: fmt.Description
     n_uploads: int
     n_rounds: int
 
@@ -151,7 +157,7 @@ def _verify(extract: Extract) -> Verified:
             _check_uploads(record, batch, extract.client, description.n_classes or 1, place)
         n_uploads += len(record.uploads)
         n_rounds += 0 if batch is None else batch.column("client").null_count
-    return Verified(head.hex() if extract.records else "", n_uploads, n_rounds)
+    return Verified(head.hex() if extract.records else "", description, n_uploads, n_rounds)
 
 
 def _read_batch(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
