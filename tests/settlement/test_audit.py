@@ -208,6 +208,10 @@ def test_a_false_round_is_named(run, key):
             "the settlement in the statement: share of client 'bank': 0.1, ",
         ),
         (
+            lambda c: {"settlement": {**c["settlement"], "shares": [10**400, True, None]}},
+            "the settlement in the statement: share of client 'bank': 1000000",
+        ),
+        (
             lambda c: {"settlement": {**c["settlement"], "errors": [0.0, 0.0, 0.0]}},
             "the settlement in the statement: error of client 'bank': 0.0, ",
         ),

@@ -114,6 +114,7 @@ def nudge(fields):
             lambda fields: own(fields).update(samples=[str(s) for s in own(fields)["samples"]]),
             "round 1, client 'telco'",
         ),
+        (lambda fields: fields.update(description=5), "the extract was changed: it cannot be read"),
         (lambda fields: fields["records"][3]["gaps"].append(8), "the extract was changed: "),
         (lambda fields: fields["records"][3].update(frame=["AAAA"], gaps=[]), "the extract was changed: "),
     ],

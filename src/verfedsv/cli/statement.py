@@ -14,7 +14,7 @@ from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.comparisons import Difference, compare_valuations
 from verfedsv.settlement.documents import read_bytes
-from verfedsv.settlement.folders import find_valuation, options_for, options_of
+from verfedsv.settlement.folders import find_files, find_valuation, options_for, options_of
 from verfedsv.settlement.keys import fingerprint, read_private_key
 from verfedsv.settlement.statement import STATEMENT, make_statement
 from verfedsv.transcript import Transcript
@@ -53,6 +53,7 @@ def statement(
         raise InputError(f"{place} is already there, and a signed statement is not overwritten; name another with -o")
     if key.resolve().is_relative_to(run.resolve()):
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
+    find_files(run)
     paid = None if settlement is None else _read_settlement(settlement)
     signed = make_statement(run, transcript, _true_valuation(run, transcript), private, place, paid)
     write_file(place, signed.to_json().decode())

@@ -47,9 +47,9 @@ def is_same(one: Any, other: Any) -> bool:
 
 def is_close(one: Any, other: float | None) -> bool:
     """Return whether a number is another but for rounding, as sums may be rounded otherwise on another machine."""
-    if one is None or other is None:
-        return one is other
-    return isinstance(one, float | int) and math.isclose(one, other, rel_tol=1e-9)
+    if other is None:
+        return one is None
+    return isinstance(one, float) and math.isclose(one, other, rel_tol=1e-9)
 
 
 def read_bytes(path: Path) -> bytes:

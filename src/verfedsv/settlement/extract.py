@@ -24,6 +24,11 @@ from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 
 FORMAT, VERSION = "verfedsv extract", 1
+_UNREADABLE = (
+    *(ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError, OSError),
+    pa.ArrowException,
+)
+"""What anything but bytes of messages, in the place of them, leads to."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class Extract:
         """Return what the extract leads to; raise TranscriptError, naming the place, if it does not fit together."""
         try:
             return _verify(self)
-        except (ValueError, TypeError, LookupError, OverflowError, MemoryError, OSError, pa.ArrowException) as error:
+        except _UNREADABLE as error:
             raise TranscriptError(f"the extract was changed: it cannot be read ({error})") from None
 
 

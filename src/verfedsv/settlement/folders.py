@@ -19,20 +19,29 @@ LOCK = ".lock"
 
 
 def hash_files(folder: Path, *, leave_out: Path | None = None) -> dict[str, str]:
-    """Return the SHA-256 of every file below a folder, by its path from there, but of one and of empty locks.
+    """Return the SHA-256 of every file below a folder, by its path from there, but of one and of empty locks."""
+    skipped = None if leave_out is None else leave_out.resolve()
+    result = {}
+    for name, path in find_files(folder).items():
+        if path.resolve() == skipped or (path.name == LOCK and path.stat().st_size == 0):
+            continue
+        with path.open("rb") as file:
+            result[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return result
+
+
+def find_files(folder: Path) -> dict[str, Path]:
+    """Return every file below a folder, by its path from there.
 
     Raises InputError if there is anything but files and folders: what a link leads to may change unseen.
     """
-    skipped = None if leave_out is None else leave_out.resolve()
     result = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise InputError(f"{name!r} is a link, or no file at all; a run is files and folders: put a copy there")
-        if path.is_dir() or path.resolve() == skipped or (path.name == LOCK and path.stat().st_size == 0):
-            continue
-        with path.open("rb") as file:
-            result[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        if path.is_file():
+            result[name] = path
     return result
 
 

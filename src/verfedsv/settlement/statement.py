@@ -7,10 +7,11 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from verfedsv._version import __version__
@@ -148,7 +149,9 @@ def content_of(
 
 def fields_of(valuation: Valuation) -> dict[str, Any]:
     """Return what a statement says of a valuation, as JSON has it."""
-    written = json.loads(valuation.to_json())
+    # Without the values of rounds, of which there may be millions.
+    none = np.zeros((0, 0))
+    written = json.loads(replace(valuation, per_round=none, per_round_errors=none, factorisation=None).to_json())
     return {name: written[name] for name in _OF_VALUATION}
 
 
