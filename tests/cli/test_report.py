@@ -133,4 +133,4 @@ def test_payouts_come_into_the_report(folder, tmp_path):
     payouts.write_text(other)
     done = run("report", str(folder), "-o", str(page), "--settlement", str(payouts))
     assert done.returncode == 2
-    assert "the settlement is not of this run's values; settle the run again" in done.stderr
+    assert "the settlement is of another transcript, or the run has grown since; settle this run" in done.stderr

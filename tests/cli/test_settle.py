@@ -11,6 +11,8 @@ from tests.cli.inprocess import call
 from tests.settlement.runs import make_run, record
 from verfedsv.cli.settle import payouts_table
 from verfedsv.settlement import settle
+from verfedsv.settlement.folders import options_for
+from verfedsv.watch.follower import Follower
 
 BUDGET = ("--budget", "1000", "--currency", "EUR")
 
@@ -100,8 +102,9 @@ def test_a_valuation_can_be_settled_by_itself(folder):
 
 
 def test_a_run_that_has_grown_is_valued_first(tmp_path):
-    """With the settings of the valuation that is there, which is left as it is."""
+    """With the settings of the valuation that is there, which is left as it is, if there is no configuration."""
     folder = make_run(tmp_path / "run")
+    (folder / "config.toml").unlink()
     (folder / "valuation.json").write_text(verfedsv.value(folder, "exact", seed=3).to_json())
     before = (folder / "valuation.json").read_bytes()
     labels, clients = np.arange(40) % 2, ["bank", "telco", "shop"]
@@ -111,6 +114,61 @@ def test_a_run_that_has_grown_is_valued_first(tmp_path):
     assert json.loads(done.stdout)["values"] == expected.values.tolist()
     assert json.loads(done.stdout)["head"] == expected.head
     assert (folder / "valuation.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("has_config", [True, False])
+def test_a_run_that_has_grown_is_valued_alike_everywhere(tmp_path, has_config):
+    """Settling, the report and the page that follows a run take the same settings: so payouts fit the report."""
+    folder = make_run(tmp_path / "run")
+    (folder / "valuation.json").write_text(verfedsv.value(folder, "exact", seed=3).to_json())
+    if not has_config:
+        (folder / "config.toml").unlink()
+    labels, clients = np.arange(40) % 2, ["bank", "telco", "shop"]
+    record(folder, n_rounds=2, recorder=verfedsv.Recorder(folder / "transcript", labels, clients, resume=True))
+    payouts = tmp_path / "p.json"
+    assert call("settle", folder, *BUDGET, "--negative", "zero", "-o", payouts).returncode == 0
+    assert json.loads(payouts.read_text())["values"] == verfedsv.value(folder, **options_for(folder)).values.tolist()
+    done = call("report", folder, "--settlement", payouts, "-o", tmp_path / "report.md")
+    assert done.returncode == 0, done.stderr
+    states = []
+    Follower(folder, states.append).look()
+    shown = {row.name: row.value for row in states[-1].clients}
+    assert [shown[client] for client in clients] == json.loads(payouts.read_text())["values"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": ["shop", "telco", "bank"]}, "the settlement was changed: clients: "),
+        ({"payouts": ["9000.00", "0.00", "-8000.00"]}, "payout of client 'bank': 9000.00, its terms and values give"),
+        ({"notes": ["agreed by all", "", ""]}, "note of client 'bank': agreed by all"),
+        ({"highest": ["9000.00", "1.00", "1.00"]}, "highest payout of client 'bank'"),
+        ({"budget": "2000.00"}, "payout of client 'bank'"),
+    ],
+)
+def test_a_report_shows_only_payouts_that_its_values_give(folder, tmp_path, change, message):
+    """Names, amounts, ranges and notes are computed again, not taken from the file."""
+    path = tmp_path / "p.json"
+    call("settle", folder, *BUDGET, "--negative", "zero", "-o", path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    done = call("report", folder, "--settlement", path, "-o", tmp_path / "report.md")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "report.md").exists()
+
+
+def test_a_damaged_valuation_is_named(tmp_path):
+    """With its file, and what to do; also if it is the file that was given."""
+    folder = make_run(tmp_path / "run")
+    path = folder / "valuation.json"
+    fields = json.loads(path.read_text())
+    for text in ("{", json.dumps(fields | {"values": [0.0, 0.9, 0.0]})):
+        path.write_text(text)
+        done = call("settle", folder, *BUDGET)
+        assert done.returncode == 2
+        assert f"{path} cannot be used: " in done.stderr
+        assert "Delete it, and the run is valued again" in done.stderr
+        assert f"{path} cannot be used: " in call("settle", path, *BUDGET).stderr
 
 
 def test_a_changed_transcript_is_not_settled(tmp_path):

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
 from tests.cli.inprocess import call
 from tests.settlement.runs import make_run
+from verfedsv import value
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,52 @@ def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, 
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"per_round": [[1.0, 0.0, 0.0]] * 6, "values": [1.0, 0.0, 0.0]},
+            "round 1, client 'bank': valuation.json says",
+        ),
+        ({"estimator_errors": [0.0, 0.0, 0.0]}, "error of client 'bank': valuation.json says 0"),
+        ({"n_samples": 9}, "n_samples: valuation.json says 9, the run gives 40"),
+    ],
+)
+def test_a_valuation_that_was_changed_is_not_signed(place, change, message):
+    """It is computed again first, although it is there and of this transcript."""
+    path = place / "run" / "valuation.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
+    assert done.returncode == 2
+    assert "valuation.json is not signed, as it is not true: " in done.stderr
+    assert message in done.stderr
+    assert not (place / "new.json").exists()
+
+
+@pytest.mark.parametrize("is_valued", [True, False])
+def test_a_run_is_valued_once_to_be_signed(place, monkeypatch, is_valued):
+    """Whether its valuation is there and has to be compared, or is not."""
+    calls = []
+    module = sys.modules["verfedsv.cli.value"]
+    monkeypatch.setattr(module, "value_run", lambda *a, **o: calls.append(o) or value(*a, **o))
+    if not is_valued:
+        (place / "run" / "valuation.json").unlink()
+    done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
+    assert done.returncode == 0, done.stderr
+    assert len(calls) == 1
+
+
+def test_how_to_check_a_statement_is_said_so_that_it_works(place, monkeypatch):
+    """Where the run is not below the statement, its folder is named."""
+    monkeypatch.chdir(place)
+    (place / "elsewhere").mkdir()
+    for output in ("run/new.json", "elsewhere/new.json"):
+        done = call("statement", "run", "--key", "k.key", "-o", output)
+        command = done.stdout.splitlines()[-1].removeprefix("to check it: verfedsv ")
+        assert call(*command.split()).returncode == 0
+        assert ("--run run" in command) == (output == "elsewhere/new.json")
 
 
 def test_a_key_in_the_folder_of_the_run_is_refused(place):

@@ -151,10 +151,10 @@ def test_what_is_made_from_a_run_may_come_after_the_statement(run):
     assert audit(run / "second.json").passes
 
 
-def resign(run, key, **changes):
+def resign(folder, key, **changes):
     """Sign the statement of a run again with other content, as a dishonest owner of the key could."""
-    content = {**Statement.from_json((run / "statement.json").read_bytes()).content, **changes}
-    (run / "statement.json").write_bytes(Statement(content, key.sign(canonical(content))).to_json())
+    content = {**Statement.from_json((folder / "statement.json").read_bytes()).content, **changes}
+    (folder / "statement.json").write_bytes(Statement(content, key.sign(canonical(content))).to_json())
     return content
 
 
@@ -162,6 +162,7 @@ def test_a_false_round_is_named(run, key):
     """Round 5 of telco in valuation.json, signed as it is, is not what its uploads give."""
     fields = json.loads((run / "valuation.json").read_text())
     fields["per_round"][4][1] += 1e-3
+    fields["per_round"][5][1] -= 1e-3
     (run / "valuation.json").write_text(json.dumps(fields))
     resign(run, key, files=hash_files(run, leave_out=run / "statement.json"))
     assert audit(run).difference.startswith("round 5, client 'telco': valuation.json says ")
@@ -175,15 +176,48 @@ def test_a_false_round_is_named(run, key):
         (lambda c: {"shares": [0.9, *c["shares"][1:]]}, "share of client 'bank': the statement says 0.9, "),
         (lambda _: {"n_rounds": 7}, "the statement is of 7 rounds; there are 6"),
         (lambda _: {"clients": ["bank", "telco", "store"]}, "the clients of the statement are not those of"),
-        (lambda _: {"error_kind": "confidence"}, "the statement calls its errors 'confidence'; they are 'certified'"),
+        (lambda _: {"error_kind": "confidence"}, "error_kind: the statement says "),
+        (lambda _: {"loss": "squared"}, 'loss: the statement says "squared", the run gives "logistic"'),
+        (lambda _: {"mode": "asynchronous"}, "mode: the statement says "),
+        (lambda _: {"n_samples": 41}, "n_samples: the statement says 41, the run gives 40"),
+        (lambda _: {"n_unseen": 1}, "n_unseen: the statement says 1, the run gives 0"),
+        (lambda _: {"method": "exact"}, 'method: the statement says "exact", the run gives "closed-form"'),
+        (lambda _: {"configuration": None}, "configuration: the statement has another than the run"),
+        (
+            lambda c: {"settings": {**c["settings"], "seed": 1}},
+            "settings: valuation.json has another than the run",
+        ),
+        (lambda _: {"estimator_errors": [0.0] * 3}, "estimator error of client 'bank': the statement says 0, "),
+        (lambda _: {"completion_errors": [None] * 3}, "completion error of client 'bank': the statement says nan, "),
+        (lambda c: {"errors": [c["errors"][0] * 1.1, *c["errors"][1:]]}, "errors of client 'bank': the statement says"),
         (lambda c: {"values": [c["values"][0] * 2, *c["values"][1:]]}, "value of client 'bank': the statement says"),
         (
             lambda c: {"settlement": {**c["settlement"], "payouts": ["1000.00", "0.00", "0.00"]}},
-            "payout of client 'bank': 1,000.00 EUR, its terms give ",
+            "the settlement in the statement: payout of client 'bank': 1000.00, its terms and values give ",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "lowest": ["1000.00", "0.00", "0.00"]}},
-            "the settlement in the statement is not of its values and errors",
+            "the settlement in the statement: lowest payout of client 'bank': 1000.00, its terms and values give ",
+        ),
+        (
+            lambda c: {"settlement": {**c["settlement"], "notes": ["paid in cash", "", ""]}},
+            "the settlement in the statement: note of client 'bank': paid in cash, its terms and values give none",
+        ),
+        (
+            lambda c: {"settlement": {**c["settlement"], "shares": [0.1, 0.1, 0.8]}},
+            "the settlement in the statement: share of client 'bank': 0.1, ",
+        ),
+        (
+            lambda c: {"settlement": {**c["settlement"], "shares": [10**400, True, None]}},
+            "the settlement in the statement: share of client 'bank': 1000000",
+        ),
+        (
+            lambda c: {"settlement": {**c["settlement"], "errors": [0.0, 0.0, 0.0]}},
+            "the settlement in the statement: error of client 'bank': 0.0, ",
+        ),
+        (
+            lambda c: {"settlement": {**c["settlement"], "remark": "telco agreed"}},
+            "the settlement in the statement: the field 'remark' is none of a settlement",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "rule": "floor", "floor": "900.00"}},
@@ -228,7 +262,8 @@ def test_the_signature_is_of_one_key(run):
             audit(run).difference == "the statement was changed: its file is not written as it was when it was signed"
         )
     path.write_text(text.replace('"signature": "', '"signature": " '))
-    assert not audit(run).passes
+    with pytest.raises(InputError, match="the statement is damaged: signature"):
+        audit(run)
 
 
 def test_a_statement_finds_its_run(run, tmp_path):
@@ -236,7 +271,7 @@ def test_a_statement_finds_its_run(run, tmp_path):
     place = sign(run, tmp_path / "elsewhere.json")
     assert audit(place).passes
     shutil.move(run, tmp_path / "moved")
-    with pytest.raises(InputError, match="pass its folder with --run"):
+    with pytest.raises(InputError, match="say where it is with --run"):
         audit(place)
     assert audit(place, run=tmp_path / "moved").passes
     with pytest.raises(InputError, match="there is no folder"):
@@ -255,10 +290,11 @@ def test_a_run_without_a_statement_is_checked_as_far_as_can_be(run):
     text = (run / "valuation.json").read_text()
     changed = json.loads(text)
     changed["per_round"][2][0] += 1e-3
+    changed["per_round"][3][0] -= 1e-3
     (run / "valuation.json").write_text(json.dumps(changed))
     assert audit(run).difference.startswith("round 3, client 'bank': valuation.json says")
     (run / "valuation.json").write_text(text[:-40])
-    assert audit(run).difference.startswith("valuation.json: this is not the JSON of a valuation")
+    assert "valuation.json cannot be used: this is not the JSON of a valuation" in audit(run).difference
     (run / "valuation.json").write_text(text)
     cut_last_round(run)
     assert audit(run).difference.startswith("valuation.json is not of this transcript: it was cut off")
@@ -292,9 +328,9 @@ def test_only_what_is_true_can_be_signed(run, key):
     make(paid=paid)
     with pytest.raises(InputError, match="the valuation is not of this transcript"):
         make(replace(valuation, head="0" * 64))
-    with pytest.raises(InputError, match="its terms give other payouts"):
+    with pytest.raises(InputError, match=r"payout of client 'bank': 1000\.00, its terms and values give "):
         make(paid=replace(paid, payouts=(100_000, 0, 0)))
-    with pytest.raises(InputError, match="another transcript; settle this run"):
+    with pytest.raises(InputError, match="another transcript, or the run has grown since; settle this run"):
         make(paid=replace(paid, head="0" * 64))
     with pytest.raises(InputError, match="another valuation of this run"):
         make(paid=replace(paid, values=(1.0, 2.0, 3.0)))
@@ -333,6 +369,70 @@ def test_what_is_no_statement_cannot_be_audited(tmp_path, content):
         audit(tmp_path / "statement.json")
     with pytest.raises(InputError, match="there is no run in"):
         audit(tmp_path.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values": [None, 0.0, 0.0]}, r"values\.0: "),
+        ({"values": ["0.1", "0.2", "0.3"]}, r"values\.0: "),
+        ({"values": [10**400, 0.0, 0.0]}, r"values\.0: "),
+        ({"values": [True, 0.0, 0.0]}, r"values\.0: "),
+        ({"shares": ["1"]}, r"shares\.0"),
+        ({"errors": [0.0]}, "there is not one value, error and share for each client"),
+        ({"clients": [{}, 1, 2]}, r"clients\.0: "),
+        ({"files": {"config.toml": 5}}, r"files\.config\.toml: "),
+        ({"settings": {"seed": 0}}, "settings: .*missing or unknown"),
+        ({"settlement": [1]}, "settlement: "),
+        ({"created": "yesterday"}, "created: "),
+        ({"package": "verfedsv 1, and telco agreed"}, "package: "),
+        ({"remark": "telco agreed"}, "a field 'remark', which no audit could check"),
+    ],
+)
+def test_a_statement_with_other_fields_cannot_be_used(run, key, change, message):
+    """Though it is signed: what is of the wrong kind, missing, or unknown, is named, without a traceback."""
+    resign(run, key, **change)
+    with pytest.raises(InputError, match=f"the statement (is damaged: |has ){message}"):
+        audit(run)
+
+
+def test_numbers_that_no_float_can_be_cannot_be_used(run):
+    """JSON can write 1e400, which Python reads as infinity."""
+    text = (run / "statement.json").read_text()
+    value_of_bank = json.loads(text)["values"][0]
+    for name in (f"{value_of_bank!r}", '"tolerance": 0.001'):
+        assert name in text
+        (run / "statement.json").write_text(text.replace(name, name.rpartition(" ")[0] + " 1e400"))
+        with pytest.raises(InputError, match="the statement is damaged"):
+            audit(run)
+
+
+def test_links_are_neither_signed_nor_overlooked(run):
+    """A folder that was added by a link is found; a transcript behind one is not signed."""
+    outside = run.parent / "outside"
+    outside.mkdir()
+    (run / "extra").symlink_to(outside)
+    assert audit(run).difference.startswith("'extra' is a link")
+    (run / "extra").unlink()
+    assert audit(run).passes
+    shutil.move(run / "transcript", outside / "transcript")
+    (run / "transcript").symlink_to(outside / "transcript")
+    with pytest.raises(InputError, match="'transcript' is a link"):
+        sign(run, run.parent / "new.json")
+    assert audit(run).difference.startswith("'transcript' is a link")
+
+
+def test_a_run_is_not_looked_for_above_its_statement(run, key):
+    """Whoever signs does not decide what an auditor's machine reads: other folders have to be named."""
+    (run.parent / "statements").mkdir()
+    place = sign(run, run.parent / "statements" / "s.json")
+    assert Statement.from_json(place.read_bytes()).content["run"] == "../run"
+    with pytest.raises(InputError, match="neither in its folder nor below it; say where it is with --run"):
+        audit(place)
+    assert audit(place, run=run).passes
+    resign(run, key, run="../../../..", files={"etc/hostname": "0" * 64})
+    with pytest.raises(InputError, match="neither in its folder nor below it"):
+        audit(run / "statement.json")
 
 
 def test_names_of_files_and_clients_stay_in_one_line(run):

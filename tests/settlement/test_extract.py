@@ -1,13 +1,18 @@
 import base64
 import json
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from tests.settlement.runs import CLIENTS, make_run, sign
+from tests.settlement.runs import CLIENTS, make_run, record, sign
+from tests.transcript import forgeries
 from verfedsv import InputError, TranscriptError
 from verfedsv.settlement.audit import audit
 from verfedsv.settlement.extract import Extract, make_extract
+from verfedsv.settlement.keys import read_private_key
+from verfedsv.settlement.statement import Statement, canonical
 from verfedsv.transcript import Transcript, Upload
 
 MODES = [("synchronous", np.float64), ("asynchronous", np.float64), ("asynchronous", np.float32)]
@@ -38,7 +43,8 @@ def test_an_extract_leads_to_the_head_of_the_statement(run):
         found = audit(written(run, client), statement_path=run / "statement.json")
         assert found.passes, found.difference
         names = [check.name for check in found.checks]
-        assert names == ["signature", "chain", "uploads", "own value", "payouts", "own payout"]
+        assert names == ["signature", "chain", "uploads", "payouts", "own payout"]
+        assert found.notes[-1].startswith(f"the statement says of client {client!r}: value ")
         extract = Extract.from_json(written(run, client).read_bytes())
         assert extract.verify().head == Transcript.open(run).head
         mine = [upload for record in extract.records for upload in record.uploads]
@@ -59,8 +65,9 @@ def test_nothing_of_others_is_in_an_extract(run):
                 assert not any(number.tobytes() in frame for frame in frames)
     own = np.concatenate([upload.embeddings.ravel() for upload in uploads(run, "telco")])
     assert repr(float(own[0])) in text
-    labels = (run / "transcript" / "labels.arrow").read_bytes()
-    assert base64.b64encode(labels).decode()[:100] not in text
+    labels = Transcript.open(run).labels
+    assert not any(labels.tobytes() in frame for frame in frames)
+    assert str(labels.tolist()) not in text
     assert set(fields) == {"format", "version", "client", "description", "labels_sha256", "records"}
 
 
@@ -99,6 +106,15 @@ def nudge(fields):
         (lambda fields: fields["records"].pop(), "another transcript than the statement: their heads differ"),
         (lambda fields: fields["records"].clear(), "another transcript than the statement: their heads differ"),
         (lambda fields: fields["records"].pop(3), "the extract was changed: round"),
+        (
+            lambda fields: own(fields).update(samples=[0.5 + s for s in own(fields)["samples"]]),
+            "round 1, client 'telco'",
+        ),
+        (
+            lambda fields: own(fields).update(samples=[str(s) for s in own(fields)["samples"]]),
+            "round 1, client 'telco'",
+        ),
+        (lambda fields: fields.update(description=5), "the extract was changed: it cannot be read"),
         (lambda fields: fields["records"][3]["gaps"].append(8), "the extract was changed: "),
         (lambda fields: fields["records"][3].update(frame=["AAAA"], gaps=[]), "the extract was changed: "),
     ],
@@ -110,6 +126,35 @@ def test_a_changed_extract_is_found(run, edit, difference):
     found = audit(path, statement_path=run / "statement.json")
     assert not found.passes
     assert difference in found.difference
+
+
+def test_numbers_that_are_rounded_to_the_uploaded_ones_are_found(tmp_path):
+    """Fractions, texts, other digits, embeddings said to be sample numbers: their bytes have the same digest."""
+    folder = make_run(tmp_path / "run", mode="asynchronous", precision=np.float32)
+    path = written(folder)
+
+    def fractions(fields):
+        own(fields)["samples"] = [number + 0.5 for number in own(fields)["samples"]]
+
+    def texts(fields):
+        own(fields)["embeddings"] = [[repr(number) for number in row] for row in own(fields)["embeddings"]]
+
+    def one_row(fields):
+        own(fields)["embeddings"] = [[number for (number,) in own(fields)["embeddings"]]]
+
+    def more_digits(fields):
+        own(fields)["embeddings"] = [[number * (1 + 2e-9) for number in row] for row in own(fields)["embeddings"]]
+
+    def as_samples(fields):
+        numbers = np.array(own(fields)["embeddings"], np.float32).ravel()
+        own(fields)["samples"] += numbers[:5].view(np.uint32).tolist()
+        own(fields)["embeddings"] = numbers[5:, np.newaxis].tolist()
+
+    for edit in (fractions, texts, one_row, more_digits, as_samples):
+        change(path, edit)
+        with pytest.raises(TranscriptError, match="not the one of the transcript: round 1, client 'telco'"):
+            Extract.from_json(path.read_bytes()).verify()
+        path = written(folder)
 
 
 def test_any_changed_byte_of_a_frame_is_found(run):
@@ -127,6 +172,60 @@ def test_any_changed_byte_of_a_frame_is_found(run):
         record["frame"][piece] = base64.b64encode(content).decode()
         with pytest.raises(TranscriptError):
             Extract.from_json(json.dumps(fields)).verify()
+
+
+def test_an_extract_of_a_forged_transcript_is_found(tmp_path):
+    """Digests where the chain has gaps could be any: the same links would lead to the head that was signed."""
+    record(tmp_path / "honest")
+    head = forgeries.rewrite(tmp_path / "honest", tmp_path / "forged", forgeries.over_digests)
+    honest, forged = make_extract(Transcript.open(tmp_path / "honest"), "telco"), Transcript.open(tmp_path / "forged")
+    assert honest.verify().head == Transcript.open(tmp_path / "honest").head
+    records = []
+    for own_part, (message, batch, link) in zip(honest.records, forged.messages(), strict=True):
+        ranges = forgeries.bare_ranges(message, batch)
+        frame = [base64.b64encode(message.to_pybytes()[start:stop]).decode() for start, stop in ranges]
+        gaps = [start - stop for (_, stop), (start, _) in pairwise(ranges)]
+        records.append(replace(own_part, frame=frame, gaps=gaps, link=link.hex()))
+    assert records[-1].link == head
+    with pytest.raises(TranscriptError, match="the extract was changed"):
+        replace(honest, records=records).verify()
+
+
+def test_gaps_are_where_the_numbers_were(run):
+    """Bytes in their place would not be part of the chain, and could say anything."""
+    honest = make_extract(Transcript.open(run), "telco")
+    message, _ = honest.records[1].message()
+    filled = replace(honest.records[1], frame=[base64.b64encode(message.to_pybytes()).decode()], gaps=[])
+    with pytest.raises(TranscriptError, match="the extract was changed"):
+        replace(honest, records=[honest.records[0], filled, *honest.records[2:]]).verify()
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (lambda c: {"clients": c["clients"][::-1]}, "clients: the statement says ['shop', 'telco', 'bank'], "),
+        (lambda _: {"n_rounds": 99}, "n_rounds: the statement says 99, the transcript 6"),
+        (lambda _: {"loss": "squared"}, "loss: the statement says 'squared', the transcript 'logistic'"),
+        (lambda _: {"mode": "asynchronous"}, "mode: the statement says 'asynchronous', the transcript 'synchronous'"),
+        (
+            lambda c: {"values": [0.0, *c["values"][1:]], "settlement": None},
+            "share of client 'bank': the statement says",
+        ),
+        (lambda c: {"values": [0.0, *c["values"][1:]], "shares": [0.0, 1.2, -0.2]}, "share of client 'telco'"),
+        (
+            lambda c: {"settlement": {**c["settlement"], "clients": c["clients"][::-1]}},
+            "the settlement in the statement: clients: ",
+        ),
+    ],
+)
+def test_a_statement_that_contradicts_the_extract_is_found(tmp_path, change, difference):
+    """Clients, their order, the number of rounds and the loss are in the extract; shares follow from values."""
+    run = make_run(tmp_path / "run")
+    content = {**Statement.from_json(sign(run).read_bytes()).content}
+    content |= change(content)
+    key = read_private_key(tmp_path / "consortium.key")
+    (run / "statement.json").write_bytes(Statement(content, key.sign(canonical(content))).to_json())
+    assert audit(written(run), statement_path=run / "statement.json").difference.startswith(difference)
 
 
 def test_an_extract_without_a_statement_says_that_it_is_not_tied_to_one(run):

@@ -1,3 +1,4 @@
+import os
 import stat
 
 import pytest
@@ -33,6 +34,25 @@ def test_keys_are_never_overwritten(tmp_path):
     with pytest.raises(InputError, match=r"a.b.pub is already there"):
         new_keys(tmp_path / "a.b")
     assert list(tmp_path.iterdir()) == [public]
+
+
+def test_a_pair_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    """If there is no room for the public key, the private one does not stay and stand in the way of another try."""
+    write = os.fdopen
+
+    def full_disk(descriptor, mode):
+        file = write(descriptor, mode)
+        if len(list(tmp_path.iterdir())) == 2:
+            file.close()
+            raise OSError(28, "No space left on device")
+        return file
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdopen", full_disk)
+        with pytest.raises(InputError, match=r"cannot write .*mine.pub: No space left"):
+            new_keys(tmp_path / "mine")
+    assert list(tmp_path.iterdir()) == []
+    new_keys(tmp_path / "mine")
 
 
 def test_what_is_no_key_is_refused(tmp_path):

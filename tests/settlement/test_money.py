@@ -53,6 +53,18 @@ def test_what_is_no_amount_is_refused(code, amount, message):
         Currency.of(code).parse("budget", amount)
 
 
+@pytest.mark.parametrize(("code", "cents"), [("EUR", 5), ("JPY", -7), ("KWD", 10**40 + 1), ("EUR", -(10**99))])
+def test_amounts_of_any_size_come_back(code, cents):
+    """Without rounding; and only as they are written."""
+    currency = Currency.of(code)
+    text = str(currency.amount(cents))
+    assert currency.read("a payout", text) == cents
+    assert currency.shown(cents).replace(",", "") == text
+    for other in (f"0{text}", f"{text}.", f" {text}", f"{text}e0", "", None, 5.0):
+        with pytest.raises(InputError, match="a payout must be written as"):
+            currency.read("a payout", other)
+
+
 @pytest.mark.parametrize("text", ["20", "101%", "-1%", "%", "1e1%", "twenty", 20])
 def test_a_percentage_has_its_sign_and_is_at_most_100(text):
     """Whether 0.2 meant a fifth or a five-hundredth is not guessed."""

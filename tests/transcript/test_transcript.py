@@ -9,10 +9,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from tests.transcript import forgeries
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
+from verfedsv.transcript import format as fmt
 from verfedsv.transcript.storage import FolderStorage
 
 CLIENTS = ["bank", "telco", "shop"]
@@ -289,6 +292,61 @@ def test_swapped_and_dropped_records_are_found(tmp_path):
     (tmp_path / "chain.bin").write_bytes(chain[:120] + chain[160:])
     with pytest.raises(TranscriptError):
         Transcript.open(tmp_path).verify()
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        (forgeries.over_digests, "there are samples that are part of no upload"),
+        (forgeries.stamps_with_numbers, "there are samples that are part of no upload"),
+        (forgeries.without_some_numbers, "embeddings are missing"),
+    ],
+)
+def test_a_chain_that_does_not_cover_everything_is_refused(tmp_path, layout, reason):
+    """Although every link and every digest fits: two such transcripts could have one head, and different uploads."""
+    record(tmp_path / "honest", n_rounds=2)
+    forgeries.rewrite(tmp_path / "honest", tmp_path / "same", lambda content: content)
+    Transcript.open(tmp_path / "same").verify()
+    forgeries.rewrite(tmp_path / "honest", tmp_path / "forged", layout)
+    with pytest.raises(TranscriptError, match=rf"the transcript was changed: round 1.*{reason}"):
+        Transcript.open(tmp_path / "forged").verify()
+
+
+@pytest.mark.parametrize("layout", [forgeries.over_lists, forgeries.compressed])
+def test_columns_lie_by_themselves_in_a_message(tmp_path, layout):
+    """If they overlap, or have to be unpacked, what is left without the numbers does not settle the rest."""
+    record(tmp_path, n_rounds=1)
+    _, (message, *_) = Transcript.open(tmp_path).messages()
+    forged = pa.py_buffer(layout(message.to_pybytes()))
+    with pytest.raises(ValueError, match="columns overlap, or are compressed"):
+        fmt.frame_ranges(forged, fmt.read_message(forged, forgeries.SCHEMA))
+
+
+def test_two_transcripts_do_not_have_one_head(tmp_path):
+    """The layout that would let them: digests lie where the chain has gaps."""
+    about, heads = None, []
+    for seed in (0, 1):
+        logged = record(tmp_path / f"{seed}", n_rounds=1, seed=seed)
+        about = about or (tmp_path / "0" / "transcript.json").read_bytes()
+        heads.append(forgeries.rewrite(tmp_path / f"{seed}", tmp_path / f"forged{seed}", forgeries.over_digests, about))
+        assert next(iter(Transcript.open(tmp_path / f"forged{seed}"))).samples.tolist() == logged[0][0].tolist()
+        with pytest.raises(TranscriptError, match="part of no upload"):
+            Transcript.open(tmp_path / f"forged{seed}").verify()
+    assert heads[0] == heads[1]
+
+
+def test_the_stream_says_what_is_read(tmp_path):
+    """Whoever goes by the schema in the stream finds the columns that were checked."""
+    record(tmp_path / "run", n_rounds=1)
+    transcript = Transcript.open(tmp_path / "run")
+    names = {"samples": "embeddings", "embeddings": "samples"}
+    fields = [field.with_name(names.get(field.name, field.name)) for field in forgeries.SCHEMA]
+    other = pa.schema(fields).serialize()
+    link = fmt.frame_hash(fmt.first_link(*transcript.origin), other, [(0, other.size)])
+    (tmp_path / "run" / "uploads.arrows").write_bytes(other)
+    (tmp_path / "run" / "chain.bin").write_bytes(fmt.pack_link(other.size, link))
+    with pytest.raises(TranscriptError, match="the columns are not those of a transcript"):
+        Transcript.open(tmp_path / "run").verify()
 
 
 def test_an_unknown_version_is_refused(tmp_path):

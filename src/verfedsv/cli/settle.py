@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -20,27 +19,11 @@ from verfedsv.settlement import Settlement
 from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import explain
 from verfedsv.settlement.folders import find_valuation, options_for
-from verfedsv.settlement.payouts import pay
+from verfedsv.settlement.payouts import settle_on
+from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import Terms
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
-
-
-class Rules(StrEnum):
-    """The rules of `settle`."""
-
-    SHARES = "shares"
-    FLOOR = "floor"
-    CAP = "cap"
-    SHAPLEY_POSITIVE = "shapley-positive"
-
-
-class Negatives(StrEnum):
-    """What can happen to negative values."""
-
-    ZERO = "zero"
-    DEDUCT = "deduct"
-    REFUSE = "refuse"
 
 
 def settle(
@@ -48,14 +31,14 @@ def settle(
     budget: Annotated[str, typer.Option(help="What is to be shared, such as 100000 or 2500.50.", metavar="AMOUNT")],
     currency: Annotated[str, typer.Option(help="Its currency, such as EUR.", metavar="CODE")],
     rule: Annotated[
-        Rules,
+        Rule,
         typer.Option(
             help="shares: in proportion to values. floor, cap: the same, but nobody less, or more, than an amount. "
             "shapley-positive: only positive values share."
         ),
-    ] = Rules.SHARES,
+    ] = "shares",
     negative: Annotated[
-        Negatives | None,
+        Negative | None,
         typer.Option(
             help="What happens to negative values: they count as zero, are deducted (the client pays in), or nothing "
             "is settled. Has to be said if there are any."
@@ -86,17 +69,9 @@ def settle(
         check_writable(output)
         if output.suffix.lower() not in (".csv", ".json"):
             raise InputError(f"cannot write {output}: its name must end in .csv or .json")
-    terms = Terms.of(
-        budget,
-        currency,
-        rule.value,
-        negative=None if negative is None else negative.value,
-        floor=floor,
-        cap=cap,
-        fixed_part=fixed_part,
-    )
+    terms = Terms.of(budget, currency, rule, negative=negative, floor=floor, cap=cap, fixed_part=fixed_part)
     valuation = valuation_of(run)
-    result = pay(terms, valuation.clients, valuation.values.tolist(), valuation.errors.tolist(), valuation.head)
+    result = settle_on(terms, valuation)
     if output is not None:
         write_file(output, result.to_csv() if output.suffix.lower() == ".csv" else result.to_json())
     if as_json:
@@ -108,16 +83,24 @@ def settle(
 def valuation_of(run: Path) -> Valuation:
     """Return the valuation in a file, or that of a run, which is valued first if it has none that is up to date."""
     if run.is_file():
-        return Valuation.from_json(read_bytes(run))
+        try:
+            return Valuation.from_json(read_bytes(run))
+        except InputError as error:
+            raise InputError(f"{run} cannot be used: {error}") from None
     transcript = Transcript.open(run)
     known = find_valuation(run, transcript)
     if known is not None:
         transcript.verify(may_go_on=True)
         return known
+    return compute(run, options_for(run))
+
+
+def compute(run: Path, options: dict[str, Any], what: str = "valuing") -> Valuation:
+    """Value a run, showing how far it is."""
     console = Console(stderr=True)
     stopped = "stopped while valuing; nothing was written."
     with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
-        result = value_folder(console, run, options_for(run), check)
+        result = value_folder(console, run, options, check, what)
         check()
     return result
 

@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
-from verfedsv.cli.settle import valuation_of
+from verfedsv.cli.settle import compute
 from verfedsv.cli.value import check_writable, print_json, write_file
 from verfedsv.errors import InputError
+from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import Settlement
+from verfedsv.settlement.comparisons import Difference, compare_valuations
 from verfedsv.settlement.documents import read_bytes
+from verfedsv.settlement.folders import find_files, find_valuation, options_for, options_of
 from verfedsv.settlement.keys import fingerprint, read_private_key
 from verfedsv.settlement.statement import STATEMENT, make_statement
 from verfedsv.transcript import Transcript
+from verfedsv.valuation import Valuation
 
 
 def statement(
@@ -33,6 +37,7 @@ def statement(
     """Sign what a run is: the head of its transcript, all its files, its configuration, values and payouts.
 
     Anyone with the public key can check the signature, and anyone with the run that all of it is true: verfedsv audit.
+    Values that are already in the run are computed again before they are signed, which takes as long as valuing it.
 
     Exit codes: 0 signed; 2 something cannot be used, with a message that says why; 130 interrupted.
 
@@ -48,14 +53,29 @@ def statement(
         raise InputError(f"{place} is already there, and a signed statement is not overwritten; name another with -o")
     if key.resolve().is_relative_to(run.resolve()):
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
+    find_files(run)
     paid = None if settlement is None else _read_settlement(settlement)
-    signed = make_statement(run, transcript, valuation_of(run), private, place, paid)
+    signed = make_statement(run, transcript, _true_valuation(run, transcript), private, place, paid)
     write_file(place, signed.to_json().decode())
     if as_json:
         print_json(signed.to_json().decode())
     else:
         typer.echo(f"wrote {place}, signed with key {fingerprint(signed.public_key)}")
-        typer.echo(f"to check it: verfedsv audit {place} --public-key {key.with_suffix('.pub')}")
+        is_found = run.resolve().is_relative_to(place.parent.resolve())
+        where = "" if is_found else f" --run {run}"
+        typer.echo(f"to check it: verfedsv audit {place}{where} --public-key {key.with_suffix('.pub')}")
+
+
+def _true_valuation(run: Path, transcript: Transcript) -> Valuation:
+    """Return the valuation of a run: computed now, or the one in its folder if computing it again gives the same."""
+    known = find_valuation(run, transcript)
+    if known is None:
+        return compute(run, options_for(run))
+    try:
+        compare_valuations(known, compute(run, options_of(known.settings), "valuing again, to be sure what is signed:"))
+    except Difference as found:
+        raise InputError(f"{run / VALUATION} is not signed, as it is not true: {found}. Value the run again") from None
+    return known
 
 
 def _read_settlement(path: Path) -> Settlement:

@@ -117,13 +117,15 @@ def value(
         show(Console(), result)
 
 
-def value_folder(console: Console, run: Path, options: dict[str, Any], check: Callable[[], None]) -> Valuation:
-    """Check and value the transcript in a folder, showing how far it is."""
+def value_folder(
+    console: Console, run: Path, options: dict[str, Any], check: Callable[[], None], what: str = "valuing"
+) -> Valuation:
+    """Check and value the transcript in a folder, showing how far it is and what that is for."""
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = Transcript.open(run)
         transcript.verify(may_go_on=True)
-        bar.update(task, description=escape(f"valuing {shown(run.name or str(run), 40)}"))
+        bar.update(task, description=escape(f"{what} {shown(run.name or str(run), 40)}"))
 
         def progress(done: int, total: int) -> None:
             check()

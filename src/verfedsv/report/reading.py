@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from verfedsv._version import __version__
-from verfedsv.errors import InputError
 from verfedsv.report.summary import About, Payout, Setting, SettlementSummary, Summary, Uploads, build
 from verfedsv.runs.config import ClientSection, Config, Section
-from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
+from verfedsv.runs.folders import CONFIG, METRICS
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.explanation import explain
+from verfedsv.settlement.folders import find_valuation, options_for
+from verfedsv.settlement.payouts import check_settlement
 from verfedsv.shapley import Progress
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.reader import Upload
@@ -34,14 +35,14 @@ def summarise(
     """Return what there is to say of a run: a folder of `verfedsv run`, or of a `Recorder`.
 
     The hash chain of the transcript is checked. Values are those of the folder's valuation.json if that is of this very
-    transcript; if not, the run is valued, as its config.toml says where it has one, and nothing is written. A
-    `settlement` of these values comes into the report too.
+    transcript; if not, the run is valued, as its config.toml says where it has one, or as it was valued before, and
+    nothing is written. A `settlement` of these values comes into the report too.
     """
     folder = Path(run)
     transcript = Transcript.open(folder)
     transcript.verify(may_go_on=True)
     config = _read_config(folder / CONFIG)
-    valuation = read_valuation(folder / VALUATION, transcript) or _value(transcript, config, progress)
+    valuation = find_valuation(folder, transcript) or value(transcript, progress=progress, **options_for(folder))
     about = About(
         run=folder.resolve().name,
         package=f"verfedsv {__version__}",
@@ -56,8 +57,7 @@ def summarise(
 
 def _settlement(settlement: Settlement, valuation: Valuation) -> SettlementSummary:
     """Return what a report says of a settlement; raise InputError if it is not of this valuation."""
-    if settlement.head != valuation.head or settlement.values != tuple(valuation.values.tolist()):
-        raise InputError("the settlement is not of this run's values; settle the run again")
+    check_settlement(settlement, valuation)
     texts = [
         [None if cents is None else settlement.currency.shown(cents) for cents in column]
         for column in (settlement.payouts, settlement.lowest, settlement.highest)
@@ -67,22 +67,11 @@ def _settlement(settlement: Settlement, valuation: Valuation) -> SettlementSumma
         for client, amount, low, high, note in zip(settlement.clients, *texts, settlement.notes, strict=True)
     ]
     return SettlementSummary(
-        budget=settlement.currency.shown(sum(settlement.payouts)),
+        budget=settlement.currency.shown(settlement.terms.budget),
         currency=settlement.currency.code,
         sentences=tuple(explain(settlement, valuation)),
         payouts=tuple(lines[m] for m in np.argsort(-valuation.values, kind="stable")),
     )
-
-
-def read_valuation(path: Path, transcript: Transcript) -> Valuation | None:
-    """Return the valuation in a file, or None if there is none, or if it is of an earlier state of the transcript."""
-    if not path.exists():
-        return None
-    try:
-        valuation = Valuation.from_json(read_text(path))
-    except InputError as error:
-        raise InputError(f"{path} cannot be used: {error}. Delete it, and the run is valued again") from None
-    return valuation if valuation.head == transcript.head else None
 
 
 def read_metrics(path: Path, n_rounds: int) -> list[dict[str, Any]]:
@@ -114,11 +103,6 @@ def count_uploads(transcript: Transcript) -> dict[str, Uploads]:
 
 def _read_config(path: Path) -> Config | None:
     return parse_config(read_text(path), path) if path.exists() else None
-
-
-def _value(transcript: Transcript, config: Config | None, progress: Progress | None) -> Valuation:
-    options = {} if config is None else dict(config.valuation)
-    return value(transcript, progress=progress, **options)
 
 
 def _settings(config: Config | None, valuation: Valuation) -> tuple[Setting, ...]:

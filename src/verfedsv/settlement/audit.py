@@ -16,19 +16,21 @@ from verfedsv._version import __version__
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import extract as extracts
+from verfedsv.settlement import statement
 from verfedsv.settlement.comparisons import (
     Check,
     Difference,
     check_nothing_is_missing,
     check_payouts,
+    check_shares,
+    compare_content,
     compare_files,
     compare_valuations,
-    compare_values,
     compare_with_file,
     say_what_is_odd,
 )
-from verfedsv.settlement.documents import format_of, read_bytes
-from verfedsv.settlement.extract import Extract
+from verfedsv.settlement.documents import parse, read_bytes
+from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files, options_of, read_valuation
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import STATEMENT, Statement
@@ -37,7 +39,7 @@ from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
-from verfedsv.valuation import value
+from verfedsv.valuation import Valuation, value
 
 
 @dataclass(frozen=True)
@@ -77,40 +79,31 @@ def audit(
         _refuse_unused("the folder of a run", run=run)
         there = statement_path or (path / STATEMENT if (path / STATEMENT).exists() else None)
         if there is not None:
-            return audit_statement(there, path, public_key, progress)
+            return _collect(_of_statement(_read_statement(there), path, public_key, progress))
         _refuse_unused("a run without a statement", public_key=public_key)
-        return audit_run(path, progress)
-    if format_of(path) == extracts.FORMAT:
-        _refuse_unused("an extract", run=run, public_key=public_key if statement_path is None else None)
-        return audit_extract(path, statement_path, public_key)
-    _refuse_unused("a statement", statement=statement_path)
-    return audit_statement(path, run, public_key, progress)
-
-
-def audit_statement(
-    path: Path, run: Path | None = None, public_key: bytes | None = None, progress: Progress | None = None
-) -> Audit:
-    """Return whether a statement is signed and true: of the run's files, chain, values and payouts.
-
-    Without `run`, it is where the statement says, from where it lies, or the statement's own folder.
-    """
+        return _collect(_of_run(path, progress))
     text = read_bytes(path)
-    return _collect(_of_statement(text, Statement.from_json(text), path, run, public_key, progress))
+    fields = parse(text, statement.FORMAT)
+    if fields["format"] == extracts.FORMAT:
+        _refuse_unused("an extract", run=run, public_key=public_key if statement_path is None else None)
+        signed = None if statement_path is None else _read_statement(statement_path)
+        return _collect(_of_extract(Extract.from_fields(fields), signed, public_key))
+    _refuse_unused("a statement", statement=statement_path)
+    return _collect(_of_statement(_Signed(path, text, Statement.from_fields(fields)), run, public_key, progress))
 
 
-def audit_run(folder: Path, progress: Progress | None = None) -> Audit:
-    """Return whether a run without a statement fits together: its chain, and its valuation."""
-    return _collect(_of_run(folder, progress))
+@dataclass(frozen=True)
+class _Signed:
+    """A statement, and the file that it was read from."""
+
+    path: Path
+    text: bytes
+    statement: Statement
 
 
-def audit_extract(path: Path, statement_path: Path | None = None, public_key: bytes | None = None) -> Audit:
-    """Return whether an extract fits together and belongs to the transcript of a signed statement."""
-    extract = Extract.from_json(read_bytes(path))
-    signed = None
-    if statement_path is not None:
-        text = read_bytes(statement_path)
-        signed = text, Statement.from_json(text)
-    return _collect(_of_extract(extract, signed, public_key))
+def _read_statement(path: Path) -> _Signed:
+    text = read_bytes(path)
+    return _Signed(path, text, Statement.from_json(text))
 
 
 def _collect(findings: Iterable[Finding]) -> Audit:
@@ -134,11 +127,16 @@ def _one_line(text: str) -> str:
 
 
 def _of_statement(
-    text: bytes, stated: Statement, path: Path, run: Path | None, public_key: bytes | None, progress: Progress | None
+    signed: _Signed, run: Path | None, public_key: bytes | None, progress: Progress | None
 ) -> Iterator[Finding]:
-    yield from _check_signature(text, stated, public_key)
-    folder = _find_run(stated, path, run)
-    found = hash_files(folder, leave_out=path)
+    """Yield whether a statement is signed and true: of the run's files, chain, values and payouts.
+
+    Without `run`, it is where the statement says, from where it lies, or the statement's own folder.
+    """
+    stated = signed.statement
+    yield from _check_signature(signed, public_key)
+    folder = run if run is not None else _find_run(stated, signed.path)
+    found = _hash_files(folder, signed.path)
     check_nothing_is_missing(stated, found)
     # Before the files as a whole, as this can tell the round and the client of a change.
     transcript = _open(folder)
@@ -148,11 +146,13 @@ def _of_statement(
     if later:
         yield f"not covered by the statement: {', '.join(map(repr, later))}"
     again = value(transcript, progress=progress, **options_of(stated.settings))
-    written = read_valuation(folder)
+    written = _read_valuation(folder)
     if written is not None and written.head == again.head:
         compare_valuations(written, again)
+    check = compare_content(stated, folder, again)
+    if written is not None and written.head == again.head:
         compare_with_file(stated, written)
-    yield compare_values(stated, again)
+    yield check
     yield from say_what_is_odd(np.array(stated.values), again)
     yield from check_payouts(stated)
     if stated.content["package"] != f"verfedsv {__version__}":
@@ -160,14 +160,12 @@ def _of_statement(
 
 
 def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
+    """Yield whether a run without a statement fits together: its chain, and its valuation."""
     if not any((place / fmt.DESCRIPTION).exists() for place in (folder, folder / FOLDER)):
         raise InputError(f"there is no run in {folder}: it has no {fmt.DESCRIPTION}")
     transcript = _open(folder)
     yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
-    try:
-        written = read_valuation(folder)
-    except InputError as error:
-        raise Difference(f"{VALUATION}: {error}") from None
+    written = _read_valuation(folder)
     if written is None:
         yield f"there is no {VALUATION}, so there are no values to compare"
     else:
@@ -184,45 +182,58 @@ def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
     )
 
 
-def _of_extract(
-    extract: Extract, signed: tuple[bytes, Statement] | None, public_key: bytes | None
-) -> Iterator[Finding]:
+def _of_extract(extract: Extract, signed: _Signed | None, public_key: bytes | None) -> Iterator[Finding]:
+    """Yield whether an extract fits together and belongs to the transcript of a signed statement."""
     if signed is not None:
-        yield from _check_signature(*signed, public_key)
+        yield from _check_signature(signed, public_key)
     try:
         verified = extract.verify()
     except TranscriptError as error:
         raise Difference(str(error)) from None
+    if signed is not None:
+        _compare_transcript(signed.statement, verified)
     yield Check("chain", f"{count(verified.n_rounds, 'round')}, head {verified.head[:16]}…")
     if signed is None:
         yield f"not tied to a statement: pass --statement, or compare the head {verified.head}"
-    elif signed[1].content["head"] != verified.head:
-        raise Difference("the extract is of another transcript than the statement: their heads differ")
     yield Check("uploads", f"{count(verified.n_uploads, 'upload')} of client {extract.client!r}, all that there are")
     if signed is not None:
-        yield from _say_own_part(signed[1], extract.client)
+        yield from _say_own_part(signed.statement, extract.client)
+
+
+def _compare_transcript(stated: Statement, verified: Verified) -> None:
+    """Raise Difference unless a statement is of the transcript that an extract is of, as far as that shows it."""
+    if stated.content["head"] != verified.head:
+        raise Difference("the extract is of another transcript than the statement: their heads differ")
+    about = verified.description
+    shown = {"clients": [*about.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
+    for name, expected in shown.items():
+        if stated.content[name] != expected:
+            said = f"the statement says {stated.content[name]!r}, the transcript {expected!r}"
+            raise Difference(f"{name}: {said}")
 
 
 def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
-    """Yield what a statement says of a client."""
-    if client not in stated.clients:
-        raise Difference(f"the statement does not know client {client!r}")
+    """Yield what a statement says of a client; only payouts follow from the rest of it."""
+    check_shares(stated)
+    yield from check_payouts(stated)
     m = stated.clients.index(client)
+    if stated.settlement is not None:
+        currency, payout = stated.settlement.currency, stated.settlement.payouts[m]
+        yield Check("own payout", f"{currency.shown(payout)} {currency.code}")
     share = stated.content["shares"][m]
     error = "unknown" if math.isnan(stated.errors[m]) else f"{stated.errors[m]:.0e}"
-    said = f"value {stated.values[m]:.4e}, error {error}"
-    yield Check("own value", said + ("" if share is None else f", share {share:.2%}"))
-    yield from check_payouts(stated)
-    settlement = stated.settlement
-    if settlement is not None:
-        yield Check("own payout", f"{settlement.currency.shown(settlement.payouts[m])} {settlement.currency.code}")
-    yield "values depend on the uploads of all clients; to compute them again, the whole run is needed"
+    said = f"value {stated.values[m]:.4e}, error {error}" + ("" if share is None else f", share {share:.2%}")
+    yield (
+        f"the statement says of client {client!r}: {said}. That was not computed again: values depend on the uploads "
+        "of all clients, so for that the whole run is needed"
+    )
 
 
-def _check_signature(text: bytes, stated: Statement, public_key: bytes | None) -> Iterator[Finding]:
+def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Finding]:
+    stated = signed.statement
     if not stated.is_signed():
         raise Difference("the signature is not that of the statement: it was changed after it was signed")
-    if text != stated.to_json():
+    if signed.text != stated.to_json():
         raise Difference("the statement was changed: its file is not written as it was when it was signed")
     known = fingerprint(stated.public_key)
     if public_key is not None and public_key != stated.public_key:
@@ -232,17 +243,30 @@ def _check_signature(text: bytes, stated: Statement, public_key: bytes | None) -
         yield "whose key that is, the statement cannot say: compare the fingerprint, or pass --public-key"
 
 
-def _find_run(stated: Statement, path: Path, run: Path | None) -> Path:
-    if run is not None:
-        if not run.is_dir():
-            raise InputError(f"there is no folder {run}")
-        return run
-    way = stated.content.get("run")
-    places = [path.parent / way] if isinstance(way, str) and not Path(way).is_absolute() else []
-    for place in [*places, path.parent]:
-        if any((place / name).exists() for name in stated.content["files"]):
+def _find_run(stated: Statement, path: Path) -> Path:
+    """Return the folder of a statement's run, which is looked for only in the folder that the statement is in."""
+    here = path.parent.resolve()
+    for way in (stated.content["run"] or ".", "."):
+        place = here.joinpath(way).resolve()
+        if place.is_relative_to(here) and any((place / name).exists() for name in stated.content["files"]):
             return place
-    raise InputError(f"the run of this statement is not where it says; pass its folder with --run. Statement: {path}")
+    raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
+
+
+def _hash_files(folder: Path, path: Path) -> dict[str, str]:
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    try:
+        return hash_files(folder, leave_out=path)
+    except InputError as error:
+        raise Difference(str(error)) from None
+
+
+def _read_valuation(folder: Path) -> Valuation | None:
+    try:
+        return read_valuation(folder)
+    except InputError as error:
+        raise Difference(str(error)) from None
 
 
 def _open(folder: Path) -> Transcript:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from verfedsv.errors import InputError
 
 
-def read_document(text: str | bytes, name: str, version: int) -> dict[str, Any]:
-    """Return the fields of a JSON text of that format, without format and version; raise InputError if it is none."""
+def parse(text: str | bytes, name: str) -> dict[str, Any]:
+    """Return the fields of a JSON text, format and version among them; raise InputError, calling it `name`, if not."""
     try:
-        fields = json.loads(text, parse_constant=_refuse)
-        received = fields.pop("format"), fields.pop("version")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        fields: dict[str, Any] = json.loads(text, parse_constant=_refuse)
+        _ = fields["format"], fields["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"this is not the JSON of a {name.removeprefix('verfedsv ')}, or it is damaged") from None
-    if received != (name, version):
+    return fields
+
+
+def check_format(fields: Mapping[str, Any], name: str, version: int) -> dict[str, Any]:
+    """Return the fields without format and version; raise InputError if these are others."""
+    rest = dict(fields)
+    received = rest.pop("format", None), rest.pop("version", None)
+    if not is_same(received, (name, version)):
         raise InputError(
             f"this verfedsv reads {name!r} of version {version}; received {received[0]!r}, {received[1]!r}"
         )
-    result: dict[str, Any] = fields
-    return result
+    return rest
 
 
 def format_of(path: Path) -> str:
@@ -30,6 +38,18 @@ def format_of(path: Path) -> str:
         return str(json.loads(path.read_bytes())["format"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether JSON would write both alike: 1, 1.0 and true are three different things there."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def is_close(one: Any, other: float | None) -> bool:
+    """Return whether a number is another but for rounding, as sums may be rounded otherwise on another machine."""
+    if other is None:
+        return one is None
+    return isinstance(one, float) and math.isclose(one, other, rel_tol=1e-9)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -43,5 +43,5 @@ def _explain_rule(result: Settlement) -> str:
     }
     text = f"Rule: {terms.rule}, {meaning[terms.rule]}"
     if terms.fixed_part:
-        text += f"; {terms.fixed_part}% of the budget shared equally first"
+        text += f"; {terms.fixed_part:f}% of the budget shared equally first"
     return text + "."

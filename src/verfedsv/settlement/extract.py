@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,11 +19,16 @@ import numpy as np
 import pyarrow as pa
 
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.settlement.documents import read_document
+from verfedsv.settlement.documents import check_format, parse
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 
 FORMAT, VERSION = "verfedsv extract", 1
+_UNREADABLE = (
+    *(ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError, OSError),
+    pa.ArrowException,
+)
+"""What anything but bytes of messages, in the place of them, leads to."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,14 @@ class Record:
     uploads: list[OwnUpload]
     link: str
 
-    def message(self) -> pa.Buffer:
-        """Return the message with zeros in its gaps."""
+    def message(self) -> tuple[pa.Buffer, list[tuple[int, int]]]:
+        """Return the message with zeros in its gaps, and where what is between them begins and ends."""
         pieces = [base64.b64decode(piece, validate=True) for piece in self.frame]
-        filled = [piece + bytes(gap) for piece, gap in zip(pieces, [*self.gaps, 0], strict=True)]
-        return pa.py_buffer(b"".join(filled))
+        content, ranges = bytearray(), []
+        for piece, gap in zip(pieces, [*self.gaps, 0], strict=True):
+            ranges.append((len(content), len(content) + len(piece)))
+            content += piece + bytes(gap)
+        return pa.py_buffer(content), ranges
 
 
 @dataclass(frozen=True)
@@ -70,10 +78,15 @@ class Extract:
     @classmethod
     def from_json(cls, text: str | bytes) -> Extract:
         """Return the extract in a file; raise InputError if it is none."""
-        fields = read_document(text, FORMAT, VERSION)
+        return cls.from_fields(parse(text, FORMAT))
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Extract:
+        """Return the extract in fields of JSON; raise InputError if they are none."""
+        rest = check_format(fields, FORMAT, VERSION)
         try:
-            records = [_record(record) for record in fields.pop("records")]
-            return cls(records=records, **fields)
+            records = [_record(record) for record in rest.pop("records")]
+            return cls(records=records, **rest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"the extract is damaged: {error}") from None
 
@@ -81,15 +94,16 @@ class Extract:
         """Return what the extract leads to; raise TranscriptError, naming the place, if it does not fit together."""
         try:
             return _verify(self)
-        except (ValueError, TypeError, OverflowError, OSError, pa.ArrowException) as error:
+        except _UNREADABLE as error:
             raise TranscriptError(f"the extract was changed: it cannot be read ({error})") from None
 
 
 @dataclass(frozen=True)
 class Verified:
-    """Where the chain of an extract ends, and how many uploads of its client, in how many rounds, are part of it."""
+    """Where the chain of an extract ends, what it is of, and how many uploads of its client, in how many rounds."""
 
     head: str
+    description: fmt.Description
     n_uploads: int
     n_rounds: int
 
@@ -131,37 +145,55 @@ def _verify(extract: Extract) -> Verified:
     description = fmt.Description.from_json(extract.description.encode())
     if extract.client not in description.clients:
         raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
-    precision = description.precision or "float64"
+    schema = fmt.upload_schema(description.precision or "float64")
     content = hashlib.sha256(extract.description.encode()).digest()
     head = fmt.link_of_digests(content, bytes.fromhex(extract.labels_sha256))
     n_uploads = n_rounds = 0
     for index, record in enumerate(extract.records):
         place = f"round {n_rounds + 1}, client {extract.client!r}" if index else "its description or labels"
-        message = record.message()
-        batch = None if index == 0 else fmt.read_message(message, fmt.upload_schema(precision))
-        if batch is not None:
-            batch.validate(full=True)
-        # The zeros in the gaps are not part of the hash if they are where numbers of uploads belong, and only then.
-        head = fmt.frame_hash(head, message, batch)
-        if head.hex() != record.link:
+        message, ranges = record.message()
+        batch = None if index == 0 else _read_batch(message, schema)
+        head = fmt.frame_hash(head, message, ranges)
+        if head.hex() != record.link or ranges != fmt.frame_ranges(message, batch):
             raise TranscriptError(f"the extract was changed: {place}")
-        _check_uploads(record, batch, extract.client, precision, place)
+        if batch is None:
+            fmt.check_schema(message, schema)
+        else:
+            _check_uploads(record, batch, extract.client, description.n_classes or 1, place)
         n_uploads += len(record.uploads)
         n_rounds += 0 if batch is None else batch.column("client").null_count
-    return Verified(head.hex() if extract.records else "", n_uploads, n_rounds)
+    return Verified(head.hex() if extract.records else "", description, n_uploads, n_rounds)
 
 
-def _check_uploads(
-    record: Record, batch: pa.RecordBatch | None, client: str, precision: fmt.Precision, place: str
-) -> None:
+def _read_batch(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    batch = fmt.read_message(message, schema)
+    batch.validate(full=True)
+    return batch
+
+
+def _check_uploads(record: Record, batch: pa.RecordBatch, client: str, n_classes: int, place: str) -> None:
     """Raise TranscriptError unless the uploads of the client are all there, and are those of the transcript."""
-    digests = [row["digest"].as_py() for row in _rows_of(batch, client)]
-    if len(digests) != len(record.uploads):
+    rows = list(_rows_of(batch, client))
+    if len(rows) != len(record.uploads):
         raise TranscriptError(f"the extract does not have the uploads that the transcript has: {place}")
-    for digest, upload in zip(digests, record.uploads, strict=True):
-        samples, embeddings = np.array(upload.samples, np.uint32), np.array(upload.embeddings, precision)
-        if fmt.digest_of(samples, embeddings) != digest:
+    for row, upload in zip(rows, record.uploads, strict=True):
+        if not _is_of(upload, row, n_classes):
             raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}")
+
+
+def _is_of(upload: OwnUpload, row: dict[str, Any], n_classes: int) -> bool:
+    """Return whether an upload is that of a row: as many numbers, written as they are, with the row's digest."""
+    blanks = [np.asarray(row[name].values) for name in ("samples", "embeddings")]
+    samples, embeddings = np.array(upload.samples, np.uint32), np.array(upload.embeddings, blanks[1].dtype)
+    return (
+        samples.shape == blanks[0].shape
+        and embeddings.shape == blanks[1].reshape(-1, n_classes).shape
+        and len(samples) == len(embeddings)
+        # To the last digit: a fraction or a text would be rounded to the number that was uploaded.
+        and repr(samples.tolist()) == repr(upload.samples)
+        and repr(embeddings.tolist()) == repr(upload.embeddings)
+        and fmt.digest_of(samples, embeddings) == row["digest"].as_py()
+    )
 
 
 def _record(fields: dict[str, Any]) -> Record:

@@ -22,11 +22,26 @@ def hash_files(folder: Path, *, leave_out: Path | None = None) -> dict[str, str]
     """Return the SHA-256 of every file below a folder, by its path from there, but of one and of empty locks."""
     skipped = None if leave_out is None else leave_out.resolve()
     result = {}
-    for path in sorted(folder.rglob("*")):
-        if not path.is_file() or path.resolve() == skipped or (path.name == LOCK and path.stat().st_size == 0):
+    for name, path in find_files(folder).items():
+        if path.resolve() == skipped or (path.name == LOCK and path.stat().st_size == 0):
             continue
         with path.open("rb") as file:
-            result[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+            result[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return result
+
+
+def find_files(folder: Path) -> dict[str, Path]:
+    """Return every file below a folder, by its path from there.
+
+    Raises InputError if there is anything but files and folders: what a link leads to may change unseen.
+    """
+    result = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise InputError(f"{name!r} is a link, or no file at all; a run is files and folders: put a copy there")
+        if path.is_file():
+            result[name] = path
     return result
 
 
@@ -39,16 +54,27 @@ def find_valuation(folder: Path, transcript: Transcript) -> Valuation | None:
 def read_valuation(folder: Path) -> Valuation | None:
     """Return the valuation in a folder, of whatever transcript; None if there is none."""
     path = folder / VALUATION
-    return Valuation.from_json(path.read_bytes()) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return Valuation.from_json(read_text(path))
+    except InputError as error:
+        raise InputError(f"{path} cannot be used: {error}. Delete it, and the run is valued again") from None
 
 
 def options_for(folder: Path) -> dict[str, Any]:
-    """Return how the transcript in a folder is to be valued: as it was, or as its configuration says, or by default."""
-    before = read_valuation(folder)
-    if before is not None:
-        return options_of(before.settings)
+    """Return how the transcript in a folder is to be valued: as its configuration says, or as it was, or by default.
+
+    The configuration comes first because it is what `verfedsv run` goes by. A damaged valuation counts as none.
+    """
     path = folder / CONFIG
-    return parse_config(read_text(path), path).valuation.model_dump() if path.exists() else {}
+    if path.exists():
+        return dict(parse_config(read_text(path), path).valuation)
+    try:
+        before = read_valuation(folder)
+    except InputError:
+        return {}
+    return {} if before is None else options_of(before.settings)
 
 
 def options_of(settings: Settings) -> dict[str, Any]:

@@ -35,7 +35,11 @@ def new_keys(name: Path) -> tuple[Path, Path]:
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     _write_new(private, secret, 0o600)
-    _write_new(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644)
+    try:
+        _write_new(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644)
+    except BaseException:
+        private.unlink()
+        raise
     return private, public
 
 
@@ -103,7 +107,11 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
     try:
         # The mode is there from the beginning: at no time can others read a private key.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+        except BaseException:
+            path.unlink()
+            raise
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None

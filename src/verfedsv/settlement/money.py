@@ -16,6 +16,7 @@ _DIGITS = {
 """Digits after the point, ISO 4217; all other currencies have two."""
 
 _AMOUNT = re.compile(r"(\d{1,15})(?:\.(\d+))?", re.ASCII)
+_WRITTEN = re.compile(r"-?\d{1,999}(?:\.\d+)?", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,12})?) ?%", re.ASCII)
 
 
@@ -63,7 +64,20 @@ class Currency:
         >>> Currency.of("EUR").amount(-1250)
         Decimal('-12.50')
         """
-        return Decimal(cents).scaleb(-self.digits)
+        # Not by scaleb, which rounds to 28 digits.
+        return Decimal((int(cents < 0), tuple(map(int, str(abs(cents)))), -self.digits))
+
+    def read(self, name: str, text: str) -> int:
+        """Return the cents of an amount as `amount` gives it, of any size and sign; raise InputError if it is none.
+
+        >>> Currency.of("EUR").read("a payout", "-12.50")
+        -1250
+        """
+        cents = int(text.replace(".", "")) if isinstance(text, str) and _WRITTEN.fullmatch(text) else None
+        if cents is None or str(self.amount(cents)) != text:
+            example = self.amount(-1250)
+            raise InputError(f"{name} must be written as {example} is; received {str(text)[:40]!r}")
+        return cents
 
     def shown(self, cents: int) -> str:
         """Return an amount for people, with commas between thousands.

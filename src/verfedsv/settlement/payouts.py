@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 from verfedsv.errors import InputError
+from verfedsv.settlement.documents import is_close, is_same
 from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_deduction
 from verfedsv.settlement.result import Settlement
 from verfedsv.settlement.rules import Negative, Rule, as_whole_numbers, round_to_cents, split
 from verfedsv.settlement.terms import Amount, Terms
 from verfedsv.valuation import Valuation
+
+_COLUMNS = {
+    "payouts": "payout",
+    "lowest": "lowest payout",
+    "highest": "highest payout",
+    "notes": "note",
+    "values": "value",
+    "errors": "error",
+    "shares": "share",
+}
+"""What a settlement has for each client."""
 
 
 def settle(
@@ -46,7 +59,43 @@ def settle(
     ['898.58', '101.42']
     """
     terms = Terms.of(budget, currency, rule, negative=negative, floor=floor, cap=cap, fixed_part=fixed_part)
+    return settle_on(terms, valuation)
+
+
+def settle_on(terms: Terms, valuation: Valuation) -> Settlement:
+    """Return what each client of a valuation is paid on terms that were checked."""
     return pay(terms, valuation.clients, valuation.values.tolist(), valuation.errors.tolist(), valuation.head)
+
+
+def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
+    """Raise InputError unless a settlement is of a valuation, and is in all what its terms give for it."""
+    if settlement.head != valuation.head:
+        raise InputError("the settlement is of another transcript, or the run has grown since; settle this run")
+    if settlement.values != tuple(valuation.values.tolist()):
+        raise InputError("the settlement is of another valuation of this run; settle it again")
+    difference = find_difference(settlement.to_fields(), settle_on(settlement.terms, valuation))
+    if difference is not None:
+        raise InputError(f"the settlement was changed: {difference}; settle again")
+
+
+def find_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
+    """Return where the fields of a settlement, as JSON has them, are not those of another; None if all are."""
+    expected = again.to_fields()
+    odd = sorted(set(fields) ^ set(expected))
+    if odd:
+        return f"the field {odd[0]!r} is {'missing' if odd[0] in expected else 'none of a settlement'}"
+    for name in expected:
+        if name not in _COLUMNS and not is_same(fields[name], expected[name]):
+            return f"{name}: {str(fields[name])[:60]}, and not {str(expected[name])[:60]}"
+    for name, called in _COLUMNS.items():
+        if not isinstance(fields[name], list) or len(fields[name]) != len(again.clients):
+            return f"there is not one {called} for each client"
+        is_right = is_close if name == "shares" else is_same
+        for client, received, right in zip(again.clients, fields[name], expected[name], strict=True):
+            if not is_right(received, right):
+                gives = f"its terms and values give {'none' if right in (None, '') else right}"
+                return f"{called} of client {client!r}: {str(received)[:40]}, {gives}"
+    return None
 
 
 def pay(

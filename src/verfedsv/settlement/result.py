@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import InputError
-from verfedsv.settlement.documents import read_document
+from verfedsv.settlement.documents import check_format, parse
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.terms import TERMS, Terms
 
@@ -79,7 +79,8 @@ class Settlement:
     def to_csv(self) -> str:
         """Return a table with a row for each client; names that a spreadsheet would take for formulas are harmless."""
         sink = io.StringIO()
-        writer = csv.writer(sink, lineterminator="\r\n")
+        # All quoted: where a semicolon ends a cell, what comes after one in a name would be a cell of its own.
+        writer = csv.writer(sink, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
         writer.writerow(["client", "share", "payout", "lowest", "highest", "currency", "note"])
         columns = self.clients, self.shares, *map(self._texts, (self.payouts, self.lowest, self.highest)), self.notes
         for client, share, payout, low, high, note in zip(*columns, strict=True):
@@ -91,26 +92,24 @@ class Settlement:
     @classmethod
     def from_json(cls, text: str | bytes) -> Settlement:
         """Return the settlement that `to_json` wrote; raise InputError if it is none."""
-        return cls.from_fields(read_document(text, FORMAT, VERSION))
+        return cls.from_fields(parse(text, FORMAT))
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Settlement:
         """Return the settlement in fields of JSON; raise InputError if they are damaged."""
+        fields = check_format(fields, FORMAT, VERSION)
         try:
             terms = Terms.of(**{name: fields[name] for name in TERMS})
 
             def cents(amount: str | None) -> int | None:
-                if amount is None:
-                    return None
-                size = terms.currency.parse("a payout", amount.removeprefix("-"))
-                return -size if amount.startswith("-") else size
+                return None if amount is None else terms.currency.read("a payout", amount)
 
             return cls(
                 terms=terms,
                 clients=_column(fields, "clients", str),
                 values=_column(fields, "values", float),
                 errors=_column(fields, "errors", lambda error: math.nan if error is None else float(error)),
-                payouts=_column(fields, "payouts", lambda amount: cents(str(amount))),
+                payouts=_column(fields, "payouts", lambda amount: terms.currency.read("a payout", amount)),
                 lowest=_column(fields, "lowest", cents),
                 highest=_column(fields, "highest", cents),
                 notes=_column(fields, "notes", str),
@@ -118,7 +117,7 @@ class Settlement:
             )
         except KeyError as error:
             raise InputError(f"the JSON of this settlement is damaged: {error} is missing") from None
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(f"the JSON of this settlement is damaged: {error}") from None
 
     def _texts(self, column: Sequence[int | None]) -> list[str | None]:

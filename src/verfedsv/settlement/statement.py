@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,10 +18,11 @@ from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.runs.folders import CONFIG
 from verfedsv.runs.reading import read_text
-from verfedsv.settlement.documents import read_document
+from verfedsv.settlement.content import check_fields
+from verfedsv.settlement.documents import check_format, parse
 from verfedsv.settlement.folders import hash_files, options_of
 from verfedsv.settlement.keys import is_signed, raw
-from verfedsv.settlement.payouts import pay
+from verfedsv.settlement.payouts import check_settlement
 from verfedsv.settlement.result import Settlement
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
@@ -31,20 +32,10 @@ FORMAT, VERSION = "verfedsv statement", 1
 STATEMENT = "statement.json"
 """How a statement in the folder of its run is called."""
 
-_KINDS = {
-    "package": str,
-    "created": str,
-    "head": str,
-    "n_rounds": int,
-    "clients": list,
-    "values": list,
-    "errors": list,
-    "shares": list,
-    "error_kind": str,
-    "settings": dict,
-    "files": dict,
-    "public_key": str,
-}
+_OF_VALUATION = (
+    *("head", "n_rounds", "n_samples", "n_unseen", "mode", "loss", "clients", "values", "shares", "errors"),
+    *("estimator_errors", "completion_errors", "error_kind", "method", "settings"),
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +71,7 @@ class Statement:
     @property
     def settlement(self) -> Settlement | None:
         """What is paid; None if nothing was settled."""
-        fields = self.content.get("settlement")
+        fields = self.content["settlement"]
         return None if fields is None else Settlement.from_fields(fields)
 
     def is_signed(self) -> bool:
@@ -95,19 +86,16 @@ class Statement:
     @classmethod
     def from_json(cls, text: bytes) -> Statement:
         """Return the statement in a file; raise InputError if it is none. The signature is not checked here."""
-        content = {"format": FORMAT, "version": VERSION, **read_document(text, FORMAT, VERSION)}
-        for field, kind in _KINDS.items():
-            if not isinstance(content.get(field), kind):
-                raise InputError(f"the statement is damaged: {field} is missing or no {kind.__name__}")
-        try:
-            statement = cls(content, bytes.fromhex(content.pop("signature")))
-            numbers = np.array([statement.values, statement.errors, content["shares"]], np.float64)
-            _ = statement.public_key, statement.settings
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"the statement is damaged: {error}") from None
-        if numbers.shape != (3, len(statement.clients)):
-            raise InputError("the statement is damaged: there is not one value, error and share for each client")
-        return statement
+        return cls.from_fields(parse(text, FORMAT))
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Statement:
+        """Return the statement in fields of JSON; raise InputError if they are none."""
+        check_format(fields, FORMAT, VERSION)
+        check_fields(fields)
+        content = {**fields}
+        signature = content.pop("signature")
+        return cls(content, bytes.fromhex(signature))
 
 
 def canonical(content: Mapping[str, Any]) -> bytes:
@@ -125,46 +113,46 @@ def make_statement(
 ) -> Statement:
     """Return a signed statement of a run in a folder, to be written to `place`.
 
-    Raises TranscriptError unless the transcript is whole, InputError unless valuation and settlement are of it.
+    Raises TranscriptError unless the transcript is whole, InputError unless valuation and settlement are of it. Whether
+    the transcript gives these values is not computed here: `compare_valuations` tells that.
     """
     transcript.verify()
     if valuation.head != transcript.head:
         raise InputError("the valuation is not of this transcript, or the transcript has grown since; value it again")
     options_of(valuation.settings)
     if settlement is not None:
-        _check_settlement(settlement, valuation)
-    written = json.loads(valuation.to_json())
-    config = folder / CONFIG
+        check_settlement(settlement, valuation)
     content = {
-        "format": FORMAT,
-        "version": VERSION,
+        **content_of(folder, valuation, settlement, hash_files(folder, leave_out=place)),
         "package": f"verfedsv {__version__}",
         "created": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
-        **{name: written[name] for name in _OF_VALUATION},
-        "configuration": read_text(config) if config.exists() else None,
-        "settlement": None if settlement is None else settlement.to_fields(),
-        "files": hash_files(folder, leave_out=place),
         "run": _way(place.parent, folder),
         "public_key": raw(key.public_key()).hex(),
     }
     return Statement(content, key.sign(canonical(content)))
 
 
-_OF_VALUATION = (
-    *("head", "n_rounds", "n_samples", "n_unseen", "mode", "loss", "clients", "values", "shares", "errors"),
-    *("estimator_errors", "completion_errors", "error_kind", "method", "settings"),
-)
+def content_of(
+    folder: Path, valuation: Valuation, settlement: Settlement | None, files: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what a statement says of a run: all of it can be found in the folder, or computed, again."""
+    config = folder / CONFIG
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        **fields_of(valuation),
+        "configuration": read_text(config) if config.exists() else None,
+        "settlement": None if settlement is None else settlement.to_fields(),
+        "files": dict(files),
+    }
 
 
-def _check_settlement(settlement: Settlement, valuation: Valuation) -> None:
-    """Raise InputError unless a settlement is of a valuation, and pays what its terms say."""
-    values, errors = valuation.values.tolist(), valuation.errors.tolist()
-    if settlement.head != valuation.head or settlement.clients != valuation.clients:
-        raise InputError("the settlement is of another transcript; settle this run")
-    if settlement.values != tuple(values):
-        raise InputError("the settlement is of another valuation of this run; settle it again")
-    if pay(settlement.terms, valuation.clients, values, errors, valuation.head).to_fields() != settlement.to_fields():
-        raise InputError("the settlement was changed: its terms give other payouts; settle again")
+def fields_of(valuation: Valuation) -> dict[str, Any]:
+    """Return what a statement says of a valuation, as JSON has it."""
+    # Without the values of rounds, of which there may be millions.
+    none = np.zeros((0, 0))
+    written = json.loads(replace(valuation, per_round=none, per_round_errors=none, factorisation=None).to_json())
+    return {name: written[name] for name in _OF_VALUATION}
 
 
 def _way(start: Path, folder: Path) -> str | None:

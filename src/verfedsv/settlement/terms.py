@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, get_args
@@ -109,11 +109,11 @@ class Terms:
             "negative": self.negative,
             "floor": text(self.floor),
             "cap": text(self.cap),
-            "fixed_part": f"{self.fixed_part}%",
+            "fixed_part": f"{self.fixed_part:f}%",
         }
 
 
-TERMS = ("budget", "currency", "rule", "negative", "floor", "cap", "fixed_part")
+TERMS = tuple(field.name for field in fields(Terms))
 """The names of what `Terms.to_fields` returns; all are arguments of `Terms.of`."""
 
 

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -29,6 +32,7 @@ DESCRIPTION, LABELS, UPLOADS, CHAIN = "transcript.json", "labels.arrow", "upload
 Mode = Literal["synchronous", "asynchronous"]
 Precision = Literal["float32", "float64"]
 
+_NUMBERS = ("samples", "embeddings")
 _CHAIN_ENTRY = struct.Struct("<Q32s")
 
 
@@ -101,31 +105,71 @@ def digest_of(samples: Array, embeddings: Array) -> bytes:
     return digest.digest()
 
 
-def frame_hash(previous: bytes, message: pa.Buffer, batch: pa.RecordBatch | None) -> bytes:
+def frame_hash(previous: bytes, message: pa.Buffer | memoryview, ranges: Iterable[tuple[int, int]]) -> bytes:
     """Return the next link of the chain: the hash of the one before and of the message without its uploads.
 
-    The numbers of the uploads are left out because the message holds a hash of each upload; so every byte is hashed
-    once, and a client can prove its own uploads without showing those of others.
+    `ranges` are those of `frame_ranges`. The numbers of the uploads are left out because the message holds a hash of
+    each upload; so every byte is hashed once, and a client can prove its own uploads without showing those of others.
     """
     digest = hashlib.sha256(previous)
     whole = memoryview(message)
-    for start, stop in frame_ranges(message, batch):
+    for start, stop in ranges:
         digest.update(whole[start:stop])
     return digest.digest()
 
 
 def frame_ranges(message: pa.Buffer, batch: pa.RecordBatch | None) -> list[tuple[int, int]]:
-    """Return the parts of a message that are not numbers of uploads; `batch` was read from it without a copy."""
-    edges = [0]
+    """Return the parts of a message that are not numbers of uploads; `batch` was read from it without a copy.
+
+    Raises ValueError unless these parts, with the digests in them, settle everything that the message holds.
+    docs/transcript.md says why they do.
+    """
+    edges = [0, message.size]
     if batch is not None:
-        for name in ("samples", "embeddings"):
+        _check_lists(batch)
+        _check_buffers(message, batch)
+        for name in _NUMBERS:
             values = batch.column(name).values
-            buffer = values.buffers()[1]
-            if buffer is not None and len(values) > 0:
-                start = buffer.address - message.address
+            if len(values) > 0:
+                start = values.buffers()[1].address - message.address
                 edges += [start, start + len(values) * values.type.bit_width // 8]
-    edges = sorted([*edges, message.size])
+    edges.sort()
     return list(zip(edges[0::2], edges[1::2], strict=True))
+
+
+def _check_lists(batch: pa.RecordBatch) -> None:
+    """Raise ValueError unless every number is part of one upload, so that a digest covers it."""
+    if batch.num_rows == 0:
+        raise ValueError("it is empty")
+    clients = batch.column("client")
+    stamps = [row for row, name in enumerate(clients.to_pylist()) if name is None] if clients.null_count else []
+    for name in _NUMBERS:
+        column = batch.column(name)
+        offsets = column.offsets.to_numpy()
+        if column.null_count or column.values.null_count:
+            raise ValueError(f"{name} are missing")
+        if offsets[0] != 0 or offsets[-1] != len(column.values) or any(offsets[r] < offsets[r + 1] for r in stamps):
+            raise ValueError(f"there are {name} that are part of no upload")
+
+
+def _check_buffers(message: pa.Buffer, batch: pa.RecordBatch) -> None:
+    """Raise ValueError unless the columns lie in the body of a message, each byte being part of one of them."""
+    body = pa.ipc.read_message(message).body
+    extents = sorted(
+        (buffer.address, buffer.address + buffer.size)
+        for column in batch.columns
+        for buffer in column.buffers()
+        if buffer is not None and buffer.size > 0
+    )
+    extents = [(0, body.address), *extents, (body.address + body.size, math.inf)]
+    if any(stop > start for (_, stop), (start, _) in pairwise(extents)):
+        raise ValueError("columns overlap, or are compressed")
+
+
+def check_schema(message: pa.Buffer, schema: pa.Schema) -> None:
+    """Raise ValueError unless the first message of a stream says that the others are of that schema."""
+    if not pa.ipc.read_schema(message).equals(schema):
+        raise ValueError("the columns are not those of a transcript")
 
 
 def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:

@@ -7,7 +7,6 @@ it, and keeps recording within twice the time of writing and hashing the bare by
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -57,10 +56,7 @@ def build_message(record: Record, precision: fmt.Precision, previous: bytes) -> 
         digests[row] = np.frombuffer(fmt.digest_of(part, numbers), np.uint8)
         position += array.size
     whole = memoryview(message)
-    link = hashlib.sha256(previous)
-    for start, stop in template.frame:
-        link.update(whole[start:stop])
-    return whole, link.digest()
+    return whole, fmt.frame_hash(previous, whole, template.frame)
 
 
 @dataclass(frozen=True)

@@ -143,12 +143,18 @@ class Transcript:
         for index, (_, expected) in enumerate(self._links):
             message = self._message(index)
             batch = None if index == 0 else self._batch(index, place)
-            if batch is not None:
-                self._check_digests(batch, n_rounds + 1)
-            head = fmt.frame_hash(head, message, batch)
+            try:
+                ranges = fmt.frame_ranges(message, batch)
+                if batch is not None:
+                    self._check_digests(batch, n_rounds + 1)
+            except ValueError as error:
+                raise TranscriptError(f"the transcript was changed: {place} is not as recorded ({error})") from None
+            head = fmt.frame_hash(head, message, ranges)
             if head != expected:
                 raise TranscriptError(f"the transcript was changed: {place}")
-            if batch is not None:
+            if batch is None:
+                self._check_schema(message)
+            else:
                 n_rounds += batch.column("client").null_count
             place = f"round {n_rounds + 1}"
         if not may_go_on:
@@ -159,6 +165,13 @@ class Transcript:
         end, chain = self._links[-1][0], self._storage.read(fmt.CHAIN).size
         if self._stream.size != end or chain != len(self._links) * len(fmt.pack_link(0, b"")):
             raise TranscriptError("the transcript has bytes after its last record: unfinished, or added later")
+
+    def _check_schema(self, message: pa.Buffer) -> None:
+        """Raise TranscriptError if a reader that goes by the head of the stream would find other columns than this."""
+        try:
+            fmt.check_schema(message, fmt.upload_schema(self.description.precision or "float64"))
+        except (ValueError, OSError) as error:
+            raise TranscriptError(f"the head of {fmt.UPLOADS} is damaged: {error}") from None
 
     def _check_digests(self, batch: pa.RecordBatch, round_number: int) -> None:
         for record, digest in zip(self._records(batch), batch.column("digest").to_pylist(), strict=True):

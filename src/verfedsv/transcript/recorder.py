@@ -247,7 +247,7 @@ class Recorder:
         self._description = description
         message = fmt.upload_schema(description.precision).serialize()
         first = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
-        self._append(memoryview(message), fmt.frame_hash(first, message, None))
+        self._append(memoryview(message), fmt.frame_hash(first, message, fmt.frame_ranges(message, None)))
 
     def _append(self, message: memoryview, link: bytes) -> None:
         end = self._end + len(message)

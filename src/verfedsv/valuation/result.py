@@ -219,6 +219,9 @@ class Valuation:
             expected = tuple({"rounds": self.n_rounds, "clients": n_clients}[axis] for axis in shape)
             if getattr(self, name).shape != expected:
                 raise ValueError(f"{name} has shape {getattr(self, name).shape}, and not {expected}")
+        rounding = 1e-9 * np.abs(self.per_round).max()
+        if not np.allclose(self.values, self.per_round.mean(axis=0), rtol=0, atol=rounding):
+            raise ValueError("its values are not the means of those of its rounds")
         if not set(self.methods) <= set(METHODS):
             raise ValueError(f"unknown methods {self.methods}")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from verfedsv._version import __version__
 from verfedsv.errors import VerfedsvError
-from verfedsv.report.reading import count_uploads, read_valuation
+from verfedsv.report.reading import count_uploads
 from verfedsv.report.summary import About, Summary, build
 from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
-from verfedsv.runs.reading import parse_config, read_text
+from verfedsv.settlement.folders import find_valuation, options_for
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
@@ -126,17 +126,14 @@ class Follower:
     def _find_valuation(self, transcript: Transcript) -> Valuation:
         """Return the valuation in the folder if it is of all that was recorded; if not, value the run."""
         try:
-            found = read_valuation(self.folder / VALUATION, transcript)
+            found = find_valuation(self.folder, transcript)
         except VerfedsvError as error:
             found, self._note = None, str(error)
         self._is_finished = found is not None
         return found or self._value(transcript)
 
     def _value(self, transcript: Transcript) -> Valuation:
-        path, options = self.folder / CONFIG, {}
-        if path.exists():
-            options = dict(parse_config(read_text(path), path).valuation)
-        before = self._valuation
+        options, before = options_for(self.folder), self._valuation
         # Asynchronous runs are valued on from where they were. Synchronous ones are completed from the start: going on
         # would give other digits than those of the report.
         if before is not None and (before.mode == "synchronous" or not transcript.contains(before.head)):
