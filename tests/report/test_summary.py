@@ -1,5 +1,6 @@
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import verfedsv
 from tests.report.valuations import make_large_summary, make_summary
 from tests.trainings import train
 from verfedsv import InputError, TranscriptError
+from verfedsv.report.html import to_html
 from verfedsv.report.markdown import to_markdown
-from verfedsv.report.reading import read_metrics, summarise
+from verfedsv.report.reading import summarise
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +77,40 @@ def test_a_changed_transcript_gets_no_report(folder, tmp_path):
         summarise(copy)
 
 
-def test_metrics_that_are_cut_short_are_left_out(tmp_path):
-    """As a crash leaves them; and so are those after the last round that was valued."""
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"n_rounds": 1, "train_loss": 0.5, "test_loss": null}\n{"n_rounds": 9, "train_loss": 1}\n{"n_ro')
-    assert read_metrics(path, 5) == [{"n_rounds": 1, "train_loss": 0.5, "test_loss": None}]
-    summary = make_summary([1.0], metrics=read_metrics(path, 5))
+@pytest.mark.parametrize(
+    "bad", ['{"n_ro', "[1]", '{"n_rounds": 2, "train_loss": "low"}', f'{{"n_rounds": 1{"0" * 400}}}', "[" * 50_000]
+)
+def test_metrics_that_cannot_be_read_are_left_out(folder, tmp_path, bad):
+    """As a crash, or another program, leaves them; and so are those after the last round that was valued."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    lines = ['{"n_rounds": 1, "train_loss": 0.5, "test_loss": NaN}', '{"n_rounds": 99, "train_loss": 1}', bad]
+    (copy / "metrics.jsonl").write_text("\n".join(lines))
+    summary = summarise(copy)
     assert summary.metrics["train_loss"].values == (0.5,)
     assert summary.metrics["test_loss"] is None
+    assert "## How training went" in to_markdown(summary)
+
+
+def test_a_metric_that_is_never_a_number_is_none(folder, tmp_path):
+    """Nothing is drawn of it, in any format."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    (copy / "metrics.jsonl").write_text('{"n_rounds": 1, "train_loss": NaN}\n{"n_rounds": 2, "train_loss": NaN}\n')
+    summary = summarise(copy)
+    assert summary.metrics["train_loss"] is None
+    assert "## How training went" not in to_markdown(summary)
+    assert "were not recorded with this run" in to_html(summary)
+
+
+def test_long_metrics_take_little_memory(folder, tmp_path):
+    """They are kept in columns: 40 bytes a line."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    text = "".join(f'{{"n_rounds": 1, "train_loss": {1 / t}}}\n' for t in range(1, 100_001))
+    (copy / "metrics.jsonl").write_text(text)
+    tracemalloc.start()
+    summarise(copy)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 30e6
 
 
 def test_json_has_everything_and_no_nan():

@@ -24,6 +24,7 @@ from verfedsv import charts
 from verfedsv.charts import COLOURS, DASHES, line_row, printable
 from verfedsv.report import numbers, wording
 from verfedsv.report.curves import Curve, thin
+from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import Summary
 
 N_SHOWN = 10
@@ -33,12 +34,6 @@ N_LISTED = 200
 """How many clients the tables of details list; the first table has all."""
 
 _MOST_DRAWN = 120
-_METRICS = {
-    "train_loss": ("loss", "training samples"),
-    "test_loss": ("loss", "test samples"),
-    "train_accuracy": ("accuracy", "training samples"),
-    "test_accuracy": ("accuracy", "test samples"),
-}
 # From 6.2 to 6.4, tooltips of the nearest point show undefined in place of a name (pull request 9707 of Vega-Lite).
 _VEGA_LITE = "6.1"
 
@@ -146,7 +141,7 @@ def _series(summary: Summary) -> dict[str, list[tuple[str, str, Curve]]]:
     Where nothing was measured, it is what the valuation says the model learnt.
     """
     series: dict[str, list[tuple[str, str, Curve]]] = {}
-    for metric, (chart, label) in _METRICS.items():
+    for metric, (chart, label) in METRICS.items():
         found = summary.metrics[metric]
         if found is not None:
             series.setdefault(chart, []).append((metric, label, found))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
+from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import count_overlaps, overlapping_groups
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript.format import Mode
@@ -24,7 +25,6 @@ values is negative, or zero, and there are no shares."""
 
 _WITHOUT_SHARES = ("loss rose", "nothing changed")
 _MOST_GROUPS = 50
-_LINES_OF_METRICS = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,10 @@ class About:
     settlement: SettlementSummary | None = None
 
 
-def build(
-    valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Sequence[Mapping[str, Any]], about: About
-) -> Summary:
+def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping[str, Curve], about: About) -> Summary:
     """Return the summary of a valuation; nothing is read, so that a growing run can be summarised again and again.
 
-    `uploads` is what each client sent, `metrics` are lines of metrics.jsonl.
+    `uploads` is what each client sent, `metrics` is what was measured of METRICS.
     """
     order = np.argsort(-valuation.values, kind="stable")
     total = float(valuation.values.sum())
@@ -207,7 +205,7 @@ def build(
         n_groups=len(groups),
         n_overlaps=count_overlaps(values, errors),
         learnt=curve(cumulative.sum(axis=1)),
-        metrics={name: _metric(metrics, name) for name in _LINES_OF_METRICS},
+        metrics={name: metrics.get(name) for name in METRICS},
         quarters=quarters,
         settings=about.settings,
         settlement=about.settlement,
@@ -268,14 +266,6 @@ def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
 def _quarters(n_rounds: int) -> tuple[int, ...]:
     """Return the rounds with which each quarter ends."""
     return tuple(sorted({max(1, round(n_rounds * part / 4)) for part in range(1, 5)}))
-
-
-def _metric(metrics: Sequence[Mapping[str, Any]], name: str) -> Curve | None:
-    points = [(line["n_rounds"], line[name]) for line in metrics if line.get(name) is not None]
-    if not points:
-        return None
-    rounds, numbers = zip(*points, strict=True)
-    return curve(numbers, rounds=rounds)
 
 
 def known(number: float | None) -> float | None:

@@ -17,7 +17,7 @@ from verfedsv.shapley.blocks import available_threads, split
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.valuation.completed import CompletionPlan, complete_clients, completion_errors, value_completed
 from verfedsv.valuation.estimate import Plan
-from verfedsv.valuation.replay import value_replayed
+from verfedsv.valuation.replay import Replay, value_replayed
 from verfedsv.valuation.result import Factorisation, Settings, Valuation
 from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Training
@@ -36,6 +36,7 @@ class Done:
     n_samples: int
     n_unseen: int
     factorisation: Factorisation | None
+    replay: Replay | None
     seconds: dict[str, float]
 
 
@@ -65,29 +66,33 @@ class Job:
         """Value the embeddings as the server held them."""
         begin = time.perf_counter()
         n_clients, n_rounds = len(self.training.clients), self.training.n_rounds
-        rounds = Rounds.none(n_clients)
-        budget = Budget(self.settings.tolerance)
-        if self.since is not None:
-            rounds = Rounds(self.since.per_round, self.since.per_round_errors, set(self.since.methods))
-            for row in rounds.values:
-                budget.allow(row)
-        n_before = len(rounds.values)
         rows = self.rows
         if self.training.is_synchronous:
             # Every batch holds the same samples: what is not in it was never uploaded.
             rows = np.intersect1d(rows, next(self.training.rounds()).samples[0])
             _refuse_none(rows)
-        new, n_unseen = value_replayed(
+        before, replay = Rounds.none(n_clients), Replay.begin(self.training, rows, self.settings.tolerance)
+        if self.since is not None:
+            before = Rounds(self.since.per_round, self.since.per_round_errors, set(self.since.methods))
+            if self.since.replay is not None:
+                replay = self.since.replay.copy()
+            else:
+                for row in before.values:
+                    replay.budget.allow(row)
+        n_before = len(before.values)
+        n_known = replay.n_rounds
+        new = value_replayed(
             self.training,
             rows,
+            replay,
             n_before,
-            self._stream(len(rows), budget, n_before),
-            lambda done: self.progress(done - n_before, n_rounds - n_before),
+            self._stream(len(rows), replay.budget, n_before),
+            lambda done: self.progress(done - n_known, n_rounds - n_known),
         )
-        rounds.append(new)
-        n_unseen += len(self.rows) - len(rows)
+        n_unseen = len(self.rows) - int(replay.is_seen.sum())
         seconds = {"valuation": time.perf_counter() - begin}
-        return Done(rounds, np.zeros(n_clients), len(rows), n_unseen, None, seconds)
+        rounds = Rounds.joined([before, new])
+        return Done(rounds, np.zeros(n_clients), len(rows), n_unseen, None, replay, seconds)
 
     def _completed(self) -> Done:
         """Complete the embeddings of all clients, and value them."""
@@ -108,7 +113,7 @@ class Job:
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(factorisation, rounds.values)
-        return Done(rounds, errors, len(rows), len(self.rows) - len(rows), factorisation, seconds)
+        return Done(rounds, errors, len(rows), len(self.rows) - len(rows), factorisation, None, seconds)
 
     def _stream(
         self, n_samples: int, budget: Budget, first_round: int = 0, step: Callable[[], None] = lambda: None

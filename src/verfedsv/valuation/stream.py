@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,11 +36,12 @@ class Rounds:
         """Return no rounds."""
         return cls(np.zeros((0, n_clients)), np.zeros((0, n_clients)), set())
 
-    def append(self, other: Rounds) -> None:
-        """Add later rounds."""
-        self.values = np.concatenate([self.values, other.values])
-        self.errors = np.concatenate([self.errors, other.errors])
-        self.methods |= other.methods
+    @classmethod
+    def joined(cls, parts: Sequence[Rounds]) -> Rounds:
+        """Return the rounds of several parts, one after the other."""
+        values = np.concatenate([part.values for part in parts])
+        errors = np.concatenate([part.errors for part in parts])
+        return cls(values, errors, set[str]().union(*(part.methods for part in parts)))
 
 
 @dataclass

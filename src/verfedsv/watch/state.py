@@ -12,6 +12,7 @@ import numpy as np
 from verfedsv.charts import COLOURS, DASHES, printable
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
+from verfedsv.report.metrics import METRICS
 from verfedsv.report.numbers import digits, percent
 from verfedsv.report.summary import ClientSummary, Summary
 
@@ -26,12 +27,6 @@ N_DRAWN = 10
 _MOST_POINTS = 300
 _LONGEST_NAME = 120
 _LONGEST_TEXT = 2000
-_METRICS = {
-    "train_loss": ("Loss", "training samples"),
-    "test_loss": ("Loss", "test samples"),
-    "train_accuracy": ("Accuracy", "training samples"),
-    "test_accuracy": ("Accuracy", "test samples"),
-}
 
 Status = Literal["waiting", "following", "finished"]
 
@@ -150,8 +145,8 @@ def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable
         yield _drawing("What each client took off the loss, up to each round", "", shown)
     charts: dict[str, list[tuple[str, Curve]]] = {}
     for name, found in metrics.items():
-        title, label = _METRICS[name]
-        charts.setdefault(title, []).append((label, found))
+        chart, label = METRICS[name]
+        charts.setdefault(chart.capitalize(), []).append((label, found))
     if not charts and summary is not None:
         charts["What all clients took off the loss, up to each round"] = [("all clients together", summary.learnt)]
     for title, lines in charts.items():
