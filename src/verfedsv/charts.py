@@ -13,6 +13,8 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.texts import printable
+
 Floats = NDArray[np.float64]
 
 COLOURS = (
@@ -152,8 +154,3 @@ def _styled(layers: Sequence[alt.Chart], **size: int) -> alt.LayerChart:
         .configure_view(stroke=None)
     )
     return chart
-
-
-def printable(name: str) -> str:
-    """Return a name without control characters, which are not allowed in SVG."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)

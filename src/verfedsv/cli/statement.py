@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from verfedsv.cli.output import check_writable, print_text, write_file
 from verfedsv.cli.settle import valuation_of
-from verfedsv.cli.value import check_writable, print_json, write_file
 from verfedsv.errors import InputError
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.documents import read_bytes
@@ -50,9 +50,9 @@ def statement(
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
     paid = None if settlement is None else _read_settlement(settlement)
     signed = make_statement(run, transcript, valuation_of(run), private, place, paid)
-    write_file(place, signed.to_json().decode())
+    write_file(place, signed.to_json().decode(), overwrite=False)
     if as_json:
-        print_json(signed.to_json().decode())
+        print_text(signed.to_json().decode())
     else:
         typer.echo(f"wrote {place}, signed with key {fingerprint(signed.public_key)}")
         typer.echo(f"to check it: verfedsv audit {place} --public-key {key.with_suffix('.pub')}")

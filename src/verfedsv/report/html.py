@@ -21,11 +21,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from verfedsv import charts
-from verfedsv.charts import COLOURS, DASHES, line_row, printable
+from verfedsv.charts import COLOURS, DASHES, line_row
 from verfedsv.report import numbers, wording
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import Summary
+from verfedsv.texts import printable
 
 N_SHOWN = 10
 """How many clients are switched on in the chart over rounds when a page is opened, and have their sentence at once."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from verfedsv.charts import printable
 from verfedsv.report import numbers, wording
 from verfedsv.report.summary import ClientSummary, Summary
+from verfedsv.texts import printable
 
 _MOST_GROUPS = 10
 

@@ -21,6 +21,7 @@ from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.explanation import explain
 from verfedsv.shapley import Progress
+from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.format import Description
 from verfedsv.transcript.reader import Verified
@@ -63,7 +64,7 @@ def about_run(
     """Return where the values of the run in a folder come from."""
     description = transcript.description
     return About(
-        run=folder.resolve().name,
+        run=printable(folder.resolve().name),
         package=f"verfedsv {__version__}",
         recorded=description.created,
         n_recorded=description.n_samples,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from verfedsv.charts import printable
 from verfedsv.report.numbers import MINUS, MOST_DECIMALS, SPACE, digits, number, percent, size
 from verfedsv.report.summary import ClientSummary, Payout, Setting, SettlementSummary, Summary
 from verfedsv.shapley.result import count
+from verfedsv.texts import printable
 
 _MOST_NAMES = 6
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
 import os
-import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import IO, Protocol
 import pyarrow as pa
 
 from verfedsv.errors import TranscriptError
+from verfedsv.files import write_whole
 
 try:
     import fcntl
@@ -148,23 +149,16 @@ class FolderStorage(Storage):
             return pa.py_buffer(b"")
         if not self._mapped:
             return pa.py_buffer(path.read_bytes())
-        with pa.memory_map(str(path)) as file:
-            return file.read_buffer()
+        # Not pyarrow's own map, which takes no name that is not valid UTF-8.
+        with path.open("rb") as file:
+            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def stream(self, name: str) -> Stream:
         path = self.folder / name
         return self.read(name) if self._mapped or not path.exists() else FileStream(path)
 
     def write(self, name: str, content: bytes) -> None:
-        with tempfile.NamedTemporaryFile(dir=self.folder, prefix=f".{name}.", delete=False) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # A temporary file is its owner's alone; this one may be read by whoever may read the others.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(file.name).chmod(0o666 & ~mask)
-        Path(file.name).replace(self.folder / name)
+        write_whole(self.folder / name, content)
 
     def append(self, name: str, content: bytes | memoryview) -> None:
         file = self._open.get(name)

@@ -9,12 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from verfedsv.charts import COLOURS, DASHES, printable
+from verfedsv.charts import COLOURS, DASHES
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.numbers import digits, percent
 from verfedsv.report.summary import ClientSummary, Summary
+from verfedsv.texts import shortened
 
 FORMAT, VERSION = "verfedsv watch", 1
 
@@ -105,15 +106,15 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
     """Return the state of the page; of a run that was not valued yet, without a summary."""
     clients = () if summary is None else _rows(summary)
     return State(
-        run=_cut(progress.run, _LONGEST_NAME),
+        run=shortened(progress.run, _LONGEST_NAME),
         status=progress.status,
-        message=_cut(progress.message, _LONGEST_TEXT),
-        problems=tuple(_cut(problem, _LONGEST_TEXT) for problem in progress.problems),
+        message=_in_a_line(progress.message),
+        problems=tuple(_in_a_line(problem) for problem in progress.problems),
         n_rounds=0 if summary is None else summary.n_rounds,
         n_clients=0 if summary is None else len(summary.clients),
         n_evaluations=progress.n_evaluations,
         headline="" if summary is None else wording.headline(summary),
-        verdict="" if summary is None else _cut(wording.verdict(summary), _LONGEST_TEXT),
+        verdict="" if summary is None else _in_a_line(wording.verdict(summary)),
         is_reliable=summary is not None and summary.verdict == "reliable",
         clients=clients,
         charts=tuple(_drawings(summary, metrics)),
@@ -128,7 +129,7 @@ def _rows(summary: Summary) -> tuple[Row, ...]:
 def _row(place: int, client: ClientSummary, n_rounds: int) -> Row:
     return Row(
         place=place,
-        name=_cut(client.name, _LONGEST_NAME),
+        name=shortened(client.name, _LONGEST_NAME),
         share=client.share,
         value=client.value,
         error=client.error,
@@ -161,7 +162,7 @@ def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Cur
         dash = DASHES[number // len(COLOURS) % len(DASHES)]
         lines.append(
             Line(
-                label=_cut(label, _LONGEST_NAME),
+                label=shortened(label, _LONGEST_NAME),
                 colour=COLOURS[number % len(COLOURS)],
                 dash=" ".join(map(str, dash)),
                 last=percent(last, 1) if unit and last is not None else digits(last),
@@ -172,7 +173,5 @@ def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Cur
     return Drawing(title, unit, tuple(lines))
 
 
-def _cut(text: str, most: int) -> str:
-    """Return a text without control characters, and no longer than that."""
-    shown = printable(text[: most + 1].replace("\n", " "))
-    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+def _in_a_line(text: str) -> str:
+    return shortened(text.replace("\n", " "), _LONGEST_TEXT)

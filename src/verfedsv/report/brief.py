@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from verfedsv.charts import printable
 from verfedsv.report import wording
 from verfedsv.report.summary import Summary
+from verfedsv.texts import printable
 
 _MOST_CLIENTS = 10
 
