@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+LONGEST_NAME = 60
+"""Of a client or a run where it is shown, in letters, so that no page grows with names. JSON has them in full."""
+
 
 def printable(text: str) -> str:
     r"""Return a text in one line, without anything that is not a letter to be seen: no terminal or page obeys it.

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import tracemalloc
 
@@ -10,7 +11,7 @@ from tests.report.valuations import make_large_summary, make_summary
 from tests.trainings import train
 from verfedsv import InputError, TranscriptError
 from verfedsv.report.html import to_html
-from verfedsv.report.markdown import to_markdown
+from verfedsv.report.markdown import escape, to_markdown
 from verfedsv.report.reading import summarise
 
 
@@ -128,6 +129,30 @@ def test_a_summary_is_bounded():
     assert large < 2 * small
 
 
+@pytest.mark.parametrize(
+    ("values", "clients"),
+    [
+        ([1.0] * 50 + [0.0] * 950, None),
+        ([1.0] * 1000, None),
+        (np.linspace(2, 1, 200), [f"{m} {'x' * 1000}" for m in range(200)]),
+        (np.linspace(2, -0.1, 1000), [f"{m} {chr(0x1D538) * 300}" for m in range(1000)]),
+    ],
+    ids=["zeros", "equal", "long names", "long names of many"],
+)
+def test_pages_stay_small(values, clients):
+    """Whatever the values and names are: curves of 200 clients at most, and names are cut."""
+    summary = make_summary(values, 1e-5, clients=clients, n_rounds=600, completed=True)
+    assert sum(client.cumulative is not None for client in summary.clients) <= 200
+    assert len(to_html(summary).encode()) < 2_500_000
+
+
+def test_markdown_has_no_links_and_calls_nobody():
+    """Addresses and mentions in names are text, and read as they were."""
+    text = escape("https://evil.example WWW.evil.example @everyone a@b.example")
+    assert not re.search(r"://|www\.|@\w", text, re.IGNORECASE)
+    assert text.replace("\N{WORD JOINER}", "") == "https://evil.example WWW.evil.example @everyone a@b.example"
+
+
 def test_markdown_shows_names_as_they_are():
     """No markup, no HTML, no cell more than there should be."""
     evil = ["<script>alert(1)</script>", "a|b\n# c", "=HYPERLINK(1)", "[x](http://y)", "\x1b[31m"]
@@ -146,4 +171,4 @@ def test_markdown_has_the_sections_of_the_page():
     text = to_markdown(make_large_summary(20))
     for heading in ("Contributions", "Who cannot be ranked", "Value over rounds", "How training went", "Five terms"):
         assert f"## {heading}" in text
-    assert "1. **bank 1** contributed 18.8 % (between 17.8 and 19.8 %) of what the model learnt." in text
+    assert "1. **bank 1** contributed 18.8 % (between 17.7 and 19.9 %) of what the model learnt." in text

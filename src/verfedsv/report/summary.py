@@ -19,11 +19,11 @@ from verfedsv.valuation import Valuation
 
 FORMAT, VERSION = "verfedsv report", 1
 
-Verdict = Literal["reliable", "unknown", "unreliable", "loss rose", "nothing changed"]
-"""Whether shares can be relied on: yes; some errors are unknown; errors may be as large as the values; the sum of the
-values is negative, or zero, and there are no shares."""
+Verdict = Literal["reliable", "unknown", "unreliable", "loss rose", "cancelled", "nothing changed"]
+"""Whether shares can be relied on: yes; some errors are unknown; errors may be as large as the values. There are no
+shares where the sum of the values is negative, where it is zero, and where all values are."""
 
-_WITHOUT_SHARES = ("loss rose", "nothing changed")
+_WITHOUT_SHARES = ("loss rose", "cancelled", "nothing changed")
 _MOST_GROUPS = 50
 
 
@@ -177,8 +177,10 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
     cumulative = np.cumsum(valuation.per_round, axis=0)
     verdict = judge(valuation)
     shares = _shares(valuation, verdict)
+    drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:MOST_CURVES].tolist())
     clients = tuple(
-        _client(valuation, int(m), cumulative[:, m], quarters, shares[m], uploads[valuation.clients[m]]) for m in order
+        _client(valuation, m, cumulative[:, m], quarters, shares[m], uploads[valuation.clients[m]], m in drawn)
+        for m in order.tolist()
     )
     values, errors = valuation.values[order], valuation.errors[order]
     groups = overlapping_groups(values, errors)
@@ -218,7 +220,7 @@ def judge(valuation: Valuation) -> Verdict:
     if not valuation.values.any():
         return "nothing changed"
     if total <= 0:
-        return "loss rose"
+        return "loss rose" if total < 0 else "cancelled"
     if np.nansum(errors) >= total:
         return "unreliable"
     return "unknown" if np.isnan(errors).any() else "reliable"
@@ -232,10 +234,15 @@ def _shares(valuation: Valuation, verdict: Verdict) -> Floats:
 
 
 def _client(
-    valuation: Valuation, m: int, cumulative: Floats, quarters: Sequence[int], shares: Floats, uploads: Uploads
+    valuation: Valuation,
+    m: int,
+    cumulative: Floats,
+    quarters: Sequence[int],
+    shares: Floats,
+    uploads: Uploads,
+    has_curves: bool,
 ) -> ClientSummary:
     n_clients = len(valuation.clients)
-    has_curves = (np.abs(valuation.values) > abs(valuation.values[m])).sum() < MOST_CURVES
     return ClientSummary(
         name=valuation.clients[m],
         value=float(valuation.values[m]),

@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from verfedsv.charts import COLOURS, DASHES
+from verfedsv.charts import look
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.numbers import digits, percent
 from verfedsv.report.summary import ClientSummary, Summary
-from verfedsv.texts import shortened
+from verfedsv.texts import LONGEST_NAME, shortened
 
 FORMAT, VERSION = "verfedsv watch", 1
 
@@ -26,7 +26,6 @@ N_DRAWN = 10
 """How many clients have a line in the chart over rounds."""
 
 _MOST_POINTS = 300
-_LONGEST_NAME = 120
 _LONGEST_TEXT = 2000
 
 Status = Literal["waiting", "following", "finished"]
@@ -106,7 +105,7 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
     """Return the state of the page; of a run that was not valued yet, without a summary."""
     clients = () if summary is None else _rows(summary)
     return State(
-        run=shortened(progress.run, _LONGEST_NAME),
+        run=shortened(progress.run, LONGEST_NAME),
         status=progress.status,
         message=_in_a_line(progress.message),
         problems=tuple(_in_a_line(problem) for problem in progress.problems),
@@ -129,7 +128,7 @@ def _rows(summary: Summary) -> tuple[Row, ...]:
 def _row(place: int, client: ClientSummary, n_rounds: int) -> Row:
     return Row(
         place=place,
-        name=shortened(client.name, _LONGEST_NAME),
+        name=shortened(client.name, LONGEST_NAME),
         share=client.share,
         value=client.value,
         error=client.error,
@@ -159,12 +158,12 @@ def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Cur
     for number, (label, points) in enumerate(curves):
         kept = thin(np.array(points.values), _MOST_POINTS)
         last = points.values[-1] if points.values else None
-        dash = DASHES[number // len(COLOURS) % len(DASHES)]
+        drawn = look(number)
         lines.append(
             Line(
-                label=shortened(label, _LONGEST_NAME),
-                colour=COLOURS[number % len(COLOURS)],
-                dash=" ".join(map(str, dash)),
+                label=shortened(label, LONGEST_NAME),
+                colour=drawn.colour,
+                dash=drawn.dashes,
                 last=percent(last, 1) if unit and last is not None else digits(last),
                 rounds=tuple(points.rounds[k] for k in kept),
                 values=tuple(points.values[k] for k in kept),
