@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+import vl_convert
 
 from tests.report.valuations import make_valuation
 from verfedsv.charts import COLOURS, bars, line_row, lines, pick_bars
@@ -45,7 +46,16 @@ def test_a_valuation_without_shares_plots_its_values():
 
 def test_unknown_errors_have_no_bar():
     """A bar without an error bar says that nobody knows."""
-    assert rows_of(bars(["bank"], np.array([1.0]), np.full((1, 2), np.nan))) == [{"name": "bank", "amount": 1.0}]
+    (row,) = rows_of(bars(["bank"], np.array([1.0]), np.full((1, 2), np.nan)))
+    assert row == {"label": "bank", "name": "bank", "amount": 1.0}
+
+
+def test_names_that_read_the_same_when_cut_have_bars_of_their_own():
+    """And names of letters that take two units each, as emoji do, can be drawn however long they are."""
+    names = ["x" * 99 + "1", "x" * 99 + "2", "\N{BANK}" * 99, "\N{MATHEMATICAL DOUBLE-STRUCK CAPITAL A}" * 99]
+    chart = bars(names, np.array([4.0, 3.0, 2.0, 1.0]), np.full((4, 2), np.nan))
+    assert len({row["label"] for row in rows_of(chart)}) == 4
+    assert vl_convert.vegalite_to_svg(chart.to_dict()).count("\N{HORIZONTAL ELLIPSIS}") >= 4
 
 
 def test_of_many_bars_the_ends_are_drawn():

@@ -6,12 +6,16 @@ Names are data here and never part of an expression, so no name can do anything 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from unicodedata import east_asian_width
 
 import altair as alt
 import numpy as np
 from numpy.typing import NDArray
+
+from verfedsv.texts import LONGEST_NAME, shortened
 
 Floats = NDArray[np.float64]
 
@@ -32,11 +36,14 @@ COLOURS = (
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
 """What tells apart lines of the same colour."""
 
+N_LOOKS = len(COLOURS) * len(DASHES)
+
 LINES = "lines"
 """The name of the data of a chart of lines."""
 
 _INK, _GRID, _POSITIVE, _NEGATIVE = "#1d2733", "#dfe4ea", COLOURS[0], COLOURS[1]
 _MOST_BARS = 30
+_ROOM = 24
 
 
 def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool = True) -> alt.LayerChart:
@@ -45,10 +52,11 @@ def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool
     Of more than 30 names, the 25 largest and the 5 smallest are drawn. NaN as an end leaves the error bar out.
     """
     order = pick_bars(amounts)
+    labels = tell_apart([names[m] for m in order])
     rows = [
-        {"name": printable(names[m]), "amount": float(amounts[m])}
+        {"label": label, "name": shortened(names[m], LONGEST_NAME), "amount": float(amounts[m])}
         | ({} if np.isnan(ends[m]).any() else {"low": float(ends[m, 0]), "high": float(ends[m, 1])})
-        for m in order
+        for label, m in zip(labels, order, strict=True)
     ]
     form = "~%" if as_shares else ".3~g"
     title = "share of what the model learnt" if as_shares else "value, in units of the loss"
@@ -58,8 +66,9 @@ def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool
         alt.Tooltip("low:Q", title="at least", format=".3%" if as_shares else ".4~g"),
         alt.Tooltip("high:Q", title="at most", format=".3%" if as_shares else ".4~g"),
     ]
+    # Names are cut here and not by Vega, which cuts through letters of two UTF-16 units and then cannot draw them.
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        y=alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=150, labelPadding=6, domain=False)),
+        y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=0, labelPadding=6, domain=False)),
         tooltip=tooltip,
     )
     colour = alt.condition("datum.amount < 0", alt.value(_NEGATIVE), alt.value(_POSITIVE))
@@ -90,10 +99,44 @@ def pick_bars(amounts: Floats) -> list[int]:
     return order if len(order) <= _MOST_BARS else order[: _MOST_BARS - 5] + order[-5:]
 
 
+def tell_apart(names: Sequence[str]) -> list[str]:
+    """Return names as there is room for them beside bars; those that read the same then are numbered.
+
+    >>> tell_apart(["bank", "hospital of the far north", "hospital of the far north-east"])
+    ['bank', 'hospital of the far nor…', 'hospital of the far nor… (2)']
+    """
+    labels: list[str] = []
+    seen = Counter[str]()
+    for name in names:
+        # Letters of eastern scripts are twice as wide.
+        most = _ROOM // (1 + any(east_asian_width(letter) in "WF" for letter in name))
+        label = shortened(name, most)
+        seen[label] += 1
+        labels.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return labels
+
+
+class Look(NamedTuple):
+    """How a line is drawn: its colour, and which of DASHES it has."""
+
+    colour: str
+    dash: int
+
+    @property
+    def dashes(self) -> str:
+        """The dashes as SVG takes them."""
+        return " ".join(map(str, DASHES[self.dash]))
+
+
+def look(number: int) -> Look:
+    """Return how the line with that number (0, 1, ...) is drawn; after N_LOOKS they begin anew."""
+    return Look(COLOURS[number % len(COLOURS)], number // len(COLOURS) % len(DASHES))
+
+
 def line_row(number: int, name: str, round_number: int, amount: float) -> dict[str, Any]:
-    """Return a point of the line with that number (0, 1, ...) as a chart of lines takes it."""
-    look = {"colour": COLOURS[number % len(COLOURS)], "dash": number // len(COLOURS) % len(DASHES)}
-    return {"line": number, "name": printable(name), "round": round_number, "value": amount, **look}
+    """Return a point of the line with that number as a chart of lines takes it."""
+    shown = {"line": number, "name": shortened(name, LONGEST_NAME), "round": round_number, "value": amount}
+    return shown | look(number)._asdict()
 
 
 def lines(
@@ -152,8 +195,3 @@ def _styled(layers: Sequence[alt.Chart], **size: int) -> alt.LayerChart:
         .configure_view(stroke=None)
     )
     return chart
-
-
-def printable(name: str) -> str:
-    """Return a name without control characters, which are not allowed in SVG."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)

@@ -1,14 +1,21 @@
+import io
 import json
+import os
+import shutil
+import warnings
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import verfedsv
+from tests.cli.inprocess import call
 from tests.cli.test_demo import run
 from tests.trainings import train
 from verfedsv import InputError
 from verfedsv.cli import _typer
+from verfedsv.cli.output import explain_warnings
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +108,33 @@ def test_names_do_nothing_in_the_terminal(tmp_path):
     done = report(tmp_path / "run", "-o", tmp_path / "report.md")
     assert done.exit_code == 0, done.output
     assert "[bold red]bank[/] contributed" in done.output
+
+
+@pytest.mark.parametrize("form", ["html", "md", "json"])
+def test_a_folder_whose_name_is_no_text_gets_a_report(folder, tmp_path, form):
+    """Of the bytes that are no letters, something can be seen."""
+    odd = os.fsencode(tmp_path) + b"/caf\xe9"
+    shutil.copytree(folder, os.fsdecode(odd))
+    place = tmp_path / f"report.{form}"
+    assert report(os.fsdecode(odd), "-o", place).exit_code == 0
+    assert "caf\N{REPLACEMENT CHARACTER}" in place.read_text()
+
+
+def test_texts_of_files_do_nothing_in_the_terminal(folder, tmp_path):
+    """Neither those in errors nor those in notes: no title of the window is set, and nothing is wiped."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    evil = "\x1b]0;owned\x07\x1b[2J"
+    description = copy / "transcript.json"
+    fields = json.loads(description.read_text())
+    description.write_text(json.dumps(fields | {"version": evil}))
+    done = call("report", copy)
+    assert (done.returncode, "\x1b" in done.stderr, "\x07" in done.stderr) == (2, False, False)
+    assert "has format version \N{REPLACEMENT CHARACTER}]0;owned" in done.stderr
+    console = Console(file=io.StringIO(), force_terminal=False, width=200)
+    with explain_warnings(console):
+        warnings.warn(f"one{evil}\ntwo", UserWarning, stacklevel=1)
+    lines = console.file.getvalue().splitlines()
+    assert [line.isprintable() for line in lines] == [True, True]
 
 
 def test_a_run_of_a_configuration_shows_its_settings_and_training(tmp_path):

@@ -15,6 +15,7 @@ from playwright.sync_api import sync_playwright
 from tests.report.valuations import make_large_summary, make_summary
 from verfedsv.report.html import to_html
 from verfedsv.report.numbers import percent
+from verfedsv.report.summary import Payout, SettlementSummary
 
 CHROMIUM = shutil.which("chromium")
 EVIL = [
@@ -25,6 +26,13 @@ EVIL = [
     "{{ 7*7 }} ${alert(1)}",
     "\x1b[31m\u202egnp.exe",
 ]
+
+PAYOUTS = SettlementSummary(
+    "1,000.00",
+    "EUR",
+    ("The budget of 1,000.00 EUR was shared in proportion to the values.",),
+    (Payout("bank", "750.00", "746.20", "753.70", EVIL[2]), Payout("telco", "250.00", None, None, "")),
+)
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
 
@@ -49,6 +57,7 @@ def summaries():
         "evil": make_summary([6.0, 5.0, 4.0, 3.0, 2.0, -1.0], 0.1, clients=EVIL, run=EVIL[0], settings=[EVIL[:3]]),
         "loss rose": make_summary([1.0, -3.0], 0.1),
         "unknown": make_summary([3.0, 1.0], [0.1, float("nan")], completed=True),
+        "payouts": make_summary([3.0, 1.0], [0.03, 0.02], settlement=PAYOUTS),
     }
 
 
@@ -186,7 +195,7 @@ def test_names_do_nothing(show):
     assert page.locator("#vg-tooltip-element script, #vg-tooltip-element img, main img").count() == 0
 
 
-@pytest.mark.parametrize("name", ["2", "20", "loss rose"])
+@pytest.mark.parametrize("name", ["2", "20", "loss rose", "payouts"])
 @pytest.mark.parametrize(("colours", "width"), [("light", 1100), ("dark", 360)])
 def test_axe_finds_nothing(show, name, colours, width):
     """Contrast, names of inputs, tables, landmarks, headings, scrolling by keyboard: no violation in either colours."""
@@ -194,18 +203,31 @@ def test_axe_finds_nothing(show, name, colours, width):
     assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == []
 
 
-@pytest.mark.parametrize("name", ["2", "20", "200", "evil"])
+@pytest.mark.parametrize("name", ["2", "20", "200", "evil", "payouts"])
 def test_narrow_screens_do_not_scroll_sideways(show, name):
     """At 320 pixels, only tables scroll, in boxes of their own."""
     page = show(name, 320)
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
+def test_payouts_are_those_of_the_settlement(show, summaries):
+    """With ranges, notes as text, and the sum."""
+    page, known = show("payouts"), summaries["payouts"].settlement
+    rows = page.locator("section[aria-labelledby=payouts] tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
+    )
+    assert rows == [
+        [known.payouts[0].client, "750.00", "746.20 to 753.70", EVIL[2]],
+        [known.payouts[1].client, "250.00", "unknown", ""],
+    ]
+    assert plain(page.locator("section[aria-labelledby=payouts] tfoot").inner_text()) == "Sum 1,000.00"
+
+
 def test_without_scripts_the_essentials_are_there(show):
     """Sentences, tables and drawn charts; no switches that would do nothing."""
     page = show("20", script=False)
     said = plain(page.locator(".sentences li").first.inner_text())
-    assert said == "bank 1 contributed 18.8 % (between 17.8 and 19.8 %) of what the model learnt."
+    assert said == "bank 1 contributed 18.8 % (between 17.7 and 19.9 %) of what the model learnt."
     assert page.locator("#chart-shares svg .layer_0_marks path").count() == 20
     assert page.locator("#chart-rounds svg .mark-line path").count() == 10
     assert not page.locator(".controls").is_visible()
@@ -235,7 +257,7 @@ def test_pages_are_small_and_always_the_same(files, summaries, n_clients):
 
 
 @pytest.mark.skipif("VERFEDSV_SCREENSHOTS" not in os.environ, reason="VERFEDSV_SCREENSHOTS names no folder")
-@pytest.mark.parametrize("name", ["2", "20", "200"])
+@pytest.mark.parametrize("name", ["2", "20", "200", "payouts"])
 def test_screenshots(show, name):
     """To be looked at: light, dark, on a phone."""
     folder = Path(os.environ["VERFEDSV_SCREENSHOTS"])

@@ -1,5 +1,7 @@
 import json
+import re
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -8,8 +10,9 @@ import verfedsv
 from tests.report.valuations import make_large_summary, make_summary
 from tests.trainings import train
 from verfedsv import InputError, TranscriptError
-from verfedsv.report.markdown import to_markdown
-from verfedsv.report.reading import read_metrics, summarise
+from verfedsv.report.html import to_html
+from verfedsv.report.markdown import escape, to_markdown
+from verfedsv.report.reading import summarise
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +78,40 @@ def test_a_changed_transcript_gets_no_report(folder, tmp_path):
         summarise(copy)
 
 
-def test_metrics_that_are_cut_short_are_left_out(tmp_path):
-    """As a crash leaves them; and so are those after the last round that was valued."""
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"n_rounds": 1, "train_loss": 0.5, "test_loss": null}\n{"n_rounds": 9, "train_loss": 1}\n{"n_ro')
-    assert read_metrics(path, 5) == [{"n_rounds": 1, "train_loss": 0.5, "test_loss": None}]
-    summary = make_summary([1.0], metrics=read_metrics(path, 5))
+@pytest.mark.parametrize(
+    "bad", ['{"n_ro', "[1]", '{"n_rounds": 2, "train_loss": "low"}', f'{{"n_rounds": 1{"0" * 400}}}', "[" * 50_000]
+)
+def test_metrics_that_cannot_be_read_are_left_out(folder, tmp_path, bad):
+    """As a crash, or another program, leaves them; and so are those after the last round that was valued."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    lines = ['{"n_rounds": 1, "train_loss": 0.5, "test_loss": NaN}', '{"n_rounds": 99, "train_loss": 1}', bad]
+    (copy / "metrics.jsonl").write_text("\n".join(lines))
+    summary = summarise(copy)
     assert summary.metrics["train_loss"].values == (0.5,)
     assert summary.metrics["test_loss"] is None
+    assert "## How training went" in to_markdown(summary)
+
+
+def test_a_metric_that_is_never_a_number_is_none(folder, tmp_path):
+    """Nothing is drawn of it, in any format."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    (copy / "metrics.jsonl").write_text('{"n_rounds": 1, "train_loss": NaN}\n{"n_rounds": 2, "train_loss": NaN}\n')
+    summary = summarise(copy)
+    assert summary.metrics["train_loss"] is None
+    assert "## How training went" not in to_markdown(summary)
+    assert "were not recorded with this run" in to_html(summary)
+
+
+def test_long_metrics_take_little_memory(folder, tmp_path):
+    """They are kept in columns: 40 bytes a line."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    text = "".join(f'{{"n_rounds": 1, "train_loss": {1 / t}}}\n' for t in range(1, 100_001))
+    (copy / "metrics.jsonl").write_text(text)
+    tracemalloc.start()
+    summarise(copy)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 30e6
 
 
 def test_json_has_everything_and_no_nan():
@@ -98,6 +127,30 @@ def test_a_summary_is_bounded():
     """Ten times the clients and rounds do not make ten times the size."""
     small, large = (len(make_large_summary(*size).to_json()) for size in ((20, 600), (200, 6000)))
     assert large < 2 * small
+
+
+@pytest.mark.parametrize(
+    ("values", "clients"),
+    [
+        ([1.0] * 50 + [0.0] * 950, None),
+        ([1.0] * 1000, None),
+        (np.linspace(2, 1, 200), [f"{m} {'x' * 1000}" for m in range(200)]),
+        (np.linspace(2, -0.1, 1000), [f"{m} {chr(0x1D538) * 300}" for m in range(1000)]),
+    ],
+    ids=["zeros", "equal", "long names", "long names of many"],
+)
+def test_pages_stay_small(values, clients):
+    """Whatever the values and names are: curves of 200 clients at most, and names are cut."""
+    summary = make_summary(values, 1e-5, clients=clients, n_rounds=600, completed=True)
+    assert sum(client.cumulative is not None for client in summary.clients) <= 200
+    assert len(to_html(summary).encode()) < 2_500_000
+
+
+def test_markdown_has_no_links_and_calls_nobody():
+    """Addresses and mentions in names are text, and read as they were."""
+    text = escape("https://evil.example WWW.evil.example @everyone a@b.example")
+    assert not re.search(r"://|www\.|@\w", text, re.IGNORECASE)
+    assert text.replace("\N{WORD JOINER}", "") == "https://evil.example WWW.evil.example @everyone a@b.example"
 
 
 def test_markdown_shows_names_as_they_are():
@@ -118,4 +171,4 @@ def test_markdown_has_the_sections_of_the_page():
     text = to_markdown(make_large_summary(20))
     for heading in ("Contributions", "Who cannot be ranked", "Value over rounds", "How training went", "Five terms"):
         assert f"## {heading}" in text
-    assert "1. **bank 1** contributed 18.8 % (between 17.8 and 19.8 %) of what the model learnt." in text
+    assert "1. **bank 1** contributed 18.8 % (between 17.7 and 19.9 %) of what the model learnt." in text

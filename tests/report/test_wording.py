@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.report.valuations import make_large_summary, make_summary
 from verfedsv.report import wording
@@ -53,6 +55,7 @@ def test_a_tiny_share_is_less_than_something():
         ([3.0, 1.0], [0.01, np.nan], "unknown", "cannot be said"),
         ([3.0, 1.0], 5.0, "unreliable", "cannot be relied on"),
         ([3.0, -4.0], 0.01, "loss rose", "made the model worse"),
+        ([3.0, -3.0], 0.01, "cancelled", "add up to nothing"),
         ([0.0, 0.0], 0.0, "nothing changed", "nothing that was sent changed the loss"),
     ],
 )
@@ -92,3 +95,58 @@ def test_those_that_did_harm_are_named_first_however_many_there_are():
     """The last of 200 clients is not hidden behind the others."""
     summary = make_large_summary(200)
     assert wording.first(summary, 10)[-1].value < 0
+
+
+@given(
+    st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=2, max_size=4),
+    st.floats(0, 0.2),
+)
+def test_intervals_as_written_hold_the_intervals_as_computed(values, error):
+    """Ends are rounded outwards: what is called proven is."""
+    summary = make_summary(values, error)
+    for client in summary.clients:
+        if client.share is None or client.share_low is None:
+            continue
+        text = wording.interval_text(client).replace("\N{MINUS SIGN}", "-").replace(",", "")
+        if text.startswith("±"):
+            share = wording.share_text(client)
+            written = 0.0 if "less" in share else float(share.replace("\N{MINUS SIGN}", "-").replace(",", "")[:-2])
+            low, high = written - 0.01, written + 0.01
+        else:
+            low, high = (float(end) for end in text[:-2].split(" to "))
+        assert low <= 100 * client.share_low
+        assert 100 * client.share_high <= high
+
+
+def test_what_is_said_of_other_pairs_is_true():
+    """Nothing is said of others where there are none, nor of those whose error is unknown."""
+    assert wording.ranking(make_summary([1.0, 0.99], 0.02)) == (
+        "bank and telco cannot be ranked: their intervals overlap."
+    )
+    assert wording.ranking(make_summary([3.0, 1.0, 0.99], 0.02)).endswith("overlap. All other pairs can.")
+    for values in ([3.0, 2.0, 1.0, 0.99], [3.0, 2.0, 1.0, 0.99, 0.98]):
+        said = wording.ranking(make_summary(values, [0.01, np.nan, *[0.02] * (len(values) - 2)]))
+        assert "ll other pairs of clients with a known error can. telco: without a known error" in said
+
+
+def test_values_that_cancel_are_no_damage():
+    """The loss is where it was; nobody is told that the model got worse."""
+    summary = make_summary([1.0, -1.0])
+    assert summary.verdict == "cancelled"
+    said = f"{wording.headline(summary)} {wording.verdict(summary)}"
+    assert "left the model's loss where it was" in said
+    assert "worse" not in said
+    assert "RAISED" not in said
+    assert sentence(summary, 1).startswith("telco raised the loss by 4")
+
+
+@pytest.mark.parametrize(
+    ("errors", "why"),
+    [
+        ([5.0, 0.1], "the errors of all clients together are too large"),
+        ([np.nan, 0.1], "how exact that is, is unknown, because the errors of others are"),
+    ],
+)
+def test_a_client_is_not_blamed_for_the_errors_of_others(errors, why):
+    """Its own may be small."""
+    assert why in sentence(make_summary([3.0, 1.0], errors), 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from verfedsv import CompletionReport, Valuation
+from verfedsv.report.curves import curve
+from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import About, Setting, Uploads, build
 from verfedsv.valuation.result import Settings
 
@@ -50,12 +52,15 @@ def names(n_clients):
     return [NAMES[m % 10] + (f" {m // 10 + 1}" if n_clients > 10 else "") for m in range(n_clients)]
 
 
-def make_summary(values, errors=0.0, *, metrics=(), settings=(), run="credit", **changes):
+def make_summary(values, errors=0.0, *, metrics=(), settings=(), settlement=None, run="credit", **changes):
     """Return the summary of a valuation with those values."""
     valuation = make_valuation(values, errors, **changes)
     uploads = {name: Uploads(4, 400, 4800) for name in valuation.clients}
-    about = About(run, "verfedsv 0", "2025-01-01T00:00:00+00:00", 100, 1, tuple(Setting(*each) for each in settings))
-    return build(valuation, uploads, metrics, about)
+    given = tuple(Setting(*each) for each in settings)
+    about = About(run, "verfedsv 0", "2025-01-01T00:00:00+00:00", 100, 1, given, settlement)
+    measured = {name: [line.get(name, np.nan) for line in metrics] for name in METRICS}
+    curves = {name: curve(column, rounds=[line["n_rounds"] for line in metrics]) for name, column in measured.items()}
+    return build(valuation, uploads, {name: found for name, found in curves.items() if found.rounds}, about)
 
 
 def make_large_summary(n_clients, n_rounds=600):

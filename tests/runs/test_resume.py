@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS, entries, finish, make
@@ -17,6 +18,7 @@ from verfedsv.runs.live import LiveShares
 from verfedsv.runs.resume import take_up
 from verfedsv.transcript import Stamp
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.chain import Chain
 
 SMALL = [
     text.replace("samples = 3000", "samples = 500").replace("rounds = 30", "rounds = 16").replace("1.2", "0.12")
@@ -105,7 +107,8 @@ def test_a_transcript_that_lost_records_is_not_gone_on_with(tmp_path, text):
     finish(make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml"))
     finish(make(tmp_path, text), should_stop=stop_at(2))
     n_before = 2 if text == SMALL[0] else len(entries(tmp_path / "out"))
-    end, _ = fmt.unpack_chain((tmp_path / "out" / "transcript" / fmt.CHAIN).read_bytes())[1]
+    chain = (tmp_path / "out" / "transcript" / fmt.CHAIN).read_bytes()
+    end = Chain.of(pa.py_buffer(chain), 10**9).end(1)
     os.truncate(tmp_path / "out" / "transcript" / fmt.UPLOADS, end)
     os.truncate(tmp_path / "out" / "transcript" / fmt.CHAIN, 2 * len(fmt.pack_link(0, b"")))
     with pytest.raises(TranscriptError, match=rf"after {n_before} records, .* has only 1: .* Delete checkpoint\.npz"):

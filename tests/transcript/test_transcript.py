@@ -16,6 +16,7 @@ from tests.transcript import forgeries
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.chain import Chain
 from verfedsv.transcript.storage import FolderStorage
 
 CLIENTS = ["bank", "telco", "shop"]
@@ -587,3 +588,44 @@ def test_the_script_of_the_documentation_reads_it(tmp_path, capsys, monkeypatch)
     assert len(printed) == 2 * 4
     assert printed[0].startswith("bank")
     assert str(logged[0][1]["bank"].sum().round(6)) in printed[0]
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_verifying_goes_on_from_where_it_was(tmp_path, mapped):
+    """Portions check what the whole does, and count rounds and uploads; what was checked is not read again."""
+    record(tmp_path, 6)
+    whole = Transcript.open(tmp_path, mapped=mapped).verify_on()
+    assert (whole.n_messages, whole.n_rounds) == (7, 6)
+    assert (whole.n_uploads["bank"], whole.n_embeddings["bank"]) == (6, 96)
+    part, called = None, []
+    while part is None or part.n_messages < 7:
+        transcript = Transcript.open(tmp_path, mapped=mapped)
+        part = transcript.verify_on(part, 3, lambda done, total: called.append((done, total)))
+        assert transcript.up_to(part).n_rounds == part.n_rounds
+        assert sum(isinstance(entry, Stamp) for entry in transcript.up_to(part)) == part.n_rounds
+    assert part == whole
+    assert called == [(0, 7)]
+
+
+def test_verifying_starts_anew_where_the_beginning_is_another(tmp_path):
+    """Another chain, a shorter one, or another description: nothing of what was verified counts."""
+    record(tmp_path / "a", 4)
+    record(tmp_path / "b", 4, seed=1)
+    record(tmp_path / "c", 2)
+    verified = Transcript.open(tmp_path / "a").verify_on()
+    for name in ("b", "c"):
+        other = Transcript.open(tmp_path / name)
+        assert other.verify_on(verified) == other.verify_on()
+    path = tmp_path / "a" / "transcript.json"
+    path.write_text(path.read_text().replace("bank", "rank"))
+    with pytest.raises(TranscriptError, match=r"transcript\.json"):
+        Transcript.open(tmp_path / "a").verify_on(verified)
+
+
+def test_links_that_end_in_zeros_are_links():
+    """A hash is 32 bytes, whatever they are, and nothing shorter stands for it."""
+    chain = Chain.of(pa.py_buffer(fmt.pack_link(8, bytes(31) + b"\1") + fmt.pack_link(16, b"\1" + bytes(31))), 16)
+    assert [chain.link(index)[-1] for index in (0, 1)] == [1, 0]
+    assert chain.contains("01" + "00" * 31)
+    assert not any(chain.contains(head) for head in ("", "01", "zz", "00" * 32, "01" + "00" * 32))
+    assert len(Chain.of(pa.py_buffer(fmt.pack_link(8, bytes(32)) + b"cut short"), 8)) == 1

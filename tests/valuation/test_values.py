@@ -283,6 +283,27 @@ def test_only_new_rounds_are_valued_again():
     assert np.abs(result.per_round[5:]).max() < 10
 
 
+def test_a_training_is_valued_on_from_any_record(monkeypatch):
+    """Also from between an upload and its time stamp; and only what is new is read."""
+    recorder = Asynchronous(n_rounds=6).record()
+    transcript, result, read = recorder.transcript, None, []
+    verified = transcript.verify_on(most=10)
+    message = Transcript._message
+    monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
+    first = 1
+    while True:
+        result = value(transcript.up_to(verified), since=result)
+        assert result.n_rounds == verified.n_rounds
+        assert read == list(range(first, verified.n_messages))
+        first = verified.n_messages
+        if first == transcript.n_messages:
+            break
+        verified = transcript.verify_on(verified, 3)
+        read.clear()
+    np.testing.assert_array_equal(result.per_round, value(recorder).per_round)
+    assert (result.n_unseen, result.head) == (value(recorder).n_unseen, transcript.head)
+
+
 def test_a_valuation_read_from_json_can_be_continued(tmp_path):
     """Asynchronous: to the same numbers. Synchronous: completion then starts cold, to the same numbers as at once."""
     training = Asynchronous(n_rounds=8)

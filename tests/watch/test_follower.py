@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ from tests.report.valuations import make_summary
 from tests.trainings import train
 from tests.watch.runs import GrowingRun
 from verfedsv.report.curves import curve
+from verfedsv.report.metrics import METRICS
 from verfedsv.report.reading import summarise
-from verfedsv.watch import follower as module
+from verfedsv.transcript import Transcript, reader
+from verfedsv.watch import growth as module
 from verfedsv.watch.follower import Ended, Follower
-from verfedsv.watch.metrics import NAMES
 from verfedsv.watch.state import Progress, build_state
 
 
@@ -37,7 +39,7 @@ def follow():
 
 def metrics_of(n_evaluations):
     """Return curves of all metrics, as noisy as can be."""
-    return {name: curve(np.random.default_rng(0).normal(size=n_evaluations)) for name in NAMES}
+    return {name: curve(np.random.default_rng(0).normal(size=n_evaluations)) for name in METRICS}
 
 
 def shares(state):
@@ -218,3 +220,104 @@ def test_a_state_is_bounded(run, follow):
     many = build_state(Progress("x" * 9999, "following", "y" * 99_999), summary, metrics_of(100_000))
     assert len(many.to_json().encode()) < 300_000
     assert (many.n_clients, len(many.clients)) == (1000, 205)
+
+
+def test_what_was_checked_and_valued_is_not_read_again(run, follow, monkeypatch):
+    """However long a run is, a look reads what was added to it."""
+    watching = follow(run.folder)
+    run.grow(50)
+    watching.look()
+    read = []
+    message = Transcript._message
+    monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
+    run.grow(1)
+    watching.look()
+    assert follow.states[-1].n_rounds == 51
+    assert min(read) == 1 + 50 * 4
+    assert {client.uploads.n_uploads for client in watching._summary.clients} == {51}
+
+
+def test_a_long_run_is_valued_in_portions(run, follow, monkeypatch):
+    """Each is shown, with how far it is; in the end the values are those of all."""
+    monkeypatch.setattr(module, "_SMALLEST_PORTION", 2)
+    monkeypatch.setattr(module, "_SHORT", -1.0)
+    run.grow(20)
+    follow(run.folder).look()
+    valued = [state.n_rounds for state in follow.states if state.n_rounds]
+    assert valued == [3, 7, 11, 15, 19, 20]
+    assert follow.states[2].message == "Valued: 7 of about 20 time stamps. Computing."
+    assert follow.states[-1].message == "Valued: 20 time stamps."
+    whole = summarise(run.folder)
+    assert shares(follow.states[-1]) == pytest.approx(
+        {client.name: client.share for client in whole.clients}, rel=1e-12
+    )
+
+
+def test_a_run_that_goes_on_meanwhile_is_not_hurried_after(run, follow, monkeypatch):
+    """After the first time there is a rest after each portion, unless nothing is being recorded."""
+    monkeypatch.setattr(module, "_SMALLEST_PORTION", 2)
+    monkeypatch.setattr(module, "_SHORT", -1.0)
+    watching = follow(run.folder)
+    run.grow(1)
+    watching.look()
+    run.grow(20)
+    take = watching._take
+
+    def take_while_it_grows():
+        take()
+        run.grow(1)
+
+    monkeypatch.setattr(watching, "_take", take_while_it_grows)
+    watching.look()
+    assert follow.states[-1].n_rounds == 5
+    assert follow.states[-1].message.startswith("Valued: 5 of about 21 time stamps.")
+    monkeypatch.setattr(watching, "_take", take)
+    watching.look()
+    assert follow.states[-1].n_rounds == 22
+
+
+def test_checking_and_valuing_show_how_far_they_are(run, follow, monkeypatch):
+    """With the newest loss; and both end if nobody watches any more."""
+    monkeypatch.setattr(reader, "_BETWEEN_REPORTS", 1)
+    run.grow(3)
+    watching = follow(run.folder, every=0.0)
+    read = watching._metrics.read
+    monkeypatch.setattr(watching._metrics, "read", lambda: (run.grow(0), read()))
+    watching.look()
+    for word in ("Checking", "Valuing"):
+        assert any(f"{word}: " in state.message for state in follow.states)
+    evaluations = [state.n_evaluations for state in follow.states]
+    assert evaluations[1:-1] == sorted(set(evaluations[1:-1]))
+    with pytest.raises(Ended):
+        follow(run.folder, is_ended=lambda: True).look()
+
+
+def test_uploads_that_are_cut_off_while_they_are_read_are_said(run, follow, monkeypatch):
+    """As cp and rsync do first: the page says so, and the process lives."""
+    run.grow(5)
+    run.close()
+    uploads = run.folder / "transcript" / "uploads.arrows"
+    value = module.value
+
+    def cut_and_value(*arguments, **options):
+        os.truncate(uploads, 0)
+        return value(*arguments, **options)
+
+    monkeypatch.setattr(module, "value", cut_and_value)
+    follow(run.folder).look()
+    assert "the transcript was changed" in follow.states[-1].problems[0]
+
+
+def test_a_valuation_of_an_earlier_state_does_not_end_the_rest(run, follow, monkeypatch):
+    """Only one that need not be computed does."""
+    run.grow(2)
+    (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
+    run.grow(1)
+    watching = follow(run.folder)
+    watching.look()
+    watching._due = np.inf
+    monkeypatch.setattr(watching, "_summarise", None)
+    for moment in range(3):
+        os.utime(run.folder / "valuation.json", ns=(moment, moment))
+        watching.look()
+    assert follow.states[-1].n_rounds == 3

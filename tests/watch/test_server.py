@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -136,6 +137,18 @@ def test_only_this_machine_can_connect_by_default(run, watch):
     assert urlsplit(watch(run.folder).address).hostname == "127.0.0.1"
     assert watch(run.folder).is_local
     assert not watch(run.folder, host="0.0.0.0").is_local  # noqa: S104  # what is asked for
+
+
+def test_a_page_for_all_addresses_can_be_called_by_any(run, watch):
+    """But by no other name; and the address that is printed is one that can be called."""
+    page = watch(run.folder, host="0.0.0.0")  # noqa: S104  # what is asked for
+    assert urlsplit(page.address).hostname != "0.0.0.0"  # noqa: S104
+    here = f"http://127.0.0.1:{urlsplit(page.address).port}/"
+    for name in ("192.0.2.2", "192.0.2.2:8000", "[2001:db8::1]:8000", "localhost", socket.gethostname()):
+        assert get(here, "/state.json", Host=name)[0] == 200
+    for name in ("evil.example", "192.0.2.2.evil.example", "192.0.2.2@evil.example", "", "[evil]", "evil:1"):
+        assert get(here, "/state.json", Host=name)[0] == 400
+    assert get(page.address, "/state.json")[0] == 200
 
 
 def test_what_cannot_be_watched_is_refused(run, watch, tmp_path):

@@ -15,6 +15,7 @@ from verfedsv.cli.data import data
 from verfedsv.cli.demo import demo
 from verfedsv.cli.extract import extract
 from verfedsv.cli.keys import keys
+from verfedsv.cli.output import as_shown
 from verfedsv.cli.progress import EXIT_INTERRUPTED
 from verfedsv.cli.report import report
 from verfedsv.cli.reproduce import reproduce
@@ -95,5 +96,5 @@ def app() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    typer.secho(f"error: {message}", fg="red", err=True)
+    typer.secho(f"error: {as_shown(message)}", fg="red", err=True)
     sys.exit(EXIT_BAD_INPUT)

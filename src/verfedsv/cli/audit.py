@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from verfedsv.cli.output import explain_warnings, print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
-from verfedsv.cli.value import explain_warnings, print_json
 from verfedsv.settlement.audit import Audit
 from verfedsv.settlement.audit import audit as audit_anything
 from verfedsv.settlement.keys import read_public_key
@@ -56,7 +56,7 @@ def audit(
             result = audit_anything(path, run=run, statement_path=statement, public_key=key, progress=progress)
         check()
     if as_json:
-        print_json(result.to_json())
+        print_text(result.to_json())
     else:
         show(Console(), result)
     if not result.passes:

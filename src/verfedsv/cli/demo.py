@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from verfedsv.cli.output import print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts
 from verfedsv.cli.run import train_with_bar, value_with_bar
-from verfedsv.cli.value import print_json
 from verfedsv.errors import InputError
-from verfedsv.report.terminal import side_by_side
+from verfedsv.report.tables import side_by_side
 from verfedsv.runs import Run
 from verfedsv.runs.folders import CONFIG, has_others, is_free
 from verfedsv.valuation import Valuation
@@ -81,7 +81,7 @@ def demo(
         results = show(console, output)
     if as_json:
         content = {mode: json.loads(result.to_json()) for mode, result in results.items()}
-        print_json(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        print_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def show(console: Console, folder: Path) -> dict[str, Valuation]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from verfedsv.cli.value import check_writable, write_file
+from verfedsv.cli.output import check_writable, write_file
 from verfedsv.settlement.extract import make_extract
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript

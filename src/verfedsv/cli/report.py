@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from verfedsv.cli.output import check_writable, explain_warnings, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
-from verfedsv.cli.value import check_writable, explain_warnings, print_json, write_file
 from verfedsv.errors import InputError
 from verfedsv.report.summary import Summary
 from verfedsv.settlement import Settlement
@@ -71,7 +71,7 @@ def report(
         text = _render(summary, form)
         check()
     if place == _STANDARD_OUTPUT:
-        print_json(text)
+        print_text(text)
         return
     write_file(place, text)
     _show(Console(), summary, place)
@@ -117,7 +117,7 @@ def _render(summary: Summary, form: Formats) -> str:
 
 
 def _show(console: Console, summary: Summary, place: Path) -> None:
-    from verfedsv.report.console import brief
+    from verfedsv.report.brief import brief
     from verfedsv.report.numbers import size
 
     for line in brief(summary):

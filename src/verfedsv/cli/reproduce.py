@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from verfedsv.cli.output import explain_warnings, print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
-from verfedsv.cli.value import explain_warnings, print_json
 from verfedsv.data import CATALOGUE
 from verfedsv.data.catalogue import get_entry, locate
 from verfedsv.errors import InputError
@@ -53,7 +53,7 @@ def reproduce(
     page = write_page(output, _known(output, quick=quick), quick=quick)
     if as_json:
         content = {name: {file.data: file.found for file in some} for name, some in files.items()}
-        print_json(json.dumps(content, indent=1) + "\n")
+        print_text(json.dumps(content, indent=1) + "\n")
         return
     for name, some in files.items():
         _show(console, EXPERIMENTS[name], some)

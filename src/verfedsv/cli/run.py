@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from verfedsv.cli.output import explain_warnings, print_text
 from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, interrupts, progress_bar, stop_on_interrupt
-from verfedsv.cli.value import explain_warnings, print_json, say_without_effect, show
+from verfedsv.cli.value import say_without_effect, show
 from verfedsv.errors import InputError
 from verfedsv.federation import Evaluation
 from verfedsv.losses import Floats
@@ -54,7 +55,7 @@ def run(
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
     if as_json:
-        print_json((whole.folder / VALUATION).read_text(encoding="utf-8"))
+        print_text((whole.folder / VALUATION).read_text(encoding="utf-8"))
 
 
 def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:

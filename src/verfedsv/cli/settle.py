@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from verfedsv.cli.output import check_writable, explain_warnings, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts
-from verfedsv.cli.value import check_writable, explain_warnings, print_json, value_folder, write_file
+from verfedsv.cli.value import value_folder
 from verfedsv.errors import InputError
-from verfedsv.report.terminal import shown
+from verfedsv.report.tables import shown
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import explain
@@ -75,7 +76,7 @@ def settle(
     if output is not None:
         write_file(output, result.to_csv() if output.suffix.lower() == ".csv" else result.to_json())
     if as_json:
-        print_json(result.to_json())
+        print_text(result.to_json())
     else:
         show(Console(), result, valuation)
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from verfedsv.cli.output import check_writable, print_text, write_file
 from verfedsv.cli.settle import compute
-from verfedsv.cli.value import check_writable, print_json, write_file
 from verfedsv.errors import InputError
 from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import Settlement
@@ -56,9 +56,9 @@ def statement(
     find_files(run)
     paid = None if settlement is None else _read_settlement(settlement)
     signed = make_statement(run, transcript, _true_valuation(run, transcript), private, place, paid)
-    write_file(place, signed.to_json().decode())
+    write_file(place, signed.to_json().decode(), overwrite=False)
     if as_json:
-        print_json(signed.to_json().decode())
+        print_text(signed.to_json().decode())
     else:
         typer.echo(f"wrote {place}, signed with key {fingerprint(signed.public_key)}")
         is_found = run.resolve().is_relative_to(place.parent.resolve())

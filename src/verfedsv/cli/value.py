@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
-from verfedsv.errors import InputError
-from verfedsv.report.terminal import shown, values_table
+from verfedsv.report.tables import shown, values_table
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
@@ -112,7 +109,7 @@ def value(
     if output is not None:
         write_file(output, result.to_json())
     if as_json:
-        print_json(result.to_json())
+        print_text(result.to_json())
     else:
         show(Console(), result)
 
@@ -134,49 +131,12 @@ def value_folder(
         return value_run(transcript, progress=progress, **options)
 
 
-@contextmanager
-def explain_warnings(console: Console) -> Iterator[None]:
-    """Print the warnings of what runs within, one line each, when it is done."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for warning in caught:
-        _note(console, str(warning.message))
-
-
-def print_json(text: str) -> None:
-    """Print JSON as UTF-8, whatever the terminal is said to take: names must not be turned into question marks."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode())
-    sys.stdout.buffer.flush()
-
-
 def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:
     # What is neither a number nor "auto" is refused, with a message, by `value`.
     try:
         return kind(text)
     except ValueError:
         return text[:40]
-
-
-def check_writable(path: Path) -> None:
-    """Raise InputError, before any work, if a file cannot be written there."""
-    if not path.name or path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder; name a file")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8", newline="")
-        part.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def show(console: Console, result: Valuation) -> None:
@@ -198,15 +158,11 @@ def say_without_effect(console: Console, result: Valuation) -> None:
         why = "in asynchronous training" if result.mode == "asynchronous" else "where every sample is in every batch"
         for name in ("rank", "regularization"):
             if getattr(settings, name) != "auto":
-                _note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
+                print_note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
     if settings.n_permutations is not None and settings.method in ("closed-form", "exact"):
-        _note(console, f"permutations had no effect: the method {settings.method} draws none.")
+        print_note(console, f"permutations had no effect: the method {settings.method} draws none.")
     if settings.tolerance != TOLERANCE and settings.method != "auto":
-        _note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
-
-
-def _note(console: Console, message: str) -> None:
-    console.print(f"note: {message}", style="yellow", highlight=False, markup=False)
+        print_note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
 
 
 def _doubt(result: Valuation) -> str | None:

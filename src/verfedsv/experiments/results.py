@@ -12,6 +12,7 @@ from typing import Any
 
 from verfedsv._version import __version__
 from verfedsv.experiments.experiment import Experiment, Part
+from verfedsv.files import write_whole
 from verfedsv.shapley.blocks import available_threads
 
 FOLDER = "paper"
@@ -88,9 +89,7 @@ class ResultFile:
 
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".part")
-        beside.write_text(json.dumps(self._content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        beside.replace(self.path)
+        write_whole(self.path, (json.dumps(self._content, indent=1, allow_nan=False) + "\n").encode())
 
 
 def _plain(found: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import altair as alt
@@ -21,10 +21,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from verfedsv import charts
-from verfedsv.charts import COLOURS, DASHES, line_row, printable
+from verfedsv.charts import N_LOOKS, line_row, look
 from verfedsv.report import numbers, wording
 from verfedsv.report.curves import Curve, thin
+from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import Summary
+from verfedsv.texts import LONGEST_NAME, shortened
 
 N_SHOWN = 10
 """How many clients are switched on in the chart over rounds when a page is opened, and have their sentence at once."""
@@ -33,12 +35,7 @@ N_LISTED = 200
 """How many clients the tables of details list; the first table has all."""
 
 _MOST_DRAWN = 120
-_METRICS = {
-    "train_loss": ("loss", "training samples"),
-    "test_loss": ("loss", "test samples"),
-    "train_accuracy": ("accuracy", "training samples"),
-    "test_accuracy": ("accuracy", "test samples"),
-}
+_LONGEST_TEXT = 500
 # From 6.2 to 6.4, tooltips of the nearest point show undefined in place of a name (pull request 9707 of Vega-Lite).
 _VEGA_LITE = "6.1"
 
@@ -62,12 +59,9 @@ def to_html(summary: Summary) -> str:
             listed=summary.clients[:N_LISTED],
             n_points=max(len(client.cumulative.rounds) for client in summary.clients if client.cumulative),
             n_bars=len(charts.pick_bars(np.array([client.value for client in summary.clients]))),
-            look=_look,
-            looks={
-                "colours": COLOURS,
-                "n_dashes": len(DASHES),
-                "lines": {name: [(metric, label) for metric, label, _ in lines] for name, lines in series.items()},
-            },
+            look=look,
+            looks=[look(number)._asdict() for number in range(N_LOOKS)],
+            lines={name: [(metric, label) for metric, label, _ in lines] for name, lines in series.items()},
             curves=_embeddable(_curves(summary)),
             specs=_embeddable(specs),
             runtime=Markup(_runtime()),  # noqa: S704  # Vega's own code, with nothing of the run in it
@@ -84,7 +78,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    result.filters["shown"] = printable
+    result.filters["name"] = partial(shortened, most=LONGEST_NAME)
+    result.filters["text"] = partial(shortened, most=_LONGEST_TEXT)
     return result
 
 
@@ -146,7 +141,7 @@ def _series(summary: Summary) -> dict[str, list[tuple[str, str, Curve]]]:
     Where nothing was measured, it is what the valuation says the model learnt.
     """
     series: dict[str, list[tuple[str, str, Curve]]] = {}
-    for metric, (chart, label) in _METRICS.items():
+    for metric, (chart, label) in METRICS.items():
         found = summary.metrics[metric]
         if found is not None:
             series.setdefault(chart, []).append((metric, label, found))
@@ -175,9 +170,3 @@ def _fitting(chart: alt.LayerChart) -> dict[str, Any]:
     spec: dict[str, Any] = chart.properties(width="container", background="transparent").to_dict()
     del spec["$schema"]  # of Altair's own version, which is newer than the page's; it is told what to read
     return spec
-
-
-def _look(number: int) -> dict[str, str]:
-    """Return colour and dashes of the line with that number (0, 1, ...), for its key."""
-    dash = DASHES[number // len(COLOURS) % len(DASHES)]
-    return {"colour": COLOURS[number % len(COLOURS)], "dash": " ".join(map(str, dash))}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from verfedsv.charts import printable
 from verfedsv.report import numbers, wording
 from verfedsv.report.summary import ClientSummary, Summary
+from verfedsv.texts import printable
 
 _MOST_GROUPS = 10
+_LINKING = re.compile(r"(:(?=//)|w(?=ww\.)|@)", re.IGNORECASE)
 
 
 def to_markdown(summary: Summary) -> str:
@@ -46,14 +47,18 @@ def to_markdown(summary: Summary) -> str:
 
 
 def escape(text: str) -> str:
-    r"""Return a text that Markdown shows as it is: no markup, no HTML, no end of a line or of a cell.
+    r"""Return a text that Markdown shows as it is: no markup, no HTML, no end of a line or of a cell, no link.
 
-    >>> escape("<b>|*bank*"), escape("a\nb")
-    ('&lt;b&gt;\\|\\*bank\\*', 'a�b')
+    Many programs make links of addresses, and call whoever is named after an @, in plain text too. A word joiner in
+    these, which nobody sees, keeps them from that.
+
+    >>> escape("<b>|*bank*"), escape("a\nb"), escape("www.x.org @all").count("\N{WORD JOINER}")
+    ('&lt;b&gt;\\|\\*bank\\*', 'a�b', 2)
     """
     plain = printable(text.replace("\N{NO-BREAK SPACE}", " "))
     for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         plain = plain.replace(letter, entity)
+    plain = _LINKING.sub("\\1\N{WORD JOINER}", plain)
     return re.sub(r"([\\`*_\[\]|#~!$])", r"\\\1", plain)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
 MINUS, SPACE = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 MOST_DECIMALS = 2
 """Of per cents."""
@@ -17,6 +19,18 @@ def percent(fraction: float, decimals: int = MOST_DECIMALS) -> str:
     ('31.2\xa0%', '−50\xa0%')
     """
     return f"{number(100 * fraction, decimals)}{SPACE}%"
+
+
+def percent_ends(low: float, high: float, decimals: int) -> tuple[str, str]:
+    """Return the ends of an interval in per cent, rounded outwards: what is written holds all that was meant.
+
+    >>> percent_ends(0.74629, 0.75371, 1), percent_ends(-0.00001, 0.5, 2)
+    (('74.6', '75.4'), ('−0.01', '50.00'))
+    """
+    step = Decimal(1).scaleb(-decimals)
+    ends = ((low, ROUND_FLOOR), (high, ROUND_CEILING))
+    lower, upper = (number(float((100 * Decimal(end)).quantize(step, how)), decimals) for end, how in ends)
+    return lower, upper
 
 
 def maybe_percent(fraction: float | None) -> str:

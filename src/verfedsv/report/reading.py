@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from verfedsv._version import __version__
+from verfedsv.errors import InputError
+from verfedsv.report.curves import Curve
+from verfedsv.report.metrics import GrowingMetrics
 from verfedsv.report.summary import About, Payout, Setting, SettlementSummary, Summary, Uploads, build
 from verfedsv.runs.config import ClientSection, Config, Section
 from verfedsv.runs.folders import CONFIG, METRICS
@@ -22,8 +23,10 @@ from verfedsv.settlement.explanation import explain
 from verfedsv.settlement.folders import find_valuation, options_for
 from verfedsv.settlement.payouts import check_settlement
 from verfedsv.shapley import Progress
+from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
-from verfedsv.transcript.reader import Upload
+from verfedsv.transcript.format import Description
+from verfedsv.transcript.reader import Verified
 from verfedsv.valuation import Valuation, value
 
 _BYTES_OF_AN_ID = 4
@@ -39,20 +42,38 @@ def summarise(
     nothing is written. A `settlement` of these values comes into the report too.
     """
     folder = Path(run)
-    transcript = Transcript.open(folder)
-    transcript.verify(may_go_on=True)
+    recorded = Transcript.open(folder)
+    verified = recorded.verify_on()
+    transcript = recorded.up_to(verified)
     config = _read_config(folder / CONFIG)
     valuation = find_valuation(folder, transcript) or value(transcript, progress=progress, **options_for(folder))
-    about = About(
-        run=folder.resolve().name,
-        package=f"verfedsv {__version__}",
-        recorded=transcript.description.created,
-        n_recorded=transcript.description.n_samples,
-        n_classes=transcript.description.n_classes or 1,
-        settings=_settings(config, valuation),
-        settlement=None if settlement is None else _settlement(settlement, valuation),
+    about = about_run(
+        folder,
+        transcript,
+        _settings(config, valuation),
+        None if settlement is None else _settlement(settlement, valuation),
     )
-    return build(valuation, count_uploads(transcript), read_metrics(folder / METRICS, valuation.n_rounds), about)
+    metrics = _read_metrics(folder / METRICS, valuation.n_rounds)
+    return build(valuation, uploads_of(transcript.description, verified), metrics, about)
+
+
+def about_run(
+    folder: Path,
+    transcript: Transcript,
+    settings: tuple[Setting, ...] = (),
+    settlement: SettlementSummary | None = None,
+) -> About:
+    """Return where the values of the run in a folder come from."""
+    description = transcript.description
+    return About(
+        run=printable(folder.resolve().name),
+        package=f"verfedsv {__version__}",
+        recorded=description.created,
+        n_recorded=description.n_samples,
+        n_classes=description.n_classes or 1,
+        settings=settings,
+        settlement=settlement,
+    )
 
 
 def _settlement(settlement: Settlement, valuation: Valuation) -> SettlementSummary:
@@ -74,31 +95,21 @@ def _settlement(settlement: Settlement, valuation: Valuation) -> SettlementSumma
     )
 
 
-def read_metrics(path: Path, n_rounds: int) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl up to a round; a last one that is cut short is left out."""
-    if not path.exists():
-        return []
-    lines = []
-    for text in read_text(path).splitlines():
-        try:
-            line = json.loads(text)
-            if 0 < float(line["n_rounds"]) <= n_rounds:
-                lines.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue  # cut short by a crash, or being written
-    return lines
+def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
+    """Return what was measured up to a round; lines that cannot be read are left out."""
+    metrics = GrowingMetrics(path)
+    try:
+        metrics.read()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    return metrics.curves(n_rounds)
 
 
-def count_uploads(transcript: Transcript) -> dict[str, Uploads]:
+def uploads_of(description: Description, verified: Verified) -> dict[str, Uploads]:
     """Return what each client uploaded, by name."""
-    n_uploads, n_embeddings = Counter[str](), Counter[str]()
-    for record in transcript:
-        if isinstance(record, Upload):
-            n_uploads[record.client] += 1
-            n_embeddings[record.client] += len(record.samples)
-    about = transcript.description
-    size = _BYTES_OF_AN_ID + np.dtype(about.precision or "float64").itemsize * (about.n_classes or 1)
-    return {name: Uploads(n_uploads[name], n_embeddings[name], n_embeddings[name] * size) for name in about.clients}
+    size = _BYTES_OF_AN_ID + np.dtype(description.precision or "float64").itemsize * (description.n_classes or 1)
+    counts = {name: (verified.n_uploads[name], verified.n_embeddings[name]) for name in description.clients}
+    return {name: Uploads(*numbers, numbers[1] * size) for name, numbers in counts.items()}
 
 
 def _read_config(path: Path) -> Config | None:

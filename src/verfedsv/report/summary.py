@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
+from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import count_overlaps, overlapping_groups
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript.format import Mode
@@ -18,13 +19,12 @@ from verfedsv.valuation import Valuation
 
 FORMAT, VERSION = "verfedsv report", 1
 
-Verdict = Literal["reliable", "unknown", "unreliable", "loss rose", "nothing changed"]
-"""Whether shares can be relied on: yes; some errors are unknown; errors may be as large as the values; the sum of the
-values is negative, or zero, and there are no shares."""
+Verdict = Literal["reliable", "unknown", "unreliable", "loss rose", "cancelled", "nothing changed"]
+"""Whether shares can be relied on: yes; some errors are unknown; errors may be as large as the values. There are no
+shares where the sum of the values is negative, where it is zero, and where all values are."""
 
-_WITHOUT_SHARES = ("loss rose", "nothing changed")
+_WITHOUT_SHARES = ("loss rose", "cancelled", "nothing changed")
 _MOST_GROUPS = 50
-_LINES_OF_METRICS = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,10 @@ class About:
     settlement: SettlementSummary | None = None
 
 
-def build(
-    valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Sequence[Mapping[str, Any]], about: About
-) -> Summary:
+def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping[str, Curve], about: About) -> Summary:
     """Return the summary of a valuation; nothing is read, so that a growing run can be summarised again and again.
 
-    `uploads` is what each client sent, `metrics` are lines of metrics.jsonl.
+    `uploads` is what each client sent, `metrics` is what was measured of METRICS.
     """
     order = np.argsort(-valuation.values, kind="stable")
     total = float(valuation.values.sum())
@@ -179,8 +177,10 @@ def build(
     cumulative = np.cumsum(valuation.per_round, axis=0)
     verdict = judge(valuation)
     shares = _shares(valuation, verdict)
+    drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:MOST_CURVES].tolist())
     clients = tuple(
-        _client(valuation, int(m), cumulative[:, m], quarters, shares[m], uploads[valuation.clients[m]]) for m in order
+        _client(valuation, m, cumulative[:, m], quarters, shares[m], uploads[valuation.clients[m]], m in drawn)
+        for m in order.tolist()
     )
     values, errors = valuation.values[order], valuation.errors[order]
     groups = overlapping_groups(values, errors)
@@ -207,7 +207,7 @@ def build(
         n_groups=len(groups),
         n_overlaps=count_overlaps(values, errors),
         learnt=curve(cumulative.sum(axis=1)),
-        metrics={name: _metric(metrics, name) for name in _LINES_OF_METRICS},
+        metrics={name: metrics.get(name) for name in METRICS},
         quarters=quarters,
         settings=about.settings,
         settlement=about.settlement,
@@ -220,7 +220,7 @@ def judge(valuation: Valuation) -> Verdict:
     if not valuation.values.any():
         return "nothing changed"
     if total <= 0:
-        return "loss rose"
+        return "loss rose" if total < 0 else "cancelled"
     if np.nansum(errors) >= total:
         return "unreliable"
     return "unknown" if np.isnan(errors).any() else "reliable"
@@ -234,10 +234,15 @@ def _shares(valuation: Valuation, verdict: Verdict) -> Floats:
 
 
 def _client(
-    valuation: Valuation, m: int, cumulative: Floats, quarters: Sequence[int], shares: Floats, uploads: Uploads
+    valuation: Valuation,
+    m: int,
+    cumulative: Floats,
+    quarters: Sequence[int],
+    shares: Floats,
+    uploads: Uploads,
+    has_curves: bool,
 ) -> ClientSummary:
     n_clients = len(valuation.clients)
-    has_curves = (np.abs(valuation.values) > abs(valuation.values[m])).sum() < MOST_CURVES
     return ClientSummary(
         name=valuation.clients[m],
         value=float(valuation.values[m]),
@@ -268,14 +273,6 @@ def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
 def _quarters(n_rounds: int) -> tuple[int, ...]:
     """Return the rounds with which each quarter ends."""
     return tuple(sorted({max(1, round(n_rounds * part / 4)) for part in range(1, 5)}))
-
-
-def _metric(metrics: Sequence[Mapping[str, Any]], name: str) -> Curve | None:
-    points = [(line["n_rounds"], line[name]) for line in metrics if line.get(name) is not None]
-    if not points:
-        return None
-    rounds, numbers = zip(*points, strict=True)
-    return curve(numbers, rounds=rounds)
 
 
 def known(number: float | None) -> float | None:

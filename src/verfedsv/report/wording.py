@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from verfedsv.charts import printable
-from verfedsv.report.numbers import MINUS, MOST_DECIMALS, SPACE, digits, number, percent, size
+from verfedsv.report.numbers import MINUS, MOST_DECIMALS, SPACE, digits, number, percent, percent_ends, size
 from verfedsv.report.summary import ClientSummary, Payout, Setting, SettlementSummary, Summary
 from verfedsv.shapley.result import count
+from verfedsv.texts import LONGEST_NAME, shortened
 
 _MOST_NAMES = 6
 
@@ -78,8 +78,19 @@ def interval_text(client: ClientSummary) -> str:
     if client.share_low is None or client.share_high is None:
         return "unknown"
     decimals = _decimals(client)
-    low, high = number(100 * client.share_low, decimals), number(100 * client.share_high, decimals)
-    return f"± less than {10**-decimals:g}{SPACE}%" if low == high else f"{low} to {high}{SPACE}%"
+    if _is_exact(client, decimals):
+        return f"± less than {10**-decimals:g}{SPACE}%"
+    low, high = percent_ends(client.share_low, client.share_high, decimals)
+    return f"{low} to {high}{SPACE}%"
+
+
+def _is_exact(client: ClientSummary, decimals: int) -> bool:
+    """Return whether the whole interval is less than the last decimal away from the share as it is written."""
+    if client.share is None or client.share_low is None or client.share_high is None:
+        return False
+    written = round(100 * client.share, decimals)
+    furthest = max(written - 100 * client.share_low, 100 * client.share_high - written)
+    return bool(furthest < 0.999 * 10**-decimals)  # less the rounding of this itself
 
 
 def _decimals(client: ClientSummary) -> int:
@@ -96,8 +107,7 @@ def predicate(client: ClientSummary, summary: Summary) -> str:
     if client.value == 0 and not client.error:
         return "contributed nothing: what it sent never changed the loss."
     if client.share_low is None or client.share_high is None:
-        why = "its error is too large to rely on that" if client.error is not None else "how exact that is, is unknown"
-        return f"comes out at {share_text(client)} of what the model learnt; {why}."
+        return f"comes out at {share_text(client)} of what the model learnt; {_why_unsure(client, summary)}."
     between = _between(client)
     if client.share_low <= 0 <= client.share_high:
         return f"comes out at {share_text(client)}{between}: not to be told from nothing."
@@ -106,13 +116,21 @@ def predicate(client: ClientSummary, summary: Summary) -> str:
     return f"contributed {share_text(client)}{between} of what the model learnt."
 
 
+def _why_unsure(client: ClientSummary, summary: Summary) -> str:
+    if client.error is None:
+        return "how exact that is, is unknown"
+    if summary.verdict == "unknown":
+        return "how exact that is, is unknown, because the errors of others are"
+    return "the errors of all clients together are too large to rely on that"
+
+
 def _between(client: ClientSummary) -> str:
     if client.share_low is None or client.share_high is None:
         return ""
     decimals = _decimals(client)
-    low, high = (number(100 * end, decimals) for end in (client.share_low, client.share_high))
-    if low == high or share_text(client).startswith(("less", "negative")):
+    if _is_exact(client, decimals) or share_text(client).startswith(("less", "negative")):
         return ""
+    low, high = percent_ends(client.share_low, client.share_high, decimals)
     return f" (between {low} and {high}{SPACE}%)"
 
 
@@ -130,6 +148,8 @@ def headline(summary: Summary) -> str:
     rounds = count(summary.n_rounds, "round" if summary.mode == "synchronous" else "time stamp")
     if summary.verdict == "nothing changed":
         return f"In {rounds}, the {who} did not change the model's loss at all."
+    if summary.verdict == "cancelled":
+        return f"In {rounds}, the {who} left the model's loss where it was: what some took off it, others put back."
     change = "lowered" if summary.decrease > 0 else "RAISED"
     amount = digits(abs(summary.decrease))
     return f"Together, in {rounds}, the {who} {change} the model's loss by {amount}."
@@ -157,6 +177,11 @@ def verdict(summary: Summary) -> str:
         return (
             "There are no shares: the clients together made the model worse, so there is nothing that could be shared. "
             "What each did to the loss is given instead of percentages."
+        )
+    if summary.verdict == "cancelled":
+        return (
+            "There are no shares: the values of the clients add up to nothing that could be shared. What each did to "
+            "the loss is given instead of percentages."
         )
     return "There are no shares: nothing that was sent changed the loss."
 
@@ -197,19 +222,20 @@ def ranking(summary: Summary) -> str:
     """Return how far the order of the clients is clear."""
     unknown = [client.name for client in summary.clients if client.error is None]
     n_known = len(summary.clients) - len(unknown)
+    other_pairs = "other pairs of clients with a known error" if unknown else "other pairs"
     lines = []
     if len(summary.clients) == 1:
         return "There is only one client, and nothing to rank."
     if n_known > 1 and not summary.n_overlaps:
         lines.append(f"No two intervals overlap: the order of {'the other' if unknown else 'all'} clients is clear.")
     elif summary.n_overlaps == 1:
-        first, second = summary.groups[0]
-        pair = f"{printable(summary.clients[first].name)} and {printable(summary.clients[second].name)}"
-        lines.append(f"{pair} cannot be ranked: their intervals overlap. The order of all others is clear.")
+        pair = names([summary.clients[m].name for m in summary.groups[0]])
+        others = f" All {other_pairs} can." if n_known > 2 else ""
+        lines.append(f"{pair} cannot be ranked: their intervals overlap.{others}")
     elif summary.n_overlaps:
         lines.append(
             f"{count(summary.n_overlaps, 'pair')} of clients cannot be ranked, because their intervals overlap. Within "
-            "each of these groups no two can; all other pairs can."
+            f"each of these groups no two can; all {other_pairs} can."
         )
     if unknown:
         lines.append(f"{names(unknown)}: without a known error there is no rank.")
@@ -240,7 +266,7 @@ def names(all_of_them: Sequence[str]) -> str:
     >>> names(["bank", "shop", "telco"])
     'bank, shop and telco'
     """
-    shown = [printable(name) for name in all_of_them[:_MOST_NAMES]]
+    shown = [shortened(name, LONGEST_NAME) for name in all_of_them[:_MOST_NAMES]]
     if len(all_of_them) > _MOST_NAMES:
         shown.append(f"{len(all_of_them) - _MOST_NAMES} more")
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +15,8 @@ import numpy as np
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError
 from verfedsv.federation import Federation, Moment, Steps
+from verfedsv.files import writing
 from verfedsv.losses import Array, Floats
-from verfedsv.runs.folders import PART
 from verfedsv.runs.live import LiveShares
 
 SAVE_COST = 20
@@ -68,12 +67,8 @@ class Checkpoint:
         """Write the checkpoint to the disk, whole, or leave the one that was there."""
         content: dict[str, Any] = {**vars(self), **self.state}
         del content["state"]
-        part = path.with_name(path.name + PART)
-        with part.open("wb") as file:
+        with writing(path) as file:
             np.savez(file, **content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
 
 
 class Saver:

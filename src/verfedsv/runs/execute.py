@@ -36,6 +36,7 @@ from verfedsv.federation import (
     synchronous_rounds,
 )
 from verfedsv.federation.federation import BuildModel
+from verfedsv.files import write_whole
 from verfedsv.losses import Floats
 from verfedsv.runs import folders
 from verfedsv.runs.checkpoints import Checkpoint, Saver, fingerprint
@@ -233,7 +234,7 @@ class Run:
     def _bring_up_to_date(self, point: ResumePoint, checkpoint: Checkpoint) -> None:
         """Write what the folder lacks, and take off what will be written again."""
         if read_text(self.folder / CONFIG) != self._text:
-            folders.write_whole(self.folder / CONFIG, self._text.encode())
+            write_whole(self.folder / CONFIG, self._text.encode())
         if not (self.folder / CHECKPOINT).exists():
             checkpoint.write(self.folder / CHECKPOINT)
         folders.cut_metrics(self.folder / METRICS, point.steps.n_stamps)
@@ -250,7 +251,7 @@ class Run:
             tolerance=section.tolerance,
             regularization=section.regularization,
         )
-        folders.write_whole(self.folder / VALUATION, result.to_json().encode())
+        write_whole(self.folder / VALUATION, result.to_json().encode())
         return result
 
     def known_valuation(self) -> Valuation | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import InputError
+from verfedsv.files import is_unfinished, write_whole
 from verfedsv.runs.config import Config
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.transcript import Transcript
@@ -19,8 +20,6 @@ from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import FolderStorage
 
 FILES = CONFIG, METRICS, CHECKPOINT, VALUATION = "config.toml", "metrics.jsonl", "checkpoint.npz", "valuation.json"
-PART = ".part"
-"""What the name of a file ends in until it is whole."""
 
 
 def check_free(folder: Path, text: str) -> None:
@@ -32,7 +31,7 @@ def check_free(folder: Path, text: str) -> None:
 
 def is_free(folder: Path, text: str) -> bool:
     """Return whether a folder is empty, or holds a run that ended before anything was recorded."""
-    names = {path.name for path in folder.iterdir()} - {CONFIG + PART}
+    names = {path.name for path in folder.iterdir() if not is_unfinished(path.name, CONFIG)}
     if FOLDER not in names:
         # A configuration alone may be one that somebody wrote there by hand.
         return not names or (names == {CONFIG} and read_text(folder / CONFIG) == text)
@@ -41,8 +40,8 @@ def is_free(folder: Path, text: str) -> bool:
 
 def has_others(folder: Path) -> bool:
     """Return whether there is something in a folder that is not of a run."""
-    known = {FOLDER, *FILES, *(name + PART for name in FILES)}
-    return any(path.name not in known for path in folder.iterdir())
+    names = {path.name for path in folder.iterdir()} - {FOLDER, *FILES}
+    return not all(any(is_unfinished(name, whole) for whole in FILES) for name in names)
 
 
 def _has_records(folder: Path) -> bool:
@@ -119,13 +118,6 @@ def _round_of(line: str) -> float:
         return float(content["n_rounds"])
     except (ValueError, KeyError):
         return np.inf  # cut short by a crash
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole, or leave the one that was there."""
-    part = path.with_name(path.name + PART)
-    part.write_bytes(content)
-    part.replace(path)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import STATEMENT, Statement
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
+from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
@@ -122,8 +123,7 @@ def _collect(findings: Iterable[Finding]) -> Audit:
 
 
 def _one_line(text: str) -> str:
-    plain = " ".join(text.split())
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in plain)
+    return printable(" ".join(text.split()))
 
 
 def _of_statement(

@@ -18,6 +18,7 @@ from verfedsv.errors import InputError
 from verfedsv.settlement.documents import check_format, parse
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.terms import TERMS, Terms
+from verfedsv.texts import printable
 
 FORMAT, VERSION = "verfedsv settlement", 1
 
@@ -139,6 +140,6 @@ def spreadsheet_text(text: str) -> str:
     >>> spreadsheet_text('=HYPERLINK("x")'), spreadsheet_text("telco"), spreadsheet_text("\t=1")
     ('\'=HYPERLINK("x")', 'telco', "'�=1")
     """
-    plain = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    plain = printable(text)
     first = unicodedata.normalize("NFKC", plain.lstrip(" \N{REPLACEMENT CHARACTER}")[:1])
     return f"'{plain}" if first in tuple("=+-@") else plain

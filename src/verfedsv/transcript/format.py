@@ -182,12 +182,6 @@ def pack_link(end: int, digest: bytes) -> bytes:
     return _CHAIN_ENTRY.pack(end, digest)
 
 
-def unpack_chain(content: bytes) -> list[tuple[int, bytes]]:
-    """Return the whole entries of chain.bin; a last one that is cut short is left out."""
-    whole = len(content) - len(content) % _CHAIN_ENTRY.size
-    return list(_CHAIN_ENTRY.iter_unpack(content[:whole]))
-
-
 def first_link(description: bytes, labels: bytes) -> bytes:
     """Return where the chain begins: the hash of transcript.json and labels.arrow."""
     return link_of_digests(hashlib.sha256(description).digest(), hashlib.sha256(labels).digest())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -16,10 +18,15 @@ from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.chain import Chain
 from verfedsv.transcript.storage import FolderStorage, Storage
 
 FOLDER = "transcript"
 """Where a run keeps its transcript."""
+
+_ORIGIN = f"{fmt.DESCRIPTION}, {fmt.LABELS} or the head of {fmt.UPLOADS}"
+_BETWEEN_REPORTS = 256
+"""So many messages are checked from one call of `progress` to the next: some 20 ms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +51,21 @@ class Stamp:
     offset: Array | None
 
 
+@dataclass(frozen=True)
+class Verified:
+    """How much of a transcript is as it was written: so many messages, up to a link of a chain that began at `origin`.
+
+    In them are `n_rounds` time stamps, and of each client so many uploads with so many embeddings.
+    """
+
+    origin: bytes
+    link: bytes
+    n_messages: int = 0
+    n_rounds: int = 0
+    n_uploads: Counter[str] = field(default_factory=Counter)
+    n_embeddings: Counter[str] = field(default_factory=Counter)
+
+
 class Transcript:
     """A recorded training. Open a folder with `Transcript.open`; iterate over its uploads and stamps in order.
 
@@ -54,13 +76,16 @@ class Transcript:
         self._storage = storage
         self._description_bytes = storage.read(fmt.DESCRIPTION).to_pybytes()
         self.description = fmt.Description.from_json(self._description_bytes)
-        self._stream = storage.read(fmt.UPLOADS)
-        links = fmt.unpack_chain(storage.read(fmt.CHAIN).to_pybytes())
-        self._links = [link for link in links if link[0] <= self._stream.size]
+        self._stream = storage.stream(fmt.UPLOADS)
+        self._chain = Chain.of(storage.read(fmt.CHAIN), self._stream.size)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Transcript:
-        """Return the transcript in a folder, or in the folder `transcript` within it, as whole runs have it."""
+    def open(cls, path: str | os.PathLike[str], *, mapped: bool = True) -> Transcript:
+        """Return the transcript in a folder, or in the folder `transcript` within it, as whole runs have it.
+
+        A transcript that is not `mapped` reads its files record by record, which is for those that may be cut off
+        or overwritten meanwhile: a view of such a file can end the process.
+        """
         folder = Path(path)
         if (folder / FOLDER / fmt.DESCRIPTION).exists():
             folder = folder / FOLDER
@@ -71,7 +96,7 @@ class Transcript:
             elif not folder.is_dir():
                 why = "that is a file; its folder is wanted"
             raise TranscriptError(f"there is no transcript in {folder}: {why}")
-        return cls(FolderStorage(folder))
+        return cls(FolderStorage(folder, mapped=mapped))
 
     def __repr__(self) -> str:
         return f"<Transcript: {describe(self.description)}, {count(self.n_rounds, 'round')}>"
@@ -100,11 +125,24 @@ class Transcript:
     @property
     def head(self) -> str:
         """The last link of the hash chain, which stands for the whole transcript; empty if nothing was uploaded."""
-        return self._links[-1][1].hex() if self._links else ""
+        return self._chain.link(-1).hex() if len(self._chain) else ""
+
+    @property
+    def n_messages(self) -> int:
+        """The number of messages: the schema, and one for each upload, time stamp or synchronous iteration."""
+        return len(self._chain)
 
     def contains(self, head: str) -> bool:
         """Return whether this transcript once had that `head`: it is the same, or has grown since."""
-        return any(digest.hex() == head for _, digest in self._links)
+        return self._chain.contains(head)
+
+    def up_to(self, verified: Verified) -> Transcript:
+        """Return the transcript as it was when only what was verified had been recorded."""
+        earlier = copy(self)
+        earlier._chain = self._chain.first(verified.n_messages)
+        earlier.__dict__.pop("last_time", None)
+        earlier.__dict__["n_rounds"] = verified.n_rounds
+        return earlier
 
     @cached_property
     def n_rounds(self) -> int:
@@ -118,8 +156,12 @@ class Transcript:
         return float(last)
 
     def __iter__(self) -> Iterator[Upload | Stamp]:
-        for index in range(1, len(self._links)):
-            yield from self._records(self._batch(index))
+        return self.records()
+
+    def records(self, first: int = 1) -> Iterator[Upload | Stamp]:
+        """Yield the uploads and stamps in order, from a message on; message 0 is the schema, and has none."""
+        for index in range(first, len(self._chain)):
+            yield from self._records(self._batch(self._message(index), f"record {index}"))
 
     @property
     def origin(self) -> tuple[bytes, bytes]:
@@ -128,42 +170,72 @@ class Transcript:
 
     def messages(self) -> Iterator[tuple[pa.Buffer, pa.RecordBatch | None, bytes]]:
         """Yield what the hash chain is made of: each message, the batch in it (None for the schema), and its link."""
-        for index, (_, link) in enumerate(self._links):
-            yield self._message(index), None if index == 0 else self._batch(index), link
+        for index in range(len(self._chain)):
+            message = self._message(index)
+            yield message, None if index == 0 else self._batch(message, f"record {index}"), self._chain.link(index)
 
     def verify(self, *, may_go_on: bool = False) -> None:
         """Raise TranscriptError, naming the place, unless every byte is as it was written.
 
         With `may_go_on`, bytes after the last complete record are not looked at: those of one that is being written.
         """
-        if not self._links:
+        if not len(self._chain):
             return
-        head = fmt.first_link(*self.origin)
-        place, n_rounds = f"{fmt.DESCRIPTION}, {fmt.LABELS} or the head of {fmt.UPLOADS}", 0
-        for index, (_, expected) in enumerate(self._links):
+        self.verify_on()
+        if not may_go_on:
+            self._check_ends()
+
+    def verify_on(
+        self,
+        since: Verified | None = None,
+        most: int | None = None,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> Verified:
+        """Check what was recorded, at most so many messages of it; return what is verified, from where to go on.
+
+        What was verified before is not read again if it still is the beginning of this transcript; if not, all is
+        checked from the start. `progress` is called with the messages verified and the messages in all.
+        """
+        origin = fmt.first_link(*self.origin)
+        if since is None or not self._begins_with(since, origin):
+            since = Verified(origin, origin)
+        link, n_rounds = since.link, since.n_rounds
+        n_uploads, n_embeddings = since.n_uploads.copy(), since.n_embeddings.copy()
+        total = len(self._chain)
+        last = total if most is None else min(total, since.n_messages + most)
+        for index in range(since.n_messages, last):
+            place = _ORIGIN if index == 0 else f"round {n_rounds + 1}"
             message = self._message(index)
-            batch = None if index == 0 else self._batch(index, place)
+            batch = None if index == 0 else self._batch(message, place)
             try:
                 ranges = fmt.frame_ranges(message, batch)
-                if batch is not None:
-                    self._check_digests(batch, n_rounds + 1)
             except ValueError as error:
                 raise TranscriptError(f"the transcript was changed: {place} is not as recorded ({error})") from None
-            head = fmt.frame_hash(head, message, ranges)
-            if head != expected:
+            if batch is not None:
+                for upload in self._checked(batch, n_rounds + 1):
+                    n_uploads[upload.client] += 1
+                    n_embeddings[upload.client] += len(upload.samples)
+            link = fmt.frame_hash(link, message, ranges)
+            if link != self._chain.link(index):
                 raise TranscriptError(f"the transcript was changed: {place}")
             if batch is None:
                 self._check_schema(message)
             else:
                 n_rounds += batch.column("client").null_count
-            place = f"round {n_rounds + 1}"
-        if not may_go_on:
-            self._check_ends()
+            if index % _BETWEEN_REPORTS == 0:
+                progress(index, total)
+        return Verified(origin, link, last, n_rounds, n_uploads, n_embeddings)
+
+    def _begins_with(self, verified: Verified, origin: bytes) -> bool:
+        n_messages = verified.n_messages
+        if verified.origin != origin or not 0 < n_messages <= len(self._chain):
+            return False
+        return self._chain.link(n_messages - 1) == verified.link
 
     def _check_ends(self) -> None:
         """Raise TranscriptError if there are bytes that no link covers."""
-        end, chain = self._links[-1][0], self._storage.read(fmt.CHAIN).size
-        if self._stream.size != end or chain != len(self._links) * len(fmt.pack_link(0, b"")):
+        end, chain = self._chain.end(-1), self._storage.read(fmt.CHAIN).size
+        if self._stream.size != end or chain != self._chain.n_bytes:
             raise TranscriptError("the transcript has bytes after its last record: unfinished, or added later")
 
     def _check_schema(self, message: pa.Buffer) -> None:
@@ -173,26 +245,31 @@ class Transcript:
         except (ValueError, OSError) as error:
             raise TranscriptError(f"the head of {fmt.UPLOADS} is damaged: {error}") from None
 
-    def _check_digests(self, batch: pa.RecordBatch, round_number: int) -> None:
+    def _checked(self, batch: pa.RecordBatch, round_number: int) -> Iterator[Upload]:
+        """Yield the uploads of a batch; raise TranscriptError at one that is not what its digest is of."""
         for record, digest in zip(self._records(batch), batch.column("digest").to_pylist(), strict=True):
-            if isinstance(record, Upload) and fmt.digest_of(record.samples, record.embeddings) != digest:
-                raise TranscriptError(f"the transcript was changed: round {round_number}, client {record.client!r}")
+            if isinstance(record, Upload):
+                if fmt.digest_of(record.samples, record.embeddings) != digest:
+                    raise TranscriptError(f"the transcript was changed: round {round_number}, client {record.client!r}")
+                yield record
 
     def _message(self, index: int) -> pa.Buffer:
-        start = self._links[index - 1][0] if index else 0
-        end = self._links[index][0]
+        start = self._chain.end(index - 1) if index else 0
+        end = self._chain.end(index)
         if not start <= end <= self._stream.size:
             raise TranscriptError(f"{fmt.CHAIN} is damaged: its entry {index} does not fit {fmt.UPLOADS}")
-        return self._stream.slice(start, end - start)
+        message = self._stream.slice(start, end - start)
+        if message.size < end - start:
+            raise TranscriptError(f"the transcript was changed: {fmt.UPLOADS} was cut off while it was read")
+        return message
 
-    def _batch(self, index: int, place: str | None = None) -> pa.RecordBatch:
+    def _batch(self, message: pa.Buffer, place: str) -> pa.RecordBatch:
         schema = fmt.upload_schema(self.description.precision or "float64")
         try:
-            batch = fmt.read_message(self._message(index), schema)
+            batch = fmt.read_message(message, schema)
             batch.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
-            where = place or f"record {index}"
-            raise TranscriptError(f"the transcript was changed: {where} cannot be read ({error})") from None
+            raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
         return batch
 
     def _records(self, batch: pa.RecordBatch) -> Iterator[Upload | Stamp]:

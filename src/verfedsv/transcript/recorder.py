@@ -23,6 +23,7 @@ from verfedsv.errors import InputError, TranscriptWarning
 from verfedsv.losses import Array, get_loss
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.chain import Chain
 from verfedsv.transcript.messages import Record, build_message
 from verfedsv.transcript.reader import Transcript, describe
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
@@ -179,11 +180,11 @@ class Recorder:
         if self._storage.read(fmt.LABELS).to_pybytes() != labels_file:
             raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
         self._description = there
-        links, lost = cut_off(self._storage)
+        chain, lost = cut_off(self._storage)
         if lost:
             warnings.warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning, 4)
         transcript = Transcript(self._storage)
-        self._end, self._head = links[-1] if links else (0, b"")
+        self._end, self._head = (chain.end(-1), chain.link(-1)) if len(chain) else (0, b"")
         self._n_rounds, self._last_time = transcript.n_rounds, transcript.last_time
         if resume is None:
             warnings.warn(
@@ -261,18 +262,17 @@ class Recorder:
         self._end, self._head = end, link
 
 
-def cut_off(storage: Storage, end: int | None = None) -> tuple[list[tuple[int, bytes]], str]:
-    """Cut what is unfinished, or lies beyond `end`, off the files; return the links of the chain and what was cut."""
-    chain, n_uploads = storage.read(fmt.CHAIN).to_pybytes(), storage.read(fmt.UPLOADS).size
-    links = [link for link in fmt.unpack_chain(chain) if link[0] <= (n_uploads if end is None else end)]
-    whole = len(links) * len(fmt.pack_link(0, b""))
-    last = links[-1][0] if links else 0
+def cut_off(storage: Storage, end: int | None = None) -> tuple[Chain, str]:
+    """Cut what is unfinished, or lies beyond `end`, off the files; return the rest of the chain and what was cut."""
+    content, n_uploads = storage.read(fmt.CHAIN), storage.read(fmt.UPLOADS).size
+    chain = Chain.of(pa.py_buffer(content.to_pybytes()), n_uploads if end is None else end)
+    last = chain.end(-1) if len(chain) else 0
     lost = []
-    for name, size, kept in ((fmt.UPLOADS, n_uploads, last), (fmt.CHAIN, len(chain), whole)):
+    for name, size, kept in ((fmt.UPLOADS, n_uploads, last), (fmt.CHAIN, content.size, chain.n_bytes)):
         if size > kept:
             storage.truncate(name, kept)
             lost.append(f"{size - kept} bytes of {name}")
-    return links, ", ".join(lost)
+    return chain, ", ".join(lost)
 
 
 def _labels_file(labels: Array, receives_gradient: NDArray[np.bool_]) -> bytes:

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import mmap
 import os
-import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import pyarrow as pa
 
 from verfedsv.errors import TranscriptError
+from verfedsv.files import write_whole
 
 try:
     import fcntl
 except ImportError:  # not on Windows: there, nothing keeps two recorders apart
     fcntl = None  # type: ignore[assignment]
+
+
+class Stream(Protocol):
+    """Bytes of which parts can be had: a buffer, or a file."""
+
+    @property
+    def size(self) -> int: ...
+    def slice(self, offset: int, length: int) -> pa.Buffer:
+        """Return `length` bytes from `offset` on, fewer if there are no more."""
+
+
+class FileStream:
+    """A file that is read part by part, and stays open: one that is cut off meanwhile has fewer bytes, and no more."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        weakref.finalize(self, self._file.close)
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def slice(self, offset: int, length: int) -> pa.Buffer:
+        self._file.seek(offset)
+        return pa.py_buffer(self._file.read(length))
 
 
 class Storage(ABC):
@@ -28,6 +52,11 @@ class Storage(ABC):
     @abstractmethod
     def read(self, name: str) -> pa.Buffer:
         """Return the content of a file; of a file on disk, a view of it that reads as it is used."""
+
+    def stream(self, name: str) -> Stream:
+        """Return a file of which parts are wanted, one after the other."""
+        content: Stream = self.read(name)
+        return content
 
     @abstractmethod
     def write(self, name: str, content: bytes) -> None:
@@ -79,10 +108,14 @@ class MemoryStorage(Storage):
 
 
 class FolderStorage(Storage):
-    """Files in a folder. Only one process at a time can write there."""
+    """Files in a folder. Only one process at a time can write there.
 
-    def __init__(self, folder: Path, *, writable: bool = False) -> None:
+    Files are read as views of them if they are `mapped`, and if not, into memory.
+    """
+
+    def __init__(self, folder: Path, *, writable: bool = False, mapped: bool = True) -> None:
         self.folder = folder
+        self._mapped = mapped
         self._open: dict[str, IO[bytes]] = {}
         self._lock: IO[bytes] | None = None
         if writable:
@@ -114,19 +147,18 @@ class FolderStorage(Storage):
         path = self.folder / name
         if not path.exists() or path.stat().st_size == 0:
             return pa.py_buffer(b"")
-        with pa.memory_map(str(path)) as file:
-            return file.read_buffer()
+        if not self._mapped:
+            return pa.py_buffer(path.read_bytes())
+        # Not pyarrow's own map, which takes no name that is not valid UTF-8.
+        with path.open("rb") as file:
+            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def stream(self, name: str) -> Stream:
+        path = self.folder / name
+        return self.read(name) if self._mapped or not path.exists() else FileStream(path)
 
     def write(self, name: str, content: bytes) -> None:
-        with tempfile.NamedTemporaryFile(dir=self.folder, prefix=f".{name}.", delete=False) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # A temporary file is its owner's alone; this one may be read by whoever may read the others.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(file.name).chmod(0o666 & ~mask)
-        Path(file.name).replace(self.folder / name)
+        write_whole(self.folder / name, content)
 
     def append(self, name: str, content: bytes | memoryview) -> None:
         file = self._open.get(name)

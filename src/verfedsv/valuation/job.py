@@ -18,7 +18,7 @@ from verfedsv.shapley.permutation import default_permutations
 from verfedsv.valuation.completed import CompletionPlan, complete_clients, completion_errors, value_completed
 from verfedsv.valuation.error_sums import ErrorSums
 from verfedsv.valuation.estimate import Plan
-from verfedsv.valuation.replay import value_replayed
+from verfedsv.valuation.replay import Replay, value_replayed
 from verfedsv.valuation.result import Factorisation, Settings, Valuation
 from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Training
@@ -38,6 +38,7 @@ class Done:
     n_samples: int
     n_unseen: int
     factorisation: Factorisation | None
+    replay: Replay | None
     seconds: dict[str, float]
 
 
@@ -67,28 +68,35 @@ class Job:
         """Value the embeddings as the server held them."""
         begin = time.perf_counter()
         n_clients, n_rounds = len(self.training.clients), self.training.n_rounds
-        rounds, error_sums = Rounds.none(n_clients), ErrorSums.none(n_clients)
-        budget = Budget(self.settings.tolerance)
-        if self.since is not None:
-            errors = self.since.per_round_errors
-            error_sums = self.since.error_sums or ErrorSums.adding(errors.sum(axis=0))
-            rounds = Rounds(self.since.per_round, errors, set(self.since.methods))
-            for row in rounds.values:
-                budget.allow(row)
-        n_before = len(rounds.values)
         rows = self.rows
         if self.training.is_synchronous:
             # Every batch holds the same samples: what is not in it was never uploaded.
             rows = np.intersect1d(rows, next(self.training.rounds()).samples[0])
             _refuse_none(rows)
-        stream = self._stream(len(rows), budget, error_sums, n_before)
-        new, n_unseen = value_replayed(
-            self.training, rows, n_before, stream, lambda done: self.progress(done - n_before, n_rounds - n_before)
+        before, replay = Rounds.none(n_clients), Replay.begin(self.training, rows, self.settings.tolerance)
+        error_sums = ErrorSums.none(n_clients)
+        if self.since is not None:
+            before = Rounds(self.since.per_round, self.since.per_round_errors, set(self.since.methods))
+            error_sums = self.since.error_sums or ErrorSums.adding(before.errors.sum(axis=0))
+            if self.since.replay is not None:
+                replay = self.since.replay.copy()
+            else:
+                for row in before.values:
+                    replay.budget.allow(row)
+        n_before, n_known = len(before.values), replay.n_rounds
+        stream = self._stream(len(rows), replay.budget, error_sums, n_before)
+        new = value_replayed(
+            self.training,
+            rows,
+            replay,
+            n_before,
+            stream,
+            lambda done: self.progress(done - n_known, n_rounds - n_known),
         )
-        rounds.append(new)
-        n_unseen += len(self.rows) - len(rows)
+        n_unseen = len(self.rows) - int(replay.is_seen.sum())
         seconds = {"valuation": time.perf_counter() - begin}
-        return Done(rounds, stream.error_sums, np.zeros(n_clients), len(rows), n_unseen, None, seconds)
+        rounds = Rounds.joined([before, new])
+        return Done(rounds, stream.error_sums, np.zeros(n_clients), len(rows), n_unseen, None, replay, seconds)
 
     def _completed(self) -> Done:
         """Complete the embeddings of all clients, and value them."""
@@ -110,7 +118,8 @@ class Job:
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(factorisation, rounds.values)
-        return Done(rounds, stream.error_sums, errors, len(rows), len(self.rows) - len(rows), factorisation, seconds)
+        n_unseen = len(self.rows) - len(rows)
+        return Done(rounds, stream.error_sums, errors, len(rows), n_unseen, factorisation, None, seconds)
 
     def _stream(
         self,

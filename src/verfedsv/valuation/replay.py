@@ -3,47 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Array
+from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import split
+from verfedsv.transcript import Upload
 from verfedsv.valuation.chunks import ReplayChunk, UploadsOfRound, apply
-from verfedsv.valuation.stream import Rounds, Stream, chunk_size
+from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Training
 
 SEGMENT_ELEMENTS, SEGMENT_ROUNDS = 2**22, 64
 """So many numbers, offsets included, of so many rounds are held at a time and valued together."""
 
 
-def value_replayed(
-    training: Training, rows: NDArray[np.intp], first_round: int, stream: Stream, progress: Callable[[int], None]
-) -> tuple[Rounds, int]:
-    """Return the values of the rounds from `first_round` on, and how many of the rows were never uploaded.
+@dataclass(eq=False)
+class Replay:
+    """The server's table after some rounds, from which a later valuation goes on without reading what came before.
 
-    The embeddings are zero at time 0. `progress` is called with the number of rounds done.
+    `table` is (clients, rows, classes), zero at time 0; `is_seen` says which of the rows were ever uploaded. Next to
+    be read is a message of the transcript, after `unstamped` uploads that no time stamp has followed yet.
     """
-    n_clients = len(training.clients)
-    table = np.zeros((n_clients, len(rows), training.n_classes))
+
+    table: Floats
+    is_seen: NDArray[np.bool_]
+    budget: Budget
+    n_rounds: int = 0
+    next_message: int = 1
+    unstamped: list[Upload] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, training: Training, rows: NDArray[np.intp], tolerance: float) -> Replay:
+        """Return the table before the first round."""
+        shape = len(training.clients), len(rows), training.n_classes
+        return cls(np.zeros(shape), np.zeros(len(rows), bool), Budget(tolerance))
+
+    def copy(self) -> Replay:
+        """Return the same, to go on from."""
+        own = replace(self, budget=replace(self.budget), unstamped=list(self.unstamped))
+        own.table, own.is_seen = self.table.copy(), self.is_seen.copy()
+        return own
+
+
+def value_replayed(
+    training: Training,
+    rows: NDArray[np.intp],
+    replay: Replay,
+    first_round: int,
+    stream: Stream,
+    progress: Callable[[int], None],
+) -> Rounds:
+    """Return the values of the rounds from `first_round` on; `replay` goes along with them, up to the last.
+
+    `progress` is called with the number of rounds done.
+    """
     place = np.full(training.n_samples, -1, np.int32 if training.n_samples < 2**31 else np.int64)
     place[rows] = np.arange(len(rows))
-    is_seen = np.zeros(len(rows), bool)
-    result, segment, n_elements = Rounds.none(n_clients), list[UploadsOfRound](), 0
+    parts, segment, n_elements = list[Rounds](), list[UploadsOfRound](), 0
 
     def flush() -> None:
         if segment:
-            result.append(_value_segment(training, rows, table, segment, stream))
+            parts.append(_value_segment(training, rows, replay.table, segment, stream))
             for uploads in segment:
-                apply(table, uploads)
+                apply(replay.table, uploads)
             segment.clear()
 
-    for number, recorded in enumerate(training.rounds()):
+    for recorded in training.rounds(replay.next_message, replay.unstamped):
         uploads = _of_rows(recorded, rows, place, training.is_synchronous)
         for samples in uploads.samples:
-            is_seen[samples] = True
-        if number < first_round:
-            apply(table, uploads)
+            replay.is_seen[samples] = True
+        replay.n_rounds += 1
+        if replay.n_rounds <= first_round:
+            apply(replay.table, uploads)
+            if replay.n_rounds % SEGMENT_ROUNDS == 0:
+                progress(replay.n_rounds)
             continue
         segment.append(uploads)
         n_elements += sum(values.size for values in uploads.embeddings)
@@ -51,11 +86,12 @@ def value_replayed(
         if n_elements >= SEGMENT_ELEMENTS or len(segment) == SEGMENT_ROUNDS:
             flush()
             n_elements = 0
-            progress(number + 1)
+            progress(replay.n_rounds)
     if segment:
         flush()
-        progress(training.n_rounds)
-    return result, int((~is_seen).sum())
+        progress(replay.n_rounds)
+    replay.next_message = training.transcript.n_messages
+    return Rounds.joined(parts) if parts else Rounds.none(len(training.clients))
 
 
 def _value_segment(

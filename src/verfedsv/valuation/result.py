@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
 
+    from verfedsv.valuation.replay import Replay
+
 FORMAT, VERSION = "verfedsv valuation", 1
 
 METHODS = ("closed-form", "exact", "permutation", "sampling")
@@ -70,7 +72,8 @@ class Valuation:
     `guarantee` is Proposition 2 of the paper evaluated from held-out embeddings, an estimate too, and a very
     pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be
     completed. `n_samples` took part in the mean, `n_unseen` were never uploaded. `head` is the last link of the
-    transcript's hash chain. `seconds` says what took how long. The arrays are read-only.
+    transcript's hash chain. `seconds` says what took how long. `factorisation` and `replay` are the embeddings from
+    which a later valuation goes on, where those were completed and where they were not. The arrays are read-only.
     """
 
     clients: tuple[str, ...]
@@ -94,6 +97,7 @@ class Valuation:
     seconds: Mapping[str, float]
     error_sums: ErrorSums | None = None
     factorisation: Factorisation | None = None
+    replay: Replay | None = None
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
@@ -171,12 +175,12 @@ class Valuation:
         return pd.DataFrame(columns, index=pd.Index(self.clients, name="client"))
 
     def to_json(self) -> str:
-        """Return the valuation as JSON, all but the completed embeddings; NaN is written as null.
+        """Return the valuation as JSON, all but the embeddings; NaN is written as null.
 
         Beside the fields there are `method`, `shares` and `errors`, for readers that are not this package.
         """
         content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-        content |= {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "factorisation"}
+        content |= {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in _NOT_WRITTEN}
         content |= {"method": self.method, "shares": _plain(self.shares), "errors": _plain(self.errors)}
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -194,7 +198,7 @@ class Valuation:
             raise InputError(f"this verfedsv reads {FORMAT!r} of version {VERSION}; received {name!r}, {version!r}")
         try:
             reports = content["completion"]
-            known = {f.name: content[f.name] for f in fields(cls) if f.name not in ("factorisation", "error_sums")}
+            known = {f.name: content[f.name] for f in fields(cls) if f.name not in (*_NOT_WRITTEN, "error_sums")}
             known |= {name: _floats(content[name]) for name in _SHAPES}
             known["clients"], known["methods"] = tuple(content["clients"]), tuple(content["methods"])
             known["settings"] = Settings(**content["settings"])
@@ -237,6 +241,7 @@ class Valuation:
         return f"<Valuation: {', '.join(parts)}>"
 
 
+_NOT_WRITTEN = ("factorisation", "replay")
 _SHAPES = {
     "values": ("clients",),
     "estimator_errors": ("clients",),

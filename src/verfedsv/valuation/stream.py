@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,11 +39,12 @@ class Rounds:
         values, errors = np.zeros((2, 0, n_clients))
         return cls(values, errors, set())
 
-    def append(self, other: Rounds) -> None:
-        """Add later rounds."""
-        self.values = np.concatenate([self.values, other.values])
-        self.errors = np.concatenate([self.errors, other.errors])
-        self.methods |= other.methods
+    @classmethod
+    def joined(cls, parts: Sequence[Rounds]) -> Rounds:
+        """Return the rounds of several parts, one after the other."""
+        values = np.concatenate([part.values for part in parts])
+        errors = np.concatenate([part.errors for part in parts])
+        return cls(values, errors, set[str]().union(*(part.methods for part in parts)))
 
 
 @dataclass

@@ -69,19 +69,20 @@ class Training:
             sizes.add(len(uploads.samples[0]))
         return sizes != {int(is_seen.sum())}
 
-    def rounds(self) -> Iterator[UploadsOfRound]:
+    def rounds(self, first: int = 1, unstamped: list[Upload] | None = None) -> Iterator[UploadsOfRound]:
         """Yield the rounds in order, their arrays being views of the file.
 
-        An offset of a synchronous round is for the samples of its batch, in their order.
+        An offset of a synchronous round is for the samples of its batch, in their order. To go on, pass the message to
+        begin with, and the uploads before it that no time stamp has followed; afterwards the list has those of now.
         """
         number = {name: m for m, name in enumerate(self.clients)}
-        uploads: list[Upload] = []
-        for record in self.transcript:
+        uploads = [] if unstamped is None else unstamped
+        for record in self.transcript.records(first):
             if isinstance(record, Stamp):
                 clients = [number[upload.client] for upload in uploads]
                 samples, embeddings = [u.samples for u in uploads], [u.embeddings for u in uploads]
                 yield UploadsOfRound(clients, samples, embeddings, record.offset)
-                uploads = []
+                uploads.clear()
             else:
                 uploads.append(record)
 

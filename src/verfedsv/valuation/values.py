@@ -60,7 +60,8 @@ def value(
         executor: where to compute, any `concurrent.futures.Executor`; by default a thread for each core. The result
             does not depend on it.
         since: an earlier valuation of the same training, which has grown since. Asynchronous: only the new rounds are
-            valued, and the result is that of valuing all. Synchronous: completion starts from what it was.
+            valued, and the result is that of valuing all; of a valuation that was not read from a file, only they are
+            read. Synchronous: completion starts from what it was.
         regularization: lambda of equation 3, or "auto": 0.1 as in the paper, less where that shrinks too much.
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
@@ -194,4 +195,5 @@ def _assemble(training: Training, settings: Settings, done: Done, seconds: float
         seconds={**done.seconds, "total": seconds},
         error_sums=error_sums if error_sums.is_sampled else None,
         factorisation=done.factorisation,
+        replay=done.replay,
     )

@@ -10,18 +10,17 @@ import ipaddress
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -57,15 +56,16 @@ class Watch:
         check_place(folder)
         self._socket = _bind(host, port)
         name, number = self._socket.getsockname()[:2]
-        self.address = f"http://{_in_address(name)}:{number}/"
-        self.is_local = ipaddress.ip_address(name.split("%")[0]).is_loopback
+        listened = ipaddress.ip_address(name.split("%")[0])
+        self.address = f"http://{_in_address(_own_address(listened) if listened.is_unspecified else name)}:{number}/"
+        self.is_local = listened.is_loopback
         self.feed = Feed(_begin(folder).to_json())
         self._every = every
         self._stopped = threading.Event()
         self._follower = Follower(folder, self._publish, self._stopped.is_set, every)
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
         config = uvicorn.Config(
-            make_app(self.feed, allowed_hosts(host, name)),
+            make_app(self.feed, Hosts.of(host, name)),
             log_config=None,
             log_level="critical",
             access_log=False,
@@ -118,7 +118,7 @@ class _Server(uvicorn.Server):
         self._stop()
 
 
-def make_app(feed: Feed, hosts: list[str]) -> Starlette:
+def make_app(feed: Feed, hosts: Hosts) -> Starlette:
     """Return the application: the page, its state, and the state as events."""
 
     async def state(_request: Request) -> Response:
@@ -141,8 +141,7 @@ def make_app(feed: Feed, hosts: list[str]) -> Starlette:
         ],
         middleware=[
             Middleware(_Headers),
-            # A page elsewhere whose name is made to point here (DNS rebinding) could read the state otherwise.
-            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+            Middleware(_KnownHosts, hosts=hosts),
         ],
     )
 
@@ -180,6 +179,22 @@ class _Headers:
         await self._app(scope, receive, send_more)
 
 
+class _KnownHosts:
+    """Refuses requests by other names: a page elsewhere whose name is made to point here could read the state.
+
+    That is DNS rebinding, for which a name is needed; an address is only ever itself.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._hosts.allow(Headers(scope=scope).get("host", "")):
+            await PlainTextResponse("this page is not known by that name", status_code=400)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
 def check_place(folder: Path) -> None:
     """Raise InputError if a run can be neither in a folder nor come to be there."""
     if folder.exists() and not folder.is_dir():
@@ -188,19 +203,56 @@ def check_place(folder: Path) -> None:
         raise InputError(f"there is no folder {folder.absolute().parent} in which a run {folder.name} could begin")
 
 
-def allowed_hosts(host: str, address: str) -> list[str]:
-    """Return by which names the server may be called: those of this machine alone, and the one it was given.
+@dataclass(frozen=True)
+class Hosts:
+    """By which names a server may be called, and whether by any address, as one that listens at all of them."""
 
-    >>> allowed_hosts("localhost", "127.0.0.1")
-    ['127.0.0.1', 'localhost', '[::1]']
-    """
-    names = [*_LOOPBACK, _in_address(host), _in_address(address)]
-    if ipaddress.ip_address(address.split("%")[0]).is_unspecified:
-        own = socket.gethostname()
-        names.append(own)
-        with suppress(OSError):  # a machine may not know its own name
-            names += [_in_address(str(found[4][0])) for found in socket.getaddrinfo(own, None)]
-    return list(dict.fromkeys(name.lower() for name in names if "*" not in name))
+    names: frozenset[str]
+    any_address: bool
+
+    @classmethod
+    def of(cls, host: str, address: str) -> Hosts:
+        """Return the names of a server that was told to listen at a host, and does at an address."""
+        names = {*_LOOPBACK, _in_address(host), _in_address(address)}
+        listens_everywhere = ipaddress.ip_address(address.split("%")[0]).is_unspecified
+        if listens_everywhere:
+            names.add(socket.gethostname())
+        return cls(frozenset(name.lower() for name in names), listens_everywhere)
+
+    def allow(self, header: str) -> bool:
+        """Return whether a request may call the server so.
+
+        >>> here = Hosts.of("localhost", "127.0.0.1")
+        >>> [here.allow(header) for header in ("localhost:8000", "[::1]", "192.0.2.2", "evil.example")]
+        [True, True, False, False]
+        >>> everywhere = Hosts.of("0.0.0.0", "0.0.0.0")
+        >>> [everywhere.allow(header) for header in ("192.0.2.2:8000", "[2001:db8::1]", "evil.example", "1.2.3.4.evil")]
+        [True, True, False, False]
+        """
+        name = header.lower()
+        name = f"{name.partition(']')[0]}]" if name.startswith("[") else name.partition(":")[0]
+        return name in self.names or (self.any_address and _is_address(name))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _own_address(listened: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """Return an address at which others reach this machine, if it has one, of the same version."""
+    family, outside, loopback = (
+        (socket.AF_INET, "192.0.2.1", "127.0.0.1") if listened.version == 4 else (socket.AF_INET6, "2001:db8::1", "::1")
+    )
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((outside, 9))  # which sends nothing, but finds the way there
+            return str(probe.getsockname()[0])
+    except OSError:
+        return loopback
 
 
 def _in_address(host: str) -> str:

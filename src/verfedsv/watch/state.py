@@ -9,11 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from verfedsv.charts import COLOURS, DASHES, printable
+from verfedsv.charts import look
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
+from verfedsv.report.metrics import METRICS
 from verfedsv.report.numbers import digits, percent
 from verfedsv.report.summary import ClientSummary, Summary
+from verfedsv.texts import LONGEST_NAME, shortened
 
 FORMAT, VERSION = "verfedsv watch", 1
 
@@ -24,14 +26,7 @@ N_DRAWN = 10
 """How many clients have a line in the chart over rounds."""
 
 _MOST_POINTS = 300
-_LONGEST_NAME = 120
 _LONGEST_TEXT = 2000
-_METRICS = {
-    "train_loss": ("Loss", "training samples"),
-    "test_loss": ("Loss", "test samples"),
-    "train_accuracy": ("Accuracy", "training samples"),
-    "test_accuracy": ("Accuracy", "test samples"),
-}
 
 Status = Literal["waiting", "following", "finished"]
 
@@ -110,15 +105,15 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
     """Return the state of the page; of a run that was not valued yet, without a summary."""
     clients = () if summary is None else _rows(summary)
     return State(
-        run=_cut(progress.run, _LONGEST_NAME),
+        run=shortened(progress.run, LONGEST_NAME),
         status=progress.status,
-        message=_cut(progress.message, _LONGEST_TEXT),
-        problems=tuple(_cut(problem, _LONGEST_TEXT) for problem in progress.problems),
+        message=_in_a_line(progress.message),
+        problems=tuple(_in_a_line(problem) for problem in progress.problems),
         n_rounds=0 if summary is None else summary.n_rounds,
         n_clients=0 if summary is None else len(summary.clients),
         n_evaluations=progress.n_evaluations,
         headline="" if summary is None else wording.headline(summary),
-        verdict="" if summary is None else _cut(wording.verdict(summary), _LONGEST_TEXT),
+        verdict="" if summary is None else _in_a_line(wording.verdict(summary)),
         is_reliable=summary is not None and summary.verdict == "reliable",
         clients=clients,
         charts=tuple(_drawings(summary, metrics)),
@@ -133,7 +128,7 @@ def _rows(summary: Summary) -> tuple[Row, ...]:
 def _row(place: int, client: ClientSummary, n_rounds: int) -> Row:
     return Row(
         place=place,
-        name=_cut(client.name, _LONGEST_NAME),
+        name=shortened(client.name, LONGEST_NAME),
         share=client.share,
         value=client.value,
         error=client.error,
@@ -150,8 +145,8 @@ def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable
         yield _drawing("What each client took off the loss, up to each round", "", shown)
     charts: dict[str, list[tuple[str, Curve]]] = {}
     for name, found in metrics.items():
-        title, label = _METRICS[name]
-        charts.setdefault(title, []).append((label, found))
+        chart, label = METRICS[name]
+        charts.setdefault(chart.capitalize(), []).append((label, found))
     if not charts and summary is not None:
         charts["What all clients took off the loss, up to each round"] = [("all clients together", summary.learnt)]
     for title, lines in charts.items():
@@ -163,12 +158,12 @@ def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Cur
     for number, (label, points) in enumerate(curves):
         kept = thin(np.array(points.values), _MOST_POINTS)
         last = points.values[-1] if points.values else None
-        dash = DASHES[number // len(COLOURS) % len(DASHES)]
+        drawn = look(number)
         lines.append(
             Line(
-                label=_cut(label, _LONGEST_NAME),
-                colour=COLOURS[number % len(COLOURS)],
-                dash=" ".join(map(str, dash)),
+                label=shortened(label, LONGEST_NAME),
+                colour=drawn.colour,
+                dash=drawn.dashes,
                 last=percent(last, 1) if unit and last is not None else digits(last),
                 rounds=tuple(points.rounds[k] for k in kept),
                 values=tuple(points.values[k] for k in kept),
@@ -177,7 +172,5 @@ def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Cur
     return Drawing(title, unit, tuple(lines))
 
 
-def _cut(text: str, most: int) -> str:
-    """Return a text without control characters, and no longer than that."""
-    shown = printable(text[: most + 1].replace("\n", " "))
-    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+def _in_a_line(text: str) -> str:
+    return shortened(text.replace("\n", " "), _LONGEST_TEXT)

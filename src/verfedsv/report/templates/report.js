@@ -3,11 +3,10 @@
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const curves = read("curves"), specs = read("charts");
-  const colours = {{ looks.colours | tojson }}, nDashes = {{ looks.n_dashes }};
+  const looks = {{ looks | tojson }};
   // What a client is called here cannot hold anything that is not printable; see the boxes.
   const points = (number, name, curve) => curve.rounds.map((round, k) => ({
-    line: number, name, round, value: curve.values[k],
-    colour: colours[number % colours.length], dash: Math.floor(number / colours.length) % nDashes,
+    line: number, name, round, value: curve.values[k], ...looks[number % looks.length],
   }));
   const boxes = [...document.querySelectorAll("input[data-client]")];
   const nameOf = (box) => box.parentElement.querySelector("bdi").textContent;
@@ -16,7 +15,7 @@
     const number = Number(box.dataset.client);
     return points(number, nameOf(box), curves.clients[number][kind()]);
   });
-  const training = {{ looks.lines | tojson }};
+  const training = {{ lines | tojson }};
   const linesOfTraining = (name) => training[name].flatMap(([metric, line], number) =>
     points(number, line, metric ? curves.metrics[metric] : curves.learnt));
   const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true };

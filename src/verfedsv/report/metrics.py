@@ -1,4 +1,4 @@
-"""metrics.jsonl while it is being written: each byte is read once."""
+"""What was measured in a training: metrics.jsonl, whole or while it is being written. Each byte is read once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from verfedsv.report.curves import Curve, curve
 
-NAMES = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
+METRICS = {
+    "train_loss": ("loss", "training samples"),
+    "test_loss": ("loss", "test samples"),
+    "train_accuracy": ("accuracy", "training samples"),
+    "test_accuracy": ("accuracy", "test samples"),
+}
+"""Of each metric, which chart it is drawn in and how its line is called there."""
 
 _AT_ONCE = 1 << 20
 _LONGEST_LINE = 1 << 16
@@ -33,7 +41,7 @@ class GrowingMetrics:
     def _begin(self, file: tuple[int, int] | None) -> None:
         self._file, self._position, self._rest, self._skips = file, 0, b"", False
         self._rounds = array("q")
-        self._columns = {name: array("d") for name in NAMES}
+        self._columns = {name: array("d") for name in METRICS}
         self.n_bad = 0
 
     @property
@@ -67,9 +75,12 @@ class GrowingMetrics:
                 self._position += len(content)
                 self._take(content)
 
-    def curves(self) -> dict[str, Curve]:
-        """Return a curve for each metric that was measured."""
-        curves = {name: curve(column, rounds=self._rounds) for name, column in self._columns.items()}
+    def curves(self, n_rounds: int = _MOST_ROUNDS) -> dict[str, Curve]:
+        """Return a curve for each metric that was measured, up to a round."""
+        rounds = np.array(self._rounds)
+        is_wanted = rounds <= n_rounds
+        columns = {name: np.array(column)[is_wanted] for name, column in self._columns.items()}
+        curves = {name: curve(column, rounds=rounds[is_wanted]) for name, column in columns.items()}
         return {name: found for name, found in curves.items() if found.rounds}
 
     def _take(self, content: bytes) -> None:
@@ -87,7 +98,7 @@ class GrowingMetrics:
         try:
             content = json.loads(line)
             n_rounds = float(content["n_rounds"])
-            numbers = [_number(content.get(name)) for name in NAMES]
+            numbers = [_number(content.get(name)) for name in METRICS]
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.n_bad += 1
             return

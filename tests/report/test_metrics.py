@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from verfedsv.watch.metrics import GrowingMetrics
+from verfedsv.report.metrics import GrowingMetrics
 
 
 def line(n_rounds, loss=0.5):

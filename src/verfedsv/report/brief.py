@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from verfedsv.charts import printable
 from verfedsv.report import wording
 from verfedsv.report.summary import Summary
+from verfedsv.texts import LONGEST_NAME, shortened
 
 _MOST_CLIENTS = 10
 
@@ -20,7 +20,9 @@ def brief(summary: Summary) -> Iterator[Text]:
     yield from (Text(note) for note in wording.notes(summary))
     first = wording.first(summary, _MOST_CLIENTS)
     for client in first:
-        yield Text.assemble("  ", (printable(client.name), "bold"), " ", wording.predicate(client, summary))
+        yield Text.assemble(
+            "  ", (shortened(client.name, LONGEST_NAME), "bold"), " ", wording.predicate(client, summary)
+        )
     if len(first) < len(summary.clients):
         yield Text(f"  and {len(summary.clients) - len(first)} more")
     yield Text(wording.ranking(summary))

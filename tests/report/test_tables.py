@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from verfedsv.report.terminal import values_table
+from verfedsv.report.tables import values_table
 from verfedsv.shapley import ShapleyResult
 
 

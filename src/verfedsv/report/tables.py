@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from verfedsv.losses import Floats
+from verfedsv.texts import printable
 from verfedsv.valuation import Valuation
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -126,7 +127,7 @@ def shown(name: str, width: int) -> str:
     >>> shown("hospital of the north", 12), shown("\x1b[31mred", 12)
     ('hospit…north', '�[31mred')
     """
-    plain = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
+    plain = printable(name)
     if len(plain) <= width:
         return plain
     last = (width - 1) // 2

@@ -1,0 +1,166 @@
+"""`Growth`: the valuation of a run that grows, a portion at a time: nothing is checked or valued twice."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from verfedsv.errors import VerfedsvError
+from verfedsv.runs.folders import VALUATION
+from verfedsv.settlement.folders import options_for, read_valuation
+from verfedsv.shapley import Progress
+from verfedsv.transcript import Transcript
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.reader import FOLDER, Verified
+from verfedsv.valuation import Valuation, value
+
+Stat = tuple[int, int, int]
+"""Number, size and time of change of a file."""
+
+_SMALLEST_PORTION = 256
+_SHORT, _LONG = 2.0, 8.0
+"""Seconds. The next portion is twice as large as one that took less, half as large as one that took more."""
+
+
+class Growth:
+    """What was checked and valued of the run in a folder.
+
+    `transcript` is what was recorded when `open` was called, `valuation` is of the part that was `verified`, or None
+    if there is no round in that. `is_finished` says that it came from the run's valuation.json, and is of all. `note`
+    is what else there is to say. `clock` counts seconds.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.folder, self._clock = folder, clock
+        self._file = ValuationFile(folder)
+        self._portion = 8 * _SMALLEST_PORTION
+        self._files: list[Stat | None] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self.transcript: Transcript | None = None
+        self.verified: Verified | None = None
+        self.valuation: Valuation | None = None
+        self.is_finished = False
+        self.note: str | None = None
+
+    @property
+    def n_expected(self) -> int:
+        """How many rounds were recorded, as far as that can be told from those that were read."""
+        if self.transcript is None or self.verified is None or self.verified.n_messages < 2:
+            return 0
+        # The first message is the schema.
+        per_message = self.verified.n_rounds / (self.verified.n_messages - 1)
+        return round(per_message * (self.transcript.n_messages - 1))
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether what is being checked or valued is all that is left."""
+        n_verified = 0 if self.verified is None else self.verified.n_messages
+        return self.transcript is not None and n_verified + self._portion >= self.transcript.n_messages
+
+    def open(self) -> None:
+        """Look at what is recorded now. Files that were replaced, or changed without growing, are checked anew."""
+        before, self._files = self._files, self._stat_files()
+        transcript = Transcript.open(self.folder, mapped=False)
+        if not all(map(_has_only_grown, before, self._files)):
+            self.verified = None
+        self.note = None
+        if self.valuation is not None and not transcript.contains(self.valuation.head):
+            self._begin()
+            self.note = "what was valued before is not in the transcript any more: begun anew, or damaged"
+        # The one before is kept open until here, so that no new file can have its number.
+        self.transcript = transcript
+
+    def _stat_files(self) -> list[Stat | None]:
+        return [stat(self.folder / FOLDER / name) or stat(self.folder / name) for name in (fmt.UPLOADS, fmt.CHAIN)]
+
+    def was_valued(self) -> bool:
+        """Return whether the folder has a valuation of all that is recorded now, which is not known yet."""
+        try:
+            found = self._file.of(Transcript.open(self.folder, mapped=False))
+        except VerfedsvError:
+            return False
+        return found is not None and found is not self.valuation
+
+    def go_on(self, on_check: Progress, on_value: Progress) -> bool:
+        """Check and value the next portion, calling the two meanwhile; return whether that was the last.
+
+        A synchronous run is completed as a whole, and so is valued at once.
+        """
+        transcript = self.transcript
+        if transcript is None:
+            raise AssertionError("open comes first")
+        found = self._file.of(transcript)
+        self.note = self.note or self._file.problem
+        if found is not None or transcript.description.mode == "synchronous":
+            self.verified = transcript.verify_on(self.verified, progress=on_check)
+            self.valuation = found or self._value(transcript.up_to(self.verified), on_value)
+            self.is_finished = found is not None
+            return True
+        self.is_finished = False
+        begin = self._clock()
+        self.verified = transcript.verify_on(self.verified, self._portion, on_check)
+        self.valuation = self._value(transcript.up_to(self.verified), on_value)
+        took = self._clock() - begin
+        if took < _SHORT:
+            self._portion *= 2
+        elif took > _LONG:
+            self._portion = max(_SMALLEST_PORTION, self._portion // 2)
+        return self.verified.n_messages >= transcript.n_messages
+
+    def _value(self, transcript: Transcript, progress: Progress) -> Valuation | None:
+        """Return the valuation of a transcript, as its configuration says; None if it has no rounds."""
+        if transcript.n_rounds == 0:
+            return None
+        options, before = options_for(self.folder), self.valuation
+        # Asynchronous runs are valued on from where they were. Synchronous ones are completed from the start: going on
+        # would give other digits than those of the report.
+        if before is not None and (before.mode == "synchronous" or not transcript.contains(before.head)):
+            before = None
+        try:
+            return value(transcript, progress=progress, since=before, **options)
+        except VerfedsvError:
+            if before is None:
+                raise
+            # With other settings, say, if config.toml has changed.
+            return value(transcript, progress=progress, **options)
+
+
+class ValuationFile:
+    """The valuation.json of a folder, which may be written at any time; it is read each time that it has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stat: Stat | None = None
+        self._valuation: Valuation | None = None
+        self.problem: str | None = None
+
+    def of(self, transcript: Transcript) -> Valuation | None:
+        """Return the valuation if it is of all of a transcript; if it cannot be read, `problem` says why."""
+        now = stat(self._folder / VALUATION)
+        if now != self._stat:
+            self._stat, self._valuation, self.problem = now, None, None
+            try:
+                self._valuation = read_valuation(self._folder)
+            except VerfedsvError as error:
+                self.problem = str(error)
+        found = self._valuation
+        return found if found is not None and found.head == transcript.head else None
+
+
+def stat(path: Path) -> Stat | None:
+    """Return what tells one state of a file from another; None if it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # a dozen of them every two seconds
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _has_only_grown(before: Stat | None, now: Stat | None) -> bool:
+    if before is None or now is None or before == now:
+        return before == now
+    return now[0] == before[0] and now[1] > before[1]

@@ -1,0 +1,73 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from verfedsv.files import is_unfinished, write_whole, writing
+
+
+def write_half(path, end):
+    """Begin to write a file, and end like this."""
+    with writing(path) as file:
+        file.write(b"half")
+        raise end
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, OSError, UnicodeEncodeError("utf-8", "x", 0, 1, "no")])
+def test_nothing_is_left_behind(tmp_path, end):
+    """However writing ends: what was there stays as it was."""
+    path = tmp_path / "report.html"
+    path.write_text("before")
+    with pytest.raises(type(end) if isinstance(end, Exception) else end):
+        write_half(path, end)
+    assert [found.name for found in tmp_path.iterdir()] == ["report.html"]
+    assert path.read_text() == "before"
+
+
+def test_an_interrupt_before_the_last_step_leaves_nothing(tmp_path, monkeypatch):
+    """Nor is a file whole before it has its name."""
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "report.html", b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_others_are_not_touched(tmp_path):
+    """Whatever they are called."""
+    (tmp_path / "notes.md.part").write_text("mine")
+    write_whole(tmp_path / "notes.md", b"x")
+    assert (tmp_path / "notes.md.part").read_text() == "mine"
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_that_came_in_the_meantime_is_not_overwritten(tmp_path, monkeypatch, has_links):
+    """If that is not wanted; also where the file system has no links."""
+    if not has_links:
+        monkeypatch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(PermissionError))
+    path = tmp_path / "statement.json"
+    with pytest.raises(FileExistsError), writing(path, overwrite=False):
+        path.write_text("theirs")
+    assert path.read_text() == "theirs"
+    path.unlink()
+    write_whole(path, b"mine", overwrite=False)
+    assert [found.name for found in tmp_path.iterdir()] == ["statement.json"]
+    assert path.read_text() == "mine"
+
+
+def test_files_can_be_read_by_those_who_can_read_others(tmp_path):
+    """As the user's mask says."""
+    mask = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "x", b"")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+
+def test_what_a_killed_process_leaves_is_known(tmp_path):
+    """So that a run can begin beside it."""
+    with writing(tmp_path / "config.toml"):
+        (name,) = (found.name for found in tmp_path.iterdir())
+    assert is_unfinished(name, "config.toml")
+    assert not is_unfinished("config.toml", "config.toml")
