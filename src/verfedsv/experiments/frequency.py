@@ -69,8 +69,9 @@ def claims(results: Results) -> list[Claim]:
     for name, measured in results.items():
         shares, frequencies = _shares(measured), np.array(next(iter(measured.values()))["per_second"])
         falling = bool((np.diff(shares) < 0).all())
-        slope = np.polyfit(np.log(frequencies), np.log(np.maximum(shares, 1e-12)), 1)[0]
-        ours = f"{'yes' if falling else 'no'}; share ~ frequency^{slope:.2f}"
+        ours = "yes" if falling else "no"
+        if (shares > 0).all():
+            ours += f"; share ~ frequency^{np.polyfit(np.log(frequencies), np.log(shares), 1)[0]:.2f}"
         made.append(Claim(f"{name.capitalize()}: more often is worth more", ours, "yes", falling))
     return made
 
