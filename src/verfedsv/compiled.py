@@ -17,6 +17,10 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

@@ -20,18 +20,25 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from verfedsv.arguments import as_array
-from verfedsv.compiled import compiled, exp, sigmoid, softplus
+from verfedsv.compiled import Array as Array
+from verfedsv.compiled import Floats as Floats
 from verfedsv.errors import InputError
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
+from verfedsv.loss_loops import (
+    as_rows,
+    each,
+    expand_logistic,
+    expand_softmax,
+    log_partition_each,
+    logistic_third_each,
+    sigmoid_each,
+    softmax,
+    softplus_each,
+)
 
 
 class CubicForm(NamedTuple):
@@ -158,27 +165,27 @@ class Logistic(LogPartitionLoss):
 
     def value(self, x: Array, labels: Array) -> Array:
         # The sign of the label goes in first: well classified samples keep the full precision of their small loss.
-        return _each(_softplus_each, x[..., 0] * -labels)
+        return each(softplus_each, x[..., 0] * -labels)
 
     def gradient(self, x: Array, labels: Array) -> Array:
         signs = -labels[:, np.newaxis]
-        return signs * _each(_sigmoid_each, x * signs)
+        return signs * each(sigmoid_each, x * signs)
 
     def cubic_form(self, x: Array, labels: Array) -> CubicForm:  # noqa: ARG002  # the same for every label
-        return CubicForm(_each(_logistic_third_each, x), np.zeros(x.shape))
+        return CubicForm(each(logistic_third_each, x), np.zeros(x.shape))
 
     def remainder_variation(self, middle: Array, reach: Floats, scale: Floats) -> Floats:
         # Both terms grow from 0 with |u| and keep their sign, so each is largest at the end: three times tighter.
         c = middle[:, 0]
-        mean = 0.5 * (_each(_sigmoid_each, c + reach) + _each(_sigmoid_each, c - reach))
-        cubic = scale * _each(_logistic_third_each, c) * reach**2 / 2
-        result: Floats = np.abs(mean - _each(_sigmoid_each, c)) + np.abs(cubic)
+        mean = 0.5 * (each(sigmoid_each, c + reach) + each(sigmoid_each, c - reach))
+        cubic = scale * each(logistic_third_each, c) * reach**2 / 2
+        result: Floats = np.abs(mean - each(sigmoid_each, c)) + np.abs(cubic)
         return result
 
     def expand(self, base: Floats, step: Floats, labels: Array) -> Expansion:
         # One compiled loop in place of some twenty array operations: twice as fast for a round of 14 clients.
         gradient, weights = np.empty(base.shape), np.empty(base.shape)
-        decrease = _expand_logistic(base.ravel(), step.ravel(), labels, gradient.ravel(), weights.ravel())
+        decrease = expand_logistic(base.ravel(), step.ravel(), labels, gradient.ravel(), weights.ravel())
         return Expansion(gradient, CubicForm(weights, np.zeros(base.shape)), decrease)
 
     def label_part(self, x: Array, labels: Array) -> Array:
@@ -212,27 +219,27 @@ class Softmax(LogPartitionLoss):
         return vector.astype(np.intp)
 
     def value(self, x: Array, labels: Array) -> Array:
-        rows = _as_rows(x)
+        rows = as_rows(x)
         result = np.empty(rows.shape[:-1])
-        _log_partition_each(rows, result)
+        log_partition_each(rows, result)
         # Both parts are relative to the largest class, so that a large embedding does not swallow a small loss.
         result += rows.max(axis=-1) - self.label_part(rows, labels)
         return result.reshape(x.shape[:-1])
 
     def gradient(self, x: Array, labels: Array) -> Array:
-        p = _softmax(x)
+        p = softmax(x)
         p[..., np.arange(x.shape[-2]), labels] -= 1
         return p
 
     def cubic_form(self, x: Array, labels: Array) -> CubicForm:  # noqa: ARG002  # the same for every label
         # The third derivative of log-sum-exp is the third cumulant under p = softmax(x).
-        p = _softmax(x)
+        p = softmax(x)
         return CubicForm(p, p)
 
     def expand(self, base: Floats, step: Floats, labels: Array) -> Expansion:
         # One compiled loop with vectorised exponentials in place of the four functions above: six times faster.
         p, gradient = np.empty(base.shape), np.empty(base.shape)
-        decrease = _expand_softmax(base, step, labels, p, gradient)
+        decrease = expand_softmax(base, step, labels, p, gradient)
         return Expansion(gradient, CubicForm(p, p), decrease)
 
     def label_part(self, x: Array, labels: Array) -> Array:
@@ -294,148 +301,6 @@ def dot(v: Array, w: Array) -> Array:
         product: Array = v * w
         return product
     return np.asarray(np.einsum("...c,...c->...", v, w))[..., np.newaxis]
-
-
-def _each(function: Callable[[Floats, Floats], None], x: Array) -> Floats:
-    """Return an elementwise compiled function of `x`."""
-    argument = np.ascontiguousarray(x, dtype=np.float64)
-    result = np.empty(argument.shape)
-    function(argument.ravel(), result.ravel())
-    return result
-
-
-def _as_rows(x: Array) -> Floats:
-    return np.ascontiguousarray(x, dtype=np.float64).reshape(-1, x.shape[-2], x.shape[-1])
-
-
-def _softmax(x: Array) -> Floats:
-    rows = _as_rows(x)
-    p = np.empty(rows.shape)
-    _softmax_each(rows, p)
-    return p.reshape(x.shape)
-
-
-@compiled
-def _softplus_each(x: Floats, result: Floats) -> None:
-    for i in range(len(x)):
-        result[i] = softplus(x[i])
-
-
-@compiled
-def _sigmoid_each(x: Floats, result: Floats) -> None:
-    for i in range(len(x)):
-        result[i] = sigmoid(x[i])
-
-
-@compiled
-def _logistic_third_each(x: Floats, result: Floats) -> None:
-    for i in range(len(x)):
-        s = sigmoid(x[i])
-        result[i] = s * (1 - s) * (1 - 2 * s)
-
-
-@compiled
-def _expand_logistic(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
-    """Write gradient and third derivative at the midpoints of scalar steps; return how much the loss falls in all."""
-    decrease = 0.0
-    for i in range(len(base)):
-        sign, middle = -labels[i], base[i] + 0.5 * step[i]
-        # Both tails of the sigmoid from one exponential, each to full relative precision.
-        small = exp(-abs(middle))
-        large = 1 / (1 + small)
-        small *= large
-        gradient[i] = sign * (large if sign * middle > 0 else small)
-        weights[i] = small * large * (small - large if middle > 0 else large - small)
-        decrease += softplus(sign * base[i]) - softplus(sign * (base[i] + step[i]))
-    return decrease
-
-
-@compiled
-def _expand_softmax(base: Floats, step: Floats, labels: Array, p: Floats, gradient: Floats) -> float:
-    """Write the softmax and the gradient at the midpoints of steps; return how much the loss falls in all.
-
-    A loss is log(1 + sum over other classes of exp(x_c - x_top)) + x_top - x_y: both parts are relative to the largest
-    class, so that a large embedding does not swallow a small loss.
-    """
-    n_samples, n_classes = base.shape
-    decrease = 0.0
-    # 64 samples at a time, their classes side by side, so that the exponentials are vectorised.
-    x, tops = np.empty(64 * n_classes), np.empty(64, np.intp)
-    for first in range(0, n_samples, 64):
-        n = min(64, n_samples - first)
-        for end in range(2):
-            decrease += (1 - 2 * end) * _powers(base, step, labels, first, n, end, x, tops)
-            for i in range(n):
-                others = 0.0
-                x[i * n_classes + tops[i]] = 0.0
-                for c in range(n_classes):
-                    others += x[i * n_classes + c]
-                decrease += (1 - 2 * end) * np.log1p(others)
-        _powers(base, step, labels, first, n, 0.5, x, tops)
-        for i in range(n):
-            total = 0.0
-            for c in range(n_classes):
-                total += x[i * n_classes + c]
-            for c in range(n_classes):
-                p[first + i, c] = gradient[first + i, c] = x[i * n_classes + c] / total
-            gradient[first + i, labels[first + i]] -= 1
-    return decrease
-
-
-@compiled
-def _powers(
-    base: Floats, step: Floats, labels: Array, first: int, n: int, time: float, x: Floats, tops: Array
-) -> float:
-    """Write exp(x_c - x_top) of `n` samples at a `time` of the step, and their largest classes.
-
-    Return the sum of x_top - x_y.
-    """
-    n_classes = base.shape[1]
-    missed = 0.0
-    for i in range(n):
-        row = x[i * n_classes : (i + 1) * n_classes]
-        top = 0
-        for c in range(n_classes):
-            row[c] = base[first + i, c] + time * step[first + i, c]
-            if row[c] > row[top]:
-                top = c
-        tops[i] = top
-        largest = row[top]
-        missed += largest - row[labels[first + i]]
-        for c in range(n_classes):
-            row[c] -= largest
-    flat = x[: n * n_classes]
-    for j in range(len(flat)):
-        flat[j] = exp(flat[j])
-    return missed
-
-
-@compiled
-def _softmax_each(x: Floats, p: Floats) -> None:
-    n_rows, n_samples, n_classes = x.shape
-    for row in range(n_rows):
-        for i in range(n_samples):
-            largest = x[row, i].max()
-            total = 0.0
-            for c in range(n_classes):
-                p[row, i, c] = exp(x[row, i, c] - largest)
-                total += p[row, i, c]
-            for c in range(n_classes):
-                p[row, i, c] /= total
-
-
-@compiled
-def _log_partition_each(x: Floats, result: Floats) -> None:
-    """Write log(sum_c exp(x_c)) minus the largest x_c."""
-    n_rows, n_samples, n_classes = x.shape
-    for row in range(n_rows):
-        for i in range(n_samples):
-            top = x[row, i].argmax()
-            others = 0.0
-            for c in range(n_classes):
-                if c != top:
-                    others += exp(x[row, i, c] - x[row, i, top])
-            result[row, i] = np.log1p(others)
 
 
 def _as_real(labels: Array, name: str) -> Array:
