@@ -42,7 +42,6 @@ def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
 
     def true_shares() -> Floats:
         truth = training().truth
-        assert truth is not None  # noqa: S101  # it was asked for
         shares: Floats = truth / truth.sum()
         return shares
 

@@ -41,7 +41,6 @@ def parts(name: str, settings: Setup) -> Mapping[str, Callable[[], Part]]:
     def measure_completion() -> Part:
         trained = synchronous()
         result, truth = trained.value(), trained.truth
-        assert truth is not None  # noqa: S101  # it was asked for
         largest = float(np.abs(truth).max())
         return {
             "true": float(np.abs(result.values - truth).max() / largest),

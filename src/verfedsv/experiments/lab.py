@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -74,15 +74,20 @@ class _Folder:
 class Trained:
     """A training that was recorded in a folder, which goes with this object.
 
-    `truth` are the values from embeddings of all samples in every round, (clients,), if they were asked for; `drop` is
-    the mean decrease of the loss in a round, on these.
+    `truth` are the values from embeddings of all samples in every round, (clients,), and `drop` is the mean decrease of
+    the loss in a round, on these; NaN if they were not asked for.
     """
 
     federation: Federation
     setup: Setup
-    truth: Floats | None = None
-    drop: float = np.nan
-    _folder: _Folder = field(default_factory=_Folder)
+    truth: Floats
+    drop: float
+    _folder: _Folder
+
+    @classmethod
+    def without_truth(cls, federation: Federation, setup: Setup, folder: _Folder) -> Trained:
+        """Return a training of which the true values are not known."""
+        return cls(federation, setup, np.full(len(federation.clients), np.nan), np.nan, folder)
 
     @property
     def path(self) -> Path:
@@ -138,7 +143,7 @@ def train_synchronously(data: VerticalData, setup: Setup, *, with_truth: bool = 
             if truth is not None:
                 truth.after_round()
     if truth is None:
-        return Trained(federation, setup, _folder=folder)
+        return Trained.without_truth(federation, setup, folder)
     return Trained(federation, setup, truth.values / setup.rounds, truth.drop / setup.rounds, folder)
 
 
@@ -157,7 +162,7 @@ def train_asynchronously(data: VerticalData, setup: Setup, periods: Sequence[flo
         federation = prepare(data, setup, recorder)
         for _ in asynchronous_rounds(federation, plan, VirtualClock()):
             pass
-    return Trained(federation, setup, _folder=folder)
+    return Trained.without_truth(federation, setup, folder)
 
 
 def _record(data: VerticalData, folder: _Folder) -> Recorder:
