@@ -147,12 +147,13 @@ class Transcript:
     @cached_property
     def n_rounds(self) -> int:
         """The number of time stamps."""
-        return sum(isinstance(record, Stamp) for record in self)
+        batches = (self._batch(self._message(index), f"record {index}") for index in range(1, len(self._chain)))
+        return sum(batch.column("client").null_count for batch in batches)
 
     @cached_property
     def last_time(self) -> float:
         """The time of the last record, minus infinity if there is none."""
-        *_, last = [-np.inf, *(record.time for record in self)]
+        *_, last = [-np.inf, *(record.time for record in self.records(max(1, len(self._chain) - 1)))]
         return float(last)
 
     def __iter__(self) -> Iterator[Upload | Stamp]:

@@ -2,7 +2,7 @@
 
 // Everything that comes from a run is set as text or as a number of a drawing, never as markup.
 const SVG = "http://www.w3.org/2000/svg";
-const NARROWEST = 240, HEIGHT = 240, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 28;
+const NARROWEST = 240, HEIGHT = 240, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 28, HALF_A_LABEL = 32;
 const QUIET_MS = 20000; // between two announcements of new numbers to those who listen to the page
 const MINUS = "\u2212";
 
@@ -94,7 +94,8 @@ function plot(chart) {
     );
   }
   for (const round of ticks(1, last).filter(Number.isInteger)) {
-    svg.append(drawn("text", { x: x(round), y: HEIGHT - 8, "text-anchor": "middle" }, round.toLocaleString("en")));
+    const anchor = x(round) > width - RIGHT - HALF_A_LABEL ? "end" : "middle";
+    svg.append(drawn("text", { x: x(round), y: HEIGHT - 8, "text-anchor": anchor }, round.toLocaleString("en")));
   }
   for (const line of chart.lines) {
     const points = line.rounds.map((round, k) => `${x(round).toFixed(1)},${y(line.values[k]).toFixed(1)}`);
