@@ -144,17 +144,20 @@ def lines(
     rows: Sequence[dict[str, Any]] = (),
     *,
     of: str = "client",
+    unit: str = "round",
     form: str = ".3~g",
     zero: bool = True,
     hover: bool = True,
 ) -> alt.LayerChart:
-    """Return a chart of lines over rounds, of rows of `line_row`. `of` is what they are of, `form` how numbers look.
+    """Return a chart of lines over rounds, of rows of `line_row`.
+
+    `of` is what they are of, `unit` how rounds are called, `form` how numbers look.
 
     With `zero`, the axis of the numbers has a zero. With `hover`, the point nearest to the pointer shows its numbers.
     The data are named, so that a page can put in others.
     """
     base = alt.Chart(alt.InlineData(name=LINES, values=list(rows))).encode(
-        x=alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
+        x=alt.X("round:Q", title=unit, axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form, tickCount=5)),
         color=alt.Color("colour:N", scale=None),
         detail="line:N",
@@ -163,10 +166,10 @@ def lines(
         "dash:O", scale=alt.Scale(domain=list(range(len(DASHES))), range=list(map(list, DASHES))), legend=None
     )
     drawn = base.mark_line(strokeWidth=1.8, aria=False).encode(strokeDash=dash)
-    return _styled([drawn, _points(base, of)] if hover else [drawn], width=640, height=280)
+    return _styled([drawn, _points(base, of, unit)] if hover else [drawn], width=640, height=280)
 
 
-def _points(base: alt.Chart, of: str) -> alt.Chart:
+def _points(base: alt.Chart, of: str, unit: str) -> alt.Chart:
     """Return the points of a chart of lines: unseen, but for the one nearest to the pointer."""
     nearest = alt.selection_point("nearest", on="pointerover", nearest=True, empty=False, clear="pointerout")
     points: alt.Chart = (
@@ -175,7 +178,7 @@ def _points(base: alt.Chart, of: str) -> alt.Chart:
             opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
             tooltip=[
                 alt.Tooltip("name:N", title=of),
-                alt.Tooltip("round:Q", format=",d"),
+                alt.Tooltip("round:Q", title=unit, format=",d"),
                 alt.Tooltip("value:Q", format=".5~g"),
             ],
         )

@@ -27,3 +27,9 @@ def test_of_many_clients_some_are_named():
     assert "bank 1 contributed" in text
     assert "made the model worse" in text
     assert "and 189 more" in text
+
+
+def test_groups_that_cannot_be_ranked_follow():
+    """Each in a line, after the sentence that speaks of them."""
+    text = render(make_summary([3.0, 2.99, 2.98, 1.0], 0.02))
+    assert text.rstrip().endswith("bank, telco and hospital (places 1 to 3)")

@@ -8,11 +8,12 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
-from tests.report.valuations import make_large_summary, make_summary
+from tests.report.valuations import make_large_summary, make_summary, names
 from verfedsv.report.html import to_html
 from verfedsv.report.numbers import percent
 from verfedsv.report.summary import Payout, SettlementSummary
@@ -33,6 +34,13 @@ PAYOUTS = SettlementSummary(
     ("The budget of 1,000.00 EUR was shared in proportion to the values.",),
     (Payout("bank", "750.00", "746.20", "753.70", EVIL[2]), Payout("telco", "250.00", None, None, "")),
 )
+
+
+def payouts(n_clients, note):
+    """Return a settlement of so many clients."""
+    lines = tuple(Payout(name, "10.00", "9.00", "11.00", note) for name in names(n_clients))
+    return SettlementSummary(f"{10 * n_clients}.00", "EUR", ("Rule: shares.",), lines)
+
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
 
@@ -58,6 +66,9 @@ def summaries():
         "loss rose": make_summary([1.0, -3.0], 0.1),
         "unknown": make_summary([3.0, 1.0], [0.1, float("nan")], completed=True),
         "payouts": make_summary([3.0, 1.0], [0.03, 0.02], settlement=PAYOUTS),
+        "unfinished": make_summary([3.0, 1.0], [0.03, 0.02], settlement=PAYOUTS, n_planned=9),
+        "many payouts": make_summary(np.arange(60.0, 0, -1), 0.01, settlement=payouts(60, "")),
+        "long notes": make_summary([3.0, 1.0], [0.03, 0.02], settlement=payouts(2, "agreed by all clients " * 12)),
     }
 
 
@@ -102,19 +113,43 @@ def plain(text):
 
 @pytest.mark.parametrize("name", ["2", "20", "200", "loss rose", "unknown"])
 def test_numbers_in_the_page_are_those_of_the_json(show, summaries, name):
-    """Share, value and error of every client, in the order of the JSON; and the share is also what is shown."""
+    """Name, share and value of every client, in the order of the JSON, and so are the texts; ends are rounded outwards.
+
+    Where there are no shares, there are no columns of them.
+    """
     page, content = show(name), json.loads(summaries[name].to_json())
     rows = page.locator("#numbers tbody tr").evaluate_all(
-        "rows => rows.map(row => [row.querySelector('th').textContent,"
-        " ...[...row.querySelectorAll('[data-number]')].map(cell => cell.dataset.number),"
-        " row.querySelector('[data-number]').textContent])"
+        "rows => rows.map(row => [[...row.cells].map(cell => cell.textContent),"
+        " [...row.querySelectorAll('[data-number]')].map(cell => cell.dataset.number)])"
     )
     assert len(rows) == len(content["clients"])
-    for (client, share, value, error, shown), expected in zip(rows, content["clients"], strict=True):
+    for (texts, numbers), expected in zip(rows, content["clients"], strict=True):
+        client, place, *shares, value, ends, _ = texts
         assert client == expected["name"]
-        assert [share, value, error] == [str(expected[key]) for key in ("share", "value", "error")]
-        if expected["share"] is not None:
-            assert shown in {percent(expected["share"], decimals) for decimals in (1, 2)}
+        if place != "open":
+            assert place.split("\N{EN DASH}")[0] == str(expected["best_place"])
+            assert place.split("\N{EN DASH}")[-1] == str(expected["worst_place"])
+        if expected["share"] is None:
+            assert (shares, numbers) == ([], [str(expected["decrease"])])
+        else:
+            assert numbers == [str(expected["share"]), str(expected["decrease"])]
+            assert shares[0] in {percent(expected["share"], decimals) for decimals in (1, 2)}
+        assert as_number(value) == pytest.approx(expected["decrease"], abs=0.51 * 10 ** -decimals_of(value))
+        if expected["decrease_low"] is None:
+            assert ends == "unknown"
+        else:
+            low, high = map(as_number, ends.split(" to "))
+            step = 10 ** -decimals_of(value)
+            assert expected["decrease_low"] - step <= low <= expected["decrease_low"]
+            assert expected["decrease_high"] <= high <= expected["decrease_high"] + step
+
+
+def as_number(text):
+    return float(text.replace("\N{MINUS SIGN}", "-").replace(",", ""))
+
+
+def decimals_of(text):
+    return len(text.partition(".")[2])
 
 
 def test_clients_can_be_switched_off_and_on(show):
@@ -150,13 +185,60 @@ def test_two_hundred_clients_stay_usable(show):
 
 
 def test_the_switch_shows_single_rounds(show):
-    """In single rounds the numbers are smaller, and so is the axis."""
+    """In single rounds the numbers are smaller, and so is the axis; what is said of the chart is true of it."""
     page = show("2")
+    assert page.get_by_text("It ends at the client's value").is_visible()
     labels = page.locator("#chart-rounds .role-axis-label text")
     before = labels.all_text_contents()
     page.get_by_label("in each round").check()
     page.wait_for_selector("#chart-rounds[data-lines='2']")
     assert labels.all_text_contents() != before
+    assert not page.get_by_text("It ends at the client's value").is_visible()
+    assert page.get_by_text("in each single round").is_visible()
+
+
+@pytest.mark.parametrize(("name", "width"), [("2", 1100), ("20", 1100), ("200", 1100), ("20", 390), ("payouts", 390)])
+def test_no_table_hides_anything_without_saying_so(show, name, width):
+    """Up to thirty rows all are seen; where a table scrolls, up and down or sideways, a line above it says so."""
+    boxes = (
+        show(name, width)
+        .locator(".scroll")
+        .evaluate_all(
+            "boxes => boxes.map(box => [box.firstElementChild.id, box.firstElementChild.rows.length,"
+            " box.scrollHeight > box.clientHeight + 1, box.scrollWidth > box.clientWidth + 1,"
+            " getComputedStyle(box.previousElementSibling).display !== 'none',"
+            " box.previousElementSibling.previousElementSibling.textContent.includes('rows: scroll')])"
+        )
+    )
+    for table, n_rows, is_cut_below, is_cut_aside, says_aside, says_below in boxes:
+        assert is_cut_below == says_below == (n_rows > 40), table
+        assert is_cut_aside == says_aside, table
+        assert width < 1100 or not is_cut_aside, table
+
+
+def test_the_sum_of_payouts_is_always_seen(show):
+    """However many clients there are."""
+    page = show("many payouts")
+    page.locator("#amounts").scroll_into_view_if_needed()
+    box, row = (page.locator(place).bounding_box() for place in (".scroll:has(#amounts)", "#amounts tfoot th"))
+    assert box["y"] < row["y"] + row["height"] <= box["y"] + box["height"] + 1
+
+
+def test_print_does_not_shrink(show):
+    """No table is wider than a page of A4 within its margins, however long its notes are."""
+    page = show("long notes", 688)
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 688
+    assert page.evaluate("Math.max(...[...document.querySelectorAll('table')].map(each => each.offsetWidth))") <= 688
+    notes = page.locator("#amounts td.text").first
+    assert notes.evaluate("cell => getComputedStyle(cell).textAlign") == "left"
+
+
+def test_payouts_by_values_that_nobody_should_pay_by_have_a_warning(show):
+    """Above the amounts; and there is none where the values are sure."""
+    warning = "section[aria-labelledby=payouts] .verdict"
+    assert "4 of 9 planned rounds" in show("unfinished").locator(warning).inner_text()
+    assert show("payouts").locator(warning).count() == 0
 
 
 def test_hovering_shows_the_numbers_of_the_json(show, summaries):
@@ -195,7 +277,7 @@ def test_names_do_nothing(show):
     assert page.locator("#vg-tooltip-element script, #vg-tooltip-element img, main img").count() == 0
 
 
-@pytest.mark.parametrize("name", ["2", "20", "loss rose", "payouts"])
+@pytest.mark.parametrize("name", ["2", "20", "loss rose", "unfinished"])
 @pytest.mark.parametrize(("colours", "width"), [("light", 1100), ("dark", 360)])
 def test_axe_finds_nothing(show, name, colours, width):
     """Contrast, names of inputs, tables, landmarks, headings, scrolling by keyboard: no violation in either colours."""
@@ -226,7 +308,7 @@ def test_payouts_are_those_of_the_settlement(show, summaries):
 def test_without_scripts_the_essentials_are_there(show):
     """Sentences, tables and drawn charts; no switches that would do nothing."""
     page = show("20", script=False)
-    said = plain(page.locator(".sentences li").first.inner_text())
+    said = plain(page.locator(".sentences p").first.inner_text())
     assert said == "bank 1 contributed 18.8 % (between 17.7 and 19.9 %) of what the model learnt."
     assert page.locator("#chart-shares svg .layer_0_marks path").count() == 20
     assert page.locator("#chart-rounds svg .mark-line path").count() == 10

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verfedsv.report.ranking import count_overlaps, overlapping_groups
+from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
 
 intervals = st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 4)), min_size=1, max_size=9)
 
@@ -30,3 +30,19 @@ def test_clients_without_a_known_error_are_in_no_group():
     values, errors = np.array([3.0, 2.0, 1.0]), np.array([0.1, np.nan, 0.1])
     assert overlapping_groups(values, errors) == []
     assert count_overlaps(values, errors) == 0
+
+
+@given(intervals)
+def test_places_are_those_that_some_true_values_give(pairs):
+    """Everybody surely above is before, everybody surely below is behind, and nobody else counts."""
+    values, errors = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
+    low, high = values - errors, values + errors
+    for m, (best, worst) in enumerate(possible_places(values, errors)):
+        assert best == 1 + sum(low > high[m])
+        assert worst == len(values) - sum(high < low[m])
+
+
+def test_without_a_known_error_any_place_is_possible():
+    """Also for the others, as far as that client could come between them."""
+    values, errors = np.array([3.0, 2.0, 1.0]), np.array([0.1, np.nan, 0.1])
+    assert possible_places(values, errors) == [(1, 2), (1, 3), (2, 3)]

@@ -10,9 +10,11 @@ import verfedsv
 from tests.report.valuations import make_large_summary, make_summary
 from tests.trainings import train
 from verfedsv import InputError, TranscriptError
+from verfedsv.report import wording
 from verfedsv.report.html import to_html
 from verfedsv.report.markdown import escape, to_markdown
 from verfedsv.report.reading import summarise
+from verfedsv.report.summary import Payout, SettlementSummary
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +120,7 @@ def test_json_has_everything_and_no_nan():
     """What is unknown is null."""
     content = json.loads(make_summary([3.0, 1.0], [0.1, np.nan], completed=True).to_json())
     assert content["format"] == "verfedsv report"
-    assert content["verdict"] == "unknown"
+    assert (content["verdict"], content["estimator_error_kind"]) == ("unknown", "certified")
     assert content["clients"][1]["error"] is None
     assert content["clients"][0]["completion"]["rank"] == 3
 
@@ -162,8 +164,8 @@ def test_markdown_shows_names_as_they_are():
     assert "\x1b" not in text
     assert "](http" not in text.replace("\\]", "")
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert all(row.replace("\\|", "").count("|") in (4, 5, 6) for row in rows)
-    assert "What a negative share means" in text
+    assert all(row.replace("\\|", "").count("|") in (3, 4, 5, 6, 7, 8) for row in rows)
+    assert "What a share below zero means" in text
 
 
 def test_markdown_has_the_sections_of_the_page():
@@ -171,4 +173,70 @@ def test_markdown_has_the_sections_of_the_page():
     text = to_markdown(make_large_summary(20))
     for heading in ("Contributions", "Who cannot be ranked", "Value over rounds", "How training went", "Five terms"):
         assert f"## {heading}" in text
-    assert "1. **bank 1** contributed 18.8 % (between 17.7 and 19.9 %) of what the model learnt." in text
+    assert "- Place 1: **bank 1** contributed 18.8 % (between 17.7 and 19.9 %) of what the model learnt." in text
+    assert "Set aside as a check" in text
+    assert "| test accuracy | 69.4 % after round 20, 85.0 % after round 600 |" in text
+    assert "| Part | Setting | Was |\n| --- | --- | --- |" in text
+
+
+def test_markdown_has_the_sum_of_the_payouts():
+    """As the page has it; notes are aligned to the left."""
+    lines = (Payout("bank", "750.00", "746.20", "753.70", "agreed"), Payout("telco", "250.00", None, None, ""))
+    text = to_markdown(make_summary([3.0, 1.0], 0.1, settlement=SettlementSummary("1,000.00", "EUR", ("So.",), lines)))
+    assert "| Client | Payout, EUR | Range | Note |\n| --- | ---: | ---: | --- |" in text
+    assert "| Sum | 1,000.00 |  |  |" in text
+
+
+def run_of(tmp_path, training, n_rounds):
+    """Return the folder of a run with such a configuration, of which so many rounds are recorded."""
+    folder = tmp_path / "run"
+    with verfedsv.Recorder(folder / "transcript", [0, 1], ["bank", "telco"]) as recorder:
+        for t in range(n_rounds):
+            if "asynchronous" in training:
+                recorder.update("bank", [0, 1], [-1.0 - t, 1.0 + t], time=0.1 * t + 0.05)
+                recorder.stamp(time=0.1 * (t + 1))
+            else:
+                recorder.log([0, 1], {"bank": [-1.0 - t, 1.0 + t], "telco": [-0.5, 0.5]})
+    (folder / "config.toml").write_text(
+        f'[data]\nname = "adult"\nclients = 2\n[training]\nrate = 0.1\nbatch_size = 1\n{training}\n'
+        '[output]\nfolder = "run"\n'
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("training", "n_planned"),
+    [
+        ("rounds = 4000", 4000),
+        ("epochs = 5", 10),
+        ('mode = "asynchronous"\nduration = 1.0\nstamp_every = 0.1\nperiod = 0.05', 10),
+    ],
+)
+def test_a_training_that_was_stopped_is_said_to_be_unfinished(tmp_path, training, n_planned):
+    """At the top, in every format; the plan is in config.toml."""
+    summary = summarise(run_of(tmp_path, training, 3))
+    assert (summary.n_rounds, summary.n_planned, summary.is_unfinished) == (3, n_planned, True)
+    said = f"Unfinished: 3 of {n_planned:,} planned {summary.unit}s are recorded"
+    assert to_html(summary).index(said) < to_html(summary).index("Contributions</h2>")
+    assert to_markdown(summary).index(said) < to_markdown(summary).index("## Contributions")
+    assert f"n the first 3 of {n_planned:,} planned {summary.unit}s" in wording.headline(summary)
+    assert json.loads(summary.to_json())["n_planned"] == n_planned
+
+
+def test_a_whole_training_is_not_called_unfinished(tmp_path):
+    """As many rounds as planned, or no plan."""
+    assert not summarise(run_of(tmp_path, "rounds = 3", 3)).is_unfinished
+    assert not make_summary([3.0, 1.0]).is_unfinished
+
+
+def test_a_record_that_lost_its_end_is_noticed(folder, tmp_path):
+    """If valuation.json is of more than what is recorded, the report is of what is, and says so."""
+    copy = tmp_path / "run"
+    with train(n_samples=60, batch=20, n_epochs=4).record(copy / "transcript", last=11):
+        pass
+    shutil.copy(folder / "valuation.json", copy)
+    summary = summarise(copy)
+    assert summary.n_rounds == 11
+    assert "its valuation.json is of 12 rounds" in summary.cautions[0]
+    assert summary.cautions[0] in to_markdown(summary)
+    assert summarise(folder).cautions == ()

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.report.valuations import make_large_summary, make_summary
-from verfedsv.report import wording
+from verfedsv.report import explanations, wording
+from verfedsv.report.amounts import Amounts, interval_text, place_text, share_text
 
 
 def sentence(summary, place=0):
@@ -22,14 +25,23 @@ def test_a_share_that_is_exact_has_no_interval():
     """Where both ends read the same, they say nothing."""
     summary = make_summary([3.0, 1.0], 1e-9)
     assert sentence(summary) == "bank contributed 75.00 % of what the model learnt."
-    assert wording.interval_text(summary.clients[0]) == "± less than 0.01\N{NO-BREAK SPACE}%"
+    assert interval_text(summary.clients[0]) == "± less than 0.01\N{NO-BREAK SPACE}%"
 
 
 def test_a_negative_share_is_called_what_it_is():
     """It is not clipped, and explained."""
     summary = make_summary([3.0, -1.0], 0.01)
     assert sentence(summary, 1).startswith("telco made the model worse: \N{MINUS SIGN}50.0 % (between")
-    assert wording.has_negative(summary)
+    assert wording.negative(summary).startswith("A negative share means that the model's loss rose")
+
+
+@pytest.mark.parametrize("errors", [[0.01, 2.0], [0.01, np.nan]])
+def test_nobody_is_accused_of_what_may_not_be_so(errors):
+    """A share below zero whose error is large, or unknown, is no evidence of harm."""
+    said = wording.negative(make_summary([3.0, -0.01], errors, completed=True))
+    assert "loss rose" not in said
+    assert "telco is below zero, but so uncertain that it cannot be told whether the client did any harm" in said
+    assert wording.negative(make_summary([3.0, 1.0])) == ""
 
 
 def test_a_share_that_may_be_nothing_says_so():
@@ -51,15 +63,15 @@ def test_a_tiny_share_is_less_than_something():
 @pytest.mark.parametrize(
     ("values", "errors", "verdict", "words"),
     [
-        ([3.0, 1.0], 0.01, "reliable", "can be relied on"),
-        ([3.0, 1.0], [0.01, np.nan], "unknown", "cannot be said"),
-        ([3.0, 1.0], 5.0, "unreliable", "cannot be relied on"),
+        ([3.0, 1.0], 0.01, "proven", "Proven: "),
+        ([3.0, 1.0], [0.01, np.nan], "unknown", "A first impression: how exact the shares are is not known"),
+        ([3.0, 1.0], 5.0, "unreliable", "Not reliable: "),
         ([3.0, -4.0], 0.01, "loss rose", "made the model worse"),
         ([3.0, -3.0], 0.01, "cancelled", "add up to nothing"),
         ([0.0, 0.0], 0.0, "nothing changed", "nothing that was sent changed the loss"),
     ],
 )
-def test_the_verdict_says_whether_shares_can_be_relied_on(values, errors, verdict, words):
+def test_the_verdict_says_how_sure_shares_are(values, errors, verdict, words):
     """And sentences give no share where there is none."""
     summary = make_summary(values, errors)
     assert summary.verdict == verdict
@@ -67,6 +79,35 @@ def test_the_verdict_says_whether_shares_can_be_relied_on(values, errors, verdic
     said = " ".join(sentence(summary, place) for place in range(2))
     assert ("%" in said) == summary.has_shares
     assert "nan" not in said.lower()
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "tone"),
+    [
+        ({}, "proven", "good"),
+        ({"error_kind": "confidence"}, "confident", "good"),
+        ({"completed": True}, "estimated", "plain"),
+        ({"values": [3.0, 0.001]}, "proven", "plain"),
+        ({"n_planned": 9}, "proven", "plain"),
+        ({"errors": 5.0}, "unreliable", "bad"),
+    ],
+)
+def test_only_what_is_sure_is_green(options, verdict, tone):
+    """Not an estimate, nor where somebody may have done harm or good, nor an unfinished training."""
+    summary = make_summary(**({"values": [3.0, 1.0], "errors": 0.01} | options))
+    assert (summary.verdict, wording.tone(summary)) == (verdict, tone)
+    assert ("Estimated" in wording.verdict(summary)) == (verdict == "estimated")
+
+
+def test_a_client_that_may_have_done_nothing_is_named_with_the_verdict():
+    """Whatever the errors are, zero is within its interval."""
+    said = wording.verdict(make_summary([3.0, 1.0, 0.001], 0.01))
+    assert said.endswith("Whether hospital helped at all is open: its interval has zero inside.")
+
+
+def test_one_client_alone_is_not_the_1_client():
+    """And has nobody to do things with."""
+    assert wording.headline(make_summary([3.0])) == "In 4 rounds, the only client lowered the model's loss by 12.0."
 
 
 def test_one_pair_that_cannot_be_ranked_is_named():
@@ -86,7 +127,10 @@ def test_many_pairs_are_summarised_as_groups():
 
 def test_a_clear_order_is_said_to_be_clear():
     """And a client without an error has no rank."""
-    assert wording.ranking(make_summary([3.0, 1.0], 0.01)).startswith("No two intervals overlap")
+    said = wording.ranking(make_summary([3.0, 1.0], 0.01))
+    assert said == "No two values overlap within their errors: the order of all clients is clear."
+    said = wording.ranking(make_summary([3.0, 1.0], 0.01, completed=True))
+    assert said.endswith("is clear, if the estimated errors hold.")
     said = wording.ranking(make_summary([3.0, 2.0, 1.0], [0.01, np.nan, 0.01]))
     assert "telco: without a known error there is no rank" in said
 
@@ -107,11 +151,11 @@ def test_intervals_as_written_hold_the_intervals_as_computed(values, error):
     for client in summary.clients:
         if client.share is None or client.share_low is None:
             continue
-        text = wording.interval_text(client).replace("\N{MINUS SIGN}", "-").replace(",", "")
+        text = interval_text(client).replace("\N{MINUS SIGN}", "-").replace(",", "")
         if text.startswith("±"):
-            share = wording.share_text(client)
+            share, distance = share_text(client), float(text.split()[-2])
             written = 0.0 if "less" in share else float(share.replace("\N{MINUS SIGN}", "-").replace(",", "")[:-2])
-            low, high = written - 0.01, written + 0.01
+            low, high = written - distance, written + distance
         else:
             low, high = (float(end) for end in text[:-2].split(" to "))
         assert low <= 100 * client.share_low
@@ -121,9 +165,9 @@ def test_intervals_as_written_hold_the_intervals_as_computed(values, error):
 def test_what_is_said_of_other_pairs_is_true():
     """Nothing is said of others where there are none, nor of those whose error is unknown."""
     assert wording.ranking(make_summary([1.0, 0.99], 0.02)) == (
-        "bank and telco cannot be ranked: their intervals overlap."
+        "bank and telco cannot be ranked: their values overlap within their errors."
     )
-    assert wording.ranking(make_summary([3.0, 1.0, 0.99], 0.02)).endswith("overlap. All other pairs can.")
+    assert wording.ranking(make_summary([3.0, 1.0, 0.99], 0.02)).endswith("errors. All other pairs can.")
     for values in ([3.0, 2.0, 1.0, 0.99], [3.0, 2.0, 1.0, 0.99, 0.98]):
         said = wording.ranking(make_summary(values, [0.01, np.nan, *[0.02] * (len(values) - 2)]))
         assert "ll other pairs of clients with a known error can. telco: without a known error" in said
@@ -136,7 +180,6 @@ def test_values_that_cancel_are_no_damage():
     said = f"{wording.headline(summary)} {wording.verdict(summary)}"
     assert "left the model's loss where it was" in said
     assert "worse" not in said
-    assert "RAISED" not in said
     assert sentence(summary, 1).startswith("telco raised the loss by 4")
 
 
@@ -150,3 +193,61 @@ def test_values_that_cancel_are_no_damage():
 def test_a_client_is_not_blamed_for_the_errors_of_others(errors, why):
     """Its own may be small."""
     assert why in sentence(make_summary([3.0, 1.0], errors), 1)
+
+
+def test_those_who_cannot_be_ranked_share_their_places():
+    """And are all named, as long as there are not many."""
+    summary = make_summary([3.0, 2.0, 1.99, 1.98, 1.97, 1.96, 1.95, 1.94], 0.2)
+    assert [place_text(client, summary) for client in summary.clients] == ["1"] + ["2\N{EN DASH}8"] * 7
+    assert wording.group_lines(summary, 10) == [
+        "telco, hospital, shop, insurer, energy, transit and post (places 2 to 8)"
+    ]
+
+
+def written_ends(amounts, client):
+    """Return the range of a value as it is written, in units that all clients share."""
+    text = amounts.ends(client).split(" \N{MULTIPLICATION SIGN}")[0].strip("()")
+    return [float(end.replace("\N{MINUS SIGN}", "-")) for end in text.split(" to ")]
+
+
+@given(
+    st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=2, max_size=5),
+    st.floats(0, 0.2),
+)
+def test_values_as_written_say_who_can_be_ranked(values, error):
+    """Ranges that overlap overlap as written; and those that do not, do not, unless they nearly touch."""
+    summary = make_summary(values, error)
+    ends = [written_ends(Amounts(summary), client) for client in summary.clients]
+    largest = max(abs(end) for client in summary.clients for end in (client.decrease_low, client.decrease_high))
+    for one, (low, high) in zip(summary.clients, ends, strict=True):
+        for other, (other_low, other_high) in zip(summary.clients, ends, strict=True):
+            gap = max(one.decrease_low - other.decrease_high, other.decrease_low - one.decrease_high)
+            if gap <= 0:
+                assert low <= other_high
+                assert other_low <= high
+            elif gap > 1e-5 * largest:
+                assert low > other_high or other_low > high
+
+
+def test_an_interval_does_not_end_at_the_share_itself():
+    """Where two decimals are too few for the ends, how far they are is said in place of them."""
+    client = replace(make_summary([3.0, 1.0]).clients[0], share=0.310951, share_low=0.310899, share_high=0.311)
+    assert interval_text(client) == "± less than 0.02\N{NO-BREAK SPACE}%"
+
+
+def test_payouts_have_a_warning_unless_the_values_are_sure():
+    """With every reason there is."""
+    assert wording.payout_warning(make_summary([3.0, 1.0], 0.01, completed=True)) == ""
+    said = wording.payout_warning(make_summary([3.0, 1.0], np.nan, n_planned=9, cautions=("So.",)))
+    assert said.startswith(
+        "Do not pay by these amounts yet: how exact the shares are is not known; only 4 of 9 planned"
+    )
+    assert "do not fit each other" in said
+
+
+def test_every_format_speaks_of_time_stamps_where_there_are_no_rounds():
+    """In sentences and settings."""
+    summary = make_summary([3.0, 1.0], 0.01, mode="asynchronous")
+    assert "in 4 time stamps" in wording.headline(summary)
+    assert "time stamps" in [fact.name for fact in explanations.facts(summary)]
+    assert all("round" not in text for text in explanations.over_rounds(summary).values())

@@ -52,12 +52,23 @@ def names(n_clients):
     return [NAMES[m % 10] + (f" {m // 10 + 1}" if n_clients > 10 else "") for m in range(n_clients)]
 
 
-def make_summary(values, errors=0.0, *, metrics=(), settings=(), settlement=None, run="credit", **changes):
+def make_summary(
+    values,
+    errors=0.0,
+    *,
+    metrics=(),
+    settings=(),
+    settlement=None,
+    run="credit",
+    n_planned=None,
+    cautions=(),
+    **changes,
+):
     """Return the summary of a valuation with those values."""
     valuation = make_valuation(values, errors, **changes)
     uploads = {name: Uploads(4, 400, 4800) for name in valuation.clients}
     given = tuple(Setting(*each) for each in settings)
-    about = About(run, "verfedsv 0", "2025-01-01T00:00:00+00:00", 100, 1, given, settlement)
+    about = About(run, "verfedsv 0", "2025-01-01T00:00:00+00:00", 100, 1, given, settlement, n_planned, cautions)
     measured = {name: [line.get(name, np.nan) for line in metrics] for name in METRICS}
     curves = {name: curve(column, rounds=[line["n_rounds"] for line in metrics]) for name, column in measured.items()}
     return build(valuation, uploads, {name: found for name, found in curves.items() if found.rounds}, about)

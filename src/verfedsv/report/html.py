@@ -22,7 +22,8 @@ from markupsafe import Markup
 
 from verfedsv import charts
 from verfedsv.charts import N_LOOKS, line_row, look
-from verfedsv.report import numbers, wording
+from verfedsv.report import amounts, explanations, numbers, wording
+from verfedsv.report.amounts import Amounts
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import Summary
@@ -34,7 +35,11 @@ N_SHOWN = 10
 N_LISTED = 200
 """How many clients the tables of details list; the first table has all."""
 
+MOST_ROWS = 30
+"""How many rows a table shows; longer ones scroll, and say so."""
+
 _MOST_DRAWN = 120
+_WIDEST_NAME = 22
 _LONGEST_TEXT = 500
 # From 6.2 to 6.4, tooltips of the nearest point show undefined in place of a name (pull request 9707 of Vega-Lite).
 _VEGA_LITE = "6.1"
@@ -50,7 +55,12 @@ def to_html(summary: Summary) -> str:
         .render(
             summary=summary,
             words=wording,
+            explain=explanations,
+            amounts=amounts,
+            values=Amounts(summary),
             numbers=numbers,
+            most_rows=MOST_ROWS,
+            name_width=min(_WIDEST_NAME, max(len(client.name) for client in summary.clients)),
             drawings={name: _draw(chart) for name, chart in _figures(summary, hover=False).items()},
             series=series,
             n_shown=N_SHOWN,
@@ -110,12 +120,12 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
     shown = [(client.name, client.cumulative) for client in summary.clients[:N_SHOWN] if client.cumulative]
     figures = {
         "shares": _bars(summary),
-        "rounds": charts.lines("decrease of the loss", _rows(shown, hover), hover=hover),
+        "rounds": charts.lines("decrease of the loss", _rows(shown, hover), unit=summary.unit, hover=hover),
     }
     for name, lines in _series(summary).items():
         form = "~%" if name == "accuracy" else ".3~g"
         rows = _rows([line[1:] for line in lines], hover)
-        chart = charts.lines(name, rows, of="of", form=form, zero=False, hover=hover)
+        chart = charts.lines(name, rows, of="of", unit=summary.unit, form=form, zero=False, hover=hover)
         figures[name] = chart.properties(height=220)
     return figures
 
@@ -126,9 +136,9 @@ def _bars(summary: Summary) -> alt.LayerChart:
         shares = [[_or_nan(x) for x in (c.share, c.share_low, c.share_high)] for c in summary.clients]
         found = np.array(shares)
         return charts.bars(names, found[:, 0], found[:, 1:])
-    values = np.array([client.value for client in summary.clients])
-    errors = np.array([_or_nan(client.error) for client in summary.clients])
-    return charts.bars(names, values, np.stack([values - errors, values + errors], axis=1), as_shares=False)
+    values = [[_or_nan(x) for x in (c.decrease, c.decrease_low, c.decrease_high)] for c in summary.clients]
+    found = np.array(values)
+    return charts.bars(names, found[:, 0], found[:, 1:], as_shares=False)
 
 
 def _or_nan(amount: float | None) -> float:

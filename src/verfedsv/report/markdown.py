@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from verfedsv.report import numbers, wording
+from verfedsv.report import amounts, explanations, numbers, wording
+from verfedsv.report.amounts import Amounts
 from verfedsv.report.summary import ClientSummary, Summary
 from verfedsv.texts import printable
 
@@ -15,33 +16,41 @@ _LINKING = re.compile(r"(:(?=//)|w(?=ww\.)|@)", re.IGNORECASE)
 
 def to_markdown(summary: Summary) -> str:
     """Return the report as Markdown. The same summary gives the same bytes."""
+    values = Amounts(summary)
     parts = [
         f"# Who contributed how much: {escape(summary.run)}",
-        *map(escape, [wording.headline(summary), wording.verdict(summary), *wording.notes(summary)]),
-        *_contributions(summary),
+        escape(wording.headline(summary)),
+        *(f"> **{escape(warning)}**" for warning in wording.warnings(summary)),
+        *map(escape, [wording.verdict(summary), wording.measured_on(summary), *wording.notes(summary)]),
+        *_contributions(summary, values),
         *_ranking(summary),
         *_payouts(summary),
-        "## Value over rounds",
+        f"## Value over {summary.unit}s",
+        escape(explanations.over_rounds(summary)["cumulative"]),
         _table(
-            ["Client", *(f"Round {at:,}" for at in summary.quarters)],
-            ([c.name, *(wording.amount(x / summary.n_rounds, summary) for x in c.quarters)] for c in summary.clients),
+            ["Client", *(f"{summary.unit.capitalize()} {at:,}" for at in summary.quarters)],
+            ([client.name, *map(values.value, client.quarters)] for client in summary.clients),
         ),
         *_training(summary),
         "## What the errors consist of",
-        escape(wording.errors(summary)),
+        escape(explanations.errors(summary)),
         _table(
-            ["Client", "Decrease of the loss", "Error of computing", "Error of completion", "Of the decrease"],
-            (_error_row(client, summary) for client in summary.clients),
+            ["Client", "Value", "Error of computing", "Error of completion", "Together", "Of the value"],
+            (_error_row(client, values) for client in summary.clients),
         ),
         *_completion(summary),
         "## What was sent",
-        escape(wording.communication(summary)),
+        escape(explanations.communication(summary)),
         _table(["Client", "Uploads", "Embeddings", "Size"], map(_upload_row, summary.clients)),
         "## Data and settings",
-        _table(["Part", "Setting", "Was"], ([fact.part, fact.name, fact.text] for fact in wording.facts(summary))),
+        _table(
+            ["Part", "Setting", "Was"],
+            ([fact.part, fact.name, fact.text] for fact in explanations.facts(summary)),
+            texts=(1, 2),
+        ),
         "## Five terms",
-        "\n".join(f"- **{term}.** {escape(meaning)}" for term, meaning in wording.GLOSSARY.items()),
-        f"Made by {escape(summary.package)} from the transcript whose last hash is `{summary.head}`.",
+        "\n".join(f"- **{term}.** {escape(meaning)}" for term, meaning in explanations.GLOSSARY.items()),
+        f"{escape(explanations.origin(summary))} `{summary.head}`.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -66,73 +75,84 @@ def _payouts(summary: Summary) -> list[str]:
     known = summary.settlement
     if known is None:
         return []
-    rows = ([line.client, line.amount, wording.payout_range(line), line.note] for line in known.payouts)
-    table = _table(["Client", f"Payout, {known.currency}", "Range", "Note"], rows)
-    return ["## Payouts", escape(wording.settlement(known)), table, escape(" ".join(known.sentences))]
-
-
-def _contributions(summary: Summary) -> list[str]:
-    sentences = "\n".join(
-        f"{place}. **{escape(client.name)}** {escape(wording.predicate(client, summary))}"
-        for place, client in enumerate(summary.clients, 1)
-    )
-    note = [f"> **What a negative share means.** {escape(wording.NEGATIVE)}"] if wording.has_negative(summary) else []
+    warning = wording.payout_warning(summary)
+    rows = [[line.client, line.amount, wording.payout_range(line), line.note] for line in known.payouts]
     table = _table(
-        ["Client", "Share", "Interval", "Decrease of the loss", "Its error"],
-        (
-            [
-                client.name,
-                wording.share_text(client),
-                wording.interval_text(client),
-                wording.amount(client.value, summary),
-                wording.amount(client.error, summary),
-            ]
-            for client in summary.clients
-        ),
+        ["Client", f"Payout, {known.currency}", "Range", "Note"], [*rows, ["Sum", known.budget, "", ""]], (3,)
     )
-    return ["## Contributions", sentences, *note, table]
+    return [
+        "## Payouts",
+        *([f"> **{escape(warning)}**"] if warning else []),
+        escape(wording.settlement(known)),
+        table,
+        escape(" ".join(known.sentences)),
+    ]
+
+
+def _contributions(summary: Summary, values: Amounts) -> list[str]:
+    sentences = "\n".join(
+        f"- Place {amounts.place_text(client, summary)}: **{escape(client.name)}** "
+        f"{escape(wording.predicate(client, summary))}"
+        for client in summary.clients
+    )
+    negative = wording.negative(summary)
+    note = [f"> **What a share below zero means.** {escape(negative)}"] if negative else []
+    shares = ["Share", "Share lies between"] if summary.has_shares else []
+    header = ["Client", "Place", *shares, "Value", "Value lies between", f"{summary.unit.capitalize()}s below zero"]
+    rows = (_client_row(client, summary, values) for client in summary.clients)
+    caption = "Value: by how much the client lowered the loss over the whole training; below zero, it raised it."
+    return ["## Contributions", sentences, *note, caption, _table(header, rows)]
+
+
+def _client_row(client: ClientSummary, summary: Summary, values: Amounts) -> list[str]:
+    shares = [amounts.share_text(client), amounts.interval_text(client)] if summary.has_shares else []
+    negative = f"{client.n_negative_rounds:,} of {summary.n_rounds:,}"
+    place = amounts.place_text(client, summary)
+    return [client.name, place, *shares, values.value(client.decrease), values.ends(client), negative]
 
 
 def _ranking(summary: Summary) -> list[str]:
     parts = ["## Who cannot be ranked", escape(wording.ranking(summary))]
-    if summary.n_overlaps > 1:
-        lines = [f"- {escape(wording.group_text(group, summary))}" for group in summary.groups[:_MOST_GROUPS]]
-        more = summary.n_groups - len(lines)
-        parts.append("\n".join(lines + ([f"- and {more} more groups"] if more else [])))
-    return parts
+    lines = [f"- {escape(line)}" for line in wording.group_lines(summary, _MOST_GROUPS)]
+    return [*parts, *(["\n".join(lines)] if lines else []), escape(wording.RANKED_BY)]
 
 
 def _training(summary: Summary) -> list[str]:
     rows = [
-        [name.replace("_", " "), *map(numbers.digits, (curve.values[0], curve.values[-1]))]
+        [name.replace("_", " "), explanations.from_to(name, curve, summary.unit)]
         for name, curve in summary.metrics.items()
         if curve is not None
     ]
     if not rows:
         return []
-    return ["## How training went", _table(["", "When first measured", "In the end"], rows)]
+    return [
+        "## How training went",
+        explanations.training(summary),
+        _table(["Measured", "From and to"], rows, texts=(1,)),
+    ]
 
 
 def _completion(summary: Summary) -> list[str]:
-    parts = ["## Embeddings that were not sent", escape(wording.completion(summary))]
+    parts = ["## Embeddings that were not sent", escape(explanations.completion(summary))]
     rows = [
         [
             client.name,
             str(client.completion.rank),
             numbers.digits(client.completion.held_out_rmse, 2),
             numbers.maybe_percent(client.completion.relative_error),
+            f"{client.completion.n_held_out:,}",
             f"{client.completion.n_unseen:,}",
         ]
         for client in summary.clients
         if client.completion is not None
     ]
-    return [*parts, _table(["Client", "Rank", "Error", "Of their size", "Samples never seen"], rows)] if rows else parts
+    header = ["Client", "Patterns", "Typical error", "Of their size", "Set aside as a check", "Samples never seen"]
+    return [*parts, _table(header, rows)] if rows else parts
 
 
-def _error_row(client: ClientSummary, summary: Summary) -> list[str]:
-    parts = (client.estimator_error, client.completion_error)
-    sizes = (wording.scaled(error, summary) for error in parts)
-    return [client.name, wording.amount(client.value, summary), *sizes, wording.relative(client)]
+def _error_row(client: ClientSummary, values: Amounts) -> list[str]:
+    sizes = map(values.error, (client.estimator_error, client.completion_error, client.error))
+    return [client.name, values.value(client.decrease), *sizes, amounts.relative_error(client)]
 
 
 def _upload_row(client: ClientSummary) -> list[str]:
@@ -140,7 +160,8 @@ def _upload_row(client: ClientSummary) -> list[str]:
     return [client.name, f"{sent.n_uploads:,}", f"{sent.n_embeddings:,}", numbers.size(sent.n_bytes)]
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
-    text = [f"| {' | '.join(line)} |" for line in lines]
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: Sequence[int] = ()) -> str:
+    """Return a table; numbers are aligned to the right, the first column and those of `texts` to the left."""
+    marks = ["---" if column in (0, *texts) else "---:" for column in range(len(header))]
+    text = [f"| {' | '.join(line)} |" for line in (header, marks)]
     return "\n".join(text + [f"| {' | '.join(map(escape, row))} |" for row in rows])

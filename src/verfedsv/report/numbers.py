@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 
 MINUS, SPACE = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 MOST_DECIMALS = 2
@@ -27,10 +27,15 @@ def percent_ends(low: float, high: float, decimals: int) -> tuple[str, str]:
     >>> percent_ends(0.74629, 0.75371, 1), percent_ends(-0.00001, 0.5, 2)
     (('74.6', '75.4'), ('−0.01', '50.00'))
     """
+    return number_ends(100 * Decimal(low), 100 * Decimal(high), decimals)
+
+
+def number_ends(low: Decimal, high: Decimal, decimals: int) -> tuple[str, str]:
+    """Return the ends of an interval with that many decimals, rounded outwards."""
     step = Decimal(1).scaleb(-decimals)
-    ends = ((low, ROUND_FLOOR), (high, ROUND_CEILING))
-    lower, upper = (number(float((100 * Decimal(end)).quantize(step, how)), decimals) for end, how in ends)
-    return lower, upper
+    with localcontext(prec=400):  # enough for all digits of any float
+        lower, upper = low.quantize(step, ROUND_FLOOR), high.quantize(step, ROUND_CEILING)
+    return number(float(lower), decimals), number(float(upper), decimals)
 
 
 def maybe_percent(fraction: float | None) -> str:
@@ -45,22 +50,32 @@ def number(amount: float, decimals: int) -> str:
 
 
 def digits(amount: float | None, n_digits: int = 3) -> str:
-    """Return a number with so many digits, and a word for what is unknown.
+    """Return a number with so many digits, zeros at the end included, and a word for what is unknown.
 
-    >>> digits(0.00012345), digits(-1.5e-9), digits(None), digits(0.0)
-    ('0.000123', '−1.5 × 10⁻⁹', 'unknown', '0')
+    >>> digits(0.00012345), digits(0.53), digits(-1.5e-9), digits(None), digits(0.0)
+    ('0.000123', '0.530', '−1.50 × 10⁻⁹', 'unknown', '0')
     """
     if amount is None:
         return "unknown"
-    if amount == 0 or 1e-4 <= abs(amount) < 1e6:
-        text = f"{abs(amount):.{n_digits}g}"
+    if amount == 0:
+        return "0"
+    if 1e-4 <= abs(amount) < 1e6:
+        text = f"{abs(amount):#.{n_digits}g}".rstrip(".")
         # Six digits before the point need no exponent.
         text = f"{abs(amount):,.0f}" if "e" in text else text
     else:
         mantissa, exponent = f"{abs(amount):.{n_digits - 1}e}".split("e")
-        mantissa = mantissa.rstrip("0").rstrip(".")
-        text = f"{mantissa} {_TIMES} 10{str(int(exponent)).translate(_RAISED)}"
+        text = f"{mantissa} {power_of_ten(int(exponent))}"
     return f"{MINUS}{text}" if amount < 0 else text
+
+
+def power_of_ten(exponent: int) -> str:
+    """Return a power of ten, as it stands after a number.
+
+    >>> power_of_ten(-9)
+    '× 10⁻⁹'
+    """
+    return f"{_TIMES} 10{str(exponent).translate(_RAISED)}"
 
 
 def size(n_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Which clients cannot be ranked: those whose intervals overlap."""
+"""Which clients cannot be ranked: those whose values, each give or take its error, overlap."""
 
 from __future__ import annotations
 
@@ -44,3 +44,22 @@ def count_overlaps(values: Floats, errors: Floats) -> int:
     # A pair does not overlap if one ends below where the other begins.
     apart = int(np.searchsorted(high, low, side="left").sum())
     return n * (n - 1) // 2 - apart
+
+
+def possible_places(values: Floats, errors: Floats) -> list[tuple[int, int]]:
+    """Return the best and the worst place of each client, counted from 1, that the errors of the values leave open.
+
+    Of a client without a known error nothing is certain, and it may be before or behind anybody.
+
+    >>> possible_places(np.array([9.0, 5.0, 4.9, 1.0]), np.array([0.1, 0.2, 0.2, 0.1]))
+    [(1, 1), (2, 3), (2, 3), (4, 4)]
+    """
+    low, high = values - errors, values + errors
+    is_known = np.isfinite(errors)
+    lows, highs = np.sort(low[is_known]), np.sort(high[is_known])
+    n_above = len(lows) - np.searchsorted(lows, high, side="right")
+    n_below = np.searchsorted(highs, low, side="left")
+    n_clients = len(values)
+    return [
+        (int(n_above[m]) + 1, n_clients - int(n_below[m])) if is_known[m] else (1, n_clients) for m in range(n_clients)
+    ]

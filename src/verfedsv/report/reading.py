@@ -14,15 +14,17 @@ from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.report.curves import Curve
 from verfedsv.report.metrics import GrowingMetrics
+from verfedsv.report.plan import find_plan
 from verfedsv.report.summary import About, Payout, Setting, SettlementSummary, Summary, Uploads, build
 from verfedsv.runs.config import ClientSection, Config, Section
-from verfedsv.runs.folders import CONFIG, METRICS
+from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.explanation import explain
-from verfedsv.settlement.folders import find_valuation, options_for
+from verfedsv.settlement.folders import options_for, read_valuation
 from verfedsv.settlement.payouts import check_settlement
 from verfedsv.shapley import Progress
+from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.format import Description
@@ -39,19 +41,26 @@ def summarise(
 
     The hash chain of the transcript is checked. Values are those of the folder's valuation.json if that is of this very
     transcript; if not, the run is valued, as its config.toml says where it has one, or as it was valued before, and
-    nothing is written. A `settlement` of these values comes into the report too.
+    nothing is written. If it is of a transcript that this one never was, a caution says so. A `settlement` of these
+    values comes into the report too.
     """
     folder = Path(run)
     recorded = Transcript.open(folder)
     verified = recorded.verify_on()
     transcript = recorded.up_to(verified)
     config = _read_config(folder / CONFIG)
-    valuation = find_valuation(folder, transcript) or value(transcript, progress=progress, **options_for(folder))
+    before = read_valuation(folder)
+    valuation = (
+        before
+        if before is not None and before.head == transcript.head
+        else value(transcript, progress=progress, **options_for(folder))
+    )
     about = about_run(
         folder,
         transcript,
         _settings(config, valuation),
         None if settlement is None else _settlement(settlement, valuation),
+        () if before is None or transcript.contains(before.head) else (_lost(before, valuation),),
     )
     metrics = _read_metrics(folder / METRICS, valuation.n_rounds)
     return build(valuation, uploads_of(transcript.description, verified), metrics, about)
@@ -62,6 +71,7 @@ def about_run(
     transcript: Transcript,
     settings: tuple[Setting, ...] = (),
     settlement: SettlementSummary | None = None,
+    cautions: tuple[str, ...] = (),
 ) -> About:
     """Return where the values of the run in a folder come from."""
     description = transcript.description
@@ -73,6 +83,18 @@ def about_run(
         n_classes=description.n_classes or 1,
         settings=settings,
         settlement=settlement,
+        n_planned=find_plan(folder, transcript),
+        cautions=cautions,
+    )
+
+
+def _lost(before: Valuation, now: Valuation) -> str:
+    """Return what it means that a valuation is of a transcript that this one never was."""
+    unit = "round" if now.mode == "synchronous" else "time stamp"
+    return (
+        f"The files of this run do not fit each other: its {VALUATION} is of {count(before.n_rounds, unit)}, and what "
+        f"is recorded now is not the same, and has {count(now.n_rounds, unit)}. Part of the record was lost or "
+        "replaced, or that file is of another run. This report is of what is recorded now."
     )
 
 

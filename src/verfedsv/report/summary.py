@@ -12,18 +12,22 @@ import numpy as np
 from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
-from verfedsv.report.ranking import count_overlaps, overlapping_groups
+from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript.format import Mode
 from verfedsv.valuation import Valuation
 
 FORMAT, VERSION = "verfedsv report", 1
 
-Verdict = Literal["reliable", "unknown", "unreliable", "loss rose", "cancelled", "nothing changed"]
-"""Whether shares can be relied on: yes; some errors are unknown; errors may be as large as the values. There are no
-shares where the sum of the values is negative, where it is zero, and where all values are."""
+Verdict = Literal[
+    "proven", "confident", "estimated", "unknown", "unreliable", "loss rose", "cancelled", "nothing changed"
+]
+"""How sure shares are: their intervals are proven, hold with 99.9 % confidence, or are estimated; some errors are
+unknown; errors may be as large as the values. There are no shares where the sum of the values is negative, where it is
+zero, and where all values are."""
 
 _WITHOUT_SHARES = ("loss rose", "cancelled", "nothing changed")
+_WITH_INTERVALS = ("proven", "confident", "estimated")
 _MOST_GROUPS = 50
 
 
@@ -41,7 +45,7 @@ class CompletionSummary:
     """How well a client's embeddings that were not uploaded could be completed.
 
     `relative_error` is `held_out_rmse` as a fraction of the embeddings' own size; both are None if nothing could be
-    held out.
+    set aside for the check.
     """
 
     rank: int
@@ -55,19 +59,27 @@ class CompletionSummary:
 class ClientSummary:
     """One client. Shares are fractions, and None where they mean nothing; errors are None where they are unknown.
 
-    `quarters` is the cumulative value after each quarter of the rounds. `n_harmful_rounds` counts rounds in which the
-    client's value was negative. The curves are None for all but the 200 largest values.
+    `value` and the errors are those of the valuation, averages over the rounds. `decrease` is the value times the
+    rounds, by how much the client lowered the loss in all, and lies between `decrease_low` and `decrease_high` if the
+    error is right; by these, clients are ranked. The place of the client is from `best_place` to `worst_place`.
+    `quarters` is the decrease after each quarter of the rounds. `n_negative_rounds` counts rounds in which the client's
+    value was negative. The curves are None for all but the 200 largest values.
     """
 
     name: str
+    best_place: int
+    worst_place: int
     value: float
+    decrease: float
+    decrease_low: float | None
+    decrease_high: float | None
     share: float | None
     share_low: float | None
     share_high: float | None
     error: float | None
     estimator_error: float
     completion_error: float | None
-    n_harmful_rounds: int
+    n_negative_rounds: int
     quarters: tuple[float, ...]
     cumulative: Curve | None
     per_round: Curve | None
@@ -113,6 +125,9 @@ class Summary:
     over rounds. Values are means over `n_samples`; `n_recorded` samples are in the transcript, and of these `n_unseen`
     were never uploaded. `groups` are clients of which no two can be ranked; there are `n_overlaps` such pairs in all,
     and `n_groups` groups, of which the first 50 are listed. `metrics` are None where nothing was measured.
+
+    `n_planned` is how many rounds the training was to have, None if that is not known. `cautions` are sentences on what
+    is wrong with the files of the run. `estimator_error_kind` is of the estimator's errors alone; `verdict` is of all.
     """
 
     run: str
@@ -122,13 +137,14 @@ class Summary:
     mode: Mode
     loss: str
     n_rounds: int
+    n_planned: int | None
     n_samples: int
     n_unseen: int
     n_recorded: int
     n_classes: int
     verdict: Verdict
     decrease: float
-    error_kind: ErrorKind
+    estimator_error_kind: ErrorKind
     method: str
     tolerance_met: bool | None
     guarantee: float | None
@@ -140,12 +156,28 @@ class Summary:
     metrics: Mapping[str, Curve | None]
     quarters: tuple[int, ...]
     settings: tuple[Setting, ...]
+    cautions: tuple[str, ...] = ()
     settlement: SettlementSummary | None = None
 
     @property
     def has_shares(self) -> bool:
         """Whether shares mean anything."""
         return self.verdict not in _WITHOUT_SHARES
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether shares have intervals, proven or estimated."""
+        return self.verdict in _WITH_INTERVALS
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether fewer rounds are recorded than the training was to have."""
+        return self.n_planned is not None and self.n_rounds < self.n_planned
+
+    @property
+    def unit(self) -> Literal["round", "time stamp"]:
+        """What the steps of the training are called."""
+        return "round" if self.mode == "synchronous" else "time stamp"
 
     def to_json(self) -> str:
         """Return the summary as JSON; what is unknown is null."""
@@ -164,6 +196,8 @@ class About:
     n_classes: int
     settings: tuple[Setting, ...] = ()
     settlement: SettlementSummary | None = None
+    n_planned: int | None = None
+    cautions: tuple[str, ...] = ()
 
 
 def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping[str, Curve], about: About) -> Summary:
@@ -178,8 +212,11 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
     verdict = judge(valuation)
     shares = _shares(valuation, verdict)
     drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:MOST_CURVES].tolist())
+    places = possible_places(valuation.values, valuation.errors)
     clients = tuple(
-        _client(valuation, m, cumulative[:, m], quarters, shares[m], uploads[valuation.clients[m]], m in drawn)
+        _client(
+            valuation, m, cumulative[:, m], quarters, shares[m], places[m], uploads[valuation.clients[m]], m in drawn
+        )
         for m in order.tolist()
     )
     values, errors = valuation.values[order], valuation.errors[order]
@@ -192,13 +229,14 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         mode=valuation.mode,
         loss=valuation.loss,
         n_rounds=valuation.n_rounds,
+        n_planned=about.n_planned,
         n_samples=valuation.n_samples,
         n_unseen=valuation.n_unseen,
         n_recorded=about.n_recorded,
         n_classes=about.n_classes,
         verdict=verdict,
         decrease=total * valuation.n_rounds,
-        error_kind=valuation.error_kind,
+        estimator_error_kind=valuation.error_kind,
         method=valuation.method,
         tolerance_met=valuation.tolerance_met,
         guarantee=known(valuation.guarantee),
@@ -210,12 +248,13 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         metrics={name: metrics.get(name) for name in METRICS},
         quarters=quarters,
         settings=about.settings,
+        cautions=about.cautions,
         settlement=about.settlement,
     )
 
 
 def judge(valuation: Valuation) -> Verdict:
-    """Return whether the shares of a valuation can be relied on."""
+    """Return how sure the shares of a valuation are."""
     total, errors = float(valuation.values.sum()), valuation.errors
     if not valuation.values.any():
         return "nothing changed"
@@ -223,7 +262,11 @@ def judge(valuation: Valuation) -> Verdict:
         return "loss rose" if total < 0 else "cancelled"
     if np.nansum(errors) >= total:
         return "unreliable"
-    return "unknown" if np.isnan(errors).any() else "reliable"
+    if np.isnan(errors).any():
+        return "unknown"
+    if valuation.completion_errors.any():
+        return "estimated"
+    return "proven" if valuation.error_kind == "certified" else "confident"
 
 
 def _shares(valuation: Valuation, verdict: Verdict) -> Floats:
@@ -239,20 +282,27 @@ def _client(
     cumulative: Floats,
     quarters: Sequence[int],
     shares: Floats,
+    places: tuple[int, int],
     uploads: Uploads,
     has_curves: bool,
 ) -> ClientSummary:
-    n_clients = len(valuation.clients)
+    n_clients, n_rounds = len(valuation.clients), valuation.n_rounds
+    value, error = float(valuation.values[m]), float(valuation.errors[m])
     return ClientSummary(
         name=valuation.clients[m],
-        value=float(valuation.values[m]),
+        best_place=places[0],
+        worst_place=places[1],
+        value=value,
+        decrease=value * n_rounds,
+        decrease_low=known((value - error) * n_rounds),
+        decrease_high=known((value + error) * n_rounds),
         share=known(shares[0]),
         share_low=known(shares[1]),
         share_high=known(shares[2]),
-        error=known(valuation.errors[m]),
+        error=known(error),
         estimator_error=float(valuation.estimator_errors[m]),
         completion_error=known(valuation.completion_errors[m]),
-        n_harmful_rounds=int((valuation.per_round[:, m] < 0).sum()),
+        n_negative_rounds=int((valuation.per_round[:, m] < 0).sum()),
         quarters=tuple(float(cumulative[number - 1]) for number in quarters),
         cumulative=curve(cumulative, n_clients) if has_curves else None,
         per_round=curve(valuation.per_round[:, m], n_clients) if has_curves else None,
@@ -271,8 +321,12 @@ def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
 
 
 def _quarters(n_rounds: int) -> tuple[int, ...]:
-    """Return the rounds with which each quarter ends."""
-    return tuple(sorted({max(1, round(n_rounds * part / 4)) for part in range(1, 5)}))
+    """Return the rounds with which each quarter ends, halves rounded up.
+
+    >>> _quarters(30), _quarters(6), _quarters(1)
+    ((8, 15, 23, 30), (2, 3, 5, 6), (1,))
+    """
+    return tuple(sorted({max(1, (n_rounds * part + 2) // 4) for part in range(1, 5)}))
 
 
 def known(number: float | None) -> float | None:

@@ -11,9 +11,10 @@ import numpy as np
 
 from verfedsv.charts import look
 from verfedsv.report import wording
+from verfedsv.report.amounts import Amounts, interval_text, place_text, share_text
 from verfedsv.report.curves import Curve, thin
+from verfedsv.report.explanations import metric
 from verfedsv.report.metrics import METRICS
-from verfedsv.report.numbers import digits, percent
 from verfedsv.report.summary import ClientSummary, Summary
 from verfedsv.texts import LONGEST_NAME, shortened
 
@@ -33,9 +34,12 @@ Status = Literal["waiting", "following", "finished"]
 
 @dataclass(frozen=True)
 class Row:
-    """A client in the table: numbers, None where they are unknown, and the texts that stand for them."""
+    """A client in the table: numbers, None where they are unknown, and the texts that stand for them.
 
-    place: int
+    Value and error are over all rounds that were valued, as in the texts.
+    """
+
+    place: str
     name: str
     share: float | None
     value: float
@@ -43,7 +47,7 @@ class Row:
     share_text: str
     interval_text: str
     value_text: str
-    error_text: str
+    value_interval_text: str
 
 
 @dataclass(frozen=True)
@@ -60,27 +64,37 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart of lines over rounds; `unit` is "%" where numbers are fractions."""
+    """A chart of lines over rounds, or time stamps, as `axis` says; `unit` is "%" where numbers are fractions."""
 
     title: str
+    axis: str
     unit: Literal["", "%"]
     lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True)
 class State:
-    """All of the page. Before anything was valued, `n_rounds` is 0 and there are no clients."""
+    """All of the page. Before anything was valued, `n_rounds` is 0 and there are no clients.
+
+    `n_planned` is how many rounds the training is to have, None if that is not known. `recorded` says when something
+    was recorded last, and `stalled` that this was long ago.
+    """
 
     run: str
     status: Status
+    title: str
     message: str
+    recorded: str
+    stalled: str
     problems: tuple[str, ...]
     n_rounds: int
+    n_planned: int | None
     n_clients: int
     n_evaluations: int
     headline: str
     verdict: str
-    is_reliable: bool
+    tone: wording.Tone
+    caption: str
     clients: tuple[Row, ...]
     charts: tuple[Drawing, ...]
 
@@ -99,6 +113,8 @@ class Progress:
     message: str
     problems: tuple[str, ...] = ()
     n_evaluations: int = 0
+    recorded: str = ""
+    stalled: str = ""
 
 
 def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[str, Curve]) -> State:
@@ -107,53 +123,68 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
     return State(
         run=shortened(progress.run, LONGEST_NAME),
         status=progress.status,
+        title="Who contributed how much" + ("" if progress.status == "finished" else ", so far"),
         message=_in_a_line(progress.message),
+        recorded=progress.recorded,
+        stalled=progress.stalled,
         problems=tuple(_in_a_line(problem) for problem in progress.problems),
         n_rounds=0 if summary is None else summary.n_rounds,
+        n_planned=None if summary is None else summary.n_planned,
         n_clients=0 if summary is None else len(summary.clients),
         n_evaluations=progress.n_evaluations,
         headline="" if summary is None else wording.headline(summary),
         verdict="" if summary is None else _in_a_line(wording.verdict(summary)),
-        is_reliable=summary is not None and summary.verdict == "reliable",
+        tone="plain" if summary is None else wording.tone(summary),
+        caption="" if summary is None else _caption(summary, progress.status),
         clients=clients,
         charts=tuple(_drawings(summary, metrics)),
     )
 
 
+def _caption(summary: Summary, status: Status) -> str:
+    """Return what the table is of."""
+    rounds = f"all {summary.unit}s" if status == "finished" else f"the {summary.unit}s valued so far"
+    text = f"Over {rounds}. Value: by how much the client lowered the loss; below zero, it raised it."
+    missing = len(summary.clients) - len(wording.first(summary, N_LISTED))
+    return f"{text} {missing:,} more clients are not listed." if missing else text
+
+
 def _rows(summary: Summary) -> tuple[Row, ...]:
-    places = {client.name: place for place, client in enumerate(summary.clients, 1)}
-    return tuple(_row(places[client.name], client, summary.n_rounds) for client in wording.first(summary, N_LISTED))
+    values = Amounts(summary)
+    return tuple(_row(client, summary, values) for client in wording.first(summary, N_LISTED))
 
 
-def _row(place: int, client: ClientSummary, n_rounds: int) -> Row:
+def _row(client: ClientSummary, summary: Summary, values: Amounts) -> Row:
     return Row(
-        place=place,
+        place=place_text(client, summary),
         name=shortened(client.name, LONGEST_NAME),
         share=client.share,
-        value=client.value,
-        error=client.error,
-        share_text=wording.share_text(client),
-        interval_text=wording.interval_text(client),
-        value_text=digits(client.value * n_rounds),
-        error_text=digits(None if client.error is None else client.error * n_rounds, 2),
+        value=client.decrease,
+        error=None if client.error is None else client.error * summary.n_rounds,
+        share_text=share_text(client),
+        interval_text=interval_text(client),
+        value_text=values.value(client.decrease),
+        value_interval_text=values.ends(client),
     )
 
 
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
+    axis = "round" if summary is None else summary.unit
     if summary is not None:
         shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
-        yield _drawing("What each client took off the loss, up to each round", "", shown)
+        yield _drawing(f"By how much each client lowered the loss, up to each {axis}", axis, "", shown)
     charts: dict[str, list[tuple[str, Curve]]] = {}
     for name, found in metrics.items():
         chart, label = METRICS[name]
         charts.setdefault(chart.capitalize(), []).append((label, found))
     if not charts and summary is not None:
-        charts["What all clients took off the loss, up to each round"] = [("all clients together", summary.learnt)]
+        title = f"By how much all clients lowered the loss, up to each {axis}"
+        charts[title] = [("all clients together", summary.learnt)]
     for title, lines in charts.items():
-        yield _drawing(title, "%" if title == "Accuracy" else "", lines)
+        yield _drawing(title, axis, "%" if title == "Accuracy" else "", lines)
 
 
-def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:
+def _drawing(title: str, axis: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:
     lines = []
     for number, (label, points) in enumerate(curves):
         kept = thin(np.array(points.values), _MOST_POINTS)
@@ -164,12 +195,12 @@ def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Cur
                 label=shortened(label, LONGEST_NAME),
                 colour=drawn.colour,
                 dash=drawn.dashes,
-                last=percent(last, 1) if unit and last is not None else digits(last),
+                last="unknown" if last is None else metric("accuracy" if unit else "loss", last),
                 rounds=tuple(points.rounds[k] for k in kept),
                 values=tuple(points.values[k] for k in kept),
             )
         )
-    return Drawing(title, unit, tuple(lines))
+    return Drawing(title, axis, unit, tuple(lines))
 
 
 def _in_a_line(text: str) -> str:

@@ -39,6 +39,11 @@
       await view.data("lines", linesOfClients()).runAsync();
       place.dataset.lines = boxes.filter((box) => box.checked).length;
     };
+    for (const input of document.querySelectorAll("input[name=kind]")) {
+      input.addEventListener("change", () => {
+        for (const text of document.querySelectorAll("p[data-kind]")) text.hidden = text.dataset.kind !== kind();
+      });
+    }
     for (const input of document.querySelectorAll(".controls input:not([type=search])")) {
       input.addEventListener("change", again);
     }
@@ -55,6 +60,12 @@
     const text = event.target.value.trim().toLowerCase();
     for (const box of boxes) box.parentElement.hidden = !nameOf(box).toLowerCase().includes(text);
   });
+  const boxesOfTables = [...document.querySelectorAll(".scroll")];
+  const sayWhatIsCut = () => {
+    for (const box of boxesOfTables) box.classList.toggle("cut", box.scrollWidth > box.clientWidth + 1);
+  };
+  sayWhatIsCut();
+  window.addEventListener("resize", sayWhatIsCut);
   window.addEventListener("beforeprint", () => {
     for (const part of document.querySelectorAll("details")) part.open = true;
   });

@@ -2,7 +2,7 @@
 
 // Everything that comes from a run is set as text or as a number of a drawing, never as markup.
 const SVG = "http://www.w3.org/2000/svg";
-const NARROWEST = 240, HEIGHT = 240, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 28, HALF_A_LABEL = 32;
+const NARROWEST = 240, HEIGHT = 256, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 44, HALF_A_LABEL = 32;
 const QUIET_MS = 20000; // between two announcements of new numbers to those who listen to the page
 const MINUS = "\u2212";
 
@@ -46,9 +46,9 @@ function row(client, low, high) {
   const chart = element("td");
   chart.append(bar(client.share ?? client.value, low, high));
   made.append(
-    element("td", client.place), name, element("td", client.share_text, { "data-number": client.share }), chart,
+    name, element("td", client.place), element("td", client.share_text, { "data-number": client.share }), chart,
     element("td", client.interval_text), element("td", client.value_text, { "data-number": client.value }),
-    element("td", client.error_text, { "data-number": client.error }),
+    element("td", client.value_interval_text, { "data-number": client.error }),
   );
   return made;
 }
@@ -58,9 +58,9 @@ function table(state) {
   const amounts = state.clients.map((client) => client.share ?? client.value);
   const low = Math.min(0, ...amounts), high = Math.max(0, ...amounts);
   at("numbers").tBodies[0].replaceChildren(...state.clients.map((client) => row(client, low, high)));
-  const missing = state.n_clients - state.clients.length;
-  at("t-shares").textContent = "Over the rounds valued so far; a decrease below zero is a rise"
-    + (missing > 0 ? `. ${missing} more clients are not listed` : "");
+  at("t-shares").textContent = state.caption;
+  const box = at("numbers").parentElement;
+  box.classList.toggle("cut", box.scrollWidth > box.clientWidth + 1);
 }
 
 // Round numbers between two ends, about four.
@@ -95,8 +95,9 @@ function plot(chart) {
   }
   for (const round of ticks(1, last).filter(Number.isInteger)) {
     const anchor = x(round) > width - RIGHT - HALF_A_LABEL ? "end" : "middle";
-    svg.append(drawn("text", { x: x(round), y: HEIGHT - 8, "text-anchor": anchor }, round.toLocaleString("en")));
+    svg.append(drawn("text", { x: x(round), y: HEIGHT - 26, "text-anchor": anchor }, round.toLocaleString("en")));
   }
+  svg.append(drawn("text", { x: (LEFT + width - RIGHT) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, chart.axis));
   for (const line of chart.lines) {
     const points = line.rounds.map((round, k) => `${x(round).toFixed(1)},${y(line.values[k]).toFixed(1)}`);
     const look = { stroke: line.colour, "stroke-dasharray": line.dash };
@@ -118,7 +119,7 @@ function key(line) {
 function figure(chart) {
   const made = element("figure"), legend = element("p", undefined, { class: "legend" });
   legend.append(...chart.lines.map(key));
-  made.append(element("figcaption", `${chart.title}; the last number is in the key`), plot(chart), legend);
+  made.append(element("figcaption", `${chart.title}. The number beside a name is the last one of its line.`), plot(chart), legend);
   return made;
 }
 
@@ -137,9 +138,11 @@ function render(state) {
   document.title = state.run ? `Watching ${state.run}` : "Watching a training";
   at("run").textContent = state.run;
   show("headline", state.headline);
-  show("message", state.message);
+  at("title").textContent = state.title;
+  show("message", `${state.message} ${state.recorded}`.trim());
+  show("stalled", state.stalled);
   show("verdict", state.verdict);
-  at("verdict").className = `verdict ${state.is_reliable ? "good" : "bad"}`;
+  at("verdict").className = `verdict ${state.tone}`;
   at("problems").replaceChildren(...state.problems.map((problem) => element("p", problem, { class: "note" })));
   table(state);
   const charts = state.charts.filter((chart) => chart.lines.some((line) => line.values.length));
