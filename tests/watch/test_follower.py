@@ -126,8 +126,9 @@ def test_a_finished_run_is_not_valued_again(run, follow, monkeypatch):
     (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
     monkeypatch.setattr(module, "value", None)
     follow(run.folder).look()
-    assert follow.states[-1].status == "finished"
+    assert (follow.states[-1].status, follow.states[-1].title) == ("finished", "Who contributed how much")
     assert follow.states[-1].problems == ()
+    assert "so far" not in follow.states[-1].to_json()
 
 
 def test_the_end_of_a_run_is_shown_at_once(run, follow, monkeypatch):
@@ -143,6 +144,46 @@ def test_the_end_of_a_run_is_shown_at_once(run, follow, monkeypatch):
     monkeypatch.setattr(module, "value", None)
     watching.look()
     assert (follow.states[-1].status, follow.states[-1].n_rounds) == ("finished", 5)
+
+
+def test_a_training_that_stands_still_is_said_to(run):
+    """With when something was recorded last, at once; in steps of time, so that the page does not change meanwhile."""
+    states, moment = [], 1_800_000_000.0
+    run.grow(2)
+    for name in ("uploads.arrows", "chain.bin"):
+        os.utime(run.folder / "transcript" / name, (moment, moment))
+    later = [0.0]
+    watching = Follower(run.folder, states.append, now=lambda: moment + later[0])
+    for seconds, said in ((15, ""), (61, "1 minute"), (299, "1 minute"), (301, "5 minutes"), (7200, "1 hour")):
+        later[0] = seconds
+        watching.look()
+        assert states[-1].recorded.startswith("Last recorded: 20")
+        assert (f"for more than {said}: the training may have ended" in states[-1].stalled) == bool(said)
+    assert states[-3] != states[-2]
+
+
+@pytest.mark.parametrize(("n_stamps", "message"), [(10, "Valued: 4 time stamps. 10 time stamps are planned."), (4, "")])
+def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
+    """As its config.toml has it; where it is all there, standing still is no bad sign."""
+    (run.folder / "config.toml").write_text(
+        '[data]\nname = "adult"\nclients = 3\n[training]\nrate = 0.1\nbatch_size = 1\nmode = "asynchronous"\n'
+        f'duration = {3.0 * n_stamps}\nstamp_every = 3.0\nperiod = 1.0\n[output]\nfolder = "run"\n'
+    )
+    run.grow(4)
+    follow(run.folder, now=lambda: 1e11).look()
+    state = follow.states[-1]
+    assert (state.n_rounds, state.n_planned) == (4, n_stamps)
+    assert message in state.message
+    assert (f"in the first 4 of {n_stamps} planned time stamps" in state.headline) == (n_stamps > 4)
+    assert ("may have ended" in state.stalled) == (n_stamps > 4)
+
+
+def test_numbers_of_a_state_are_those_of_its_texts(run, follow):
+    """Values over all rounds, not of one."""
+    run.grow(4)
+    follow(run.folder).look()
+    for row in follow.states[-1].clients:
+        assert float(row.value_text) == pytest.approx(row.value, rel=1e-2)
 
 
 def test_a_run_that_is_not_there_is_waited_for(tmp_path, follow):

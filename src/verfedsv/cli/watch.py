@@ -37,6 +37,9 @@ def watch(
         raise InputError("watching needs a web server: pip install 'verfedsv[watch]'") from None
     page = Watch(run, host, port, every)
     typer.echo(f"Watching {run} at {page.address} (Ctrl-C ends)")
+    if not run.exists():
+        note = f"note: there is no folder {run} yet; the page waits for a run to begin there"
+        typer.secho(note, fg="yellow", err=True)
     if not page.is_local:
         typer.secho("note: everybody who can reach this address sees the page", fg="yellow", err=True)
     sys.stdout.flush()

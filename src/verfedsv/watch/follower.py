@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from verfedsv.errors import VerfedsvError
@@ -23,6 +24,9 @@ Signature = tuple[Stat | None, ...]
 """Of each file of a run what tells its states apart; None for one that is not there."""
 
 _REST = 10
+_QUIET = (60, 300, 900, 3600, 6 * 3600, 24 * 3600)
+"""After so many seconds without anything new the page says so; steps, so that it does not change all the time."""
+
 _OF_TRANSCRIPT = (fmt.DESCRIPTION, fmt.LABELS, fmt.UPLOADS, fmt.CHAIN)
 
 
@@ -34,7 +38,8 @@ class Follower:
     """Follows the run in a folder, which need not be there yet.
 
     `publish` gets each state. `is_ended` is asked while a run is being valued, and ends that with `Ended`. Between
-    two states of a valuation lie at least `every` seconds; `clock` counts seconds.
+    two states of a valuation lie at least `every` seconds; `clock` counts seconds, and `now` is the time of day, in
+    seconds since 1970.
     """
 
     def __init__(
@@ -44,9 +49,10 @@ class Follower:
         is_ended: Callable[[], bool] = lambda: False,
         every: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder
-        self._publish, self._is_ended, self._every, self._clock = publish, is_ended, every, clock
+        self._publish, self._is_ended, self._every, self._clock, self._now = publish, is_ended, every, clock, now
         self._metrics = GrowingMetrics(folder / METRICS)
         self._forget()
 
@@ -159,19 +165,74 @@ class Follower:
             rounds = "there is no round yet" if self._problem is None and not more else "nothing was valued yet"
             self._show("waiting", f"Recording has begun; {rounds}.{more}")
         elif self._growth.is_finished and not more:
-            self._show("finished", f"Finished: these are the values in its {VALUATION}.")
+            self._show("finished", self._end(self._summary))
         else:
-            noun = "round" if self._summary.mode == "synchronous" else "time stamp"
+            noun, planned = self._summary.unit, ""
             n_valued, n_expected, at = self._summary.n_rounds, self._growth.n_expected, self._metrics.last_round
+            if self._summary.n_planned is not None:
+                planned = f" {count(self._summary.n_planned, noun)} are planned."
             if n_valued < n_expected:
-                self._show("following", f"Valued: {n_valued:,} of about {max(n_expected, at):,} {noun}s.{more}")
+                about = f"{n_valued:,} of about {max(n_expected, at):,} {noun}s"
+                self._show("following", f"Valued: {about}.{planned}{more}")
                 return
             ahead = f" Training is at {noun} {at:,}." if at > n_valued else ""
-            self._show("following", f"Valued: {count(n_valued, noun)}.{ahead}{more}")
+            self._show("following", f"Valued: {count(n_valued, noun)}.{ahead}{planned}{more}")
+
+    def _end(self, summary: Summary) -> str:
+        """Return that a run is finished, or was ended before its time."""
+        if summary.n_planned is not None and summary.is_unfinished:
+            extent = f"{summary.n_rounds:,} of {summary.n_planned:,} planned {summary.unit}s"
+            return f"Stopped and valued: these are the values in its {VALUATION}, of {extent}."
+        return f"Finished: these are the values in its {VALUATION}."
+
+    def _last_change(self) -> float | None:
+        """Return when something was recorded last, in seconds since 1970; None if nothing was."""
+        found = [
+            stat(place / name) for place in (self.folder / FOLDER, self.folder) for name in (fmt.UPLOADS, fmt.CHAIN)
+        ]
+        return max((each[2] / 1e9 for each in found if each is not None), default=None)
+
+    def _stalled(self, last: float | None, status: Status) -> str:
+        """Return that nothing has been recorded for long, in words, if a run should go on and does not."""
+        quiet = 0.0 if last is None else self._now() - last
+        if status == "finished" or quiet < _QUIET[0]:
+            return ""
+        since = _duration(max(step for step in _QUIET if step <= quiet))
+        summary = self._summary
+        if summary is not None and summary.n_planned is not None and not summary.is_unfinished:
+            return f"All {summary.unit}s that were planned are recorded; there is no {VALUATION} of them yet."
+        return f"Nothing new has been recorded for more than {since}: the training may have ended, or been stopped."
 
     def _show(self, status: Status, message: str) -> None:
         n_bad = self._metrics.n_bad
         damaged = f"{count(n_bad, 'line')} of {METRICS} cannot be read and left out" if n_bad else None
         problems = tuple(text for text in (self._problem, self._growth.note, self._unreadable, damaged) if text)
-        progress = Progress(self.folder.resolve().name, status, message, problems, self._metrics.n_evaluations)
+        last = self._last_change()
+        progress = Progress(
+            self.folder.resolve().name,
+            status,
+            message,
+            problems,
+            self._metrics.n_evaluations,
+            recorded="" if last is None else f"Last recorded: {_moment(last)}.",
+            stalled=self._stalled(last, status),
+        )
         self._publish(build_state(progress, self._summary, self._metrics.curves()))
+
+
+def _moment(seconds: float) -> str:
+    """Return a time, in seconds since 1970, in words.
+
+    >>> _moment(0.0)
+    '1970-01-01 00:00:00 UTC'
+    """
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _duration(seconds: int) -> str:
+    """Return a duration in words.
+
+    >>> _duration(60), _duration(900), _duration(86400)
+    ('1 minute', '15 minutes', '24 hours')
+    """
+    return count(seconds // 3600, "hour") if seconds >= 3600 else count(seconds // 60, "minute")
