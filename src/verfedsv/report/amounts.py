@@ -61,10 +61,8 @@ class Amounts:
 
 def _scale(clients: Sequence[ClientSummary]) -> tuple[int, int]:
     """Return with how many decimals values are written, and the power of ten behind them, 0 if there is none."""
-    amounts = [
-        amount for c in clients for amount in (c.decrease, c.decrease_low, c.decrease_high) if amount is not None
-    ]
-    largest = max(map(abs, amounts))
+    amounts = (amount for c in clients for amount in (c.decrease, c.decrease_low, c.decrease_high))
+    largest = max(abs(amount) for amount in amounts if amount is not None)
     if largest == 0:
         return _LEAST_DIGITS, 0
     magnitude = math.floor(math.log10(largest))

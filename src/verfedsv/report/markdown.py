@@ -114,7 +114,7 @@ def _client_row(client: ClientSummary, summary: Summary, values: Amounts) -> lis
 def _ranking(summary: Summary) -> list[str]:
     parts = ["## Who cannot be ranked", escape(wording.ranking(summary))]
     lines = [f"- {escape(line)}" for line in wording.group_lines(summary, _MOST_GROUPS)]
-    return [*parts, *(["\n".join(lines)] if lines else []), escape(wording.RANKED_BY)]
+    return [part for part in (*parts, "\n".join(lines), escape(wording.ranked_by(summary))) if part]
 
 
 def _training(summary: Summary) -> list[str]:

@@ -251,11 +251,20 @@ def _overlaps(summary: Summary, n_known: int, *, has_unknown: bool) -> str:
     return ""
 
 
-RANKED_BY = (
-    "Clients are ranked by value. If the ranges in which two values lie have a number in common, either client may be "
-    "the one before the other. Intervals of shares may overlap where the order is clear: they also count the error of "
-    "the sum of all values, which moves both shares together."
-)
+def ranked_by(summary: Summary) -> str:
+    """Return by what clients are ranked, and why not by shares; nothing of a client that is alone."""
+    if len(summary.clients) == 1:
+        return ""
+    text = (
+        "Clients are ranked by value. If the ranges in which two values lie have a number in common, either client may "
+        "be the one before the other."
+    )
+    if not summary.has_intervals:
+        return text
+    return (
+        f"{text} Intervals of shares may overlap where the order is clear: they also count the error of the sum of all "
+        "values, which moves both shares together."
+    )
 
 
 def group_lines(summary: Summary, most: int) -> list[str]:

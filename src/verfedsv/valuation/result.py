@@ -69,6 +69,11 @@ class Valuation:
     of the estimator in single rounds; where "auto" sampled they average out over rounds, and `error_sums` has what that
     is computed from.
 
+    An error divided by the sum of the values is that of the value, as a part of the sum, and not that of the share: the
+    sum has an error too. How far a share may be off, `share_bounds` says. Who is before whom depends on the values
+    alone: two clients are ranked for certain if value ± error of the one is above that of the other, also where the
+    bounds of their shares overlap.
+
     `guarantee` is Proposition 2 of the paper evaluated from held-out embeddings, an estimate too, and a very
     pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be
     completed. `n_samples` took part in the mean, `n_unseen` were never uploaded. `head` is the last link of the
