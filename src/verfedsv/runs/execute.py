@@ -299,8 +299,7 @@ class Run:
             [client.period or section.period for client in clients],
             [client.batch_size or section.batch_size for client in clients],
             section.stamp_every,
-            # A duration that is a multiple of the stamps' distance must not lose one to rounding.
-            int((section.duration or 0) / section.stamp_every + 1e-9),
+            section.n_stamps,
             section.seed,
         )
 

@@ -11,12 +11,9 @@ from verfedsv.errors import InputError
 from verfedsv.runs.folders import CONFIG, VALUATION
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.transcript import Transcript
+from verfedsv.transcript.storage import LOCK
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Settings
-
-LOCK = ".lock"
-"""An empty file that recorders leave."""
-
 
 def hash_files(folder: Path, *, leave_out: Path | None = None) -> dict[str, str]:
     """Return the SHA-256 of every file below a folder, by its path from there, but of one and of empty locks."""

@@ -29,6 +29,11 @@ _BETWEEN_REPORTS = 256
 """So many messages are checked from one call of `progress` to the next: some 20 ms."""
 
 
+def folder_of(run: Path) -> Path:
+    """Return where the transcript of a run lies: in a folder of the run's, or in the run's folder itself."""
+    return run / FOLDER if (run / FOLDER / fmt.DESCRIPTION).exists() else run
+
+
 @dataclass(frozen=True, eq=False)
 class Upload:
     """Embeddings of one client, (samples, classes), for the samples numbered `samples`."""
@@ -86,9 +91,7 @@ class Transcript:
         A transcript that is not `mapped` reads its files record by record, which is for those that may be cut off
         or overwritten meanwhile: a view of such a file can end the process.
         """
-        folder = Path(path)
-        if (folder / FOLDER / fmt.DESCRIPTION).exists():
-            folder = folder / FOLDER
+        folder = folder_of(Path(path))
         if not (folder / fmt.DESCRIPTION).exists():
             why = f"it has no {fmt.DESCRIPTION}"
             if not folder.exists():
