@@ -27,7 +27,7 @@ def extract(
 
     Example: verfedsv extract runs/credit --client telco -o telco.json
     """
-    check_writable(output)
+    check_writable(output, "extract")
     result = make_extract(Transcript.open(run), client)
     write_file(output, result.to_json())
     n_uploads = sum(len(record.uploads) for record in result.records)

@@ -90,7 +90,7 @@ def value(
     Example: verfedsv value runs/credit --json > values.json
     """
     if output is not None:
-        check_writable(output)
+        check_writable(output, "valuation")
     options: dict[str, Any] = {
         "method": str(method),
         "rank": _as_number(rank, int),

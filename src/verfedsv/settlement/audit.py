@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from verfedsv._version import __version__
 from verfedsv.errors import InputError, TranscriptError
+from verfedsv.runs.extent import find_extent
 from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
@@ -27,9 +27,11 @@ from verfedsv.settlement.comparisons import (
     compare_files,
     compare_valuations,
     compare_with_file,
+    say_version,
     say_what_is_odd,
 )
 from verfedsv.settlement.documents import parse, read_bytes
+from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files, options_of, read_valuation
 from verfedsv.settlement.keys import fingerprint
@@ -60,6 +62,9 @@ class Audit:
         return json.dumps({"passes": self.passes, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
 
 
+_UNREADABLE = ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException
+"""What a damaged transcript leads to."""
+
 Finding = Check | str
 """A check that passed, or a note."""
 
@@ -86,10 +91,13 @@ def audit(
     text = read_bytes(path)
     fields = parse(text, statement.FORMAT)
     if fields["format"] == extracts.FORMAT:
-        _refuse_unused("an extract", run=run, public_key=public_key if statement_path is None else None)
+        _refuse_unused("an extract", run=run)
+        if statement_path is None and public_key is not None:
+            raise InputError("an extract is not signed, its statement is: add --statement FILE to check it by the key")
         signed = None if statement_path is None else _read_statement(statement_path)
         return _collect(_of_extract(Extract.from_fields(fields), signed, public_key))
-    _refuse_unused("a statement", statement=statement_path)
+    if fields["format"] == statement.FORMAT:
+        _refuse_unused("a statement", statement=statement_path)
     return _collect(_of_statement(_Signed(path, text, Statement.from_fields(fields)), run, public_key, progress))
 
 
@@ -137,26 +145,25 @@ def _of_statement(
     yield from _check_signature(signed, public_key)
     folder = run if run is not None else _find_run(stated, signed.path)
     found = _hash_files(folder, signed.path)
+    # Before the files as a whole, as this can tell the round and the client of a change, and another run.
+    transcript = _open_stated(folder, stated, found)
+    yield _check_chain(transcript, stated, found)
     check_nothing_is_missing(stated, found)
-    # Before the files as a whole, as this can tell the round and the client of a change.
-    transcript = _open(folder)
-    yield _check_chain(transcript, stated)
-    yield compare_files(stated, found, folder)
-    later = [name for name in found if name not in stated.content["files"]]
-    if later:
-        yield f"not covered by the statement: {', '.join(map(repr, later))}"
+    yield from compare_files(stated, found)
+    extent = find_extent(folder, transcript)
     again = value(transcript, progress=progress, **options_of(stated.settings))
     written = _read_valuation(folder)
     if written is not None and written.head == again.head:
         compare_valuations(written, again)
-    check = compare_content(stated, folder, again)
+    check = compare_content(stated, folder, again, extent.n_planned)
     if written is not None and written.head == again.head:
         compare_with_file(stated, written)
     yield check
-    yield from say_what_is_odd(np.array(stated.values), again)
+    values, errors = np.array(stated.values), np.array(stated.errors)
+    yield from say_version("the statement", stated.content["package"], values, errors, again)
+    yield from say_what_is_odd(values, again)
     yield from check_payouts(stated)
-    if stated.content["package"] != f"verfedsv {__version__}":
-        yield f"the statement was made by {stated.content['package']}, and audited by verfedsv {__version__}"
+    yield from _say_cautions(stated)
 
 
 def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
@@ -164,7 +171,12 @@ def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
     if not any((place / fmt.DESCRIPTION).exists() for place in (folder, folder / FOLDER)):
         raise InputError(f"there is no run in {folder}: it has no {fmt.DESCRIPTION}")
     transcript = _open(folder)
+    if not transcript.n_rounds:
+        raise InputError(f"nothing was recorded in {folder}, so there is nothing to audit")
     yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
+    extent = find_extent(folder, transcript)
+    if extent.is_unfinished:
+        yield f"the training was stopped after {extent}"
     written = _read_valuation(folder)
     if written is None:
         yield f"there is no {VALUATION}, so there are no values to compare"
@@ -175,6 +187,7 @@ def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
             raise Difference(f"{VALUATION} is not of this transcript: {why}")
         again = value(transcript, progress=progress, **options_of(written.settings))
         yield compare_valuations(written, again)
+        yield from say_version(VALUATION, written.package, written.values, written.errors, again)
         yield from say_what_is_odd(written.values, again)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
@@ -203,7 +216,9 @@ def _of_extract(extract: Extract, signed: _Signed | None, public_key: bytes | No
 def _compare_transcript(stated: Statement, verified: Verified) -> None:
     """Raise Difference unless a statement is of the transcript that an extract is of, as far as that shows it."""
     if stated.content["head"] != verified.head:
-        raise Difference("the extract is of another transcript than the statement: their heads differ")
+        clients = verified.description.clients
+        both = _both(stated, clients, verified.n_rounds)
+        raise Difference(f"the extract is of another transcript than the statement: their heads differ; {both}")
     about = verified.description
     shown = {"clients": [*about.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
     for name, expected in shown.items():
@@ -226,6 +241,15 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     yield (
         f"the statement says of client {client!r}: {said}. That was not computed again: values depend on the uploads "
         "of all clients, so for that the whole run is needed"
+    )
+    yield from _say_cautions(stated)
+
+
+def _say_cautions(stated: Statement) -> Iterator[Finding]:
+    """Yield what should be looked at before anything is paid by the values of a statement."""
+    content = stated.content
+    yield from cautions(
+        stated.clients, stated.values, stated.errors, content["mode"], content["n_rounds"], content["n_planned"]
     )
 
 
@@ -277,23 +301,83 @@ def _open(folder: Path) -> Transcript:
         _ = transcript.n_rounds
     except TranscriptError as error:
         raise Difference(str(error)) from None
-    except (ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException) as error:
+    except _UNREADABLE as error:
         raise Difference(f"the transcript was changed: it cannot be read ({error})") from None
     return transcript
 
 
-def _check_chain(transcript: Transcript, stated: Statement) -> Check:
+def _open_stated(folder: Path, stated: Statement, found: Mapping[str, str]) -> Transcript:
+    """Return the transcript of a statement if its chain holds; `found` are hashes by path.
+
+    What the statement has of each file tells which of them was changed, where the chain alone cannot.
+    """
+    try:
+        return _open(folder)
+    except Difference:
+        check_nothing_is_missing(stated, found, only=fmt.FILES)
+        changed = {
+            PurePosixPath(name).name: name
+            for name, digest in stated.content["files"].items()
+            if found.get(name) != digest and PurePosixPath(name).name in fmt.FILES
+        }
+        n_whole = _count_whole_rounds(folder)
+        if changed and n_whole is not None and n_whole < stated.content["n_rounds"]:
+            which = ", ".join(map(repr, changed.values()))
+            missing = _say_missing(n_whole, stated.content["n_rounds"])
+            raise Difference(f"{missing}: {which} was changed, or cut off") from None
+        if changed and fmt.UPLOADS not in changed:
+            raise Difference(f"{next(iter(changed.values()))!r} was changed") from None
+        raise
+
+
+def _count_whole_rounds(folder: Path) -> int | None:
+    """Return the number of rounds of a transcript if they are as they were written, whatever comes after them."""
+    try:
+        transcript = Transcript.open(folder)
+        transcript.verify(may_go_on=True)
+    except (TranscriptError, *_UNREADABLE):
+        return None
+    return transcript.n_rounds
+
+
+def _say_missing(n_found: int, n_stated: int) -> str:
+    if n_found + 1 == n_stated:
+        return f"round {n_stated} of the transcript is missing"
+    return f"rounds {n_found + 1} to {n_stated} of the transcript are missing"
+
+
+def _check_chain(transcript: Transcript, stated: Statement, found: Mapping[str, str]) -> Check:
     head = stated.content["head"]
     if transcript.head != head:
+        check_nothing_is_missing(stated, found, only=fmt.FILES)
         if transcript.contains(head):
             more = transcript.n_rounds - stated.content["n_rounds"]
             raise Difference(f"the transcript has grown since the statement, by {count(more, 'round')}")
-        raise Difference("the transcript is not that of the statement: the head of its chain differs")
+        raise Difference(_explain_other_head(transcript, stated, found))
     if transcript.n_rounds != stated.content["n_rounds"]:
         raise Difference(f"the statement is of {stated.content['n_rounds']} rounds; there are {transcript.n_rounds}")
     if transcript.description.clients != stated.clients:
         raise Difference("the clients of the statement are not those of the transcript")
     return Check("chain", f"{count(transcript.n_rounds, 'round')}, head {head[:16]}…")
+
+
+def _explain_other_head(transcript: Transcript, stated: Statement, found: Mapping[str, str]) -> str:
+    """Return why a whole transcript is not that of a statement: it lost its end, or is that of another run."""
+    files = stated.content["files"]
+    begin = [name for name in files if PurePosixPath(name).name in (fmt.DESCRIPTION, fmt.LABELS)]
+    is_same_training = all(found.get(name) == files[name] for name in begin)
+    n_stated, n_found = stated.content["n_rounds"], transcript.n_rounds
+    if is_same_training and n_found < n_stated:
+        return f"{_say_missing(n_found, n_stated)}: it was cut off"
+    counts = _both(stated, transcript.description.clients, n_found)
+    what = "it was recorded anew" if is_same_training else "this is another run, or it was recorded anew"
+    return f"the transcript is not that of the statement: {what}; {counts}"
+
+
+def _both(stated: Statement, clients: Sequence[str], n_rounds: int) -> str:
+    """Return how many clients and rounds were signed, and how many were found."""
+    signed = f"{count(len(stated.clients), 'client')} and {count(stated.content['n_rounds'], 'round')}"
+    return f"signed are {signed}, found {count(len(clients), 'client')} and {count(n_rounds, 'round')}"
 
 
 def _refuse_unused(what: str, **options: Any) -> None:

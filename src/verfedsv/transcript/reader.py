@@ -220,7 +220,7 @@ class Transcript:
                     n_embeddings[upload.client] += len(upload.samples)
             link = fmt.frame_hash(link, message, ranges)
             if link != self._chain.link(index):
-                raise TranscriptError(f"the transcript was changed: {place}")
+                raise TranscriptError(f"the transcript was changed: {place}, or its entry in {fmt.CHAIN}")
             if batch is None:
                 self._check_schema(message)
             else:
@@ -238,8 +238,20 @@ class Transcript:
     def _check_ends(self) -> None:
         """Raise TranscriptError if there are bytes that no link covers."""
         end, chain = self._chain.end(-1), self._storage.read(fmt.CHAIN).size
-        if self._stream.size != end or chain != self._chain.n_bytes:
-            raise TranscriptError("the transcript has bytes after its last record: unfinished, or added later")
+        after, entries = self._stream.size - end, chain - self._chain.n_bytes
+        if after == entries == 0:
+            return
+        done = f"the transcript is whole up to round {self.n_rounds}, and"
+        if entries >= self._chain.entry_size:
+            why = f"{fmt.UPLOADS} ends within the next record: it was cut off"
+        elif after == 0:
+            why = f"{fmt.CHAIN} ends within an entry: it was cut off, or something was added"
+        else:
+            why = (
+                f"{fmt.UPLOADS} has {after:,} bytes after it that {fmt.CHAIN} says nothing of: it is unfinished, "
+                f"{fmt.CHAIN} was cut off, or something was added"
+            )
+        raise TranscriptError(f"{done} {why}")
 
     def _check_schema(self, message: pa.Buffer) -> None:
         """Raise TranscriptError if a reader that goes by the head of the stream would find other columns than this."""
