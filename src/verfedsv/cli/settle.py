@@ -138,6 +138,7 @@ def show(console: Console, result: Settlement, valuation: Valuation) -> None:
     warned = _cautions(result, valuation)
     for line in explain(result, valuation):
         console.print(line, style="yellow" if line in warned else None, highlight=False, markup=False)
+    console.print("This is a draft: what counts is what verfedsv statement signs.", highlight=False)
 
 
 def _cautions(result: Settlement, valuation: Valuation) -> list[str]:
