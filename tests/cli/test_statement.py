@@ -104,6 +104,7 @@ def test_an_extract_is_checked_against_a_statement(place):
         (["audit", "run", "--public-key", "p.json"], "p.json is not a key in PEM"),
         (["audit", "run", "--public-key", "k.key"], "k.key is a private key, which nobody but its owner should have"),
         (["audit", "telco.json", "--public-key", "k.pub"], "add --statement FILE to check it by the key"),
+        (["audit", "run/statement.json", "--run", "empty"], "nothing of what the statement lists is in empty"),
         (["audit", "odd.json"], "the extract has a field 'foo', which is none of an extract"),
         (["audit", "p.json", "--statement", "run/statement.json"], "this is a settlement, not a statement"),
         (["extract", "run", "--client", "nobody", "-o", "x.json"], "there is no client 'nobody'; there are 'bank'"),
@@ -114,6 +115,7 @@ def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, 
     """In one line, without a traceback, and nothing is written."""
     monkeypatch.chdir(place)
     call("extract", "run", "--client", "telco", "-o", "telco.json")
+    (place / "empty").mkdir()
     (place / "odd.json").write_text(json.dumps(json.loads((place / "telco.json").read_text()) | {"foo": 1}))
     before = sorted(place.rglob("*"))
     done = call(*arguments)
@@ -185,6 +187,7 @@ def test_an_unfinished_run_is_settled_and_signed_as_such(tmp_path):
     done = call("settle", run, *options)
     assert "The training was stopped after 4 of 6 rounds" in done.stdout
     assert "stopped after 4 of 6 rounds" in call("settle", run, *options, "--json").stderr
+    assert "stopped after 4 of 6 rounds" in call("settle", run / "valuation.json", *options).stdout
     assert json.loads((tmp_path / "p.json").read_text())["n_planned"] == 6
     done = call("statement", run, "--key", tmp_path / "k.key", "--settlement", tmp_path / "p.json")
     assert done.returncode == 0, done.stderr
@@ -200,8 +203,15 @@ def test_a_run_that_is_still_running_is_neither_settled_nor_signed(place):
             file.write(b"half a record")
         done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
         assert (done.returncode, "the training is still running" in done.stderr) == (2, True)
-        done = call("settle", place / "run", "--budget", 50, "--currency", "CHF", "--negative", "zero")
-        assert (done.returncode, "the training is still running" in done.stderr) == (2, True)
+        options = ("--budget", 50, "--currency", "CHF", "--negative", "zero")
+        for arguments in (
+            ("settle", place / "run", *options),
+            ("settle", place / "run" / "valuation.json", *options),
+            ("extract", place / "run", "--client", "telco", "-o", place / "telco.json"),
+            ("audit", place / "run"),
+        ):
+            done = call(*arguments)
+            assert (done.returncode, "the training is still running" in done.stderr) == (2, True), arguments
 
 
 def test_a_valuation_of_another_version_is_not_signed_if_it_differs(place):

@@ -21,6 +21,7 @@ from verfedsv.cli.value import value_folder
 from verfedsv.errors import InputError
 from verfedsv.report.tables import shown
 from verfedsv.runs.extent import find_extent, refuse_running
+from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import cautions, explain
@@ -30,6 +31,8 @@ from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import Terms
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.reader import folder_of
 from verfedsv.valuation import Valuation
 
 
@@ -117,9 +120,15 @@ def compute(run: Path, options: dict[str, Any], what: str = "valuing") -> Valuat
 
 
 def _plan_of(run: Path) -> int | None:
-    """Return how many rounds the training of a run was to have; raise InputError if it is still running."""
+    """Return how many rounds the training of a run was to have; raise InputError if it is still running.
+
+    A valuation in the folder of its run is of that run; of another nothing is known.
+    """
     if run.is_file():
-        return None
+        folder = run.parent
+        if run.name != VALUATION or not (folder_of(folder) / fmt.DESCRIPTION).exists():
+            return None
+        run = folder
     extent = find_extent(run, Transcript.open(run))
     refuse_running(extent, "settled")
     return extent.n_planned

@@ -41,7 +41,8 @@ from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER
+from verfedsv.transcript.reader import FOLDER, folder_of
+from verfedsv.transcript.storage import is_being_written
 from verfedsv.valuation import Valuation, value
 
 
@@ -145,6 +146,8 @@ def _of_statement(
     yield from _check_signature(signed, public_key)
     folder = run if run is not None else _find_run(stated, signed.path)
     found = _hash_files(folder, signed.path)
+    if not found.keys() & stated.content["files"].keys():
+        raise InputError(f"nothing of what the statement lists is in {folder}; say where its run is with --run FOLDER")
     # Before the files as a whole, as this can tell the round and the client of a change, and another run.
     transcript = _open_stated(folder, stated, found)
     yield _check_chain(transcript, stated, found)
@@ -295,6 +298,8 @@ def _read_valuation(folder: Path) -> Valuation | None:
 
 def _open(folder: Path) -> Transcript:
     """Return a transcript whose chain holds; raise Difference, naming round and client, if it does not."""
+    if is_being_written(folder_of(folder)):
+        raise InputError("the training is still running, so it is not audited yet: wait until it has ended, or stop it")
     try:
         transcript = Transcript.open(folder)
         transcript.verify()

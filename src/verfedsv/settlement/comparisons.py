@@ -245,7 +245,7 @@ def say_version(who: str, package: str, values: Floats, errors: Floats, again: V
     if len(unlike):
         m = unlike[0]
         both = f"that of client {again.clients[m]!r} was {errors[m]:.2g}, and is {again.errors[m]:.2g} by this version"
-        text += f". Errors differ: {both}; ranges of payouts are by the errors of the statement"
+        text += f". Errors differ: {both}; ranges of payouts go by the former"
     yield text
 
 
