@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.runs.extent import find_extent
@@ -36,13 +35,12 @@ from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files, options_of, read_valuation
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import STATEMENT, Statement
+from verfedsv.settlement.transcripts import check_chain, count_both, open_stated, open_whole
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
-from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER, folder_of
-from verfedsv.transcript.storage import is_being_written
+from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
 
 
@@ -62,9 +60,6 @@ class Audit:
         """Return the audit as JSON."""
         return json.dumps({"passes": self.passes, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
 
-
-_UNREADABLE = ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException
-"""What a damaged transcript leads to."""
 
 Finding = Check | str
 """A check that passed, or a note."""
@@ -149,8 +144,8 @@ def _of_statement(
     if not found.keys() & stated.content["files"].keys():
         raise InputError(f"nothing of what the statement lists is in {folder}; say where its run is with --run FOLDER")
     # Before the files as a whole, as this can tell the round and the client of a change, and another run.
-    transcript = _open_stated(folder, stated, found)
-    yield _check_chain(transcript, stated, found)
+    transcript = open_stated(folder, stated, found)
+    yield check_chain(transcript, stated, found)
     check_nothing_is_missing(stated, found)
     yield from compare_files(stated, found)
     extent = find_extent(folder, transcript)
@@ -173,7 +168,7 @@ def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
     """Yield whether a run without a statement fits together: its chain, and its valuation."""
     if not any((place / fmt.DESCRIPTION).exists() for place in (folder, folder / FOLDER)):
         raise InputError(f"there is no run in {folder}: it has no {fmt.DESCRIPTION}")
-    transcript = _open(folder)
+    transcript = open_whole(folder)
     if not transcript.n_rounds:
         raise InputError(f"nothing was recorded in {folder}, so there is nothing to audit")
     yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
@@ -220,7 +215,7 @@ def _compare_transcript(stated: Statement, verified: Verified) -> None:
     """Raise Difference unless a statement is of the transcript that an extract is of, as far as that shows it."""
     if stated.content["head"] != verified.head:
         clients = verified.description.clients
-        both = _both(stated, clients, verified.n_rounds)
+        both = count_both(stated, clients, verified.n_rounds)
         raise Difference(f"the extract is of another transcript than the statement: their heads differ; {both}")
     about = verified.description
     shown = {"clients": [*about.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
@@ -294,95 +289,6 @@ def _read_valuation(folder: Path) -> Valuation | None:
         return read_valuation(folder)
     except InputError as error:
         raise Difference(str(error)) from None
-
-
-def _open(folder: Path) -> Transcript:
-    """Return a transcript whose chain holds; raise Difference, naming round and client, if it does not."""
-    if is_being_written(folder_of(folder)):
-        raise InputError("the training is still running, so it is not audited yet: wait until it has ended, or stop it")
-    try:
-        transcript = Transcript.open(folder)
-        transcript.verify()
-        _ = transcript.n_rounds
-    except TranscriptError as error:
-        raise Difference(str(error)) from None
-    except _UNREADABLE as error:
-        raise Difference(f"the transcript was changed: it cannot be read ({error})") from None
-    return transcript
-
-
-def _open_stated(folder: Path, stated: Statement, found: Mapping[str, str]) -> Transcript:
-    """Return the transcript of a statement if its chain holds; `found` are hashes by path.
-
-    What the statement has of each file tells which of them was changed, where the chain alone cannot.
-    """
-    try:
-        return _open(folder)
-    except Difference:
-        check_nothing_is_missing(stated, found, only=fmt.FILES)
-        changed = {
-            PurePosixPath(name).name: name
-            for name, digest in stated.content["files"].items()
-            if found.get(name) != digest and PurePosixPath(name).name in fmt.FILES
-        }
-        n_whole = _count_whole_rounds(folder)
-        if changed and n_whole is not None and n_whole < stated.content["n_rounds"]:
-            which = ", ".join(map(repr, changed.values()))
-            missing = _say_missing(n_whole, stated.content["n_rounds"])
-            raise Difference(f"{missing}: {which} was changed, or cut off") from None
-        if changed and fmt.UPLOADS not in changed:
-            raise Difference(f"{next(iter(changed.values()))!r} was changed") from None
-        raise
-
-
-def _count_whole_rounds(folder: Path) -> int | None:
-    """Return the number of rounds of a transcript if they are as they were written, whatever comes after them."""
-    try:
-        transcript = Transcript.open(folder)
-        transcript.verify(may_go_on=True)
-    except (TranscriptError, *_UNREADABLE):
-        return None
-    return transcript.n_rounds
-
-
-def _say_missing(n_found: int, n_stated: int) -> str:
-    if n_found + 1 == n_stated:
-        return f"round {n_stated} of the transcript is missing"
-    return f"rounds {n_found + 1} to {n_stated} of the transcript are missing"
-
-
-def _check_chain(transcript: Transcript, stated: Statement, found: Mapping[str, str]) -> Check:
-    head = stated.content["head"]
-    if transcript.head != head:
-        check_nothing_is_missing(stated, found, only=fmt.FILES)
-        if transcript.contains(head):
-            more = transcript.n_rounds - stated.content["n_rounds"]
-            raise Difference(f"the transcript has grown since the statement, by {count(more, 'round')}")
-        raise Difference(_explain_other_head(transcript, stated, found))
-    if transcript.n_rounds != stated.content["n_rounds"]:
-        raise Difference(f"the statement is of {stated.content['n_rounds']} rounds; there are {transcript.n_rounds}")
-    if transcript.description.clients != stated.clients:
-        raise Difference("the clients of the statement are not those of the transcript")
-    return Check("chain", f"{count(transcript.n_rounds, 'round')}, head {head[:16]}…")
-
-
-def _explain_other_head(transcript: Transcript, stated: Statement, found: Mapping[str, str]) -> str:
-    """Return why a whole transcript is not that of a statement: it lost its end, or is that of another run."""
-    files = stated.content["files"]
-    begin = [name for name in files if PurePosixPath(name).name in (fmt.DESCRIPTION, fmt.LABELS)]
-    is_same_training = all(found.get(name) == files[name] for name in begin)
-    n_stated, n_found = stated.content["n_rounds"], transcript.n_rounds
-    if is_same_training and n_found < n_stated:
-        return f"{_say_missing(n_found, n_stated)}: it was cut off"
-    counts = _both(stated, transcript.description.clients, n_found)
-    what = "it was recorded anew" if is_same_training else "this is another run, or it was recorded anew"
-    return f"the transcript is not that of the statement: {what}; {counts}"
-
-
-def _both(stated: Statement, clients: Sequence[str], n_rounds: int) -> str:
-    """Return how many clients and rounds were signed, and how many were found."""
-    signed = f"{count(len(stated.clients), 'client')} and {count(stated.content['n_rounds'], 'round')}"
-    return f"signed are {signed}, found {count(len(clients), 'client')} and {count(n_rounds, 'round')}"
 
 
 def _refuse_unused(what: str, **options: Any) -> None:
