@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
 SOURCES := src tests benchmarks scripts examples
 # Where the data sets lie that do not ship with the package.
 export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
@@ -47,14 +48,14 @@ check: $(VENV)/.dev    ## Linters, types, layers and the faster tests.
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m 'not slow'
+	$(PYTEST) -q -m 'not slow'
 
 test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, all tests.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(PYTEST)
 
 bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md.
 	$(BIN)/python -u -m benchmarks

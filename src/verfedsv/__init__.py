@@ -1,7 +1,7 @@
 """verfedsv: what each data owner of a vertical federated learning consortium contributed.
 
-Everything named here is public and keeps its meaning, and so is what verfedsv.data and verfedsv.federation name; all
-else may change.
+Everything named here is public and keeps its meaning, and so is what verfedsv.data, verfedsv.federation and
+verfedsv.settlement name; all else may change.
 """
 
 from verfedsv._version import __version__

@@ -4,11 +4,12 @@ import json
 import shutil
 import sys
 
+import numpy as np
 import pytest
 
 from tests.cli.inprocess import call
-from tests.settlement.runs import make_run
-from verfedsv import value
+from tests.settlement.runs import CLIENTS, make_run
+from verfedsv import Recorder, value
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +98,15 @@ def test_an_extract_is_checked_against_a_statement(place):
         ),
         (["statement", "none", "--key", "k.key"], "there is no transcript in none"),
         (["audit", "none.json"], "cannot read none.json: No such file"),
-        (["audit", "p.json"], "reads 'verfedsv statement' of version 1; received 'verfedsv settlement'"),
+        (["audit", "p.json"], "this is a settlement, not a statement that verfedsv wrote"),
         (["audit", "."], "there is no run in ."),
         (["audit", "run", "--run", "run"], "--run is not for the folder of a run"),
         (["audit", "run", "--public-key", "p.json"], "p.json is not a key in PEM"),
+        (["audit", "run", "--public-key", "k.key"], "k.key is a private key, which nobody but its owner should have"),
+        (["audit", "telco.json", "--public-key", "k.pub"], "add --statement FILE to check it by the key"),
+        (["audit", "run/statement.json", "--run", "empty"], "nothing of what the statement lists is in empty"),
+        (["audit", "odd.json"], "the extract has a field 'foo', which is none of an extract"),
+        (["audit", "p.json", "--statement", "run/statement.json"], "this is a settlement, not a statement"),
         (["extract", "run", "--client", "nobody", "-o", "x.json"], "there is no client 'nobody'; there are 'bank'"),
         (["keys", "show", "p.json"], "p.json is not a key in PEM"),
     ],
@@ -108,6 +114,9 @@ def test_an_extract_is_checked_against_a_statement(place):
 def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, arguments, message):
     """In one line, without a traceback, and nothing is written."""
     monkeypatch.chdir(place)
+    call("extract", "run", "--client", "telco", "-o", "telco.json")
+    (place / "empty").mkdir()
+    (place / "odd.json").write_text(json.dumps(json.loads((place / "telco.json").read_text()) | {"foo": 1}))
     before = sorted(place.rglob("*"))
     done = call(*arguments)
     assert done.returncode == 2, done.stdout
@@ -121,7 +130,7 @@ def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, 
     [
         (
             {"per_round": [[1.0, 0.0, 0.0]] * 6, "values": [1.0, 0.0, 0.0]},
-            "round 1, client 'bank': valuation.json says",
+            "value of client 'bank': valuation.json says 1, the transcript gives",
         ),
         ({"estimator_errors": [0.0, 0.0, 0.0]}, "error of client 'bank': valuation.json says 0"),
         ({"n_samples": 9}, "n_samples: valuation.json says 9, the run gives 40"),
@@ -168,3 +177,50 @@ def test_a_key_in_the_folder_of_the_run_is_refused(place):
     done = call("statement", place / "run", "--key", place / "run" / "k.key", "-o", place / "new.json")
     assert done.returncode == 2
     assert "keep it elsewhere" in done.stderr
+
+
+def test_an_unfinished_run_is_settled_and_signed_as_such(tmp_path):
+    """On the terminal of both commands, and in what they write."""
+    run = make_run(tmp_path / "run", n_rounds=4)
+    call("keys", "new", tmp_path / "k")
+    options = ("--budget", 50, "--currency", "CHF", "--negative", "zero", "-o", tmp_path / "p.json")
+    done = call("settle", run, *options)
+    assert "The training was stopped after 4 of 6 rounds" in done.stdout
+    assert "stopped after 4 of 6 rounds" in call("settle", run, *options, "--json").stderr
+    assert "stopped after 4 of 6 rounds" in call("settle", run / "valuation.json", *options).stdout
+    assert json.loads((tmp_path / "p.json").read_text())["n_planned"] == 6
+    done = call("statement", run, "--key", tmp_path / "k.key", "--settlement", tmp_path / "p.json")
+    assert done.returncode == 0, done.stderr
+    assert "note: The training was stopped after 4 of 6 rounds" in done.stderr
+    assert json.loads((run / "statement.json").read_text())["n_planned"] == 6
+    assert "stopped after 4 of 6 rounds" in " ".join(call("audit", run).stdout.split())
+
+
+def test_a_run_that_is_still_running_is_neither_settled_nor_signed(place):
+    """What is said is that, and nothing of unfinished records."""
+    with Recorder(place / "run" / "transcript", np.arange(40) % 2, CLIENTS, resume=True):
+        with (place / "run" / "transcript" / "uploads.arrows").open("ab") as file:
+            file.write(b"half a record")
+        done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
+        assert (done.returncode, "the training is still running" in done.stderr) == (2, True)
+        options = ("--budget", 50, "--currency", "CHF", "--negative", "zero")
+        for arguments in (
+            ("settle", place / "run", *options),
+            ("settle", place / "run" / "valuation.json", *options),
+            ("extract", place / "run", "--client", "telco", "-o", place / "telco.json"),
+            ("audit", place / "run"),
+        ):
+            done = call(*arguments)
+            assert (done.returncode, "the training is still running" in done.stderr) == (2, True), arguments
+
+
+def test_a_valuation_of_another_version_is_not_signed_if_it_differs(place):
+    """The message says which version it is of, and what to do."""
+    path = place / "run" / "valuation.json"
+    fields = json.loads(path.read_text())
+    fields |= {"package": "verfedsv 0.0.1", "estimator_errors": [9 * error for error in fields["estimator_errors"]]}
+    path.write_text(json.dumps(fields))
+    done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
+    assert done.returncode == 2
+    assert "not true (it was made with verfedsv 0.0.1, and this is verfedsv " in done.stderr
+    assert "Delete it, and the run is valued again" in done.stderr

@@ -12,7 +12,9 @@ import pytest
 from rich.console import Console
 
 import verfedsv
+from tests.cli.inprocess import call
 from tests.cli.test_demo import run
+from tests.settlement.runs import make_run
 from tests.trainings import train
 from verfedsv.cli.value import show
 
@@ -79,6 +81,21 @@ def test_options_reach_the_library(folder):
     done = run("value", str(folder), "--json", "--method", "exact", "--rank", "2", "--seed", "3", "--tolerance", "0.01")
     settings = json.loads(done.stdout)["settings"]
     assert (settings["method"], settings["rank"], settings["seed"], settings["tolerance"]) == ("exact", 2, 3, 0.01)
+
+
+def test_a_run_is_valued_as_its_configuration_says(tmp_path):
+    """Like settle and report do; what is taken from there is noted, and options take its place."""
+    folder = make_run(tmp_path / "run")
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text + "[valuation]\nmethod = 'exact'\nseed = 3\n")
+    done = call("value", folder, "--json")
+    settings = json.loads(done.stdout)["settings"]
+    assert (settings["method"], settings["seed"]) == ("exact", 3)
+    assert done.stderr == (
+        "note: method = exact, as config.toml of the run says\nnote: seed = 3, as config.toml of the run says\n"
+    )
+    done = call("value", folder, "--json", "--method", "auto", "--seed", "0")
+    assert (json.loads(done.stdout)["settings"]["method"], done.stderr) == ("auto", "")
 
 
 def test_a_rank_that_is_too_high_is_lowered_aloud(folder):

@@ -2,6 +2,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tests.settlement.runs import CLIENTS, make_run, record, sign
 from verfedsv import InputError, Recorder, TranscriptError, Valuation, value
 from verfedsv.settlement import settle
 from verfedsv.settlement.audit import audit
+from verfedsv.settlement.extract import make_extract
 from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import new_keys, read_private_key, read_public_key
 from verfedsv.settlement.statement import Statement, canonical, make_statement
@@ -104,13 +106,29 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
         (lambda run: (run / "metrics.jsonl").write_text("{}\n"), "'metrics.jsonl' was changed"),
         (lambda run: (run / "checkpoint.npz").unlink(), "'checkpoint.npz' is missing"),
         (lambda run: (run / "transcript" / "labels.arrow").unlink(), "'transcript/labels.arrow' is missing"),
-        (lambda run: (run / "notes.txt").write_text("!"), "'notes.txt' was added: it is not in the statement"),
+        (lambda run: (run / "chain.bin").write_text("!"), "'chain.bin' was added: it is not in the statement"),
         (lambda run: (run / "transcript" / "report.html").write_text("!"), "'transcript/report.html' was added: .*"),
         (lambda run: (run / "transcript" / ".lock").write_text("!"), "'transcript/.lock' was added: .*"),
         (lambda run: (run / "config.toml").write_text(""), "'config.toml' was changed"),
         (lambda run: go_on(run), "the transcript has grown since the statement, by 2 rounds"),
-        (lambda run: record_anew(run), "the transcript is not that of the statement: the head of its chain differs"),
-        (lambda run: cut_last_round(run), "the transcript is not that of the statement: the head of its chain differs"),
+        (
+            lambda run: record_anew(run),
+            "the transcript is not .*: it was recorded anew; signed are 3 clients and 6 rounds, found 3 .* 6 rounds",
+        ),
+        (
+            lambda run: record_another(run),
+            "the .* this is another run, or .*; signed are 3 clients and 6 rounds, found 2 clients and 1 round",
+        ),
+        (lambda run: cut_last_round(run), "round 6 of the transcript is missing: it was cut off"),
+        (
+            lambda run: cut(run, "uploads.arrows", 5000),
+            "rounds 4 to 6 of .* missing: .*uploads.arrows' was changed.*",
+        ),
+        (lambda run: cut(run, "uploads.arrows", 40), "round 6 of .* is missing: .*uploads.arrows' was changed, .*"),
+        (lambda run: cut(run, "chain.bin", 40), "round 6 of the .* is missing: 'transcript/chain.bin' was changed, .*"),
+        (lambda run: flip(run / "transcript" / "labels.arrow", 40, 0), "'transcript/labels.arrow' was changed"),
+        (lambda run: flip(run / "transcript" / "transcript.json", 40, 0), "'transcript/transcript.json' was changed"),
+        (lambda run: flip(run / "transcript" / "chain.bin", 90, 0), "'transcript/chain.bin' was changed"),
         (lambda run: record(run), "the transcript is not .*|'chain.bin' was added.*"),
     ],
 )
@@ -127,8 +145,23 @@ def go_on(run):
 
 
 def record_anew(run):
+    before = (run / "transcript" / "transcript.json").read_bytes()
     shutil.rmtree(run / "transcript")
-    record(run / "transcript", seed=1)
+    with patch("verfedsv.transcript.recorder.fmt.Description.to_json", lambda _self: before):
+        record(run / "transcript", seed=1)
+
+
+def record_another(run):
+    """Put another run in the place of one; that other files are missing too is beside the point."""
+    shutil.rmtree(run / "transcript")
+    (run / "checkpoint.npz").unlink()
+    with Recorder(run / "transcript", [0, 1], ["a", "b"]) as recorder:
+        recorder.log([0, 1], {"a": [0.1, 0.2], "b": [0.3, 0.4]})
+
+
+def cut(run, name, n_bytes):
+    path = run / "transcript" / name
+    path.write_bytes(path.read_bytes()[:-n_bytes])
 
 
 def cut_last_round(run):
@@ -141,13 +174,15 @@ def cut_last_round(run):
 
 
 def test_what_is_made_from_a_run_may_come_after_the_statement(run):
-    """A report, other statements and settlements are noted, and not taken for changes; and are not covered."""
-    (run / "report.html").write_text("<html></html>")
+    """Reports, tables, other statements and whatever else is noted, and not taken for changes; and is not covered."""
+    (run / "credit.html").write_text("<html></html>")
+    (run / "notes").mkdir()
+    (run / "notes" / "p.csv").write_text("!")
     (run / "payouts.json").write_text(settle(value(run), 5, "EUR", negative="zero").to_json())
     sign(run, run / "second.json")
     found = audit(run)
     assert found.passes
-    assert "not covered by the statement: 'payouts.json', 'report.html', 'second.json'" in found.notes
+    assert "not part of the statement: 'credit.html', 'notes/p.csv', 'payouts.json', 'second.json'" in found.notes
     assert audit(run / "second.json").passes
 
 
@@ -229,6 +264,101 @@ def test_false_statements_are_found_although_they_are_signed(run, key, change, d
     """Whoever holds the key can sign anything; the audit computes it again."""
     resign(run, key, **change(Statement.from_json((run / "statement.json").read_bytes()).content))
     assert audit(run).difference.startswith(difference)
+
+
+@pytest.mark.parametrize("factor", [0.2, 5.0])
+def test_a_statement_of_another_version_passes_though_its_errors_are_others(run, key, factor):
+    """Tighter or wider bounds are no forgery: the audit names both versions and how well the values agree."""
+    valuation = json.loads((run / "valuation.json").read_text())
+    content = Statement.from_json((run / "statement.json").read_bytes()).content
+    older = {name: [factor * x for x in content[name]] for name in ("errors", "estimator_errors")}
+    stated = replace(Valuation.from_json(json.dumps(valuation)), estimator_errors=np.array(older["estimator_errors"]))
+    paid = settle(stated, 1000, "EUR", negative="zero").to_fields()
+    changes = {**older, "package": "verfedsv 0.0.1", "settlement": paid, "method": "exact"}
+    (run / "valuation.json").write_text(stated.to_json().replace(valuation["package"], "verfedsv 0.0.1"))
+    resign(run, key, **{**changes, "method": content["method"], "files": files_of(run)})
+    found = audit(run)
+    assert found.passes, found.difference
+    note = next(note for note in found.notes if "was made with verfedsv 0.0.1, this is verfedsv " in note)
+    assert "values agree within " in note
+    assert "Errors differ: that of client 'bank' was " in note
+    resign(run, key, package=valuation["package"])
+    assert audit(run).difference.startswith("error of client 'bank': the statement says ")
+
+
+def test_another_version_is_no_excuse_for_errors_that_let_anything_pass(run, key):
+    """They are stated so large that any value would be within them."""
+    (run / "valuation.json").unlink()
+    content = Statement.from_json((run / "statement.json").read_bytes()).content
+    values = [content["values"][0], 1.01 * content["values"][1], content["values"][2]]
+    shares = [value / sum(values) for value in values]
+    claim = {"values": values, "shares": shares, "errors": [1.0] * 3, "estimator_errors": [1.0] * 3}
+    resign(run, key, **claim, settlement=None, files=files_of(run), package="verfedsv 0.0.1")
+    assert audit(run).difference.startswith("value of client 'telco': the statement says ")
+
+
+def test_another_version_is_no_excuse_for_errors_that_are_too_small(run, key, monkeypatch):
+    """A value may be off by the error of completion, but then it has to say so."""
+    wide = replace(value(run), completion_errors=np.full(3, 0.1))
+    (run / "valuation.json").unlink()
+    values = wide.values + np.array([0.0, 0.01, 0.0])
+    claim = {"values": values.tolist(), "shares": (values / values.sum()).tolist()}
+    resign(run, key, **claim, settlement=None, files=files_of(run), package="verfedsv 0.0.1")
+    monkeypatch.setattr("verfedsv.settlement.audit.value", lambda *_arguments, **_options: wide)
+    assert audit(run).difference.startswith("error of client 'telco': the statement says 6.8e-07, but its value is off")
+
+
+def test_the_forged_value_is_named_although_errors_differ_too(run, key):
+    """What is paid by comes first."""
+    fields = json.loads((run / "valuation.json").read_text())
+    fields["estimator_errors"] = [10 * error for error in fields["estimator_errors"]]
+    fields["values"][2] *= 10
+    fields["per_round"] = [[*row[:2], 10 * row[2]] for row in fields["per_round"]]
+    (run / "valuation.json").write_text(json.dumps(fields))
+    resign(run, key, files=files_of(run))
+    assert audit(run).difference.startswith("value of client 'shop': valuation.json says ")
+
+
+def files_of(run):
+    return hash_files(run, leave_out=run / "statement.json")
+
+
+def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
+    """How many rounds were planned is in the statement and the settlement, and the audit says so."""
+    run = make_run(tmp_path / "run", n_rounds=4)
+    with pytest.raises(InputError, match="the settlement does not say that this is of 4 of 6 rounds; settle the run"):
+        sign(run)
+    place = sign(run, change=lambda valuation, paid: (valuation, replace(paid, n_planned=6)))
+    said = "The training was stopped after 4 of 6 rounds: this is of an unfinished training."
+    found = audit(place)
+    assert found.passes, found.difference
+    assert said in found.notes
+    (tmp_path / "telco.json").write_text(make_extract(Transcript.open(run), "telco").to_json())
+    assert said in audit(tmp_path / "telco.json", statement_path=place).notes
+    key = read_private_key(tmp_path / "consortium.key")
+    resign(run, key, n_planned=4)
+    assert audit(place).difference == "n_planned: the statement says 4, the run gives 6"
+    content = resign(run, key, n_planned=6)
+    resign(run, key, settlement={**content["settlement"], "n_planned": None})
+    assert audit(place).difference == "the settlement in the statement does not say that 6 rounds were planned"
+    place.unlink()
+    assert "the training was stopped after 4 of 6 rounds" in audit(run).notes
+
+
+def test_a_training_that_is_still_running_is_not_signed(run):
+    """Although all that it has recorded so far is whole."""
+    recorder = Recorder(run / "transcript", np.arange(40) % 2, CLIENTS, resume=True)
+    with pytest.raises(InputError, match="the training is still running, 6 rounds so far, so it is not signed yet"):
+        sign(run, run.parent / "new.json")
+    recorder.close()
+    sign(run, run.parent / "new.json")
+
+
+def test_a_run_in_which_nothing_was_recorded_cannot_be_audited(tmp_path):
+    """It does not pass."""
+    Recorder(tmp_path / "run", [0, 1], ["a", "b"]).close()
+    with pytest.raises(InputError, match=r"nothing was recorded in .*run, so there is nothing to audit"):
+        audit(tmp_path / "run")
 
 
 def test_values_within_their_errors_but_odd_are_noted(run, key, monkeypatch):
@@ -339,7 +469,7 @@ def test_only_what_is_true_can_be_signed(run, key):
     with (run / "transcript" / "uploads.arrows").open("ab") as file:
         file.write(b"unfinished")
     transcript = Transcript.open(run)
-    with pytest.raises(TranscriptError, match="bytes after its last record"):
+    with pytest.raises(TranscriptError, match=r"whole up to round 6, and uploads.arrows has 10 bytes after it"):
         make()
 
 
@@ -365,7 +495,7 @@ def test_unknown_errors_can_be_signed_and_audited(tmp_path):
 def test_what_is_no_statement_cannot_be_audited(tmp_path, content):
     """An error, and not a difference."""
     (tmp_path / "statement.json").write_bytes(content)
-    with pytest.raises(InputError, match=r"not the JSON of a statement|of version 1; received"):
+    with pytest.raises(InputError, match=r"not the JSON of a statement|of format version 9; this verfedsv reads"):
         audit(tmp_path / "statement.json")
     with pytest.raises(InputError, match="there is no run in"):
         audit(tmp_path.parent)
@@ -437,7 +567,7 @@ def test_a_run_is_not_looked_for_above_its_statement(run, key):
 
 def test_names_of_files_and_clients_stay_in_one_line(run):
     """Control characters in a name cannot draw on a terminal, nor make a second line."""
-    (run / "a\nb\x1b[31m").write_text("!")
+    (run / "transcript" / "a\nb\x1b[31m").write_text("!")
     difference = audit(run).difference
     assert difference.isprintable()
     assert "was added" in difference

@@ -15,7 +15,7 @@ def test_a_pair_of_keys_signs_and_checks(tmp_path):
     assert (private.name, public.name) == ("consortium.key", "consortium.pub")
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     key = read_private_key(private)
-    assert read_public_key(public) == read_public_key(private) == raw(key.public_key())
+    assert read_public_key(public) == read_public_key(private, may_be_private=True) == raw(key.public_key())
     signature = key.sign(b"text")
     assert is_signed(read_public_key(public), signature, b"text")
     assert not is_signed(read_public_key(public), signature, b"texT")
@@ -65,7 +65,9 @@ def test_what_is_no_key_is_refused(tmp_path):
     other = generate_private_key(SECP256R1())
     private.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public.write_bytes(other.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    for read, path in ((read_private_key, private), (read_public_key, public), (read_public_key, private)):
+    with pytest.raises(InputError, match=r"mine\.key is a private key, which nobody but its owner should have"):
+        read_public_key(private)
+    for read, path in ((read_private_key, private), (read_public_key, public)):
         with pytest.raises(InputError, match="not an Ed25519 key"):
             read(path)
     public.write_text("hello")

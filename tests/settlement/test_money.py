@@ -38,13 +38,16 @@ def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
         ("EUR", "NaN", "must be an amount"),
         ("EUR", "٣", "must be an amount"),
         ("EUR", "", "must be an amount"),
-        ("EUR", "9" * 99, "must be an amount"),
+        ("EUR", "9" * 16, "budget may have 15 digits before the point at most; received 9999999999999999"),
         ("EUR", 0.5, "must be an amount"),
         ("EUR", True, "must be an amount"),
         ("EUR", Decimal("Infinity"), "must be an amount"),
         ("euros", "1", "a code of three letters, such as EUR; received 'euros'"),
         ("=1+", "1", "a code of three letters"),
         (None, "1", "a code of three letters"),
+        ("ERU", "1", "ERU is no currency of ISO 4217 that one can pay in; is the code mistyped"),
+        ("XAU", "1", "XAU is no currency"),
+        ("CLF", "1", "CLF is no currency"),
     ],
 )
 def test_what_is_no_amount_is_refused(code, amount, message):

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from verfedsv import InputError
+import verfedsv
+from verfedsv import InputError, Recorder
 from verfedsv.settlement import Settlement
+from verfedsv.settlement.explanation import explain
 from verfedsv.settlement.payouts import pay
 from verfedsv.settlement.result import spreadsheet_text
 from verfedsv.settlement.terms import Terms
@@ -22,7 +24,7 @@ NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
 def settled(values, budget="100", errors=None, currency="EUR", **terms):
     """Return the settlement of values; without errors they are 0."""
     errors = [0.0] * len(values) if errors is None else errors
-    return pay(Terms.of(budget, currency, **terms), NAMES[: len(values)], values, errors, "head")
+    return pay(Terms.of(budget, currency, **terms), NAMES[: len(values)], values, errors, "head", 6)
 
 
 def euros(settlement):
@@ -84,7 +86,7 @@ def test_the_json_comes_back(settlement):
     """As the same settlement, and settles to the same again."""
     again = Settlement.from_json(settlement.to_json())
     assert again == settlement
-    assert pay(again.terms, again.clients, again.values, again.errors, again.head) == settlement
+    assert pay(again.terms, again.clients, again.values, again.errors, again.head, again.n_rounds) == settlement
 
 
 @pytest.mark.parametrize(
@@ -192,9 +194,19 @@ def test_negative_values_by_hand(terms, expected):
         ([1.0, math.nan], {}, "the value of client 'telco' is not a number"),
         ([1.0, 1.0], {"rule": "floor", "floor": "50.01"}, "2 floors of 50.01 are 100.02, more than the budget"),
         ([1.0, 1.0], {"rule": "cap", "cap": "49.99"}, "2 caps of 49.99 are 99.98, less than the budget"),
-        ([1.0, 0.0], {"rule": "cap", "cap": "60"}, "at the cap of 60.00, and 40.00 EUR of the budget would be left"),
-        ([1.0], {"rule": "floor"}, "rule 'floor' needs a floor"),
-        ([1.0], {"cap": 5}, "a cap is for rule 'cap'"),
+        (
+            [1.0, 0.0],
+            {"rule": "cap", "cap": "60"},
+            "at the cap of 60.00, and 40.00 EUR .*, or add a --f",
+        ),
+        (
+            [1.0, 0.0],
+            {"rule": "cap", "cap": "60", "fixed_part": "20%"},
+            "30.00 EUR .* raise the cap or the --f",
+        ),
+        ([1.0], {"rule": "floor"}, "rule 'floor' needs a floor: say how much with --floor AMOUNT"),
+        ([1.0], {"cap": 5}, "a cap of 5.00 EUR is for rule 'cap', and the rule is 'shares': add --rule cap, or leave"),
+        ([1.0], {"fixed_part": "20"}, "the fixed part must be a percentage"),
         ([1.0], {"rule": "floor", "floor": 1, "negative": "deduct"}, "only with rule 'shares'"),
         ([1.0], {"rule": "shapley-positive", "negative": "refuse"}, "to refuse them, use 'shares'"),
         ([1.0], {"rule": "lottery"}, "unknown rule 'lottery'; allowed are 'shares'"),
@@ -319,6 +331,17 @@ def test_currencies_with_other_cents():
     assert [str(amount) for amount in settled([2.0, 1.0], "1", currency="KWD").amounts] == ["0.667", "0.333"]
 
 
+def test_a_table_for_spreadsheets_is_in_the_order_of_the_screen():
+    """By falling payout, marked as UTF-8, with the sum and the terms below."""
+    text = settled([1.0, 3.0], errors=[0.1, 0.1]).to_csv()
+    assert text.startswith('\ufeff"client","payout","part_of_budget"')
+    lines = text.splitlines()
+    assert [line.split(",")[0] for line in lines[1:4]] == ['"telco"', '"bank"', '"sum"']
+    assert lines[3] == '"sum","100.00","1.0","","","","EUR",""'
+    assert '"budget","100.00"' in lines
+    assert '"head of the transcript","head"' in lines
+
+
 NASTY = [
     '=HYPERLINK("http://x","y")',
     "+1",
@@ -340,23 +363,33 @@ NASTY = [
 def test_names_are_harmless_in_a_spreadsheet():
     """No cell begins like a formula, there is one row for each client, and numbers stay numbers."""
     values = [1.0] * (len(NASTY) - 1) + [-1.0]
-    result = pay(Terms.of(100, "EUR", negative="deduct"), NASTY, values, [0.0] * len(NASTY), "")
-    rows = list(csv.reader(io.StringIO(result.to_csv(), newline="")))
-    assert len(rows) == 1 + len(NASTY)
+    result = pay(Terms.of(100, "EUR", negative="deduct"), NASTY, values, [0.0] * len(NASTY), "", 6)
+    text = result.to_csv({"run": "=1+1"}).removeprefix("\ufeff")
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert [row[0] for row in rows[1 + len(NASTY) :] if row] == [
+        *("sum", "budget", "currency", "rule", "negative", "fixed part", "rounds", "head of the transcript", "run"),
+    ]
+    assert rows[-1] == ["run", "'=1+1"]
+    assert rows[1 + len(NASTY)][1] == "100.00"
+    rows = rows[: 1 + len(NASTY)]
     assert all(row[0][0] not in "=+-@\uff1d\t\r " for row in rows)
     assert all(letter.isprintable() for row in rows for cell in row for letter in cell)
     for delimiter in ";\t":
         rows_there = csv.reader(io.StringIO(result.to_csv(), newline=""), delimiter=delimiter)
         assert all(cell[:1] not in tuple("=+-@") for row in rows_there for cell in row)
     assert rows[1][0] == '\'=HYPERLINK("http://x","y")'
-    assert float(rows[-1][2]) < 0
+    assert float(rows[-1][1]) < 0
     assert spreadsheet_text("Zürich & Söhne") == "Zürich & Söhne"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "novel"}, "reads 'verfedsv settlement' of version 1; received 'novel'"),
+        ({"format": "novel"}, "this is not a settlement that verfedsv wrote"),
+        ({"format": "verfedsv valuation"}, "this is a valuation, not a settlement that verfedsv wrote"),
+        ({"version": 2}, "a settlement of format version 2; this verfedsv reads version 1"),
+        ({"n_rounds": 1.5}, "n_rounds must be a whole number"),
+        ({"n_planned": -1}, "n_planned must be at least 0"),
         ({"payouts": ["1.00"]}, "payouts has 1 entries for 2 clients"),
         ({"budget": "much"}, "budget must be an amount"),
         ({"values": [None, 1.0]}, "is damaged"),
@@ -371,3 +404,49 @@ def test_damaged_json_is_named(change, message):
         Settlement.from_json(json.dumps(fields))
     with pytest.raises(InputError, match="not the JSON of a settlement"):
         Settlement.from_json("[1")
+
+
+def said(values, errors, n_planned=None, names=NAMES, **terms):
+    """Return what is said of a settlement, in one text."""
+    result = pay(Terms.of(100, "EUR", **terms), names[: len(values)], values, errors, "head", 6, n_planned)
+    zeros = np.zeros(len(values))
+    with Recorder(None, labels=[0, 1], clients=[*result.clients]) as recorder:
+        recorder.log([0, 1], dict.fromkeys(result.clients, zeros[:2]))
+    return " ".join(explain(result, verfedsv.value(recorder)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ([3.0, 1.0], [0.1, 2.0]),
+            "Value of 'telco' may be negative within the error: the ranges leave out that it",
+        ),
+        (([3.0, 1.0], [0.1, 2.0]), "may owe; say with --negative zero or deduct what would happen then."),
+        (([3.0, 1.0, 1.0], [0.1, 2.0, 1.5]), "Values of 'telco', 'shop' may be negative"),
+        (([3.0, 1.0], [math.nan, 0.1]), "How exact the values are cannot be said: the error of a value is unknown."),
+        (([3.0, 1.0], [2.0, 2.0]), "The values cannot be relied on: their errors together are as large as their sum."),
+        (([3.0, 1.0], [0.1, 0.1], 9), "The training was stopped after 6 of 9 rounds"),
+        (([3.0, 1.0], [0.1, 0.1], None, ["\u00c1", "A\u0301"]), "have nearly the same name: make sure who is who."),
+        (([3.0, 1.0], [0.1, 0.1], None, ["A", "a"]), "Clients 'A' and 'a' have nearly the same name"),
+    ],
+)
+def test_what_speaks_against_paying_is_said(arguments, expected):
+    """Values that may be negative, are not sure, or of a training that was stopped; names that look alike."""
+    assert expected in said(*arguments)
+
+
+def test_nothing_is_said_where_all_is_well():
+    """And who pays in is named."""
+    text = said([3.0, 1.0], [0.1, 0.1], 6)
+    assert text.startswith("Rule: shares")
+    assert "may be negative" not in text
+    assert "may be negative" not in said([3.0, 1.0], [0.1, 2.0], negative="zero")
+    assert "then nothing would be settled" in said([3.0, 1.0], [0.1, 2.0], negative="refuse")
+    assert "To be paid in, in EUR: shop 12.50, telco 12.50." in said([3.0, -0.3, -0.3], [0.0] * 3, negative="deduct")
+
+
+def test_a_chosen_rule_for_negative_values_is_in_the_range():
+    """A value that may be negative may cost its client money if negative values are deducted."""
+    assert settled([3.0, 1.0], errors=[0.1, 2.0], negative="deduct").lowest[1] < 0
+    assert settled([3.0, 1.0], errors=[0.1, 2.0], negative="zero").lowest[1] == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.valuation.test_values import Asynchronous
-from verfedsv import Valuation, value
+from verfedsv import Recorder, Valuation, value
 from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.stratified import _cap, draw_enough
 from verfedsv.valuation import estimate
@@ -90,3 +90,17 @@ def test_identical_clients_are_worth_the_same():
     assert result.methods == ("closed-form", "sampling")
     np.testing.assert_array_equal(result.per_round[:, 1], result.per_round[:, 3])
     np.testing.assert_array_equal(result.estimator_errors[1], result.estimator_errors[3])
+
+
+def test_a_round_in_which_changes_cancel_is_sampled_too():
+    """The first round achieves nothing, so that no error at all is allowed; as many draws are taken as may be."""
+    rng = np.random.default_rng(0)
+    change = 3 * rng.normal(size=(6, 20))
+    recorder = Recorder(None, rng.integers(0, 2, 20), [f"client {m}" for m in range(12)])
+    for m in range(12):
+        recorder.update(f"client {m}", np.arange(20), change[m // 2] * (-1) ** m, time=1.0)
+    recorder.stamp(time=1.0)
+    result = value(recorder)
+    assert result.method == "closed-form+sampling"
+    exact = value(recorder, method="exact")
+    assert (np.abs(result.values - exact.values) <= result.estimator_errors).all()

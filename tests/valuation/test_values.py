@@ -422,7 +422,7 @@ def test_progress_is_told():
 
 
 def test_a_valuation_goes_to_json_and_back():
-    """Everything but the completed embeddings survives; the contract's names are there."""
+    """Everything but what a later valuation could go on from survives; the contract's names are there."""
     for recorder in (train(n_samples=100, batch=50, n_epochs=3).record(), Asynchronous().record()):
         result = value(recorder)
         content = json.loads(result.to_json())
@@ -430,7 +430,7 @@ def test_a_valuation_goes_to_json_and_back():
             assert name in content
         back = Valuation.from_json(result.to_json())
         for field in dataclasses.fields(Valuation):
-            if field.name != "factorisation":
+            if field.name not in ("factorisation", "replay"):
                 np.testing.assert_equal(getattr(back, field.name), getattr(result, field.name))
         assert back.to_json() == result.to_json()
     assert "6 rounds" in repr(result)

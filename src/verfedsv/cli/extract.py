@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from verfedsv.cli.output import check_writable, write_file
+from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.settlement.extract import make_extract
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
@@ -27,8 +28,10 @@ def extract(
 
     Example: verfedsv extract runs/credit --client telco -o telco.json
     """
-    check_writable(output)
-    result = make_extract(Transcript.open(run), client)
+    check_writable(output, "extract")
+    transcript = Transcript.open(run)
+    refuse_running(find_extent(run, transcript), "extracted")
+    result = make_extract(transcript, client)
     write_file(output, result.to_json())
     n_uploads = sum(len(record.uploads) for record in result.records)
     typer.echo(f"wrote {output}: {count(n_uploads, 'upload')} of client {client!r}")

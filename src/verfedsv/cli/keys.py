@@ -32,4 +32,4 @@ def show(path: Annotated[Path, typer.Argument(help="A private or public key.", m
 
     Example: verfedsv keys show consortium.pub
     """
-    typer.echo(fingerprint(read_public_key(path)))
+    typer.echo(fingerprint(read_public_key(path, may_be_private=True)))

@@ -7,20 +7,82 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
 from verfedsv.errors import InputError
 from verfedsv.files import write_whole
+from verfedsv.runs.folders import CONFIG
+from verfedsv.settlement import statement
+from verfedsv.settlement.documents import format_of
+from verfedsv.settlement.folders import is_evidence
+from verfedsv.settlement.keys import is_key
+from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.reader import FOLDER, folder_of
+
+Kind = Literal["report", "settlement", "valuation", "extract", "statement"]
 
 
-def check_writable(path: Path) -> None:
-    """Raise InputError, before any work, if a file cannot be written there."""
+def check_writable(path: Path, kind: Kind) -> None:
+    """Raise InputError, before any work, if a file of some kind cannot be written there.
+
+    It may replace an earlier one of the same kind, and nothing else: never a file of a run, a signed statement or a
+    key, which nobody could bring back.
+    """
     if not path.name or path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+    if not path.is_file() or path.stat().st_size == 0:
+        _refuse_transcript(path)
+        return
+    what = _what_is_kept(path)
+    if what is not None:
+        raise InputError(f"cannot write {path}: it is {what}, and is never overwritten; name another file with -o")
+    _refuse_transcript(path)
+    if not _is_of(path, kind):
+        raise InputError(
+            f"cannot write {path}: what is there is not {_called(kind)} that verfedsv wrote, and is not overwritten; "
+            "name another file with -o, or delete it"
+        )
+
+
+def _refuse_transcript(path: Path) -> None:
+    """Raise InputError if a file would be in the folder that a run has for its transcript alone."""
+    folder = path.resolve().parent
+    if folder.name == FOLDER and (folder / fmt.DESCRIPTION).exists() and (folder.parent / CONFIG).exists():
+        raise InputError(
+            f"cannot write {path}: in the folder of a transcript any other file would fail the audit; name a file "
+            "elsewhere with -o"
+        )
+
+
+def _what_is_kept(path: Path) -> str | None:
+    """Return what a file is if nobody could bring it back; None if it is something else."""
+    place = path.resolve()
+    if is_evidence(place.name) and (folder_of(place.parent) / fmt.DESCRIPTION).exists():
+        return "part of a run"
+    if is_key(path.read_bytes()):
+        return "a key"
+    return "a signed statement" if format_of(path) == statement.FORMAT else None
+
+
+def _is_of(path: Path, kind: Kind) -> bool:
+    """Return whether a file is of a kind, as this package writes it."""
+    if path.suffix.lower() == ".json":
+        return format_of(path) == f"verfedsv {kind}"
+    content = path.read_bytes()
+    if kind == "settlement":
+        return content.startswith(CSV_BEGINNING.encode())
+    # Reports in HTML and Markdown say what made them; values and extracts are JSON whatever the name is.
+    return b"verfedsv" in content if kind == "report" else format_of(path) == f"verfedsv {kind}"
+
+
+def _called(kind: Kind) -> str:
+    return f"{'an' if kind == 'extract' else 'a'} {kind}"
 
 
 def write_file(path: Path, text: str, *, overwrite: bool = True) -> None:

@@ -62,7 +62,7 @@ def report(
     form = form or _format_of(output)
     place = Path(f"report.{form}") if output is None else output
     if place != _STANDARD_OUTPUT:
-        check_writable(place)
+        check_writable(place, "report")
     progress_console = Console(stderr=True)
     stopped = "stopped; nothing was written."
     with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:

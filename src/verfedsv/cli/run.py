@@ -60,6 +60,7 @@ def run(
 
 def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     """Train and value a run, showing how far it is; return False if it was stopped."""
+    whole.check_folder(resume=resume)
     with explain_interrupt(console, "stopped while reading the data; nothing was written."):
         _introduce(console, whole)
     at_once = "stopped at once; --resume goes on from the last checkpoint."

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from verfedsv.cli.output import check_writable, explain_warnings, print_text, write_file
+from verfedsv._version import __version__
+from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts
 from verfedsv.cli.value import value_folder
 from verfedsv.errors import InputError
 from verfedsv.report.tables import shown
+from verfedsv.runs.extent import find_extent, refuse_running
+from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.documents import read_bytes
-from verfedsv.settlement.explanation import explain
+from verfedsv.settlement.explanation import cautions, explain
 from verfedsv.settlement.folders import find_valuation, options_for
 from verfedsv.settlement.payouts import settle_on
 from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import Terms
+from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.reader import folder_of
 from verfedsv.valuation import Valuation
 
 
@@ -60,22 +69,26 @@ def settle(
     """Share a budget among the clients by their values: payouts to the cent, which add up to it exactly.
 
     Beside each payout is the range in which it would lie if the values were off by their errors. The valuation of the
-    run is taken if it is there and up to date; if not, the run is valued first.
+    run is taken if it is there and up to date; if not, the run is valued first. A training that is still running is not
+    settled, and one that was stopped before its end is said to be such.
 
     Exit codes: 0 settled; 2 it cannot be settled like this, with a message that says why; 130 interrupted.
 
     Example: verfedsv settle runs/credit --budget 100000 --currency EUR --negative zero -o payouts.csv
     """
     if output is not None:
-        check_writable(output)
+        check_writable(output, "settlement")
         if output.suffix.lower() not in (".csv", ".json"):
             raise InputError(f"cannot write {output}: its name must end in .csv or .json")
     terms = Terms.of(budget, currency, rule, negative=negative, floor=floor, cap=cap, fixed_part=fixed_part)
+    n_planned = _plan_of(run)
     valuation = valuation_of(run)
-    result = settle_on(terms, valuation)
+    result = settle_on(terms, valuation, n_planned)
     if output is not None:
-        write_file(output, result.to_csv() if output.suffix.lower() == ".csv" else result.to_json())
+        write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
     if as_json:
+        for line in _cautions(result, valuation):
+            print_note(Console(stderr=True), line)
         print_text(result.to_json())
     else:
         show(Console(), result, valuation)
@@ -106,51 +119,88 @@ def compute(run: Path, options: dict[str, Any], what: str = "valuing") -> Valuat
     return result
 
 
+def _plan_of(run: Path) -> int | None:
+    """Return how many rounds the training of a run was to have; raise InputError if it is still running.
+
+    A valuation in the folder of its run is of that run; of another nothing is known.
+    """
+    if run.is_file():
+        folder = run.parent
+        if run.name != VALUATION or not (folder_of(folder) / fmt.DESCRIPTION).exists():
+            return None
+        run = folder
+    extent = find_extent(run, Transcript.open(run))
+    refuse_running(extent, "settled")
+    return extent.n_planned
+
+
+def _about(run: Path) -> dict[str, str]:
+    """Return what a table for people says of where it comes from."""
+    today = dt.datetime.now(tz=dt.UTC).date().isoformat()
+    return {"run": run.resolve().name, "made": f"{today}, verfedsv {__version__}", "signed": "no, this is a draft"}
+
+
 def show(console: Console, result: Settlement, valuation: Valuation) -> None:
     """Print the payouts with their sum, and by which rule they came about."""
     console.print(payouts_table(result, console.width))
     console.print()
+    warned = _cautions(result, valuation)
     for line in explain(result, valuation):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, style="yellow" if line in warned else None, highlight=False, markup=False)
+    console.print("This is a draft: what counts is what verfedsv statement signs.", highlight=False)
 
 
-def payouts_table(result: Settlement, width: int = 80) -> Table:
-    """Return a table of the clients by falling payout, and the sum.
+def _cautions(result: Settlement, valuation: Valuation) -> list[str]:
+    return cautions(result.clients, result.values, result.errors, valuation.mode, result.n_rounds, result.n_planned)
 
-    In a narrow terminal names give way, then notes are left out, then ranges and shares; payouts never are.
+
+def payouts_table(result: Settlement, width: int = 80) -> RenderableType:
+    """Return a table of the clients by falling payout, and the sum; in a narrow terminal, a paragraph for each.
+
+    Names give way first, then notes move below the table. Nothing is left out.
     """
+    money = result.currency
     columns = {
-        result.currency.code: [*map(result.currency.shown, result.payouts), result.currency.shown(sum(result.payouts))],
+        "of values": ["-" if np.isnan(share) else f"{share:.2%}" for share in result.shares],
+        money.code: [*map(money.shown, result.payouts), money.shown(sum(result.payouts))],
+        "of budget": [f"{part:.2%}" for part in result.parts],
         "range": [_range(result, m) for m in range(len(result.clients))],
-        "share": ["-" if np.isnan(share) else f"{share:.2%}" for share in result.shares],
     }
-    room = width - _NARROWEST_NAME
-    kept: list[str] = []
-    for name, cells in columns.items():
-        size = 2 + max(map(len, [name, *cells]))
-        if not kept or size <= room:
-            kept.append(name)
-            room -= size
-    notes = min(max(map(len, result.notes)), 22)
-    has_notes = notes > 0 and notes + 2 <= room
-    names = min(max(map(len, result.clients)), max(0, room - (notes + 2) * has_notes) + _NARROWEST_NAME)
+    longest = max(map(len, result.clients))
+    room = width - sum(2 + max(map(len, [name, *cells])) for name, cells in columns.items())
+    if room < min(max(longest, len("client")), _NARROWEST_NAME):
+        return _paragraphs(result, columns)
+    with_notes = any(result.notes) and room - min(longest, _NARROWEST_NAME) - 2 >= _NARROWEST_NOTE
+    names = min(longest, room - (_NARROWEST_NOTE + 2) * with_notes)
     table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("client", no_wrap=True, max_width=max(_NARROWEST_NAME, names))
-    in_order = [name for name in ("share", result.currency.code, "range") if name in kept]
-    for name in in_order:
-        table.add_column(name, justify="right", no_wrap=True, min_width=max(map(len, columns[name])))
-    if has_notes:
+    table.add_column("client", no_wrap=True, min_width=names)
+    for name, cells in columns.items():
+        table.add_column(name, justify="right", no_wrap=True, min_width=max(map(len, cells)))
+    if with_notes:
         table.add_column("note", overflow="fold")
-    for m in sorted(range(len(result.clients)), key=lambda m: -result.payouts[m]):
-        note = [Text(result.notes[m])] if has_notes else []
+    for m in result.order:
+        note = [Text(result.notes[m])] if with_notes else []
         # Text, not a string: a name is never read as markup.
-        table.add_row(Text(shown(result.clients[m], names)), *(columns[name][m] for name in in_order), *note)
-    sums = [Text(columns[name][-1], style="bold") if name == result.currency.code else "" for name in in_order]
-    table.add_row("sum", *sums)
-    return table
+        table.add_row(Text(shown(result.clients[m], names)), *(cells[m] for cells in columns.values()), *note)
+    table.add_row("sum", "", Text(columns[money.code][-1], style="bold"))
+    notes = [] if with_notes else [m for m in result.order if result.notes[m]]
+    return Group(table, *(Text(f"{shown(result.clients[m], names)}: {result.notes[m]}") for m in notes))
 
 
-_NARROWEST_NAME = 6
+_NARROWEST_NAME, _NARROWEST_NOTE = 8, 22
+
+
+def _paragraphs(result: Settlement, columns: Mapping[str, Sequence[str]]) -> Group:
+    """Return the same for a narrow terminal: the name of each client, and below it what the columns have."""
+    code = result.currency.code
+    lines: list[RenderableType] = []
+    for m in result.order:
+        lines.append(Text(printable(result.clients[m]), style="bold", overflow="fold"))
+        amount = f"{columns[code][m]} {code}"
+        parts = f"{columns['of budget'][m]} of budget", f"{columns['of values'][m]} of values"
+        details = amount, *parts, f"range {columns['range'][m]}", result.notes[m]
+        lines += [Padding(Text(detail, overflow="fold"), (0, 0, 0, 2), expand=False) for detail in details if detail]
+    return Group(*lines, Text(f"sum {columns[code][-1]} {code}", style="bold", overflow="fold"))
 
 
 def _range(result: Settlement, m: int) -> str:

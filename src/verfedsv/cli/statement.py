@@ -6,19 +6,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from verfedsv.cli.output import check_writable, print_text, write_file
+from verfedsv.cli.output import check_writable, print_note, print_text, write_file
 from verfedsv.cli.settle import compute
 from verfedsv.errors import InputError
+from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.comparisons import Difference, compare_valuations
 from verfedsv.settlement.documents import read_bytes
+from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.folders import find_files, find_valuation, options_for, options_of
 from verfedsv.settlement.keys import fingerprint, read_private_key
-from verfedsv.settlement.statement import STATEMENT, make_statement
+from verfedsv.settlement.statement import STATEMENT, Statement, make_statement
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.result import PACKAGE
 
 
 def statement(
@@ -47,16 +51,18 @@ def statement(
         raise InputError("a statement is signed: pass --key FILE; verfedsv keys new NAME makes one")
     private = read_private_key(key)
     transcript = Transcript.open(run)
+    refuse_running(find_extent(run, transcript), "signed")
     place = run / STATEMENT if output is None else output
-    check_writable(place)
     if place.exists():
         raise InputError(f"{place} is already there, and a signed statement is not overwritten; name another with -o")
+    check_writable(place, "statement")
     if key.resolve().is_relative_to(run.resolve()):
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
     find_files(run)
     paid = None if settlement is None else _read_settlement(settlement)
     signed = make_statement(run, transcript, _true_valuation(run, transcript), private, place, paid)
     write_file(place, signed.to_json().decode(), overwrite=False)
+    _say_cautions(signed)
     if as_json:
         print_text(signed.to_json().decode())
     else:
@@ -66,15 +72,29 @@ def statement(
         typer.echo(f"to check it: verfedsv audit {place}{where} --public-key {key.with_suffix('.pub')}")
 
 
+def _say_cautions(signed: Statement) -> None:
+    """Print what should be looked at before anything is paid by what was signed."""
+    said = signed.content
+    for line in cautions(
+        signed.clients, signed.values, signed.errors, said["mode"], said["n_rounds"], said["n_planned"]
+    ):
+        print_note(Console(stderr=True), line)
+
+
 def _true_valuation(run: Path, transcript: Transcript) -> Valuation:
     """Return the valuation of a run: computed now, or the one in its folder if computing it again gives the same."""
     known = find_valuation(run, transcript)
     if known is None:
         return compute(run, options_for(run))
     try:
-        compare_valuations(known, compute(run, options_of(known.settings), "valuing again, to be sure what is signed:"))
+        again = compute(run, options_of(known.settings), "valuing again, to be sure what is signed:")
+        compare_valuations(known, again, may_be_older=False)
     except Difference as found:
-        raise InputError(f"{run / VALUATION} is not signed, as it is not true: {found}. Value the run again") from None
+        version = "" if known.package == PACKAGE else f" (it was made with {known.package}, and this is {PACKAGE})"
+        raise InputError(
+            f"{run / VALUATION} is not signed, as it is not true{version}: {found}. Delete it, and the run is valued "
+            "again"
+        ) from None
     return known
 
 

@@ -15,6 +15,9 @@ from rich.markup import escape
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.report.tables import shown, values_table
+from verfedsv.runs.config import ValuationSection
+from verfedsv.runs.folders import CONFIG
+from verfedsv.settlement.folders import options_for
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
@@ -43,36 +46,38 @@ class Rows(StrEnum):
 
 def value(
     run: Annotated[
-        Path, typer.Argument(help="The folder of a transcript, as verfedsv.Recorder writes it.", metavar="RUN")
+        Path,
+        typer.Argument(help="The folder of a run, or of a transcript of verfedsv.Recorder.", metavar="RUN"),
     ],
     method: Annotated[
-        Methods,
+        Methods | None,
         typer.Option(
             help="How to value a round: auto (exact to the tolerance), closed-form, exact or permutation.",
             metavar="METHOD",
         ),
-    ] = Methods.AUTO,
+    ] = None,
     rank: Annotated[
-        str, typer.Option(help="Rank of completion in synchronous runs: a number, or auto.", metavar="NUMBER|auto")
-    ] = "auto",
+        str | None,
+        typer.Option(help="Rank of completion in synchronous runs: a number, or auto.", metavar="NUMBER|auto"),
+    ] = None,
     rows: Annotated[
-        Rows,
+        Rows | None,
         typer.Option(
             help="Which samples to take the mean over: all, gradient (those that get gradients) or no-gradient.",
             metavar="ROWS",
         ),
-    ] = Rows.ALL,
+    ] = None,
     tolerance: Annotated[
-        float, typer.Option(help="Largest error of auto, relative to the largest value.", metavar="NUMBER")
-    ] = TOLERANCE,
+        float | None, typer.Option(help="Largest error of auto, relative to the largest value.", metavar="NUMBER")
+    ] = None,
     regularization: Annotated[
-        str, typer.Option(help="Lambda of completion: a number, or auto.", metavar="NUMBER|auto")
-    ] = "auto",
+        str | None, typer.Option(help="Lambda of completion: a number, or auto.", metavar="NUMBER|auto")
+    ] = None,
     permutations: Annotated[
         int | None,
         typer.Option(min=1, help="Most permutations that a round, or with auto a sample, may draw.", metavar="NUMBER"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.", metavar="FILE")
     ] = None,
@@ -85,22 +90,31 @@ def value(
     The error of a value is what the estimator leaves (proven, or with 99.9 % confidence) plus what completing
     embeddings that were never uploaded may change (estimated).
 
+    A run of verfedsv run is valued as [valuation] in its config.toml says, and each option given here takes the place
+    of the one there. Without either, method, rank and regularization are auto, rows are all, the tolerance is 0.001 and
+    the seed 0.
+
     Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
 
     Example: verfedsv value runs/credit --json > values.json
     """
     if output is not None:
-        check_writable(output)
-    options: dict[str, Any] = {
-        "method": str(method),
-        "rank": _as_number(rank, int),
-        "rows": str(rows),
+        check_writable(output, "valuation")
+    given: dict[str, Any] = {
+        "method": None if method is None else str(method),
+        "rank": None if rank is None else _as_number(rank, int),
+        "rows": None if rows is None else str(rows),
         "tolerance": tolerance,
-        "regularization": _as_number(regularization, float),
+        "regularization": None if regularization is None else _as_number(regularization, float),
         "n_permutations": permutations,
         "seed": seed,
     }
+    configured = _configured(run)
+    options = configured | {name: setting for name, setting in given.items() if setting is not None}
     progress_console = Console(stderr=True)
+    for name, setting in configured.items():
+        if given[name] is None:
+            print_note(progress_console, f"{name} = {setting}, as {CONFIG} of the run says")
     stopped = "stopped; nothing was written, the same command begins anew."
     with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
         result = value_folder(progress_console, run, options, check)
@@ -112,6 +126,14 @@ def value(
         print_text(result.to_json())
     else:
         show(Console(), result)
+
+
+def _configured(run: Path) -> dict[str, Any]:
+    """Return what the configuration of a run says on valuing it, where that is not the default; {} if it has none."""
+    if not (run / CONFIG).exists():
+        return {}
+    defaults = ValuationSection()
+    return {name: setting for name, setting in options_for(run).items() if setting != getattr(defaults, name)}
 
 
 def value_folder(

@@ -112,14 +112,17 @@ def noisy_copy(
         raise InputError(f"fraction must be the part that gets noise, from 0 to 1; received {fraction!r}")
     if of not in ("columns", "entries"):
         raise InputError(f"the noise is in a part of 'columns' or of 'entries'; received {of!r}")
+    if fraction == 0:
+        # Sparse numbers stay sparse: sums of dense ones are rounded differently.
+        return replace(client, name=name)
     numeric = _as_dense(client.numeric).copy()
     n_samples, n_columns = numeric.shape
-    if fraction > 0 and n_columns == 0:
+    if n_columns == 0:
         raise InputError(f"client {client.name!r} has no columns of numbers to add noise to; copy it without noise")
     if of == "entries":
         is_noisy = rng.random(numeric.shape) < fraction
         numeric[is_noisy] += rng.standard_normal(int(is_noisy.sum()))
-    elif fraction > 0:
+    else:
         noisy = rng.permutation(n_columns)[: max(1, round(fraction * n_columns))]
         numeric[:, noisy] += rng.standard_normal((n_samples, len(noisy)))
     return replace(client, name=name, numeric=numeric)

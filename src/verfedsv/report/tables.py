@@ -15,7 +15,7 @@ from verfedsv.valuation import Valuation
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _NONE = "-"
-_LEAST_BAR, _WIDEST_BAR = 6, 24
+_WIDEST_BAR, _SHORTEST_NAME = 24, 12
 
 
 class Valued(Protocol):
@@ -32,15 +32,16 @@ class Valued(Protocol):
 def values_table(clients: Sequence[str], result: Valued, width: int = 80) -> Table:
     """Return a table of the clients by falling value: share and value with their errors, and a bar for the value.
 
-    The error of a share is that of the value, as a part of the sum of the values. In a terminal of `width` columns,
-    shares keep their width; values, the bars, and then the names give way.
+    The error of a share is that of the value, as a part of the sum of the values. In a terminal of `width` columns, the
+    bars and then the names give way; where it is narrower still, values come below shares. No number is left out.
     """
     shares = _with_errors([_as_share(share) for share in result.shares], _share_errors(result), _as_share_error)
     values = _with_errors([f"{value:.4e}" for value in result.values], result.errors, lambda error: f"{error:.0e}")
     longest = max(map(len, clients))
     details = {"share ± error": shares, "value ± error": values}
-    if longest + 2 + sum(map(_room, details.values())) + _LEAST_BAR > width:
-        del details["value ± error"]
+    if min(longest, _SHORTEST_NAME) + sum(map(_room, details.values())) > width:
+        both = [Text("\n").join(cells) for cells in zip(shares, values, strict=True)]
+        details = {"share, value": both}
     room_for_names = width - sum(map(_room, details.values()))
     names = min(longest, max(4, room_for_names))
     room = min(room_for_names - names - 2, _WIDEST_BAR)
@@ -71,7 +72,7 @@ def _with_errors(numbers: Sequence[str], errors: Floats, write: Callable[[float]
 
 def _room(cells: Sequence[Text]) -> int:
     """Return the width of a column below its header, with the space beside it."""
-    return max(13, *(cell.cell_len for cell in cells)) + 2
+    return max(13, *(line.cell_len for cell in cells for line in cell.split())) + 2
 
 
 def _as_share(share: float) -> str:

@@ -149,6 +149,12 @@ class TrainingSection(Section):
         """Whether training again gives the same: not if wall time has a part in it."""
         return self.mode == "synchronous" or self.clock == "virtual"
 
+    @property
+    def n_stamps(self) -> int:
+        """The number of time stamps of a whole asynchronous training."""
+        # A duration that is a multiple of the stamps' distance must not lose one to rounding.
+        return int((self.duration or 0) / self.stamp_every + 1e-9)
+
     @model_validator(mode="after")
     def _has_an_end(self) -> Self:
         if self.mode == "synchronous":

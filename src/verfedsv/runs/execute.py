@@ -125,16 +125,20 @@ class Run:
                 )
         return data
 
+    def check_folder(self, *, resume: bool) -> None:
+        """Raise InputError unless the run can begin in its folder, or go on there; reads no data."""
+        if resume:
+            folders.check_same(self.folder, self.config)
+        else:
+            folders.check_free(self.folder, self._text)
+
     def train(self, *, resume: bool = False, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Update]:
         """Train and record, yielding how far it is; ends early, at a checkpoint, if told to stop.
 
         With `resume`, goes on where the run in the folder was. What a killed run recorded after its last checkpoint is
         done again, and found in the transcript. Nothing is written before everything was checked.
         """
-        if resume:
-            folders.check_same(self.folder, self.config)
-        else:
-            folders.check_free(self.folder, self._text)
+        self.check_folder(resume=resume)
         federation = self._federate()
         checkpoint = self._find_checkpoint(resume)
         if not resume:
@@ -299,8 +303,7 @@ class Run:
             [client.period or section.period for client in clients],
             [client.batch_size or section.batch_size for client in clients],
             section.stamp_every,
-            # A duration that is a multiple of the stamps' distance must not lose one to rounding.
-            int((section.duration or 0) / section.stamp_every + 1e-9),
+            section.n_stamps,
             section.seed,
         )
 

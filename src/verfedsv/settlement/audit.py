@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from verfedsv._version import __version__
 from verfedsv.errors import InputError, TranscriptError
+from verfedsv.runs.extent import find_extent
 from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
@@ -27,17 +26,19 @@ from verfedsv.settlement.comparisons import (
     compare_files,
     compare_valuations,
     compare_with_file,
+    say_version,
     say_what_is_odd,
 )
 from verfedsv.settlement.documents import parse, read_bytes
+from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files, options_of, read_valuation
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import STATEMENT, Statement
+from verfedsv.settlement.transcripts import check_chain, count_both, open_stated, open_whole
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
-from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
@@ -86,10 +87,13 @@ def audit(
     text = read_bytes(path)
     fields = parse(text, statement.FORMAT)
     if fields["format"] == extracts.FORMAT:
-        _refuse_unused("an extract", run=run, public_key=public_key if statement_path is None else None)
+        _refuse_unused("an extract", run=run)
+        if statement_path is None and public_key is not None:
+            raise InputError("an extract is not signed, its statement is: add --statement FILE to check it by the key")
         signed = None if statement_path is None else _read_statement(statement_path)
         return _collect(_of_extract(Extract.from_fields(fields), signed, public_key))
-    _refuse_unused("a statement", statement=statement_path)
+    if fields["format"] == statement.FORMAT:
+        _refuse_unused("a statement", statement=statement_path)
     return _collect(_of_statement(_Signed(path, text, Statement.from_fields(fields)), run, public_key, progress))
 
 
@@ -137,34 +141,40 @@ def _of_statement(
     yield from _check_signature(signed, public_key)
     folder = run if run is not None else _find_run(stated, signed.path)
     found = _hash_files(folder, signed.path)
+    if not found.keys() & stated.content["files"].keys():
+        raise InputError(f"nothing of what the statement lists is in {folder}; say where its run is with --run FOLDER")
+    # Before the files as a whole, as this can tell the round and the client of a change, and another run.
+    transcript = open_stated(folder, stated, found)
+    yield check_chain(transcript, stated, found)
     check_nothing_is_missing(stated, found)
-    # Before the files as a whole, as this can tell the round and the client of a change.
-    transcript = _open(folder)
-    yield _check_chain(transcript, stated)
-    yield compare_files(stated, found, folder)
-    later = [name for name in found if name not in stated.content["files"]]
-    if later:
-        yield f"not covered by the statement: {', '.join(map(repr, later))}"
+    yield from compare_files(stated, found)
+    extent = find_extent(folder, transcript)
     again = value(transcript, progress=progress, **options_of(stated.settings))
     written = _read_valuation(folder)
     if written is not None and written.head == again.head:
         compare_valuations(written, again)
-    check = compare_content(stated, folder, again)
+    check = compare_content(stated, folder, again, extent.n_planned)
     if written is not None and written.head == again.head:
         compare_with_file(stated, written)
     yield check
-    yield from say_what_is_odd(np.array(stated.values), again)
+    values, errors = np.array(stated.values), np.array(stated.errors)
+    yield from say_version("the statement", stated.content["package"], values, errors, again)
+    yield from say_what_is_odd(values, again)
     yield from check_payouts(stated)
-    if stated.content["package"] != f"verfedsv {__version__}":
-        yield f"the statement was made by {stated.content['package']}, and audited by verfedsv {__version__}"
+    yield from _say_cautions(stated)
 
 
 def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
     """Yield whether a run without a statement fits together: its chain, and its valuation."""
     if not any((place / fmt.DESCRIPTION).exists() for place in (folder, folder / FOLDER)):
         raise InputError(f"there is no run in {folder}: it has no {fmt.DESCRIPTION}")
-    transcript = _open(folder)
+    transcript = open_whole(folder)
+    if not transcript.n_rounds:
+        raise InputError(f"nothing was recorded in {folder}, so there is nothing to audit")
     yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
+    extent = find_extent(folder, transcript)
+    if extent.is_unfinished:
+        yield f"the training was stopped after {extent}"
     written = _read_valuation(folder)
     if written is None:
         yield f"there is no {VALUATION}, so there are no values to compare"
@@ -175,6 +185,7 @@ def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
             raise Difference(f"{VALUATION} is not of this transcript: {why}")
         again = value(transcript, progress=progress, **options_of(written.settings))
         yield compare_valuations(written, again)
+        yield from say_version(VALUATION, written.package, written.values, written.errors, again)
         yield from say_what_is_odd(written.values, again)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
@@ -203,7 +214,9 @@ def _of_extract(extract: Extract, signed: _Signed | None, public_key: bytes | No
 def _compare_transcript(stated: Statement, verified: Verified) -> None:
     """Raise Difference unless a statement is of the transcript that an extract is of, as far as that shows it."""
     if stated.content["head"] != verified.head:
-        raise Difference("the extract is of another transcript than the statement: their heads differ")
+        clients = verified.description.clients
+        both = count_both(stated, clients, verified.n_rounds)
+        raise Difference(f"the extract is of another transcript than the statement: their heads differ; {both}")
     about = verified.description
     shown = {"clients": [*about.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
     for name, expected in shown.items():
@@ -226,6 +239,15 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     yield (
         f"the statement says of client {client!r}: {said}. That was not computed again: values depend on the uploads "
         "of all clients, so for that the whole run is needed"
+    )
+    yield from _say_cautions(stated)
+
+
+def _say_cautions(stated: Statement) -> Iterator[Finding]:
+    """Yield what should be looked at before anything is paid by the values of a statement."""
+    content = stated.content
+    yield from cautions(
+        stated.clients, stated.values, stated.errors, content["mode"], content["n_rounds"], content["n_planned"]
     )
 
 
@@ -267,33 +289,6 @@ def _read_valuation(folder: Path) -> Valuation | None:
         return read_valuation(folder)
     except InputError as error:
         raise Difference(str(error)) from None
-
-
-def _open(folder: Path) -> Transcript:
-    """Return a transcript whose chain holds; raise Difference, naming round and client, if it does not."""
-    try:
-        transcript = Transcript.open(folder)
-        transcript.verify()
-        _ = transcript.n_rounds
-    except TranscriptError as error:
-        raise Difference(str(error)) from None
-    except (ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException) as error:
-        raise Difference(f"the transcript was changed: it cannot be read ({error})") from None
-    return transcript
-
-
-def _check_chain(transcript: Transcript, stated: Statement) -> Check:
-    head = stated.content["head"]
-    if transcript.head != head:
-        if transcript.contains(head):
-            more = transcript.n_rounds - stated.content["n_rounds"]
-            raise Difference(f"the transcript has grown since the statement, by {count(more, 'round')}")
-        raise Difference("the transcript is not that of the statement: the head of its chain differs")
-    if transcript.n_rounds != stated.content["n_rounds"]:
-        raise Difference(f"the statement is of {stated.content['n_rounds']} rounds; there are {transcript.n_rounds}")
-    if transcript.description.clients != stated.clients:
-        raise Difference("the clients of the statement are not those of the transcript")
-    return Check("chain", f"{count(transcript.n_rounds, 'round')}, head {head[:16]}…")
 
 
 def _refuse_unused(what: str, **options: Any) -> None:

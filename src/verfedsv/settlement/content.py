@@ -56,6 +56,7 @@ class _Fields(BaseModel):
     created: Annotated[str, AfterValidator(_has_zone)]
     head: _Hash
     n_rounds: NonNegativeInt
+    n_planned: NonNegativeInt | None
     n_samples: NonNegativeInt
     n_unseen: NonNegativeInt
     mode: Mode

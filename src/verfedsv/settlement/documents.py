@@ -17,7 +17,7 @@ def parse(text: str | bytes, name: str) -> dict[str, Any]:
         fields: dict[str, Any] = json.loads(text, parse_constant=_refuse)
         _ = fields["format"], fields["version"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"this is not the JSON of a {name.removeprefix('verfedsv ')}, or it is damaged") from None
+        raise InputError(f"this is not the JSON of {_with_article(name)}, or it is damaged") from None
     return fields
 
 
@@ -25,11 +25,28 @@ def check_format(fields: Mapping[str, Any], name: str, version: int) -> dict[str
     """Return the fields without format and version; raise InputError if these are others."""
     rest = dict(fields)
     received = rest.pop("format", None), rest.pop("version", None)
-    if not is_same(received, (name, version)):
+    if is_same(received, (name, version)):
+        return rest
+    if received[0] == name:
         raise InputError(
-            f"this verfedsv reads {name!r} of version {version}; received {received[0]!r}, {received[1]!r}"
+            f"this is {_with_article(name)} of format version {str(received[1])[:20]}; this verfedsv reads version "
+            f"{version}. Use the version of verfedsv that wrote it"
         )
-    return rest
+    what = f"{_with_article(received[0])}, not" if received[0] in _OURS else "not"
+    raise InputError(f"this is {what} {_with_article(name)} that verfedsv wrote")
+
+
+_OURS = ["verfedsv statement", "verfedsv settlement", "verfedsv extract", "verfedsv valuation", "verfedsv transcript"]
+
+
+def _with_article(name: str) -> str:
+    """Return what a format is called in a sentence.
+
+    >>> _with_article("verfedsv extract")
+    'an extract'
+    """
+    bare = name.removeprefix("verfedsv ")
+    return f"{'an' if bare[0] in 'aeiou' else 'a'} {bare}"
 
 
 def format_of(path: Path) -> str:

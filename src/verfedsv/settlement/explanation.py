@@ -2,35 +2,76 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
 from verfedsv.settlement.result import Settlement
+from verfedsv.shapley.result import count
+from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.transcript.format import Mode
 from verfedsv.valuation import Valuation
+
+_MOST_NAMES = 5
 
 
 def explain(result: Settlement, valuation: Valuation) -> list[str]:
-    """Return sentences on the rule, negative values, and what the ranges mean."""
-    terms = result.terms
-    lines = [_explain_rule(result)]
-    below = sum(value < 0 for value in result.values)
-    if below:
-        what = {"zero": "counted as zero", "deduct": "deducted from what these clients get"}
-        lines.append(f"Negative values: {below}, {what[terms.negative or 'zero']}.")
-    else:
-        lines.append("Negative values: none.")
-    if valuation.values.sum() < 0:
-        lines.append("The loss ROSE over the training: what is paid is not for a model that became better.")
-    if None in result.lowest:
-        known = np.isfinite(result.errors).all()
-        why = "within the errors the values may add up to nothing" if known else "the error of a value is unknown"
-        lines.append(f"Ranges are unknown: {why}.")
-    else:
-        kind = "proven" if valuation.error_kind == "certified" else "with 99.9 % confidence"
-        kind = kind if valuation.completion is None else "estimated"
-        lines.append(
-            f"Range: what a client would get if the values were off by their errors ({kind}), at worst and at best."
-        )
+    """Return sentences on what speaks against paying, the rule, negative values, and what the ranges mean."""
+    return [
+        *cautions(result.clients, result.values, result.errors, valuation.mode, result.n_rounds, result.n_planned),
+        _explain_rule(result),
+        *_explain_negative(result),
+        _explain_range(result, valuation),
+    ]
+
+
+def cautions(
+    clients: Sequence[str],
+    values: Sequence[float],
+    errors: Sequence[float],
+    mode: Mode,
+    n_rounds: int,
+    n_planned: int | None,
+) -> list[str]:
+    """Return sentences on what should be looked at before anything is paid by such values."""
+    lines = [*_say_unfinished(mode, n_rounds, n_planned), *_say_unreliable(values, errors)]
+    for one, other in _alike(clients):
+        lines.append(f"Clients {one!r} and {other!r} have nearly the same name: make sure who is who.")
     return lines
+
+
+def _say_unfinished(mode: Mode, n_rounds: int, n_planned: int | None) -> Iterator[str]:
+    if n_planned is not None and n_rounds < n_planned:
+        planned = count(n_planned, "round" if mode == "synchronous" else "time stamp")
+        yield f"The training was stopped after {n_rounds:,} of {planned}: this is of an unfinished training."
+
+
+def _say_unreliable(values: Sequence[float], errors: Sequence[float]) -> Iterator[str]:
+    """Yield whether values are too unsure to pay by: their errors are unknown, or as large as they are together."""
+    total = float(np.sum(values))
+    if total < 0:
+        yield "The loss rose over the training: what is paid is not for a model that became better."
+    elif 0 < total <= float(np.nansum(errors)):
+        yield (
+            "The values cannot be relied on: their errors together are as large as their sum. Record more rounds "
+            "before anything is paid by them."
+        )
+    elif np.isnan(errors).any():
+        yield (
+            "How exact the values are cannot be said: the error of a value is unknown. Take them as a first "
+            "impression, and record more rounds before anything is paid by them."
+        )
+
+
+def _alike(clients: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of clients whose names differ in capital letters or in how their letters are written only."""
+    seen: dict[str, str] = {}
+    for client in clients:
+        plain = unicodedata.normalize("NFKC", client).casefold()
+        if plain in seen:
+            yield seen[plain], client
+        seen.setdefault(plain, client)
 
 
 def _explain_rule(result: Settlement) -> str:
@@ -45,3 +86,51 @@ def _explain_rule(result: Settlement) -> str:
     if terms.fixed_part:
         text += f"; {terms.fixed_part:f}% of the budget shared equally first"
     return text + "."
+
+
+def _explain_negative(result: Settlement) -> Iterator[str]:
+    """Yield how many values are negative, or may be, what was made of that, and who pays in."""
+    negative = result.terms.negative
+    below = sum(value < 0 for value in result.values)
+    if below:
+        what = {"zero": "counted as zero", "deduct": "deducted from what these clients get"}
+        yield f"Negative values: {below}, {what[negative or 'zero']}."
+    else:
+        yield "Negative values: none."
+    pays_in = [
+        f"{shortened(result.clients[m], LONGEST_NAME)} {result.currency.shown(-result.payouts[m])}"
+        for m in reversed(result.order)
+        if result.payouts[m] < 0
+    ]
+    if pays_in:
+        yield f"To be paid in, in {result.currency.code}: {_listed(pays_in, len(pays_in))}."
+    unsure = may_be_negative(result)
+    if unsure and negative in (None, "refuse"):
+        left_out = f"the ranges leave out that {'it' if len(unsure) == 1 else 'they'} may owe"
+        choice = "say with --negative zero or deduct what would happen then"
+        if negative == "refuse":
+            choice = "then nothing would be settled, as --negative refuse says"
+        names = _listed([repr(shortened(name, LONGEST_NAME)) for name in unsure])
+        one = "Value of" if len(unsure) == 1 else "Values of"
+        yield f"{one} {names} may be negative within the error: {left_out}; {choice}."
+
+
+def may_be_negative(result: Settlement) -> list[str]:
+    """Return the clients whose value is not negative, but would be if it were too high by its error."""
+    columns = zip(result.clients, result.values, result.errors, strict=True)
+    return [client for client, value, error in columns if 0 <= value < error]
+
+
+def _listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _explain_range(result: Settlement, valuation: Valuation) -> str:
+    if None in result.lowest:
+        known = np.isfinite(result.errors).all()
+        why = "within the errors the values may add up to nothing" if known else "the error of a value is unknown"
+        return f"Ranges are unknown: {why}."
+    kind = "proven" if valuation.error_kind == "certified" else "with 99.9 % confidence"
+    kind = kind if valuation.completion is None else "estimated"
+    return f"Range: what a client would get if the values were off by their errors ({kind}), at worst and at best."

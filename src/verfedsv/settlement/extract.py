@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -72,8 +72,8 @@ class Extract:
 
     def to_json(self) -> str:
         """Return the extract as JSON."""
-        fields = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        return json.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n"
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Extract:
@@ -81,14 +81,18 @@ class Extract:
         return cls.from_fields(parse(text, FORMAT))
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Extract:
+    def from_fields(cls, content: Mapping[str, Any]) -> Extract:
         """Return the extract in fields of JSON; raise InputError if they are none."""
-        rest = check_format(fields, FORMAT, VERSION)
+        rest = check_format(content, FORMAT, VERSION)
         try:
-            records = [_record(record) for record in rest.pop("records")]
-            return cls(records=records, **rest)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"the extract is damaged: {error}") from None
+            records = [_record(record) for record in rest["records"]]
+            return cls(**{**_known(cls, rest), "records": records})
+        except InputError:
+            raise
+        except KeyError as error:
+            raise InputError(f"the extract is damaged: {error} is missing") from None
+        except (TypeError, ValueError, AttributeError):
+            raise InputError("the extract is damaged: some of it is of the wrong kind") from None
 
     def verify(self) -> Verified:
         """Return what the extract leads to; raise TranscriptError, naming the place, if it does not fit together."""
@@ -196,5 +200,15 @@ def _is_of(upload: OwnUpload, row: dict[str, Any], n_classes: int) -> bool:
     )
 
 
-def _record(fields: dict[str, Any]) -> Record:
-    return Record(**{**fields, "uploads": [OwnUpload(**upload) for upload in fields["uploads"]]})
+def _record(content: dict[str, Any]) -> Record:
+    uploads = [OwnUpload(**_known(OwnUpload, upload)) for upload in content["uploads"]]
+    return Record(**{**_known(Record, content), "uploads": uploads})
+
+
+def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all fields of a class; raise KeyError if one is missing, InputError if there are others."""
+    names = [field.name for field in fields(kind)]
+    unknown = sorted(set(content) - set(names))
+    if unknown:
+        raise InputError(f"the extract has a field {unknown[0][:60]!r}, which is none of an extract")
+    return {name: content[name] for name in names}

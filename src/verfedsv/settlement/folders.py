@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from verfedsv.errors import InputError
-from verfedsv.runs.folders import CONFIG, VALUATION
+from verfedsv.runs.folders import CONFIG, FILES, VALUATION
 from verfedsv.runs.reading import parse_config, read_text
+from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.reader import FOLDER
+from verfedsv.transcript.storage import LOCK
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Settings
-
-LOCK = ".lock"
-"""An empty file that recorders leave."""
 
 
 def hash_files(folder: Path, *, leave_out: Path | None = None) -> dict[str, str]:
@@ -45,10 +46,34 @@ def find_files(folder: Path) -> dict[str, Path]:
     return result
 
 
+def is_evidence(name: str) -> bool:
+    """Return whether a file, by its path from the folder of a run, is what a run or a recorder writes itself.
+
+    So is all that lies in the folder of a transcript.
+
+    >>> is_evidence("transcript/notes.txt"), is_evidence("valuation.json"), is_evidence("report.html")
+    (True, True, False)
+    """
+    first, *more = PurePosixPath(name).parts
+    return first == FOLDER if more else first in (*FILES, *fmt.FILES, LOCK)
+
+
 def find_valuation(folder: Path, transcript: Transcript) -> Valuation | None:
-    """Return the valuation in a folder if it is of all that the transcript has; None if there is no such."""
+    """Return the valuation in a folder if it is of all that the transcript has; None if there is none, or an older one.
+
+    Raises InputError if it is of rounds that the transcript does not have: those were lost, or it is another one.
+    """
     valuation = read_valuation(folder)
-    return valuation if valuation is not None and valuation.head == transcript.head else None
+    if valuation is None or valuation.head == transcript.head:
+        return valuation
+    if not transcript.contains(valuation.head):
+        there = f"{count(valuation.n_rounds, 'round')} of {count(len(valuation.clients), 'client')}"
+        here = f"{count(transcript.n_rounds, 'round')} of {count(len(transcript.description.clients), 'client')}"
+        raise InputError(
+            f"{folder / VALUATION} is of {there} that are not in the transcript, which has {here}: it lost rounds, or "
+            f"is another one. Bring the right one back, or delete {VALUATION} to go by the transcript that is there"
+        )
+    return None
 
 
 def read_valuation(folder: Path) -> Valuation | None:

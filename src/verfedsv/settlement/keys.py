@@ -58,11 +58,19 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def read_public_key(path: Path) -> bytes:
-    """Return the 32 bytes of the public key in a file of either kind; raise InputError if there is none."""
+def read_public_key(path: Path, *, may_be_private: bool = False) -> bytes:
+    """Return the 32 bytes of the public key in a file; raise InputError if there is none.
+
+    If it `may_be_private`, the file may have the private key of the pair.
+    """
     content = _read(path)
-    if b"PRIVATE KEY" in content:
-        return raw(read_private_key(path).public_key())
+    if is_private(content):
+        if may_be_private:
+            return raw(read_private_key(path).public_key())
+        raise InputError(
+            f"{path} is a private key, which nobody but its owner should have; the public one is wanted, whose name "
+            f"ends in {PUBLIC}"
+        )
     try:
         key = load_pem_public_key(content)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -70,6 +78,16 @@ def read_public_key(path: Path) -> bytes:
     if not isinstance(key, Ed25519PublicKey):
         raise InputError(f"{path} is not an Ed25519 key")
     return raw(key)
+
+
+def is_private(content: bytes) -> bool:
+    """Return whether a file has a private key in it."""
+    return b"PRIVATE KEY-----" in content
+
+
+def is_key(content: bytes) -> bool:
+    """Return whether a file is a key of either kind in PEM."""
+    return content.lstrip().startswith(b"-----BEGIN")
 
 
 def raw(key: Ed25519PublicKey) -> bytes:

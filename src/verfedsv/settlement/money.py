@@ -8,14 +8,23 @@ from decimal import Decimal
 
 from verfedsv.errors import InputError
 
-_DIGITS = {
-    **dict.fromkeys(("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW"), 0),
-    **dict.fromkeys(("PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"), 0),
-    **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
+_BY_DIGITS = {
+    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF",
+    2: "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BGN BMD BND BOB BRL BSD BTN BWP BYN BZD CAD CDF CHF CNY COP "
+    "CRC CUP CVE CZK DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GTQ GYD HKD HNL HTG HUF IDR ILS INR IRR "
+    "JMD KES KGS KHR KPW KYD KZT LAK LBP LKR LRD LSL MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MYR MZN NAD NGN "
+    "NIO NOK NPR NZD PAB PEN PGK PHP PKR PLN QAR RON RSD RUB SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN SVC SYP "
+    "SZL THB TJS TMT TOP TRY TTD TWD TZS UAH USD UYU UZS VED VES WST XCD XCG YER ZAR ZMW ZWG",
+    3: "BHD IQD JOD KWD LYD OMR TND",
 }
-"""Digits after the point, ISO 4217; all other currencies have two."""
+_DIGITS = {code: digits for digits, codes in _BY_DIGITS.items() for code in codes.split()}
+"""The currencies of ISO 4217 in which one pays, and their digits after the point.
 
-_AMOUNT = re.compile(r"(\d{1,15})(?:\.(\d+))?", re.ASCII)
+Not its units of account (CLF, XDR), metals and codes for tests: a mistyped code must not pass for one of them.
+"""
+
+_MOST_DIGITS = 15
+_AMOUNT = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
 _WRITTEN = re.compile(r"-?\d{1,999}(?:\.\d+)?", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,12})?) ?%", re.ASCII)
 
@@ -37,7 +46,9 @@ class Currency:
         name = code.upper() if isinstance(code, str) else ""
         if not re.fullmatch("[A-Z]{3}", name):
             raise InputError(f"currency must be a code of three letters, such as EUR; received {code!r}")
-        return cls(name, _DIGITS.get(name, 2))
+        if name not in _DIGITS:
+            raise InputError(f"{name} is no currency of ISO 4217 that one can pay in; is the code mistyped?")
+        return cls(name, _DIGITS[name])
 
     def parse(self, name: str, amount: str | int | Decimal) -> int:
         """Return an amount in cents; raise InputError, calling it `name`, unless it is a whole number of them.
@@ -53,6 +64,8 @@ class Currency:
             wanted = "an amount such as 100000 or 2500.50, without separators of thousands"
             raise InputError(f"{name} must be {wanted}; received {text[:40]!r}")
         whole, fraction = found[1], (found[2] or "").rstrip("0")
+        if len(whole) > _MOST_DIGITS:
+            raise InputError(f"{name} may have {_MOST_DIGITS} digits before the point at most; received {text[:40]}")
         if len(fraction) > self.digits:
             smallest = self.amount(1)
             raise InputError(f"{name} must be a whole number of {smallest} {self.code}; received {text[:40]}")
@@ -91,7 +104,7 @@ class Currency:
 def parse_percent(name: str, text: str) -> Decimal:
     """Return how many percent a text says, from 0 to 100; raise InputError, calling it `name`, if it is none.
 
-    >>> parse_percent("fixed_part", "12.5%")
+    >>> parse_percent("the fixed part", "12.5%")
     Decimal('12.5')
     """
     found = _PERCENT.fullmatch(text) if isinstance(text, str) else None

@@ -62,9 +62,10 @@ def settle(
     return settle_on(terms, valuation)
 
 
-def settle_on(terms: Terms, valuation: Valuation) -> Settlement:
-    """Return what each client of a valuation is paid on terms that were checked."""
-    return pay(terms, valuation.clients, valuation.values.tolist(), valuation.errors.tolist(), valuation.head)
+def settle_on(terms: Terms, valuation: Valuation, n_planned: int | None = None) -> Settlement:
+    """Return what each client of a valuation is paid on terms that were checked; see `Settlement` for `n_planned`."""
+    values, errors = valuation.values.tolist(), valuation.errors.tolist()
+    return pay(terms, valuation.clients, values, errors, valuation.head, valuation.n_rounds, n_planned)
 
 
 def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
@@ -73,7 +74,8 @@ def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
         raise InputError("the settlement is of another transcript, or the run has grown since; settle this run")
     if settlement.values != tuple(valuation.values.tolist()):
         raise InputError("the settlement is of another valuation of this run; settle it again")
-    difference = find_difference(settlement.to_fields(), settle_on(settlement.terms, valuation))
+    again = settle_on(settlement.terms, valuation, settlement.n_planned)
+    difference = find_difference(settlement.to_fields(), again)
     if difference is not None:
         raise InputError(f"the settlement was changed: {difference}; settle again")
 
@@ -99,7 +101,13 @@ def find_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
 
 
 def pay(
-    terms: Terms, clients: Sequence[str], values: Sequence[float], errors: Sequence[float], head: str
+    terms: Terms,
+    clients: Sequence[str],
+    values: Sequence[float],
+    errors: Sequence[float],
+    head: str,
+    n_rounds: int,
+    n_planned: int | None = None,
 ) -> Settlement:
     """Return the settlement of values on terms; `head` stands for the transcript that they are of."""
     _check(terms, clients, values)
@@ -124,6 +132,8 @@ def pay(
         highest=tuple(high for _, high in ranges),
         notes=tuple(notes),
         head=head,
+        n_rounds=n_rounds,
+        n_planned=n_planned,
     )
 
 
@@ -175,9 +185,10 @@ def _explain_what_is_left(terms: Terms, weights: Sequence[int], left: Fraction) 
     if terms.negative == "deduct":
         return "the values add up to no more than 0, so there is nothing to deduct from; choose another --negative"
     amount = f"{terms.currency.shown(int(left))} {terms.currency.code}"
+    remedy = "raise the cap or the --fixed-part" if terms.fixed_part else "raise the cap, or add a --fixed-part"
     return (
         f"all clients with a positive value are at the cap of {terms.currency.shown(terms.cap or 0)}, and {amount} of "
-        "the budget would be left; raise the cap, or add a --fixed-part"
+        f"the budget would be left; {remedy}"
     )
 
 

@@ -10,10 +10,12 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from verfedsv.arguments import as_whole
 from verfedsv.errors import InputError
 from verfedsv.settlement.documents import check_format, parse
 from verfedsv.settlement.money import Currency
@@ -22,13 +24,21 @@ from verfedsv.texts import printable
 
 FORMAT, VERSION = "verfedsv settlement", 1
 
+BYTE_ORDER_MARK = "\N{BYTE ORDER MARK}"
+"""By which spreadsheets know that a CSV is UTF-8; without it, accents are other letters there."""
+
+_HEADER = ["client", "payout", "part_of_budget", "share_of_values", "lowest", "highest", "currency", "note"]
+CSV_BEGINNING = BYTE_ORDER_MARK + ",".join(f'"{name}"' for name in _HEADER)
+"""The first line of the CSV of a settlement."""
+
 
 @dataclass(frozen=True)
 class Settlement:
     """What each client is paid. `payouts` are in cents and add up to the budget; negative ones are to be paid in.
 
     `lowest` and `highest` are the payouts that the errors of the values allow, None where that is unknown. `notes` say
-    what a rule did to a client. `values`, `errors` and `head` are of the valuation that was settled.
+    what a rule did to a client. `values`, `errors`, `n_rounds` and `head` are of the valuation that was settled.
+    `n_planned` is how many rounds the training was to have; None if that is not known.
     """
 
     terms: Terms
@@ -40,10 +50,17 @@ class Settlement:
     highest: tuple[int | None, ...]
     notes: tuple[str, ...]
     head: str
+    n_rounds: int
+    n_planned: int | None = None
 
     @property
     def currency(self) -> Currency:
         return self.terms.currency
+
+    @property
+    def order(self) -> list[int]:
+        """The numbers of the clients by falling payout, as tables have them; of equals, the first in the transcript."""
+        return sorted(range(len(self.clients)), key=lambda m: -self.payouts[m])
 
     @property
     def amounts(self) -> tuple[Decimal, ...]:
@@ -55,6 +72,11 @@ class Settlement:
         """Fractions of the sum of the values, which can be negative; NaN if the sum is 0."""
         total = float(np.sum(self.values))  # summed as a valuation sums
         return tuple(value / total if total else math.nan for value in self.values)
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """The payouts as fractions of the budget."""
+        return tuple(payout / self.terms.budget for payout in self.payouts)
 
     def to_fields(self) -> dict[str, Any]:
         """Return the settlement as JSON has it: amounts as texts, null for what is unknown."""
@@ -71,24 +93,47 @@ class Settlement:
             "highest": self._texts(self.highest),
             "notes": list(self.notes),
             "head": self.head,
+            "n_rounds": self.n_rounds,
+            "n_planned": self.n_planned,
         }
 
     def to_json(self) -> str:
         """Return the settlement as JSON."""
         return json.dumps(self.to_fields(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
-    def to_csv(self) -> str:
-        """Return a table with a row for each client; names that a spreadsheet would take for formulas are harmless."""
+    def to_csv(self, about: Mapping[str, str] | None = None) -> str:
+        """Return a table for people, as spreadsheets open it: by falling payout, with the sum, and then the terms.
+
+        `about` are further lines, each with a name and a text. Names that a spreadsheet would take for formulas are
+        harmless. Programs should read the JSON.
+        """
         sink = io.StringIO()
         # All quoted: where a semicolon ends a cell, what comes after one in a name would be a cell of its own.
         writer = csv.writer(sink, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
-        writer.writerow(["client", "share", "payout", "lowest", "highest", "currency", "note"])
-        columns = self.clients, self.shares, *map(self._texts, (self.payouts, self.lowest, self.highest)), self.notes
-        for client, share, payout, low, high, note in zip(*columns, strict=True):
-            bounds = ["unknown" if bound is None else bound for bound in (low, high)]
-            number = "" if math.isnan(share) else repr(share)
-            writer.writerow([spreadsheet_text(client), number, payout, *bounds, self.currency.code, note])
-        return sink.getvalue()
+        writer.writerow(_HEADER)
+        payouts, lowest, highest = map(self._texts, (self.payouts, self.lowest, self.highest))
+        for m in self.order:
+            share = "" if math.isnan(self.shares[m]) else repr(self.shares[m])
+            bounds = ["unknown" if bound is None else bound for bound in (lowest[m], highest[m])]
+            cells = payouts[m], repr(self.parts[m]), share, *bounds, self.currency.code
+            writer.writerow([spreadsheet_text(self.clients[m]), *cells, self.notes[m]])
+        code, total = self.currency.code, str(self.currency.amount(sum(self.payouts)))
+        writer.writerow(["sum", total, "1.0", "", "", "", code, ""])
+        writer.writerow([])
+        for name, text in {**self._terms_as_texts(), **(about or {})}.items():
+            writer.writerow([name, spreadsheet_text(text)])
+        return BYTE_ORDER_MARK + sink.getvalue()
+
+    def _terms_as_texts(self) -> dict[str, str]:
+        """Return the terms, and what was settled, as lines of a table for people."""
+        known = {name: text for name, text in self.terms.to_fields().items() if text is not None}
+        planned = {} if self.n_planned is None else {"rounds planned": str(self.n_planned)}
+        return {
+            **{name.replace("_", " "): text for name, text in known.items()},
+            "rounds": str(self.n_rounds),
+            **planned,
+            "head of the transcript": self.head,
+        }
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Settlement:
@@ -101,20 +146,20 @@ class Settlement:
         fields = check_format(fields, FORMAT, VERSION)
         try:
             terms = Terms.of(**{name: fields[name] for name in TERMS})
-
-            def cents(amount: str | None) -> int | None:
-                return None if amount is None else terms.currency.read("a payout", amount)
+            cents = partial(terms.currency.read, "a payout")
 
             return cls(
                 terms=terms,
                 clients=_column(fields, "clients", str),
                 values=_column(fields, "values", float),
                 errors=_column(fields, "errors", lambda error: math.nan if error is None else float(error)),
-                payouts=_column(fields, "payouts", lambda amount: terms.currency.read("a payout", amount)),
-                lowest=_column(fields, "lowest", cents),
-                highest=_column(fields, "highest", cents),
+                payouts=_column(fields, "payouts", cents),
+                lowest=_column(fields, "lowest", lambda amount: _known(amount, cents)),
+                highest=_column(fields, "highest", lambda amount: _known(amount, cents)),
                 notes=_column(fields, "notes", str),
                 head=str(fields["head"]),
+                n_rounds=as_whole("n_rounds", fields["n_rounds"], at_least=0),
+                n_planned=_known(fields["n_planned"], lambda number: as_whole("n_planned", number, at_least=0)),
             )
         except KeyError as error:
             raise InputError(f"the JSON of this settlement is damaged: {error} is missing") from None
@@ -123,6 +168,11 @@ class Settlement:
 
     def _texts(self, column: Sequence[int | None]) -> list[str | None]:
         return [None if cents is None else str(self.currency.amount(cents)) for cents in column]
+
+
+def _known(item: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return what is there, converted; None stays None."""
+    return None if item is None else convert(item)
 
 
 def _column(fields: Mapping[str, Any], name: str, convert: Callable[[Any], Any]) -> tuple[Any, ...]:

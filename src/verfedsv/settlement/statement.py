@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from verfedsv._version import __version__
 from verfedsv.errors import InputError
+from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import CONFIG
 from verfedsv.runs.reading import read_text
 from verfedsv.settlement.content import check_fields
@@ -113,17 +114,24 @@ def make_statement(
 ) -> Statement:
     """Return a signed statement of a run in a folder, to be written to `place`.
 
-    Raises TranscriptError unless the transcript is whole, InputError unless valuation and settlement are of it. Whether
-    the transcript gives these values is not computed here: `compare_valuations` tells that.
+    Raises TranscriptError unless the transcript is whole, InputError unless valuation and settlement are of it, and
+    while it is still recorded. Whether the transcript gives these values is not computed here: `compare_valuations`
+    tells that.
     """
+    extent = find_extent(folder, transcript)
+    refuse_running(extent, "signed")
     transcript.verify()
     if valuation.head != transcript.head:
         raise InputError("the valuation is not of this transcript, or the transcript has grown since; value it again")
     options_of(valuation.settings)
     if settlement is not None:
         check_settlement(settlement, valuation)
+        if not says_plan(settlement, valuation.n_rounds, extent.n_planned):
+            raise InputError(
+                f"the settlement does not say that this is of {extent}; settle the run again, by its folder"
+            )
     content = {
-        **content_of(folder, valuation, settlement, hash_files(folder, leave_out=place)),
+        **content_of(folder, valuation, extent.n_planned, settlement, hash_files(folder, leave_out=place)),
         "package": f"verfedsv {__version__}",
         "created": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
         "run": _way(place.parent, folder),
@@ -132,8 +140,18 @@ def make_statement(
     return Statement(content, key.sign(canonical(content)))
 
 
+def says_plan(settlement: Settlement, n_rounds: int, n_planned: int | None) -> bool:
+    """Return whether a settlement has the plan of a run; if that was kept, it need not say so."""
+    is_unfinished = n_planned is not None and n_rounds < n_planned
+    return settlement.n_planned == n_planned or (settlement.n_planned is None and not is_unfinished)
+
+
 def content_of(
-    folder: Path, valuation: Valuation, settlement: Settlement | None, files: Mapping[str, str]
+    folder: Path,
+    valuation: Valuation,
+    n_planned: int | None,
+    settlement: Settlement | None,
+    files: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what a statement says of a run: all of it can be found in the folder, or computed, again."""
     config = folder / CONFIG
@@ -141,6 +159,7 @@ def content_of(
         "format": FORMAT,
         "version": VERSION,
         **fields_of(valuation),
+        "n_planned": n_planned,
         "configuration": read_text(config) if config.exists() else None,
         "settlement": None if settlement is None else settlement.to_fields(),
         "files": dict(files),

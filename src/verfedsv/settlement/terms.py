@@ -54,7 +54,7 @@ class Terms:
             negative="zero" if rule == "shapley-positive" and negative is None else negative,
             floor=None if floor is None else money.parse("floor", floor),
             cap=None if cap is None else money.parse("cap", cap),
-            fixed_part=parse_percent("fixed_part", "0%" if fixed_part is None else fixed_part),
+            fixed_part=parse_percent("the fixed part", "0%" if fixed_part is None else fixed_part),
         )
         terms._check()
         return terms
@@ -63,10 +63,13 @@ class Terms:
         if self.budget == 0:
             raise InputError("budget must be more than 0")
         for name, amount in (("floor", self.floor), ("cap", self.cap)):
-            if (self.rule == name) != (amount is not None):
-                wanted = f"rule '{name}' needs a {name}" if amount is None else f"a {name} is for rule '{name}'"
+            if self.rule == name and amount is None:
+                raise InputError(f"rule '{name}' needs a {name}: say how much with --{name} AMOUNT")
+            if self.rule != name and amount is not None:
+                received = f"a {name} of {self.currency.shown(amount)} {self.currency.code}"
                 raise InputError(
-                    f"{wanted}; received rule {self.rule!r} and {name} {'-' if amount is None else amount}"
+                    f"{received} is for rule '{name}', and the rule is {self.rule!r}: add --rule {name}, or leave the "
+                    f"{name} out"
                 )
         if self.negative == "deduct" and self.rule != "shares":
             raise InputError(

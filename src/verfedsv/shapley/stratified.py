@@ -115,8 +115,9 @@ def draw_enough(
     few = samples[::_PILOT]
     pilot = draw(game, few, 1, (seed, attempt, 0)).expect(n_samples=len(samples) / len(few))
     usual = _draws_needed(pilot._replace(largest=np.zeros(game.n_clients)), error, look=0, most=most)
-    wanted = np.maximum(_largest_each(game, samples) / (largest * game.n_samples), usual)
-    powers = np.log2(_cap(2 ** np.ceil(np.log2(wanted)), most * game.n_samples)).astype(int)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # nothing at all may be allowed
+        wanted = np.fmax(_largest_each(game, samples) / (largest * game.n_samples), usual)
+        powers = np.log2(_cap(2 ** np.ceil(np.log2(wanted)), most * game.n_samples)).astype(int)
     values, variance, largest_draws = np.zeros((3, game.n_clients))
     for power in np.unique(powers).tolist():
         part = draw(game, samples[powers == power], 2**power, (seed, attempt, 1 + power))

@@ -31,6 +31,11 @@ class Chain:
         return len(self._entries)
 
     @property
+    def entry_size(self) -> int:
+        """How many bytes of chain.bin each entry is."""
+        return _ENTRY.itemsize
+
+    @property
     def n_bytes(self) -> int:
         """How many bytes of chain.bin these entries are."""
         return len(self) * _ENTRY.itemsize

@@ -27,7 +27,7 @@ from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array
 
 NAME, VERSION = "verfedsv transcript", 1
-DESCRIPTION, LABELS, UPLOADS, CHAIN = "transcript.json", "labels.arrow", "uploads.arrows", "chain.bin"
+FILES = DESCRIPTION, LABELS, UPLOADS, CHAIN = "transcript.json", "labels.arrow", "uploads.arrows", "chain.bin"
 
 Mode = Literal["synchronous", "asynchronous"]
 Precision = Literal["float32", "float64"]

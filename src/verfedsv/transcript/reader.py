@@ -29,6 +29,11 @@ _BETWEEN_REPORTS = 256
 """So many messages are checked from one call of `progress` to the next: some 20 ms."""
 
 
+def folder_of(run: Path) -> Path:
+    """Return where the transcript of a run lies: in a folder of the run's, or in the run's folder itself."""
+    return run / FOLDER if (run / FOLDER / fmt.DESCRIPTION).exists() else run
+
+
 @dataclass(frozen=True, eq=False)
 class Upload:
     """Embeddings of one client, (samples, classes), for the samples numbered `samples`."""
@@ -86,9 +91,7 @@ class Transcript:
         A transcript that is not `mapped` reads its files record by record, which is for those that may be cut off
         or overwritten meanwhile: a view of such a file can end the process.
         """
-        folder = Path(path)
-        if (folder / FOLDER / fmt.DESCRIPTION).exists():
-            folder = folder / FOLDER
+        folder = folder_of(Path(path))
         if not (folder / fmt.DESCRIPTION).exists():
             why = f"it has no {fmt.DESCRIPTION}"
             if not folder.exists():
@@ -218,7 +221,7 @@ class Transcript:
                     n_embeddings[upload.client] += len(upload.samples)
             link = fmt.frame_hash(link, message, ranges)
             if link != self._chain.link(index):
-                raise TranscriptError(f"the transcript was changed: {place}")
+                raise TranscriptError(f"the transcript was changed: {place}, or its entry in {fmt.CHAIN}")
             if batch is None:
                 self._check_schema(message)
             else:
@@ -236,8 +239,20 @@ class Transcript:
     def _check_ends(self) -> None:
         """Raise TranscriptError if there are bytes that no link covers."""
         end, chain = self._chain.end(-1), self._storage.read(fmt.CHAIN).size
-        if self._stream.size != end or chain != self._chain.n_bytes:
-            raise TranscriptError("the transcript has bytes after its last record: unfinished, or added later")
+        after, entries = self._stream.size - end, chain - self._chain.n_bytes
+        if after == entries == 0:
+            return
+        done = f"the transcript is whole up to round {self.n_rounds}, and"
+        if entries >= self._chain.entry_size:
+            why = f"{fmt.UPLOADS} ends within the next record: it was cut off"
+        elif after == 0:
+            why = f"{fmt.CHAIN} ends within an entry: it was cut off, or something was added"
+        else:
+            why = (
+                f"{fmt.UPLOADS} has {after:,} bytes after it that {fmt.CHAIN} says nothing of: it is unfinished, "
+                f"{fmt.CHAIN} was cut off, or something was added"
+            )
+        raise TranscriptError(f"{done} {why}")
 
     def _check_schema(self, message: pa.Buffer) -> None:
         """Raise TranscriptError if a reader that goes by the head of the stream would find other columns than this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 import weakref
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -18,6 +19,26 @@ try:
     import fcntl
 except ImportError:  # not on Windows: there, nothing keeps two recorders apart
     fcntl = None  # type: ignore[assignment]
+
+
+LOCK = ".lock"
+"""An empty file that recorders leave, and hold a lock on while they are open."""
+
+_TRIES, _BETWEEN_TRIES = 5, 0.02
+
+
+def is_being_written(folder: Path) -> bool:
+    """Return whether a recorder is open on a folder, here or in another process; False where that cannot be told."""
+    if fcntl is None:
+        return False
+    try:
+        with (folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 class Stream(Protocol):
@@ -128,17 +149,20 @@ class FolderStorage(Storage):
 
     def _take_lock(self) -> None:
         # A lock of the operating system, which a killed process gives back.
-        self._lock = (self.folder / ".lock").open("wb")
+        self._lock = (self.folder / LOCK).open("wb")
         if fcntl is None:
             return
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise TranscriptError(
-                f"another recorder is open on {self.folder}, here or in another process; close it, or choose another "
-                "folder"
-            ) from None
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(_BETWEEN_TRIES)  # whoever asks `is_being_written` has the lock for a moment
+            else:
+                return
+        self._lock.close()
+        raise TranscriptError(
+            f"another recorder is open on {self.folder}, here or in another process; close it, or choose another folder"
+        )
 
     def exists(self, name: str) -> bool:
         return (self.folder / name).exists()

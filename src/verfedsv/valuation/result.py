@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from verfedsv._version import __version__
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.losses import Array, Floats
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from verfedsv.valuation.replay import Replay
 
 FORMAT, VERSION = "verfedsv valuation", 1
+PACKAGE = f"verfedsv {__version__}"
 
 METHODS = ("closed-form", "exact", "permutation", "sampling")
 """What values of rounds can come from."""
@@ -77,8 +79,9 @@ class Valuation:
     `guarantee` is Proposition 2 of the paper evaluated from held-out embeddings, an estimate too, and a very
     pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be
     completed. `n_samples` took part in the mean, `n_unseen` were never uploaded. `head` is the last link of the
-    transcript's hash chain. `seconds` says what took how long. `factorisation` and `replay` are the embeddings from
-    which a later valuation goes on, where those were completed and where they were not. The arrays are read-only.
+    transcript's hash chain. `seconds` says what took how long, `package` which version computed it. `factorisation` and
+    `replay` are the embeddings from which a later valuation goes on, where those were completed and where they were
+    not. The arrays are read-only.
     """
 
     clients: tuple[str, ...]
@@ -100,6 +103,7 @@ class Valuation:
     head: str
     settings: Settings
     seconds: Mapping[str, float]
+    package: str = PACKAGE
     error_sums: ErrorSums | None = None
     factorisation: Factorisation | None = None
     replay: Replay | None = None
@@ -203,7 +207,8 @@ class Valuation:
             raise InputError(f"this verfedsv reads {FORMAT!r} of version {VERSION}; received {name!r}, {version!r}")
         try:
             reports = content["completion"]
-            known = {f.name: content[f.name] for f in fields(cls) if f.name not in (*_NOT_WRITTEN, "error_sums")}
+            known = {f.name: content[f.name] for f in fields(cls) if f.name not in (*_NOT_WRITTEN, *_OPTIONAL)}
+            known["package"] = str(content.get("package", "an unknown version"))
             known |= {name: _floats(content[name]) for name in _SHAPES}
             known["clients"], known["methods"] = tuple(content["clients"]), tuple(content["methods"])
             known["settings"] = Settings(**content["settings"])
@@ -247,6 +252,7 @@ class Valuation:
 
 
 _NOT_WRITTEN = ("factorisation", "replay")
+_OPTIONAL = ("error_sums", "package")
 _SHAPES = {
     "values": ("clients",),
     "estimator_errors": ("clients",),

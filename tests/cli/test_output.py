@@ -1,0 +1,94 @@
+"""What outputs may replace."""
+
+import shutil
+
+import pytest
+
+from tests.cli.inprocess import call
+from tests.settlement.runs import make_run
+
+SETTLE = ("settle", "run", "--budget", 50, "--currency", "CHF", "--negative", "zero")
+REPORT, VALUE, EXTRACT = ("report", "run"), ("value", "run"), ("extract", "run", "--client", "telco")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """Return a folder with a signed run, keys, and outputs of every kind."""
+    place = tmp_path_factory.mktemp("place")
+    make_run(place / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for arguments in (
+            ("keys", "new", "k"),
+            ("statement", "run", "--key", "k.key"),
+            (*SETTLE, "-o", "payouts.json"),
+            (*SETTLE, "-o", "payouts.csv"),
+            (*VALUE, "-o", "values.json"),
+            (*EXTRACT, "-o", "telco.json"),
+            (*REPORT, "-o", "report.md"),
+            (*REPORT, "-o", "report.json"),
+        ):
+            done = call(*arguments)
+            assert done.returncode == 0, done.stderr
+    (place / "bank.csv").write_text("id,age\n1,30\n")
+    (place / "mine.json").write_text("{}")
+    return place
+
+
+@pytest.fixture
+def place(original, tmp_path, monkeypatch):
+    """Return a copy of it, which is the current folder."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "message"),
+    [
+        (REPORT, "run/valuation.json", "it is part of a run, and is never overwritten"),
+        (REPORT, "run/transcript/transcript.json", "it is part of a run"),
+        (REPORT, "run/transcript/report.html", "in the folder of a transcript any other file would fail the audit"),
+        (VALUE, "run/valuation.json", "it is part of a run"),
+        (VALUE, "run/statement.json", "it is a signed statement, and is never overwritten"),
+        (SETTLE, "run/statement.json", "it is a signed statement"),
+        (EXTRACT, "run/metrics.jsonl", "it is part of a run"),
+        (EXTRACT, "run/config.toml", "it is part of a run"),
+        (EXTRACT, "k.key", "it is a key, and is never overwritten"),
+        (EXTRACT, "k.pub", "it is a key"),
+        (EXTRACT, "payouts.json", "what is there is not an extract that verfedsv wrote"),
+        (SETTLE, "bank.csv", "what is there is not a settlement that verfedsv wrote"),
+        (VALUE, "mine.json", "what is there is not a valuation that verfedsv wrote"),
+        (REPORT, "payouts.json", "what is there is not a report that verfedsv wrote"),
+    ],
+)
+def test_nothing_is_replaced_but_an_earlier_output_of_the_same_kind(place, command, output, message):
+    """Not evidence, statements, keys, or files of the user's own: an error, and all is as it was."""
+    path = place / output
+    before = path.read_bytes() if path.exists() else None
+    done = call(*command, "-o", output)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        (SETTLE, "payouts.json"),
+        (SETTLE, "payouts.csv"),
+        (VALUE, "values.json"),
+        (EXTRACT, "telco.json"),
+        (REPORT, "report.md"),
+        (REPORT, "report.json"),
+        (SETTLE, "empty.json"),
+        (SETTLE, "run/payouts.csv"),
+    ],
+)
+def test_an_earlier_output_of_the_same_kind_is_replaced(place, command, output):
+    """So are empty files; and what is written beside the evidence of a run does not fail its audit."""
+    (place / "empty.json").touch()
+    for _ in range(2):
+        done = call(*command, "-o", output)
+        assert done.returncode == 0, done.stderr
+    assert call("audit", "run").returncode == 0

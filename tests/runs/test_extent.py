@@ -1,0 +1,66 @@
+"""How far a training is."""
+
+import pytest
+
+from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS, finish, make
+from tests.settlement.runs import record
+from verfedsv import InputError, Recorder, Transcript
+from verfedsv.runs.extent import Extent, find_extent, refuse_running
+
+
+def extent_of(folder):
+    return find_extent(folder, Transcript.open(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "n_planned"),
+    [
+        (SYNCHRONOUS, "round", 30),
+        (SYNCHRONOUS.replace("rounds = 30", "epochs = 2"), "round", 14),
+        (ASYNCHRONOUS, "time stamp", 30),
+    ],
+)
+def test_a_training_that_was_stopped_is_unfinished_until_it_has_gone_on(tmp_path, text, unit, n_planned):
+    """The plan is in the configuration."""
+    run = make(tmp_path, text)
+    n_updates = iter(range(100))
+    list(run.train(should_stop=lambda: next(n_updates) >= 4))
+    assert extent_of(run.folder) == Extent(unit, 5, n_planned, is_running=False)
+    assert extent_of(run.folder).is_unfinished
+    assert str(extent_of(run.folder)) == f"5 of {n_planned} {unit}s"
+    finish(run, resume=True)
+    assert extent_of(run.folder) == Extent(unit, n_planned, n_planned, is_running=False)
+    assert not extent_of(run.folder).is_unfinished
+
+
+def test_time_stamps_before_the_first_upload_are_no_part_of_the_plan(tmp_path):
+    """They are not recorded, as when a client is late on the real clock: two of 30 here."""
+    (tmp_path / "config.toml").write_text(ASYNCHRONOUS)
+    with Recorder(tmp_path / "transcript", [0, 1], ["a"]) as recorder:
+        recorder.update("a", [0, 1], [0.1, 0.2], time=0.1)
+        recorder.stamp(time=0.12)
+    assert extent_of(tmp_path) == Extent("time stamp", 1, 28, is_running=False)
+
+
+def test_a_training_is_running_while_its_recorder_is_open(tmp_path):
+    """Asking does not disturb the recorder, nor the next one."""
+    recorder = Recorder(tmp_path, [0, 1], ["a", "b"])
+    recorder.log([0, 1], {"a": [0.1, 0.2], "b": [0.3, 0.4]})
+    assert extent_of(tmp_path) == Extent("round", 1, None, is_running=True)
+    with pytest.raises(InputError, match="the training is still running, 1 round so far, so it is not settled yet"):
+        refuse_running(extent_of(tmp_path), "settled")
+    recorder.log([0, 1], {"a": [0.1, 0.2], "b": [0.3, 0.4]})
+    recorder.close()
+    assert not extent_of(tmp_path).is_running
+    refuse_running(extent_of(tmp_path), "settled")
+    Recorder(tmp_path, [0, 1], ["a", "b"], resume=True).close()
+
+
+@pytest.mark.parametrize("config", [None, "", "[data", ASYNCHRONOUS])
+def test_without_a_plan_nothing_is_said_to_be_unfinished(tmp_path, config):
+    """No configuration, one that cannot be read, or one of another training."""
+    record(tmp_path / "transcript")
+    if config is not None:
+        (tmp_path / "config.toml").write_text(config)
+    assert extent_of(tmp_path) == Extent("round", 6, None, is_running=False)
+    assert not extent_of(tmp_path).is_unfinished
