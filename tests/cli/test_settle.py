@@ -135,8 +135,8 @@ def test_a_run_that_has_grown_is_valued_alike_everywhere(tmp_path, has_config):
     assert done.returncode == 0, done.stderr
     states = []
     Follower(folder, states.append).look()
-    shown = {row.name: row.value for row in states[-1].clients}
-    assert [shown[client] for client in clients] == json.loads(payouts.read_text())["values"]
+    shown = {row.name: row.value / states[-1].n_rounds for row in states[-1].clients}
+    assert [shown[client] for client in clients] == pytest.approx(json.loads(payouts.read_text())["values"], rel=1e-14)
 
 
 @pytest.mark.parametrize(

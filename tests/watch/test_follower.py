@@ -150,6 +150,7 @@ def test_a_training_that_stands_still_is_said_to(run):
     """With when something was recorded last, at once; in steps of time, so that the page does not change meanwhile."""
     states, moment = [], 1_800_000_000.0
     run.grow(2)
+    run.close()
     for name in ("uploads.arrows", "chain.bin"):
         os.utime(run.folder / "transcript" / name, (moment, moment))
     later = [0.0]
@@ -164,7 +165,7 @@ def test_a_training_that_stands_still_is_said_to(run):
 
 @pytest.mark.parametrize(("n_stamps", "message"), [(10, "Valued: 4 time stamps. 10 time stamps are planned."), (4, "")])
 def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
-    """As its config.toml has it; where it is all there, standing still is no bad sign."""
+    """As its config.toml has it; where it is all there, standing still is no bad sign, and a stopped one is told."""
     (run.folder / "config.toml").write_text(
         '[data]\nname = "adult"\nclients = 3\n[training]\nrate = 0.1\nbatch_size = 1\nmode = "asynchronous"\n'
         f'duration = {3.0 * n_stamps}\nstamp_every = 3.0\nperiod = 1.0\n[output]\nfolder = "run"\n'
@@ -175,7 +176,10 @@ def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
     assert (state.n_rounds, state.n_planned) == (4, n_stamps)
     assert message in state.message
     assert (f"in the first 4 of {n_stamps} planned time stamps" in state.headline) == (n_stamps > 4)
-    assert ("may have ended" in state.stalled) == (n_stamps > 4)
+    assert ("may hang" in state.stalled) == (n_stamps > 4)
+    run.close()
+    follow(run.folder).look()
+    assert ("the training was stopped" in follow.states[-1].stalled) == (n_stamps > 4)
 
 
 def test_numbers_of_a_state_are_those_of_its_texts(run, follow):

@@ -14,9 +14,9 @@ from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.report.curves import Curve
 from verfedsv.report.metrics import GrowingMetrics
-from verfedsv.report.plan import find_plan
 from verfedsv.report.summary import About, Payout, Setting, SettlementSummary, Summary, Uploads, build
 from verfedsv.runs.config import ClientSection, Config, Section
+from verfedsv.runs.extent import find_extent
 from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.settlement import Settlement
@@ -83,7 +83,7 @@ def about_run(
         n_classes=description.n_classes or 1,
         settings=settings,
         settlement=settlement,
-        n_planned=find_plan(folder, transcript),
+        n_planned=find_extent(folder, transcript).n_planned,
         cautions=cautions,
     )
 

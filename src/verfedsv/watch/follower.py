@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,7 +17,8 @@ from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
 from verfedsv.shapley import Progress as OnProgress
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER
+from verfedsv.transcript.reader import FOLDER, folder_of
+from verfedsv.transcript.storage import is_being_written
 from verfedsv.watch.growth import Growth, Stat, stat
 from verfedsv.watch.state import Progress, State, Status, build_state
 
@@ -143,7 +145,8 @@ class Follower:
             return
         uploads = uploads_of(growth.transcript.description, growth.verified)
         # Metrics are drawn from the columns that are kept of them.
-        self._summary = build(growth.valuation, uploads, {}, about_run(self.folder, growth.transcript))
+        about = about_run(self.folder, growth.transcript.up_to(growth.verified))
+        self._summary = build(growth.valuation, uploads, {}, about)
 
     def _on_progress(self, what: str) -> OnProgress:
         """Return what is called while a run is checked or valued: it ends that if need be, and keeps the loss new."""
@@ -193,15 +196,20 @@ class Follower:
         return max((each[2] / 1e9 for each in found if each is not None), default=None)
 
     def _stalled(self, last: float | None, status: Status) -> str:
-        """Return that nothing has been recorded for long, in words, if a run should go on and does not."""
-        quiet = 0.0 if last is None else self._now() - last
-        if status == "finished" or quiet < _QUIET[0]:
+        """Return that a training was stopped, or that nothing has been recorded for long; nothing if all is well."""
+        summary, is_open = self._summary, is_being_written(folder_of(self.folder))
+        if status == "finished" or last is None:
             return ""
-        since = _duration(max(step for step in _QUIET if step <= quiet))
-        summary = self._summary
+        if summary is not None and summary.is_unfinished and not is_open and os.name == "posix":
+            return f"Nothing is being recorded any more: the training was stopped before its last {summary.unit}."
+        quiet = self._now() - last
+        if quiet < _QUIET[0]:
+            return ""
         if summary is not None and summary.n_planned is not None and not summary.is_unfinished:
             return f"All {summary.unit}s that were planned are recorded; there is no {VALUATION} of them yet."
-        return f"Nothing new has been recorded for more than {since}: the training may have ended, or been stopped."
+        why = "may hang, or a step of it take that long" if is_open else "may have ended, or been stopped"
+        since = _duration(max(step for step in _QUIET if step <= quiet))
+        return f"Nothing new has been recorded for more than {since}: the training {why}."
 
     def _show(self, status: Status, message: str) -> None:
         n_bad = self._metrics.n_bad
