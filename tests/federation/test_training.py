@@ -286,3 +286,15 @@ def test_nothing_to_train_on():
     data = make_data(n_test=120)
     with pytest.raises(InputError, match="no samples to train on"):
         federate(data, rate=Rate(0.1))
+
+
+@pytest.mark.parametrize("n_features", [1, 3, 8, 15, 16, 31, 100])
+def test_rows_are_gathered_whatever_their_width(n_features):
+    """How rows lie in memory changes nothing: a batch has the embeddings that all samples have."""
+    features = np.random.default_rng(n_features).normal(size=(50, n_features))
+    client = Client("bank", features, Linear(n_features, 2), Rate(0.1))
+    batch = np.array([3, 1, 49, 7])
+    client.embed(batch)
+    client.learn(batch, np.ones((4, 2)))
+    np.testing.assert_allclose(client.embed(batch), client.embed(slice(None))[batch], rtol=1e-13)
+    np.testing.assert_allclose(client.embed(slice(0, 9)), features[:9] @ client.state()["weights"], rtol=1e-13)
