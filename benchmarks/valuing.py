@@ -22,6 +22,7 @@ from verfedsv.losses import get_loss
 from verfedsv.shapley.blocks import available_threads, ordered_map, split
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.valuation.chunks import FactorChunk
+from verfedsv.valuation.error_sums import ErrorSums
 from verfedsv.valuation.estimate import Plan
 from verfedsv.valuation.stream import Budget, Stream, chunk_size
 
@@ -89,8 +90,8 @@ def value_factors(factors: list[Factors], labels: NDArray[Any], loss: str) -> ND
             for number, part in enumerate(parts)
         ]
 
-    plan = Plan("closed-form", 1, 0, 0, len(parts))
-    stream = Stream(available_threads(), plan, Budget(1e-3))
+    plan = Plan("closed-form", 1, 0, 0, len(parts), len(labels))
+    stream = Stream(available_threads(), plan, Budget(1e-3), ErrorSums.none(len(factors)))
     return stream.value(chunks, n_rounds, len(factors), len(labels)).values
 
 
