@@ -17,6 +17,7 @@ from sklearn.datasets import load_svmlight_file
 
 from verfedsv import Recorder
 from verfedsv.data import load_adult
+from verfedsv.data.catalogue import CATALOGUE, locate
 
 Array = NDArray[Any]
 
@@ -31,11 +32,8 @@ that 500 rounds see every sample five times), and the number of epochs, which th
 
 
 def has(name: str) -> bool:
-    """Return whether the data set is there: Adult always, others in the folder $VERFEDSV_DATA."""
-    folder = os.environ.get("VERFEDSV_DATA")
-    return name == "adult" or bool(
-        folder and (Path(folder) / ("w8a.bz2" if name == "web" else "covtype.scale01.bz2")).exists()
-    )
+    """Return whether the data set is there: Adult always, others in $VERFEDSV_DATA or the user's cache."""
+    return locate(CATALOGUE[name.split()[0]]) is not None
 
 
 @cache
