@@ -87,7 +87,7 @@ def test_an_extract_is_checked_against_a_statement(place):
         (["statement", "run"], "pass --key FILE; verfedsv keys new NAME makes one"),
         (["statement", "run", "--key", "none.key"], "cannot read the key none.key"),
         (["statement", "run", "--key", "k.pub"], "the private key is wanted, not the public one"),
-        (["statement", "run", "--key", "k.key"], "a signed statement is not overwritten"),
+        (["statement", "run", "--key", "k.key"], "it is a signed statement, and is never overwritten"),
         (
             ["statement", "run", "--key", "k.key", "-o", "new.json", "--settlement", "p.csv"],
             "p.csv is a table for people",

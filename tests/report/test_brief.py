@@ -32,4 +32,4 @@ def test_of_many_clients_some_are_named():
 def test_groups_that_cannot_be_ranked_follow():
     """Each in a line, after the sentence that speaks of them."""
     text = render(make_summary([3.0, 2.99, 2.98, 1.0], 0.02))
-    assert text.rstrip().endswith("bank, telco and hospital (places 1 to 3)")
+    assert text.rstrip().endswith("bank, telco and hospital")

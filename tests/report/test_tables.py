@@ -23,13 +23,15 @@ def test_clients_are_sorted_by_value():
     assert lines[3].split()[1] == "-33.33%"
 
 
-def test_errors_of_shares_are_parts_of_the_sum():
-    """So that a share with an error larger than itself is seen to be one; what is not known is said."""
-    lines = render(["bank", "telco"], [0.3, -0.1], errors=np.array([0.005, 0.5]))
-    assert lines[1].split()[1:4] == ["150.00%", "±", "2.50%"]
-    assert lines[2].split()[1:4] == ["-50.00%", "±", "250%"]
+def test_errors_of_shares_are_how_far_they_can_be_off():
+    """Of two clients each can be off by as much as the other; what is not known is said."""
+    lines = render(["bank", "telco"], [0.3, 0.1], errors=np.array([0.005, 0.02]))
+    # 0.305 / (0.305 + 0.08) is the most that the bank's share can be.
+    assert lines[1].split()[1:4] == ["75.00%", "±", "4.22%"]
+    assert lines[2].split()[1:4] == ["25.00%", "±", "4.22%"]
     assert lines[1].index("±") == lines[2].index("±")
     assert render(["bank"], [0.3], errors=np.nan)[1].split()[1:4] == ["100.00%", "±", "unknown"]
+    assert "150.00% ± unknown" in render(["bank", "telco"], [0.3, -0.1], errors=np.array([0.005, 0.5]))[1]
 
 
 def test_bars_are_in_proportion():
@@ -50,7 +52,7 @@ def test_bars_of_negative_values_run_to_the_left():
 def test_numbers_are_never_cut(width):
     """In a narrow terminal bars and names give way, and then values come below the shares."""
     lines = render(["a client with a long name", "b"], [0.4, -0.25], width, errors=0.03)
-    assert "266.67% ± 20.00%" in lines[1]
+    assert "266.67% ± 144%" in lines[1]
     assert "4.0000e-01 ± 3e-02" in lines[1 if width >= 60 else 2]
     assert max(map(len, lines)) <= width
 

@@ -120,9 +120,7 @@ def test_many_pairs_are_summarised_as_groups():
     """A line for each group, with places in the order."""
     summary = make_summary([3.0, 2.99, 2.98, 1.0], 0.02)
     assert wording.ranking(summary).startswith("3 pairs of clients cannot be ranked")
-    assert [wording.group_text(group, summary) for group in summary.groups] == [
-        "bank, telco and hospital (places 1 to 3)"
-    ]
+    assert [wording.group_text(group, summary) for group in summary.groups] == ["bank, telco and hospital"]
 
 
 def test_a_clear_order_is_said_to_be_clear():
@@ -199,9 +197,7 @@ def test_those_who_cannot_be_ranked_share_their_places():
     """And are all named, as long as there are not many."""
     summary = make_summary([3.0, 2.0, 1.99, 1.98, 1.97, 1.96, 1.95, 1.94], 0.2)
     assert [place_text(client, summary) for client in summary.clients] == ["1"] + ["2\N{EN DASH}8"] * 7
-    assert wording.group_lines(summary, 10) == [
-        "telco, hospital, shop, insurer, energy, transit and post (places 2 to 8)"
-    ]
+    assert wording.group_lines(summary, 10) == ["telco, hospital, shop, insurer, energy, transit and post"]
 
 
 def written_ends(amounts, client):

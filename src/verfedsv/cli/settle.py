@@ -23,7 +23,7 @@ from verfedsv.report.tables import shown
 from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.documents import read_bytes
+from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
 from verfedsv.settlement.folders import find_valuation, options_for
 from verfedsv.settlement.payouts import settle_on
@@ -100,7 +100,8 @@ def valuation_of(run: Path) -> Valuation:
         try:
             return Valuation.from_json(read_bytes(run))
         except InputError as error:
-            raise InputError(f"{run} cannot be used: {error}") from None
+            why = str(error) if format_of(run) else "this is not the JSON of a valuation"
+            raise InputError(f"{run} cannot be used: {why}. Name the folder of a run, or a valuation.json") from None
     transcript = Transcript.open(run)
     known = find_valuation(run, transcript)
     if known is not None:

@@ -53,9 +53,9 @@ def statement(
     transcript = Transcript.open(run)
     refuse_running(find_extent(run, transcript), "signed")
     place = run / STATEMENT if output is None else output
-    if place.exists():
-        raise InputError(f"{place} is already there, and a signed statement is not overwritten; name another with -o")
     check_writable(place, "statement")
+    if place.exists():
+        raise InputError(f"{place} is already there, and is not overwritten; name another with -o")
     if key.resolve().is_relative_to(run.resolve()):
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
     find_files(run)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from verfedsv.losses import Floats
+from verfedsv.shapley.result import bounds_of_shares
 from verfedsv.texts import printable
 from verfedsv.valuation import Valuation
 
@@ -32,8 +33,9 @@ class Valued(Protocol):
 def values_table(clients: Sequence[str], result: Valued, width: int = 80) -> Table:
     """Return a table of the clients by falling value: share and value with their errors, and a bar for the value.
 
-    The error of a share is that of the value, as a part of the sum of the values. In a terminal of `width` columns, the
-    bars and then the names give way; where it is narrower still, values come below shares. No number is left out.
+    The error of a share is how far it can be off if every value is off by at most its error. In a terminal of `width`
+    columns, the bars and then the names give way; where it is narrower still, values come below shares. No number is
+    left out.
     """
     shares = _with_errors([_as_share(share) for share in result.shares], _share_errors(result), _as_share_error)
     values = _with_errors([f"{value:.4e}" for value in result.values], result.errors, lambda error: f"{error:.0e}")
@@ -84,17 +86,16 @@ def _as_share_error(error: float) -> str:
 
 
 def _share_errors(result: Valued) -> Floats:
-    """Return errors as parts of the sum of the values, (clients,); infinite or NaN if that is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors: Floats = result.errors / abs(result.values.sum())
+    """Return how far shares can be off, (clients,); NaN if that is not known."""
+    bounds = bounds_of_shares(result.values, result.errors)
+    errors: Floats = np.abs(bounds - result.shares[:, np.newaxis]).max(axis=1)
     return errors
 
 
 def side_by_side(results: Mapping[str, Valuation], width: int = 80) -> Table:
     """Return a table of the clients of several valuations, in the order of the first one's values: share and error.
 
-    An error is given as a share too: of the sum of the values. In a narrow terminal the bars, and then the names, give
-    way.
+    An error is how far a share can be off. In a narrow terminal the bars, and then the names, give way.
     """
     first = next(iter(results.values()))
     shares = np.array([result.shares for result in results.values()])

@@ -277,11 +277,11 @@ def group_lines(summary: Summary, most: int) -> list[str]:
 
 
 def group_text(group: Sequence[int], summary: Summary) -> str:
-    """Return a group of clients that cannot be ranked, in a line."""
-    places = f"places {group[0] + 1} to {group[-1] + 1}"
-    between = group[-1] - group[0] + 1 > len(group)
-    of_them = f"{len(group)} of {places}" if between else places
-    return f"{names([summary.clients[m].name for m in group])} ({of_them})"
+    """Return a group of clients that cannot be ranked, in a line; of one too large to be named, where it lies."""
+    named = names([summary.clients[m].name for m in group])
+    if len(group) <= _MOST_NAMES + 3:
+        return named
+    return f"{named} ({len(group)} clients between numbers {group[0] + 1} and {group[-1] + 1} by value)"
 
 
 def settlement(known: SettlementSummary) -> str:

@@ -80,3 +80,21 @@ def count(number: int, noun: str) -> str:
     ('1 client', '48,842 samples')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def bounds_of_shares(values: Floats, errors: Floats) -> Floats:
+    """Return between which fractions of the sum each value lies, (clients, 2), if each is off by at most its error.
+
+    A share is v / (v + rest), where the rest is off by all other errors together: the ends are among the four corners.
+    NaN where an error is unknown, or where the errors together reach the sum of the values.
+    """
+    total = values.sum()
+    rest, rest_error = total - values, errors.sum() - errors
+    if not errors.sum() < abs(total):
+        return np.full((len(values), 2), np.nan)
+    corners = [
+        own / (own + others)
+        for own in (values - errors, values + errors)
+        for others in (rest - rest_error, rest + rest_error)
+    ]
+    return np.stack([np.min(corners, axis=0), np.max(corners, axis=0)], axis=1)

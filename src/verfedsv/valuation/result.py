@@ -15,7 +15,7 @@ from verfedsv.completion import Completion, CompletionReport
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley import Method
-from verfedsv.shapley.result import ErrorKind, count
+from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count
 from verfedsv.transcript.format import Mode
 from verfedsv.valuation.error_sums import ErrorSums
 
@@ -144,16 +144,7 @@ class Valuation:
         other errors together: the ends are among the four corners. NaN where an error is unknown, or where the errors
         together reach the sum of the values, so that there may be nothing to have a share of.
         """
-        errors, total = self.errors, self.values.sum()
-        others = total - self.values, errors.sum() - errors
-        if not errors.sum() < abs(total):
-            return np.full((len(self.values), 2), np.nan)
-        corners = [
-            own / (own + rest)
-            for own in (self.values - errors, self.values + errors)
-            for rest in (others[0] - others[1], others[0] + others[1])
-        ]
-        return np.stack([np.min(corners, axis=0), np.max(corners, axis=0)], axis=1)
+        return bounds_of_shares(self.values, self.errors)
 
     def plot(self) -> alt.LayerChart:
         """Return the shares with their error bars, the largest first, as an Altair chart: the report's first picture.
