@@ -18,14 +18,6 @@ from verfedsv.watch.state import Progress, build_state
 
 
 @pytest.fixture
-def run(tmp_path):
-    """Return an asynchronous run that grows."""
-    growing = GrowingRun(tmp_path / "credit")
-    yield growing
-    growing.close()
-
-
-@pytest.fixture
 def follow():
     """Return a function that follows a folder without resting, and the states it published."""
     states, now = [], [0.0]

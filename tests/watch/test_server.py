@@ -12,17 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.watch.runs import GrowingRun
 from verfedsv import InputError
 from verfedsv.watch.server import Watch
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Return a run that grows."""
-    growing = GrowingRun(tmp_path / "credit")
-    yield growing
-    growing.close()
 
 
 @pytest.fixture

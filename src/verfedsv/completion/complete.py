@@ -155,17 +155,21 @@ def complete_with(
     else:
         candidates = [min(as_whole("rank", rank, at_least=1, hint="; or use 'auto'"), largest_rank)]
     begin = _begin(solver, is_held_out, (pattern.n_rounds, n_classes, candidates[-1]), start, seed)
-    best = None
     nothing = _without_fit(solver, pattern, n_classes, is_held_out)
-    for weight in _weights(regularization, start):
+
+    def fit_with(weight: float) -> _Choice:
         solver.regularization = weight
-        choice = _choose(solver, begin, known, candidates, is_held_out, nothing)
-        if best is not None and not choice.errors.rmse < best.errors.rmse / 2:
+        return _choose(solver, begin, known, candidates, is_held_out, nothing)
+
+    largest_weight, *smaller = _weights(regularization, start)
+    best = fit_with(largest_weight)
+    for weight in smaller:
+        if not best.errors.rmse > COARSE * nothing.rmse:
+            break
+        choice = fit_with(weight)
+        if not choice.errors.rmse < best.errors.rmse / 2:
             break
         best = choice
-        if not choice.errors.rmse > COARSE * nothing.rmse:
-            break
-    assert best is not None  # noqa: S101  # there is always one lambda
     solver.regularization = best.regularization
     factors = best.factors
     if is_held_out.any():
@@ -223,23 +227,26 @@ def _choose(
     further columns of `begin`. `nothing` are the errors without a fit.
     """
     helps = max(HELPS, nothing.n_observations**-0.5) if nothing.n_observations else 1.0
-    best: _Choice | None = None
-    failures, patience = 0, PATIENCE if known is None else 1
-    for rank in candidates:
+
+    def fit(rank: int, known: Floats | None) -> _Choice:
         rounds = begin[:, :, :rank]
         if known is not None:
             kept = known[:, :, :rank]
             rounds = np.concatenate([kept, begin[:, :, kept.shape[2] : rank]], axis=2)
         factors = solver.fit(rounds, is_held_out)
-        _, errors = solver.errors(factors, is_held_out)
-        if best is None or errors.rmse < (1 - helps) * best.errors.rmse:
-            best, failures = _Choice(factors, errors, solver.regularization), 0
-            known = None if known is None else factors.rounds
-        else:
-            failures += 1
+        return _Choice(factors, solver.errors(factors, is_held_out)[1], solver.regularization)
+
+    lowest, *higher = candidates
+    best = fit(lowest, known)
+    failures, patience = 0, PATIENCE if known is None else 1
+    for rank in higher:
         if failures == patience or best.errors.rmse <= EXACT * nothing.rmse:
             break
-    assert best is not None  # noqa: S101  # there is always a candidate
+        choice = fit(rank, None if known is None else best.factors.rounds)
+        if choice.errors.rmse < (1 - helps) * best.errors.rmse:
+            best, failures = choice, 0
+        else:
+            failures += 1
     return best
 
 
