@@ -10,8 +10,8 @@ import verfedsv
 from tests.cli.inprocess import call
 from tests.settlement.runs import make_run, record
 from verfedsv.cli.settle import payouts_table
+from verfedsv.runs.valuations import options_for
 from verfedsv.settlement import settle
-from verfedsv.settlement.folders import options_for
 from verfedsv.watch.follower import Follower
 
 BUDGET = ("--budget", "1000", "--currency", "EUR")

@@ -22,10 +22,10 @@ from verfedsv.errors import InputError
 from verfedsv.report.tables import shown
 from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
+from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
-from verfedsv.settlement.folders import find_valuation, options_for
 from verfedsv.settlement.payouts import settle_on
 from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import Terms

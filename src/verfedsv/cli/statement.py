@@ -13,11 +13,12 @@ from verfedsv.cli.settle import compute
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
+from verfedsv.runs.valuations import find_valuation, options_for, options_of
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.comparisons import Difference, compare_valuations
 from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import cautions
-from verfedsv.settlement.folders import find_files, find_valuation, options_for, options_of
+from verfedsv.settlement.folders import find_files
 from verfedsv.settlement.keys import fingerprint, read_private_key
 from verfedsv.settlement.statement import STATEMENT, Statement, make_statement
 from verfedsv.transcript import Transcript

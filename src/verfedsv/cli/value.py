@@ -17,7 +17,7 @@ from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.report.tables import shown, values_table
 from verfedsv.runs.config import ValuationSection
 from verfedsv.runs.folders import CONFIG
-from verfedsv.settlement.folders import options_for
+from verfedsv.runs.valuations import options_for
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation

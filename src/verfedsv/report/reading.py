@@ -19,9 +19,9 @@ from verfedsv.runs.config import ClientSection, Config, Section
 from verfedsv.runs.extent import find_extent
 from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
 from verfedsv.runs.reading import parse_config, read_text
+from verfedsv.runs.valuations import options_for, read_valuation
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.explanation import explain
-from verfedsv.settlement.folders import options_for, read_valuation
 from verfedsv.settlement.payouts import check_settlement
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count

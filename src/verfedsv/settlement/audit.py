@@ -14,6 +14,7 @@ import numpy as np
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.runs.extent import find_extent
 from verfedsv.runs.folders import VALUATION
+from verfedsv.runs.valuations import options_of, read_valuation
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
 from verfedsv.settlement.comparisons import (
@@ -32,7 +33,7 @@ from verfedsv.settlement.comparisons import (
 from verfedsv.settlement.documents import parse, read_bytes
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.extract import Extract, Verified
-from verfedsv.settlement.folders import hash_files, options_of, read_valuation
+from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import STATEMENT, Statement
 from verfedsv.settlement.transcripts import check_chain, count_both, open_stated, open_whole

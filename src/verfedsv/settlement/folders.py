@@ -1,22 +1,15 @@
-"""What lies in the folder of a run: hashes of its files, and the valuation of its transcript."""
+"""What lies in the folder of a run: its files, their hashes, and which of them are evidence."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from verfedsv.errors import InputError
-from verfedsv.runs.folders import CONFIG, FILES, VALUATION
-from verfedsv.runs.reading import parse_config, read_text
-from verfedsv.shapley.result import count
-from verfedsv.transcript import Transcript
+from verfedsv.runs.folders import FILES
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import LOCK
-from verfedsv.valuation import Valuation
-from verfedsv.valuation.result import Settings
 
 
 def hash_files(folder: Path, *, leave_out: Path | None = None) -> dict[str, str]:
@@ -56,57 +49,3 @@ def is_evidence(name: str) -> bool:
     """
     first, *more = PurePosixPath(name).parts
     return first == FOLDER if more else first in (*FILES, *fmt.FILES, LOCK)
-
-
-def find_valuation(folder: Path, transcript: Transcript) -> Valuation | None:
-    """Return the valuation in a folder if it is of all that the transcript has; None if there is none, or an older one.
-
-    Raises InputError if it is of rounds that the transcript does not have: those were lost, or it is another one.
-    """
-    valuation = read_valuation(folder)
-    if valuation is None or valuation.head == transcript.head:
-        return valuation
-    if not transcript.contains(valuation.head):
-        there = f"{count(valuation.n_rounds, 'round')} of {count(len(valuation.clients), 'client')}"
-        here = f"{count(transcript.n_rounds, 'round')} of {count(len(transcript.description.clients), 'client')}"
-        raise InputError(
-            f"{folder / VALUATION} is of {there} that are not in the transcript, which has {here}: it lost rounds, or "
-            f"is another one. Bring the right one back, or delete {VALUATION} to go by the transcript that is there"
-        )
-    return None
-
-
-def read_valuation(folder: Path) -> Valuation | None:
-    """Return the valuation in a folder, of whatever transcript; None if there is none."""
-    path = folder / VALUATION
-    if not path.exists():
-        return None
-    try:
-        return Valuation.from_json(read_text(path))
-    except InputError as error:
-        raise InputError(f"{path} cannot be used: {error}. Delete it, and the run is valued again") from None
-
-
-def options_for(folder: Path) -> dict[str, Any]:
-    """Return how the transcript in a folder is to be valued: as its configuration says, or as it was, or by default.
-
-    The configuration comes first because it is what `verfedsv run` goes by. A damaged valuation counts as none.
-    """
-    path = folder / CONFIG
-    if path.exists():
-        return dict(parse_config(read_text(path), path).valuation)
-    try:
-        before = read_valuation(folder)
-    except InputError:
-        return {}
-    return {} if before is None else options_of(before.settings)
-
-
-def options_of(settings: Settings) -> dict[str, Any]:
-    """Return the arguments of `value` for the same valuation; raise InputError if they are not all known."""
-    if settings.rows not in ("all", "gradient", "no-gradient"):
-        raise InputError(
-            f"the valuation is of samples chosen by number ({settings.rows}), which it does not list, so nobody can "
-            "repeat it; value by 'all', 'gradient' or 'no-gradient'"
-        )
-    return asdict(settings)

@@ -19,9 +19,10 @@ from verfedsv.errors import InputError
 from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import CONFIG
 from verfedsv.runs.reading import read_text
+from verfedsv.runs.valuations import options_of
 from verfedsv.settlement.content import check_fields
 from verfedsv.settlement.documents import check_format, parse
-from verfedsv.settlement.folders import hash_files, options_of
+from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import is_signed, raw
 from verfedsv.settlement.payouts import check_settlement
 from verfedsv.settlement.result import Settlement

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from verfedsv.errors import VerfedsvError
 from verfedsv.runs.folders import VALUATION
-from verfedsv.settlement.folders import options_for, read_valuation
+from verfedsv.runs.valuations import options_for, read_valuation
 from verfedsv.shapley import Progress
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
