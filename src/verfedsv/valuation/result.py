@@ -331,7 +331,8 @@ def _floats(values: Any) -> Array:
 
 def _report(content: Mapping[str, Any]) -> CompletionReport:
     known: dict[str, Any] = {name: math.nan if value is None else value for name, value in content.items()}
-    return CompletionReport(**known)
+    first, last = known["fit_sweeps"]
+    return CompletionReport(**known | {"fit_sweeps": (first, last)})
 
 
 def _plain(value: Any) -> Any:
