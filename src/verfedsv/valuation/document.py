@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
-from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript.format import Mode
 from verfedsv.untrusted import read_json
 from verfedsv.valuation.error_sums import ErrorSums
@@ -62,7 +61,7 @@ class _Content(BaseModel):
     values: list[Number]
     estimator_errors: list[Error]
     completion_errors: list[Error]
-    error_kind: ErrorKind
+    error_kind: Literal["certified", "confidence"]
     per_round: list[list[Number]]
     per_round_errors: list[list[Error]]
     server_value: Number
