@@ -313,7 +313,9 @@ def test_a_chain_that_does_not_cover_everything_is_refused(tmp_path, layout, rea
         Transcript.open(tmp_path / "forged").verify()
 
 
-@pytest.mark.parametrize(("layout", "reason"), [(forgeries.over_lists, "overlap"), (forgeries.compressed, "compressed")])
+@pytest.mark.parametrize(
+    ("layout", "reason"), [(forgeries.over_lists, "overlap"), (forgeries.compressed, "compressed")]
+)
 def test_columns_lie_by_themselves_in_a_message(tmp_path, layout, reason):
     """If they overlap, or have to be unpacked, what is left without the numbers does not settle the rest."""
     record(tmp_path, n_rounds=1)
