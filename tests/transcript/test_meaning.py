@@ -1,3 +1,4 @@
+import hashlib
 import json
 import tracemalloc
 
@@ -14,6 +15,7 @@ from verfedsv.transcript import Recorder, Stamp, Transcript
 
 NAMES = ("bank", "telco", "shop")
 NUMBERS = {"bank": [1.0, -2.0], "telco": [0.5, 0.25], "shop": [-1.5, 3.0]}
+EMPTY = hashlib.sha256().digest()
 ASYNCHRONOUS = ABOUT | {"mode": "asynchronous"}
 
 
@@ -80,8 +82,8 @@ INVALID_ROUNDS = {
     "stamp first": ([stamp(), *round_of()[:-1]], "round 1, a synchronous round has the uploads of its clients"),
     "an upload alone": ([upload("bank", [0], [1.0])], "round 1, a synchronous round has the uploads"),
     "stamp with digest": (
-        [*round_of()[:-1], stamp(digest=bytes(32))],
-        "was changed: round 1, client None",
+        [*round_of()[:-1], stamp(digest=EMPTY)],
+        "round 1, an upload has at least one sample",
     ),
     "out of range": (
         [*[upload(n, [0, 4], [1, 2]) for n in NAMES], stamp()],

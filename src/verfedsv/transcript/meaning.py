@@ -69,9 +69,8 @@ class Rules:
             raise ValueError("a synchronous round has the uploads of its clients, and one time stamp after them")
         if len(names) != len(self._clients) or set(names) != self._clients:
             raise ValueError(self._say_who_is_wrong(names))
-        n_present = sum(digest is not None for digest in rows.digests[:-1])
-        if n_present == 0 or rows.digests[-1] is not None:
-            raise ValueError("a synchronous round needs at least one upload, and a digest for each")
+        if all(digest is None for digest in rows.digests[:-1]):
+            raise ValueError("a synchronous round needs at least one upload")
         lengths = rows.samples.lengths
         n_samples = int(lengths.max())
         for row, (name, n_found, n_numbers) in enumerate(
@@ -81,8 +80,8 @@ class Rules:
             if n_found != expected:
                 raise ValueError(f"client {name!r}: all uploads of a round have the same batch of {n_samples} samples")
             self._check_width(name, n_found, n_numbers)
-        if n_samples == 0 or lengths[-1] or rows.embeddings.lengths[-1]:
-            raise ValueError("an upload has at least one sample, and a time stamp has none")
+        if n_samples == 0 or lengths[-1] or rows.embeddings.lengths[-1] or rows.digests[-1] is not None:
+            raise ValueError("an upload has at least one sample, and a time stamp has neither samples nor a digest")
         self._check_offsets(rows, n_samples)
 
     def _say_who_is_wrong(self, names: list[str | None]) -> str:
