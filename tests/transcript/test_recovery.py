@@ -4,20 +4,25 @@ import shutil
 import numpy as np
 import pytest
 
-from verfedsv.errors import TranscriptError, TranscriptWarning
+from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.transcript import Recorder, Transcript
 
 CLIENTS = ["bank", "telco"]
 LABELS = np.arange(8) % 2
 
 
+def record(folder, n_rounds):
+    """Record a transcript of so many rounds, and return its folder."""
+    with Recorder(folder, LABELS, CLIENTS) as recorder:
+        for number in range(n_rounds):
+            recorder.log([number, number + 4], {name: [number + 0.5, -number] for name in CLIENTS})
+    return folder
+
+
 @pytest.fixture
 def run(tmp_path):
     """Return the folder of a transcript of four rounds."""
-    with Recorder(tmp_path / "run", LABELS, CLIENTS) as recorder:
-        for number in range(4):
-            recorder.log([number, number + 4], {name: [number + 0.5, -number] for name in CLIENTS})
-    return tmp_path / "run"
+    return record(tmp_path / "run", 4)
 
 
 def contents(folder):
@@ -31,22 +36,21 @@ def resume(folder):
 
 
 @pytest.mark.parametrize("name", ["chain.bin", "uploads.arrows", "transcript.json", "labels.arrow"])
-def test_no_flipped_bit_costs_a_record(run, name):
-    """Every bit of chain.bin, and many of the others: resuming refuses, and leaves every file as it was."""
+def test_no_flipped_bit_costs_a_record(tmp_path, name):
+    """Every bit of a chain of one round, and many of the others: resuming refuses, and leaves every file as it was."""
+    run = record(tmp_path / "run", 1 if name == "chain.bin" else 3)
     before = contents(run)
     n_bits = 8 * len(before[name])
     rng = np.random.default_rng(0)
-    bits = range(n_bits) if name == "chain.bin" else rng.choice(n_bits, 150, replace=False).tolist()
+    bits = range(n_bits) if name == "chain.bin" else rng.choice(n_bits, 100, replace=False).tolist()
     for bit in bits:
         content = bytearray(before[name])
         content[bit // 8] ^= 1 << bit % 8
         (run / name).write_bytes(content)
-        # In the description and the labels, bits can be flipped so that another training is described.
-        with pytest.raises((TranscriptError, ValueError)):
+        # A bit of the description can make it that of another training, which is an InputError.
+        with pytest.raises((TranscriptError, InputError)):
             resume(run)
         assert contents(run) == before | {name: bytes(content)}
-    (run / name).write_bytes(before[name])
-    assert resume(run) == 4
 
 
 def test_what_a_crash_leaves_is_cut_off_and_nothing_else(run):
@@ -70,7 +74,7 @@ def test_what_a_crash_leaves_is_cut_off_and_nothing_else(run):
 
 @pytest.mark.parametrize("n_lost", [2, 3])
 def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
-    """Two whole records without entries are damage: nothing is cut off, and the message says how to go on without them."""
+    """Two whole records without entries are damage: nothing is cut off, and the message says how to go on."""
     os.truncate(run / "chain.bin", (run / "chain.bin").stat().st_size - 40 * n_lost)
     before = contents(run)
     with pytest.raises(TranscriptError, match=r"chain\.bin is damaged: .* cut uploads\.arrows to (\d+) bytes"):
