@@ -7,6 +7,7 @@ of a file wherever it points. Its own check of the metadata comes first, so what
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -35,16 +36,24 @@ class Extent(NamedTuple):
 def read_plain(message: pa.Buffer) -> pa.Message:
     """Return the message that a buffer consists of; raise ValueError if it is compressed, or not all of the buffer."""
     found = pa.ipc.read_message(message)
-    metadata = memoryview(message)
-    extent = find_extent(metadata)
+    head = message.size - (0 if found.body is None else found.body.size)
+    extent, is_plain = _examine(bytes(memoryview(message)[:head]), found.type)
     if extent is None or extent.size != message.size or extent.head % 8 or extent.body % 8:
         raise ValueError("it does not end where its entry does")
-    if found.type == "record batch":
-        root = _Table.root(metadata, 8)
-        # Before version 5, compression could be said elsewhere.
-        if root.number(0, "<h") != _VERSION_5 or root.table(2).has(3):
-            raise ValueError("it is compressed, or of an older version of Arrow")
+    if not is_plain:
+        raise ValueError("it is compressed, or of an older version of Arrow")
     return found
+
+
+@lru_cache(maxsize=256)  # messages of the same clients and sizes have the same metadata
+def _examine(head: bytes, kind: str) -> tuple[Extent | None, bool]:
+    """Return the extent of the message that begins like this, and whether its columns are not compressed."""
+    extent = find_extent(memoryview(head))
+    if extent is None or kind != "record batch":
+        return extent, True
+    root = _Table.root(memoryview(head), 8)
+    # Before version 5, compression could be said elsewhere.
+    return extent, root.number(0, "<h") == _VERSION_5 and not root.table(2).has(3)
 
 
 def find_extent(content: memoryview) -> Extent | None:

@@ -55,9 +55,9 @@ class Rules:
             raise _invalid(place, error) from None
 
     def _check_times(self, rows: Rows) -> None:
-        time = float(rows.times[0])
-        if not math.isfinite(time) or not (rows.times == time).all():
-            raise ValueError(f"a record has one time, which is finite; received {_first(rows.times.tolist())}")
+        time = rows.times[0]
+        if not math.isfinite(time) or rows.times.count(time) != len(rows):
+            raise ValueError(f"a record has one time, which is finite; received {_first(rows.times)}")
         if time < self._last_time:
             raise ValueError(f"time runs backwards, from {self._last_time} to {time}")
         self._last_time, self._is_first = time, self._last_time == -math.inf
@@ -71,16 +71,13 @@ class Rules:
             raise ValueError(self._say_who_is_wrong(names))
         if all(digest is None for digest in rows.digests[:-1]):
             raise ValueError("a synchronous round needs at least one upload")
-        lengths = rows.samples.lengths
-        n_samples = int(lengths.max())
-        for row, (name, n_found, n_numbers) in enumerate(
-            zip(names, lengths.tolist(), rows.embeddings.lengths.tolist(), strict=False)
-        ):
-            expected = 0 if rows.digests[row] is None else n_samples
-            if n_found != expected:
+        lengths, n_numbers = rows.samples.lengths, rows.embeddings.lengths
+        n_samples = max(lengths)
+        for row, name in enumerate(names):
+            if lengths[row] != (0 if rows.digests[row] is None else n_samples):
                 raise ValueError(f"client {name!r}: all uploads of a round have the same batch of {n_samples} samples")
-            self._check_width(name, n_found, n_numbers)
-        if n_samples == 0 or lengths[-1] or rows.embeddings.lengths[-1] or rows.digests[-1] is not None:
+            self._check_width(name, lengths[row], n_numbers[row])
+        if n_samples == 0 or lengths[-1] or n_numbers[-1] or rows.digests[-1] is not None:
             raise ValueError("an upload has at least one sample, and a time stamp has neither samples nor a digest")
         self._check_offsets(rows, n_samples)
 
@@ -147,20 +144,22 @@ class Rules:
         self._check_samples(rows.clients[present[0]], batches[0])
         if not np.isfinite(rows.embeddings.numbers).all():
             for row in present:
-                _check_finite(rows.clients[row], rows.embeddings.of(row))
+                _check_finite(rows.clients[row], rows.embeddings.row(row))
 
     def _check_samples(self, client: str | None, samples: Array) -> None:
         n_samples = self._about.n_samples
-        largest = int(samples.max())
+        is_sparse = n_samples > _SPARSE * len(samples)
+        ordered = np.sort(samples) if is_sparse else samples
+        largest = int(ordered[-1] if is_sparse else samples.max())
         if largest >= n_samples:
             raise ValueError(f"client {client!r}: sample {largest} is none of 0 to {n_samples - 1}")
-        if n_samples > _SPARSE * len(samples):
-            n_distinct = len(np.unique(samples))
+        if is_sparse:
+            repeats = bool((ordered[1:] == ordered[:-1]).any())
         else:
             is_seen = np.zeros(n_samples, dtype=bool)
             is_seen[samples] = True
-            n_distinct = int(np.count_nonzero(is_seen))
-        if n_distinct < len(samples):
+            repeats = int(np.count_nonzero(is_seen)) < len(samples)
+        if repeats:
             raise ValueError(f"client {client!r}: a sample is there more than once")
 
 

@@ -185,7 +185,7 @@ class Transcript:
         if index <= 1:
             return -np.inf
         place = f"record {index - 1}"
-        return float(_rows(self._batch(self._message(index - 1), place), place).times[-1])
+        return _rows(self._batch(self._message(index - 1), place), place).times[-1]
 
     def __iter__(self) -> Iterator[Upload | Stamp]:
         return self.records()
@@ -265,7 +265,7 @@ class Transcript:
             else:
                 rules.check(rows, place)
                 n_rounds += rows.clients[-1] is None
-                for client, n_samples in zip(rows.clients, rows.samples.lengths.tolist(), strict=True):
+                for client, n_samples in zip(rows.clients, rows.samples.lengths, strict=True):
                     if client is not None and n_samples:
                         n_uploads[client] += 1
                         n_embeddings[client] += n_samples
@@ -325,7 +325,7 @@ class Transcript:
         """Yield the uploads and stamps of valid rows, their arrays being views of the file."""
         n_classes = self.description.n_classes or 1
         absent: list[str] = []
-        for row, (client, time) in enumerate(zip(rows.clients, rows.times.tolist(), strict=True)):
+        for row, (client, time) in enumerate(zip(rows.clients, rows.times, strict=True)):
             if client is None:
                 own = rows.offsets[row]
                 offset = None if own is None else own.reshape(-1, n_classes)
@@ -333,7 +333,7 @@ class Transcript:
             elif rows.digests[row] is None:
                 absent.append(client)
             else:
-                yield Upload(client, time, rows.samples.of(row), rows.embeddings.of(row).reshape(-1, n_classes))
+                yield Upload(client, time, rows.samples.row(row), rows.embeddings.row(row).reshape(-1, n_classes))
 
 
 def _rows(batch: pa.RecordBatch, place: str) -> Rows:
@@ -346,7 +346,7 @@ def _rows(batch: pa.RecordBatch, place: str) -> Rows:
 def _check_digests(rows: Rows, place: str) -> None:
     """Raise TranscriptError at numbers that are not what their digest is of, or that have none."""
     for row, (client, digest) in enumerate(zip(rows.clients, rows.digests, strict=True)):
-        samples, embeddings = rows.samples.of(row), rows.embeddings.of(row)
+        samples, embeddings = rows.samples.row(row), rows.embeddings.row(row)
         if digest is None:
             if len(samples) or len(embeddings):
                 which = "samples" if len(samples) else "embeddings"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -14,18 +14,21 @@ from verfedsv.losses import Array
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """A column of lists: all numbers side by side, and where the list of each row ends, (rows + 1,), from 0 on."""
+    """A column of lists: all numbers side by side, where the lists end, from 0 on, and how long they are."""
 
     numbers: Array
-    ends: NDArray[np.int32]
+    ends: list[int]
+    lengths: list[int]
 
-    @property
-    def lengths(self) -> NDArray[np.int32]:
-        return np.diff(self.ends)
+    @classmethod
+    def of(cls, column: pa.ListArray) -> Lists:
+        """Return a column; a row that is null has a list of no meaning."""
+        ends: list[int] = column.offsets.to_numpy().tolist()
+        return cls(_as_aligned(column.values), ends, [end - start for start, end in pairwise(ends)])
 
-    def of(self, row: int) -> Array:
+    def row(self, index: int) -> Array:
         """Return the numbers of a row, a view of all."""
-        return self.numbers[self.ends[row] : self.ends[row + 1]]
+        return self.numbers[self.ends[index] : self.ends[index + 1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +36,7 @@ class Rows:
     """The columns of a record batch, whose arrays are views of it."""
 
     clients: list[str | None]
-    times: NDArray[np.float64]
+    times: list[float]
     offsets: list[Array | None]
     digests: list[bytes | None]
     samples: Lists
@@ -49,7 +52,7 @@ class Rows:
             raise ValueError("times are missing")
         return cls(
             clients.to_pylist(),
-            _as_aligned(times),
+            times.to_pylist(),
             _optional(offsets),
             digests.to_pylist(),
             _lists(samples, "samples"),
@@ -63,7 +66,7 @@ class Rows:
 def _lists(column: pa.ListArray, name: str) -> Lists:
     if column.null_count or column.values.null_count:
         raise ValueError(f"{name} are missing")
-    lists = Lists(_as_aligned(column.values), column.offsets.to_numpy())
+    lists = Lists.of(column)
     if lists.ends[0] != 0 or lists.ends[-1] != len(lists.numbers):
         raise ValueError(f"there are {name} that are part of no upload")
     return lists
@@ -74,8 +77,8 @@ def _optional(column: pa.ListArray) -> list[Array | None]:
         return [None] * len(column)
     if column.values.null_count:
         raise ValueError("offsets are missing")
-    lists = Lists(_as_aligned(column.values), column.offsets.to_numpy())
-    return [lists.of(row) if there else None for row, there in enumerate(column.is_valid().to_pylist())]
+    lists = Lists.of(column)
+    return [lists.row(row) if there else None for row, there in enumerate(column.is_valid().to_pylist())]
 
 
 def _as_aligned(column: pa.Array) -> NDArray[Any]:
