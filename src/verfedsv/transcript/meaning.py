@@ -21,9 +21,12 @@ _SPARSE = 64
 
 
 class Rules:
-    """Checks the messages of a transcript, one after the other; `last_time` is the time of the one before the next."""
+    """Checks the messages of a transcript, one after the other.
 
-    def __init__(self, description: fmt.Description, last_time: float = -math.inf) -> None:
+    `last_time` is the time of the one before the next: minus infinity if there is none, None if it is not known.
+    """
+
+    def __init__(self, description: fmt.Description, last_time: float | None = -math.inf) -> None:
         self._about = description
         self._n_classes = description.n_classes or 1
         self._clients = frozenset(description.clients)
@@ -58,7 +61,7 @@ class Rules:
         time = rows.times[0]
         if not math.isfinite(time) or rows.times.count(time) != len(rows):
             raise ValueError(f"a record has one time, which is finite; received {_first(rows.times)}")
-        if time < self._last_time:
+        if self._last_time is not None and time < self._last_time:
             raise ValueError(f"time runs backwards, from {self._last_time} to {time}")
         self._last_time, self._is_first = time, self._last_time == -math.inf
 

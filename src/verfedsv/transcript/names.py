@@ -26,7 +26,7 @@ def check_names(names: Sequence[str]) -> None:
         # Not printable are, among others, control characters, line ends and characters of format (category Cf).
         if name != name.strip() or not name.isprintable() or not _BLANK.isdisjoint(name):
             raise ValueError(
-                f"names of clients must be printable, without spaces around them or invisible characters; "
+                "names of clients must be printable, without invisible characters and without spaces around them; "
                 f"received {name[:60]!a}"
             )
     if len(set(names)) < len(names):

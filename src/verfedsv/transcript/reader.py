@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -64,11 +65,13 @@ class Stamp:
 class Verified:
     """How much of a transcript is as it was written: so many messages, up to a link of a chain that began at `origin`.
 
-    In them are `n_rounds` time stamps, and of each client so many uploads with so many embeddings.
+    In them are `n_rounds` time stamps, and of each client so many uploads with so many embeddings. `last_time` is the
+    time of the last record.
     """
 
     origin: bytes
     link: bytes
+    last_time: float = -math.inf
     n_messages: int = 0
     n_rounds: int = 0
     n_uploads: Counter[str] = field(default_factory=Counter)
@@ -91,6 +94,7 @@ class Transcript:
         self.description = fmt.Description.from_json(self._description_bytes)
         self._chain = Chain.of(chain, self._stream.size)
         self._check_files(chain.size)
+        self._check_schema()
         self._labels = self._read_labels()
 
     @classmethod
@@ -178,14 +182,11 @@ class Transcript:
     @cached_property
     def last_time(self) -> float:
         """The time of the last record, minus infinity if there is none."""
-        return self._time_before(len(self._chain))
-
-    def _time_before(self, index: int) -> float:
-        """Return the time of the message before one, minus infinity if that is the schema."""
-        if index <= 1:
-            return -np.inf
-        place = f"record {index - 1}"
-        return _rows(self._batch(self._message(index - 1), place), place).times[-1]
+        last = len(self._chain) - 1
+        if last < 1:
+            return -math.inf
+        place = f"record {last}"
+        return _rows(self._batch(self._message(last), place), place).times[-1]
 
     def __iter__(self) -> Iterator[Upload | Stamp]:
         return self.records()
@@ -193,11 +194,10 @@ class Transcript:
     def records(self, first: int = 1) -> Iterator[Upload | Stamp]:
         """Yield the uploads and stamps in order, from a message on; message 0 is the schema, and has none.
 
-        Raises TranscriptError, naming round and client, at a record that is not valid.
+        Raises TranscriptError, naming round and client, at a record that is not valid. What comes before `first` is not
+        read.
         """
-        if len(self._chain):
-            self._check_schema(self._message(0))
-        rules = Rules(self.description, self._time_before(first))
+        rules = Rules(self.description, -math.inf if first == 1 else None)
         is_numbered = first == 1 or self.description.mode == "synchronous"
         round_number = first
         for index in range(first, len(self._chain)):
@@ -241,9 +241,9 @@ class Transcript:
         origin = fmt.first_link(*self.origin)
         if since is None or not self._begins_with(since, origin):
             since = Verified(origin, origin)
-        link, n_rounds = since.link, since.n_rounds
+        link, last_time, n_rounds = since.link, since.last_time, since.n_rounds
         n_uploads, n_embeddings = since.n_uploads.copy(), since.n_embeddings.copy()
-        rules = Rules(self.description, self._time_before(since.n_messages))
+        rules = Rules(self.description, since.last_time)
         total = len(self._chain)
         last = total if most is None else min(total, since.n_messages + most)
         for index in range(since.n_messages, last):
@@ -260,10 +260,9 @@ class Transcript:
             link = fmt.frame_hash(link, message, ranges)
             if link != self._chain.link(index):
                 raise TranscriptError(f"the transcript was changed: {place}, or its entry in {fmt.CHAIN}")
-            if rows is None:
-                self._check_schema(message)
-            else:
+            if rows is not None:
                 rules.check(rows, place)
+                last_time = rows.times[-1]
                 n_rounds += rows.clients[-1] is None
                 for client, n_samples in zip(rows.clients, rows.samples.lengths, strict=True):
                     if client is not None and n_samples:
@@ -271,7 +270,7 @@ class Transcript:
                         n_embeddings[client] += n_samples
             if index % _BETWEEN_REPORTS == 0:
                 progress(index, total)
-        return Verified(origin, link, last, n_rounds, n_uploads, n_embeddings)
+        return Verified(origin, link, last_time, last, n_rounds, n_uploads, n_embeddings)
 
     def _begins_with(self, verified: Verified, origin: bytes) -> bool:
         n_messages = verified.n_messages
@@ -297,9 +296,12 @@ class Transcript:
             )
         raise TranscriptError(f"{done} {why}")
 
-    def _check_schema(self, message: pa.Buffer) -> None:
+    def _check_schema(self) -> None:
         """Raise TranscriptError if a reader that goes by the head of the stream would find other columns than this."""
+        if not len(self._chain):
+            return
         try:
+            message = self._stream.slice(0, self._chain.end(0))
             fmt.check_schema(message, fmt.upload_schema(self.description.precision or "float64"))
         except UNREADABLE as error:
             raise TranscriptError(f"the head of {fmt.UPLOADS} is damaged: {error}") from None
