@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.framing import UNREADABLE
 
 SCHEMA = fmt.upload_schema("float64")
 
@@ -169,18 +170,25 @@ def file_of(columns, **options):
 
 def write(folder, messages, about=ABOUT, labels=LABELS):
     """Write a transcript of messages, each a list of rows or bytes, with a chain that fits; return its folder."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     description = about if isinstance(about, bytes) else json.dumps(about).encode()
     marks = labels if isinstance(labels, bytes) else file_of(labels)
     link = fmt.first_link(description, marks)
     stream, chain = b"", b""
     for index, rows in enumerate([SCHEMA.serialize().to_pybytes(), *messages]):
         message = pa.py_buffer(rows if isinstance(rows, bytes) else message_of(rows))
-        batch = None if index == 0 or isinstance(rows, bytes) else fmt.read_message(message, SCHEMA)
-        ranges = bare_ranges(message, batch)
+        ranges = bare_ranges(message, None if index == 0 else _try_to_read(message))
         link = hashlib.sha256(link + b"".join(message.to_pybytes()[start:stop] for start, stop in ranges)).digest()
         stream += message.to_pybytes()
         chain += fmt.pack_link(len(stream), link)
     for name, content in zip(fmt.FILES, (description, marks, stream, chain), strict=True):
         (folder / name).write_bytes(content)
     return folder
+
+
+def _try_to_read(message):
+    """Return the batch in a message, None if there is none that can be read without a copy."""
+    try:
+        return fmt.read_message(message, SCHEMA)
+    except UNREADABLE:
+        return None

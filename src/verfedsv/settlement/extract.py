@@ -161,7 +161,10 @@ def _verify(extract: Extract) -> Verified:
     schema = fmt.upload_schema(description.precision or "float64")
     rules = Rules(description)
     content = hashlib.sha256(extract.description.encode()).digest()
-    head = fmt.link_of_digests(content, bytes.fromhex(extract.labels_sha256))
+    labels = bytes.fromhex(extract.labels_sha256)
+    if labels.hex() != extract.labels_sha256:
+        raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
+    head = fmt.link_of_digests(content, labels)
     n_uploads = n_rounds = 0
     for index, record in enumerate(extract.records):
         place = f"round {n_rounds + 1}, client {extract.client!r}" if index else "its description or labels"
