@@ -60,7 +60,7 @@ def read_all(folder):
 def _open(folder):
     for mapped in (True, False):
         transcript = Transcript.open(folder, mapped=mapped)
-        repr(transcript), transcript.labels, transcript.receives_gradient, transcript.head, transcript.last_time
+        repr(transcript), transcript.labels, transcript.receives_gradient, transcript.head
 
 
 def _verify(folder):
