@@ -112,11 +112,24 @@ def test_a_run_that_has_grown_is_valued_first(tmp_path):
     before = (folder / "valuation.json").read_bytes()
     labels, clients = np.arange(40) % 2, ["bank", "telco", "shop"]
     record(folder, n_rounds=2, recorder=verfedsv.Recorder(folder / "transcript", labels, clients, resume=True))
-    done = call("settle", folder, *BUDGET, "--negative", "zero", "--json")
+    done = call("settle", folder, *BUDGET, "--negative", "zero", "--json", "--accept-settings")
     expected = verfedsv.value(folder, "exact", seed=3)
     assert json.loads(done.stdout)["values"] == expected.values.tolist()
     assert json.loads(done.stdout)["head"] == expected.head
     assert (folder / "valuation.json").read_bytes() == before
+
+
+def test_values_by_settings_that_were_not_agreed_are_not_settled(tmp_path):
+    """Unless that is said; of a valuation that lies elsewhere nothing is known."""
+    folder = make_run(tmp_path / "run")
+    (folder / "valuation.json").write_text(verfedsv.value(folder, seed=3).to_json())
+    for path in (folder, folder / "valuation.json"):
+        done = call("settle", path, *BUDGET, "--negative", "zero")
+        assert done.returncode == 2
+        assert "are not those of config.toml: seed is 3 and not 0; value the run with the agreed" in done.stderr
+        assert call("settle", path, *BUDGET, "--negative", "zero", "--accept-settings").returncode == 0
+    (folder / "valuation.json").rename(tmp_path / "v.json")
+    assert call("settle", tmp_path / "v.json", *BUDGET, "--negative", "zero").returncode == 0
 
 
 @pytest.mark.parametrize("has_config", [True, False])
@@ -129,7 +142,8 @@ def test_a_run_that_has_grown_is_valued_alike_everywhere(tmp_path, has_config):
     labels, clients = np.arange(40) % 2, ["bank", "telco", "shop"]
     record(folder, n_rounds=2, recorder=verfedsv.Recorder(folder / "transcript", labels, clients, resume=True))
     payouts = tmp_path / "p.json"
-    assert call("settle", folder, *BUDGET, "--negative", "zero", "-o", payouts).returncode == 0
+    options = [] if has_config else ["--accept-settings"]
+    assert call("settle", folder, *BUDGET, "--negative", "zero", "-o", payouts, *options).returncode == 0
     assert json.loads(payouts.read_text())["values"] == verfedsv.value(folder, **options_for(folder)).values.tolist()
     done = call("report", folder, "--settlement", payouts, "-o", tmp_path / "report.md")
     assert done.returncode == 0, done.stderr

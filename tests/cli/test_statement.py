@@ -66,6 +66,35 @@ def test_a_difference_is_one_line_and_code_1(place):
     assert json.loads(done.stdout)["difference"] == "'config.toml' was changed"
 
 
+def test_what_passes_with_reservation_only_has_a_code_of_its_own(place):
+    """Errors of another version are half of what they are: the values agree, and a line says what does not."""
+    path = place / "run" / "valuation.json"
+    fields = json.loads(path.read_text())
+    fields |= {"package": "verfedsv 0.0.1", "estimator_errors": [error / 9 for error in fields["estimator_errors"]]}
+    path.write_text(json.dumps(fields))
+    (place / "run" / "statement.json").unlink()
+    done = call("audit", place / "run")
+    assert done.returncode == 3, done.stdout
+    assert done.stdout.splitlines()[-1] == "passes only with reservation"
+    assert "reservation: error of client 'bank': valuation.json says 9.2e-07, the transcript gives" in done.stdout
+    found = json.loads(call("audit", place / "run", "--json").stdout)
+    assert (found["passes"], found["difference"], len(found["reservations"])) == (False, None, 2)
+
+
+def test_values_by_settings_that_were_not_agreed_are_signed_and_audited_only_if_asked(place):
+    """By an option of each command."""
+    (place / "run" / "valuation.json").write_text(value(place / "run", seed=3).to_json())
+    arguments = ("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
+    done = call(*arguments)
+    assert done.returncode == 2
+    assert "are not those of config.toml: seed is 3 and not 0" in done.stderr
+    assert call(*arguments, "--accept-settings").returncode == 0
+    assert call("audit", place / "new.json", "--run", place / "run").returncode == 1
+    done = call("audit", place / "new.json", "--run", place / "run", "--accept-settings")
+    assert done.returncode == 0, done.stdout
+    assert "seed is 3 and not 0; accepted, as asked" in " ".join(done.stdout.split())
+
+
 def test_an_extract_is_checked_against_a_statement(place):
     """And shows what its client gets."""
     done = call("extract", place / "run", "--client", "telco", "-o", place / "telco.json")
@@ -133,7 +162,7 @@ def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, 
     [
         (
             {"per_round": [[1.0, 0.0, 0.0]] * 6, "values": [1.0, 0.0, 0.0]},
-            "value of client 'bank': valuation.json says 1, the transcript gives",
+            "value of client 'bank': valuation.json says 6, the transcript gives",
         ),
         ({"estimator_errors": [0.0, 0.0, 0.0]}, "error of client 'bank': valuation.json says 0"),
         ({"n_samples": 9}, "n_samples: valuation.json says 9, the run gives 40"),
@@ -145,7 +174,7 @@ def test_a_valuation_that_was_changed_is_not_signed(place, change, message):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
     assert done.returncode == 2
-    assert "valuation.json is not signed, as it is not true: " in done.stderr
+    assert "valuation.json is not signed, as it is not what the transcript gives: " in done.stderr
     assert message in done.stderr
     assert not (place / "new.json").exists()
 
@@ -225,5 +254,5 @@ def test_a_valuation_of_another_version_is_not_signed_if_it_differs(place):
     path.write_text(json.dumps(fields))
     done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
     assert done.returncode == 2
-    assert "not true (it was made with verfedsv 0.0.1, and this is verfedsv " in done.stderr
+    assert "gives (it was made with verfedsv 0.0.1, and this is verfedsv " in done.stderr
     assert "Delete it, and the run is valued again" in done.stderr

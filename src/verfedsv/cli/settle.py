@@ -24,10 +24,12 @@ from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.settlement import Settlement
+from verfedsv.settlement.agreement import refuse_other_settings
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
 from verfedsv.settlement.payouts import settle_on
 from verfedsv.settlement.rules import Negative, Rule
+from verfedsv.settlement.statement import configuration_of
 from verfedsv.settlement.terms import Terms
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
@@ -61,6 +63,9 @@ def settle(
     fixed_part: Annotated[
         str | None, typer.Option(help="Part of the budget that all share equally, such as 20%.", metavar="PERCENT")
     ] = None,
+    accept_settings: Annotated[
+        bool, typer.Option("--accept-settings", help="Pay by values though they were computed with other settings.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the payouts to this file, .csv or .json.")
     ] = None,
@@ -81,8 +86,11 @@ def settle(
         if output.suffix.lower() not in (".csv", ".json"):
             raise InputError(f"cannot write {output}: its name must end in .csv or .json")
     terms = Terms.of(budget, currency, rule, negative=negative, floor=floor, cap=cap, fixed_part=fixed_part)
-    n_planned = _plan_of(run)
+    folder = _folder_of(run)
+    n_planned = None if folder is None else _plan_of(folder)
     valuation = valuation_of(run)
+    if folder is not None:
+        refuse_other_settings(valuation.settings, configuration_of(folder), accepted=accept_settings)
     result = settle_on(terms, valuation, n_planned)
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
@@ -120,17 +128,17 @@ def compute(run: Path, options: dict[str, Any], what: str = "valuing") -> Valuat
     return result
 
 
-def _plan_of(run: Path) -> int | None:
-    """Return how many rounds the training of a run was to have; raise InputError if it is still running.
+def _folder_of(run: Path) -> Path | None:
+    """Return the folder of a run, also if its valuation.json was named; None for a valuation that lies elsewhere."""
+    if not run.is_file():
+        return run
+    is_of_run = run.name == VALUATION and (folder_of(run.parent) / fmt.DESCRIPTION).exists()
+    return run.parent if is_of_run else None
 
-    A valuation in the folder of its run is of that run; of another nothing is known.
-    """
-    if run.is_file():
-        folder = run.parent
-        if run.name != VALUATION or not (folder_of(folder) / fmt.DESCRIPTION).exists():
-            return None
-        run = folder
-    extent = find_extent(run, Transcript.open(run))
+
+def _plan_of(folder: Path) -> int | None:
+    """Return how many rounds the training of a run was to have; raise InputError if it is still running."""
+    extent = find_extent(folder, Transcript.open(folder))
     refuse_running(extent, "settled")
     return extent.n_planned
 

@@ -116,7 +116,7 @@ def make_statement(
     """Return a signed statement of a run in a folder, to be written to `place`.
 
     Raises TranscriptError unless the transcript is whole, InputError unless valuation and settlement are of it, and
-    while it is still recorded. Whether the transcript gives these values is not computed here: `compare_valuations`
+    while it is still recorded. Whether the transcript gives these values is not computed here: `compare_valuation`
     tells that.
     """
     extent = find_extent(folder, transcript)
@@ -155,16 +155,21 @@ def content_of(
     files: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what a statement says of a run: all of it can be found in the folder, or computed, again."""
-    config = folder / CONFIG
     return {
         "format": FORMAT,
         "version": VERSION,
         **fields_of(valuation),
         "n_planned": n_planned,
-        "configuration": read_text(config) if config.exists() else None,
+        "configuration": configuration_of(folder),
         "settlement": None if settlement is None else settlement.to_fields(),
         "files": dict(files),
     }
+
+
+def configuration_of(folder: Path) -> str | None:
+    """Return the text of the configuration of a run; None if it has none."""
+    path = folder / CONFIG
+    return read_text(path) if path.exists() else None
 
 
 def fields_of(valuation: Valuation) -> dict[str, Any]:
