@@ -60,6 +60,7 @@ def test_json_and_files_hold_the_same_payouts(folder, tmp_path):
     [
         (["--rule", "floor", "--floor", "300"], "at least 300.00 EUR for each"),
         (["--rule", "cap", "--cap", "600"], "at most 600.00 EUR for each"),
+        (["--rule", "floor-and-cap", "--floor", "10", "--cap", "600"], "at least 10.00 and at most 600.00 EUR for"),
         (["--fixed-part", "20%"], "20% of the budget shared equally first"),
         (["--rule", "shapley-positive"], "in proportion to positive values"),
     ],

@@ -1,19 +1,22 @@
 import base64
 import json
+import resource
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.settlement.runs import CLIENTS, make_run, record, sign
 from tests.transcript import forgeries
 from verfedsv import InputError, TranscriptError
 from verfedsv.settlement.audit import audit
-from verfedsv.settlement.extract import Extract, make_extract
+from verfedsv.settlement.extract import Extract, Record, make_extract
 from verfedsv.settlement.keys import read_private_key
 from verfedsv.settlement.statement import Statement, canonical
 from verfedsv.transcript import Transcript, Upload
+from verfedsv.transcript.format import upload_schema
 
 MODES = [("synchronous", np.float64), ("asynchronous", np.float64), ("asynchronous", np.float32)]
 
@@ -250,3 +253,36 @@ def test_what_cannot_be_extracted_is_refused(run):
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
     with pytest.raises(TranscriptError):
         make_extract(Transcript.open(run), "telco")
+
+
+def test_a_small_extract_takes_little_memory(tmp_path):
+    """Gaps of a gigabyte are a few bytes in its file, and nothing in memory; nor may rows be in gaps."""
+    extract = make_extract(record(tmp_path / "run").transcript, "telco")
+    first = extract.records[1]
+    large = replace(first, gaps=[2**30, *first.gaps[1:]])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TranscriptError, match="the extract was changed"):
+        replace(extract, records=[extract.records[0], large, *extract.records[2:]]).verify()
+    message, ranges = large.message()
+    assert message.size == sum(stop - start for start, stop in ranges) + sum(large.gaps)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+    for gap in (-1, 1.5, "8", 2**62, True):
+        with pytest.raises(TranscriptError, match="the extract was changed"):
+            replace(extract, records=[extract.records[0], replace(first, gaps=[gap, *first.gaps[1:]])]).verify()
+
+
+def test_an_extract_has_no_more_rows_than_bytes(tmp_path):
+    """Rows whose columns lie in a gap would cost nothing in the file: a billion of them, all without a client."""
+    rows = 10_000
+    schema = upload_schema("float64")
+    columns = [pa.nulls(rows, field.type) if field.nullable else None for field in schema]
+    columns[1] = pa.array(np.zeros(rows))
+    for number in (4, 5):
+        columns[number] = pa.array([[]] * rows, schema.field(number).type)
+    message = pa.record_batch(columns, schema=schema).serialize().to_pybytes()
+    start = message.index(bytes(1000))
+    pieces = [base64.b64encode(piece).decode() for piece in (message[:start], b"")]
+    forged = Record(pieces, [len(message) - start], [], "00" * 32)
+    extract = make_extract(record(tmp_path / "run").transcript, "telco")
+    with pytest.raises(TranscriptError, match="it has more rows than the extract has bytes"):
+        replace(extract, records=[extract.records[0], forged]).verify()

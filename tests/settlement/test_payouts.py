@@ -41,14 +41,14 @@ def settlements(draw):
     """Return values, errors and terms that can be settled together."""
     values = draw(st.lists(any_value, min_size=1, max_size=7))
     errors = draw(st.lists(st.floats(0, 1e3), min_size=len(values), max_size=len(values)))
-    rule = draw(st.sampled_from(["shares", "floor", "cap", "shapley-positive"]))
+    rule = draw(st.sampled_from(["shares", "floor", "cap", "floor-and-cap", "shapley-positive"]))
     negative = draw(st.sampled_from(["zero", "deduct"] if rule == "shares" else ["zero"]))
     terms = {"rule": rule, "negative": negative, "fixed_part": f"{draw(st.integers(0, 100))}%"}
     budget = draw(budgets)
     cents = int(budget.replace(".", ""))
-    if rule == "floor":
+    if rule in ("floor", "floor-and-cap"):
         terms["floor"] = f"{draw(st.integers(0, cents // len(values))) / 100:.2f}"
-    if rule == "cap":
+    if rule in ("cap", "floor-and-cap"):
         terms["cap"] = f"{draw(st.integers(-(-cents // len(values)), cents)) / 100:.2f}"
     try:
         return settled(values, budget, errors, **terms)
@@ -150,6 +150,10 @@ def test_floats_are_taken_as_they_are():
         ({"rule": "cap", "cap": 50}, [50, 37.5, 12.5]),
         ({"rule": "cap", "cap": 40}, [40, 40, 20]),
         ({"rule": "cap", "cap": 60}, [60, 30, 10]),
+        ({"rule": "floor-and-cap", "floor": 20, "cap": 50}, [50, 30, 20]),
+        ({"rule": "floor-and-cap", "floor": 25, "cap": 70}, [50, 25, 25]),
+        ({"rule": "floor-and-cap", "floor": 12, "cap": 45}, [45, 41.25, 13.75]),
+        ({"rule": "floor-and-cap", "floor": 25, "cap": 45, "fixed_part": "30%"}, [45, 30, 25]),
         ({"fixed_part": "30%"}, [52, 31, 17]),
         ({"fixed_part": "100%"}, [33.34, 33.33, 33.33]),
         ({"rule": "floor", "floor": 20, "fixed_part": "30%"}, [50, 30, 20]),
@@ -205,7 +209,14 @@ def test_negative_values_by_hand(terms, expected):
             "30.00 EUR .* raise the cap or the --f",
         ),
         ([1.0], {"rule": "floor"}, "rule 'floor' needs a floor: say how much with --floor AMOUNT"),
-        ([1.0], {"cap": 5}, "a cap of 5.00 EUR is for rule 'cap', and the rule is 'shares': add --rule cap, or leave"),
+        ([1.0], {"cap": 5}, "a cap of 5.00 EUR is not for rule 'shares': add --rule cap, or leave the cap out"),
+        (
+            [1.0],
+            {"rule": "floor", "floor": 1, "cap": 5},
+            "a cap of 5.00 EUR is not for rule 'floor': add --rule floor-and-cap",
+        ),
+        ([1.0], {"rule": "floor-and-cap", "cap": 5}, "rule 'floor-and-cap' needs a floor: say how much with --floor"),
+        ([1.0], {"rule": "floor-and-cap", "floor": 6, "cap": 5}, "the floor of 6.00 is above the cap of 5.00"),
         ([1.0], {"fixed_part": "20"}, "the fixed part must be a percentage"),
         ([1.0], {"rule": "floor", "floor": 1, "negative": "deduct"}, "only with rule 'shares'"),
         ([1.0], {"rule": "shapley-positive", "negative": "refuse"}, "to refuse them, use 'shares'"),
@@ -220,26 +231,31 @@ def test_what_cannot_be_settled_is_an_error(values, terms, message):
         settled(values, **terms)
 
 
-def fill(weights, pot, limit, kind):
-    """Return the floor and cap rules by bisection for the price of a unit of weight; None if the pot is not taken."""
+def fill(weights, pot, floor, cap):
+    """Return the floor and cap rules by bisection for the price of a unit of weight."""
     low, high = 0.0, 1e9
-    clamp = max if kind == "floor" else min
     parts = []
     for _ in range(200):
         price = (low + high) / 2
-        parts = [clamp(limit, price * weight) for weight in weights]
+        parts = [min(cap, max(floor, price * weight)) for weight in weights]
         low, high = (price, high) if sum(parts) < pot else (low, price)
-    return parts if abs(sum(parts) - pot) < 1e-3 else None
+    return parts
 
 
-@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=6), st.floats(0, 1), st.sampled_from(["floor", "cap"]))
-def test_floor_and_cap_are_the_same_as_by_bisection(weights, position, kind):
-    """One price of value for all whom the limit does not touch."""
+@given(
+    st.lists(st.floats(0.01, 100), min_size=2, max_size=6),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.sampled_from(["floor", "cap", "floor-and-cap"]),
+)
+def test_floor_and_cap_are_the_same_as_by_bisection(weights, low, high, rule):
+    """One price of value for all whom no limit touches."""
     even = 1000 / len(weights)
-    limit = round(position * even if kind == "floor" else even + position * (1000 - even), 2)
-    assume(limit >= even if kind == "cap" else limit <= even)
-    expected = fill(weights, 1000, limit, kind)
-    result = settled(weights, "1000", rule=kind, **{kind: f"{limit:.2f}"})
+    limits = {"floor": math.floor(100 * low * even) / 100, "cap": math.ceil(100 * (even + high * (1000 - even))) / 100}
+    if rule != "floor-and-cap":
+        limits = {rule: limits[rule]}
+    expected = fill(weights, 1000, limits.get("floor", 0), limits.get("cap", 1000))
+    result = settled(weights, "1000", rule=rule, **{name: f"{limit:.2f}" for name, limit in limits.items()})
     np.testing.assert_allclose(euros(result), expected, atol=0.02)
 
 
@@ -262,6 +278,7 @@ TERMS = [
     {"rule": "floor", "floor": 150, "negative": "zero"},
     {"rule": "cap", "cap": 400, "negative": "zero"},
     {"rule": "cap", "cap": 300, "negative": "zero", "fixed_part": "50%"},
+    {"rule": "floor-and-cap", "floor": 150, "cap": 400, "negative": "zero"},
 ]
 
 
@@ -290,7 +307,9 @@ def test_ranges_are_those_of_all_corners(terms, data):
     np.testing.assert_array_less(np.array(result.highest) - 2, found.max(axis=0))
 
 
-@pytest.mark.parametrize("terms", [{}, {"rule": "floor", "floor": 20}, {"rule": "cap", "cap": 60}], ids=str)
+@pytest.mark.parametrize(
+    "terms", [{}, {"rule": "floor", "floor": 20}, {"rule": "floor-and-cap", "floor": 10, "cap": 60}], ids=str
+)
 @given(st.data())
 def test_no_values_within_the_errors_pay_more_or_less_than_the_range(terms, data):
     """Also inside the box, and with errors larger than the values."""
@@ -315,14 +334,20 @@ def test_a_corner_that_cannot_be_paid_is_a_limit():
     assert (result.lowest, result.highest) == ((10000, 0), (10000, 0))
 
 
-def test_unknown_errors_make_all_ranges_unknown():
-    """As everybody's payout depends on everybody's value; a fixed part is sure."""
-    result = settled([1.0, 2.0], errors=[math.nan, 0.1])
-    assert result.lowest == result.highest == (None, None)
-    assert json.loads(result.to_json())["lowest"] == [None, None]
+def test_an_unknown_error_leaves_the_other_ranges_known():
+    """They are those for that value as it is; its own range is unknown, but for a fixed part, which is sure."""
+    values, errors = [1.0, 2.0, 1.0], [math.nan, 0.1, 0.1]
+    result = settled(values, errors=errors)
+    known = settled(values, errors=[0.0, 0.1, 0.1])
+    assert result.lowest == (None, *known.lowest[1:])
+    assert result.highest == (None, *known.highest[1:])
+    assert known.lowest[1] < result.payouts[1] < known.highest[1]
+    assert json.loads(result.to_json())["lowest"][0] is None
     assert '"unknown","unknown"' in result.to_csv()
+    assert settled([1.0, 2.0], errors=[math.nan, math.nan]).lowest == (None, None)
     assert settled([1.0, 2.0], errors=[math.nan, 0.1], fixed_part="100%").lowest == (5000, 5000)
     assert settled([1.0, -0.5], errors=[0.3, 0.3], negative="deduct").lowest == (None, None)
+    assert settled([1.0, -0.5], errors=[0.3, math.nan], negative="deduct").lowest[0] is not None
 
 
 def test_currencies_with_other_cents():
@@ -424,7 +449,9 @@ def said(values, errors, n_planned=None, names=NAMES, **terms):
         ),
         (([3.0, 1.0], [0.1, 2.0]), "may owe; say with --negative zero or deduct what would happen then."),
         (([3.0, 1.0, 1.0], [0.1, 2.0, 1.5]), "Values of 'telco', 'shop' may be negative"),
-        (([3.0, 1.0], [math.nan, 0.1]), "How exact the values are cannot be said: the error of a value is unknown."),
+        (([3.0, 1.0], [math.nan, 0.1]), "The error of the value of 'bank' is unknown: take that value as a first "),
+        (([3.0, 1.0], [math.nan, 0.1]), "Unknown for 'bank', whose error is unknown; the others' ranges take that"),
+        (([3.0, 1.0], [math.nan, math.nan]), "Ranges are unknown: no error is known."),
         (([3.0, 1.0], [2.0, 2.0]), "The values cannot be relied on: their errors together are as large as their sum."),
         (([3.0, 1.0], [0.1, 0.1], 9), "The training was stopped after 6 of 9 rounds"),
         (([3.0, 1.0], [0.1, 0.1], None, ["\u00c1", "A\u0301"]), "have nearly the same name: make sure who is who."),

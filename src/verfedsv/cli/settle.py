@@ -45,8 +45,8 @@ def settle(
     rule: Annotated[
         Rule,
         typer.Option(
-            help="shares: in proportion to values. floor, cap: the same, but nobody less, or more, than an amount. "
-            "shapley-positive: only positive values share."
+            help="shares: in proportion to values. floor, cap, floor-and-cap: the same, but nobody less, or more, than "
+            "an amount. shapley-positive: only positive values share."
         ),
     ] = "shares",
     negative: Annotated[
@@ -57,9 +57,11 @@ def settle(
         ),
     ] = None,
     floor: Annotated[
-        str | None, typer.Option(help="For --rule floor: what each gets at least.", metavar="AMOUNT")
+        str | None, typer.Option(help="For --rule floor and floor-and-cap: what each gets at least.", metavar="AMOUNT")
     ] = None,
-    cap: Annotated[str | None, typer.Option(help="For --rule cap: what each gets at most.", metavar="AMOUNT")] = None,
+    cap: Annotated[
+        str | None, typer.Option(help="For --rule cap and floor-and-cap: what each gets at most.", metavar="AMOUNT")
+    ] = None,
     fixed_part: Annotated[
         str | None, typer.Option(help="Part of the budget that all share equally, such as 20%.", metavar="PERCENT")
     ] = None,

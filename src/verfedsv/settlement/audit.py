@@ -298,9 +298,12 @@ def _find_run(stated: Statement, path: Path) -> Path:
     """Return the folder of a statement's run, which is looked for only in the folder that the statement is in."""
     here = path.parent.resolve()
     for way in (stated.content["run"] or ".", "."):
-        place = here.joinpath(way).resolve()
-        if place.is_relative_to(here) and any((place / name).exists() for name in stated.content["files"]):
-            return place
+        try:
+            place = here.joinpath(way).resolve()
+            if place.is_relative_to(here) and any((place / name).exists() for name in stated.content["files"]):
+                return place
+        except OSError:
+            continue  # a name that no file can have
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
 
 

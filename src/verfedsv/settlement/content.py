@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from verfedsv.errors import InputError
+from verfedsv.settlement.keys import is_weak
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript.format import Mode
 from verfedsv.valuation.result import Settings
@@ -35,6 +36,12 @@ def _has_zone(text: str) -> str:
     if dt.datetime.fromisoformat(text).tzinfo is None:
         raise ValueError("a time needs its zone")
     return text
+
+
+def _is_strong(digits: str) -> str:
+    if is_weak(bytes.fromhex(digits)):
+        raise ValueError("this is a key that anybody can sign for (a point of small order)")
+    return digits
 
 
 _Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -74,7 +81,7 @@ class _Fields(BaseModel):
     settlement: dict[str, Any] | None
     files: dict[str, _Hash]
     run: str | None
-    public_key: _Hash
+    public_key: Annotated[_Hash, AfterValidator(_is_strong)]
     signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from verfedsv.arguments import as_whole
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.settlement.documents import check_format, parse
 from verfedsv.transcript import Transcript
@@ -52,13 +54,19 @@ class Record:
     link: str
 
     def message(self) -> tuple[pa.Buffer, list[tuple[int, int]]]:
-        """Return the message with zeros in its gaps, and where what is between them begins and ends."""
+        """Return the message with zeros in its gaps, and where what is between them begins and ends.
+
+        Gaps take no memory: they are pages that nobody writes to, and in a message that fits its gaps nobody reads.
+        """
         pieces = [base64.b64decode(piece, validate=True) for piece in self.frame]
-        content, ranges = bytearray(), []
-        for piece, gap in zip(pieces, [*self.gaps, 0], strict=True):
-            ranges.append((len(content), len(content) + len(piece)))
-            content += piece + bytes(gap)
-        return pa.py_buffer(content), ranges
+        gaps = [as_whole("a gap", gap, at_least=0) for gap in self.gaps]
+        whole = mmap.mmap(-1, max(1, sum(map(len, pieces)) + sum(gaps)))
+        position, ranges = 0, []
+        for piece, gap in zip(pieces, [*gaps, 0], strict=True):
+            ranges.append((position, position + len(piece)))
+            whole[position : position + len(piece)] = piece
+            position += len(piece) + gap
+        return pa.py_buffer(whole).slice(0, position), ranges
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,7 @@ def _verify(extract: Extract) -> Verified:
     for index, record in enumerate(extract.records):
         place = f"round {n_rounds + 1}, client {extract.client!r}" if index else "its description or labels"
         message, ranges = record.message()
-        batch = None if index == 0 else _read_batch(message, schema)
+        batch = None if index == 0 else _read_batch(message, schema, ranges)
         head = fmt.frame_hash(head, message, ranges)
         if head.hex() != record.link or ranges != fmt.frame_ranges(message, batch):
             raise TranscriptError(f"the extract was changed: {place}")
@@ -169,8 +177,11 @@ def _verify(extract: Extract) -> Verified:
     return Verified(head.hex() if extract.records else "", description, n_uploads, n_rounds)
 
 
-def _read_batch(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+def _read_batch(message: pa.Buffer, schema: pa.Schema, ranges: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+    """Return the batch in a message; raise ValueError if it has more rows than there are bytes that are no gaps."""
     batch = fmt.read_message(message, schema)
+    if batch.num_rows > sum(stop - start for start, stop in ranges):
+        raise ValueError("it has more rows than the extract has bytes")
     batch.validate(full=True)
     return batch
 

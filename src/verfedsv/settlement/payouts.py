@@ -45,7 +45,7 @@ def settle(
         budget: the amount to share, a text such as "100000" or "2500.50", a whole number or a Decimal.
         currency: its code of three letters.
         rule: "shares" pays in proportion to values; "floor" as well, but nobody less than `floor`; "cap" nobody more
-            than `cap`; "shapley-positive" is "shares" with negative values counted as zero.
+            than `cap`; "floor-and-cap" both; "shapley-positive" is "shares" with negative values counted as zero.
         negative: what happens to negative values: "zero" counts them as zero, "deduct" lets such clients pay in,
             "refuse" is an error. There is no default if there are any.
         floor: what each client gets at least.
@@ -113,12 +113,12 @@ def pay(
     _check(terms, clients, values)
     (weights,) = as_whole_numbers(values if terms.negative == "deduct" else [max(0.0, value) for value in values])
     fixed = terms.fixed_for_each(len(clients))
-    parts = split(weights, terms.budget - fixed * len(clients), terms.limit_above(fixed))
+    parts = split(weights, terms.budget - fixed * len(clients), terms.limits_above(fixed))
     if parts.left:
         raise InputError(_explain_what_is_left(terms, weights, parts.left))
     payouts = round_to_cents([fixed + parts.part(weight) for weight in weights])
     notes = [
-        _note(terms, value, payout, is_limited=parts.is_limited(weight))
+        _note(terms, value, payout, parts.limit_of(weight))
         for value, payout, weight in zip(values, payouts, weights, strict=True)
     ]
     ranges = _ranges(terms, values, errors)
@@ -142,20 +142,24 @@ def _ranges(
 ) -> Sequence[tuple[int, int] | tuple[None, None]]:
     """Return the lowest and highest payouts that the errors allow, in cents; None where that is unknown.
 
-    One unknown error makes all payouts unsure, as everybody's payout depends on everybody's value.
+    Everybody's payout depends on everybody's value. So where an error is unknown, the ranges of the others are those
+    for that value as it is; if no error is known, all are unknown.
     """
     fixed = terms.fixed_for_each(len(values))
     pot = terms.budget - fixed * len(values)
     if pot == 0:
         return [outward(fixed, fixed)] * len(values)
-    if not all(math.isfinite(error) and error >= 0 for error in errors):
-        return [(None, None)] * len(values)
-    whole_values, whole_errors = as_whole_numbers(values, errors)
+    is_known = [math.isfinite(error) and error >= 0 for error in errors]
+    known = [error if is_there else 0.0 for error, is_there in zip(errors, is_known, strict=True)]
+    whole_values, whole_errors = as_whole_numbers(values, known)
     if terms.negative == "deduct":
         ranges = ranges_with_deduction(whole_values, whole_errors, pot)
     else:
-        ranges = [*ranges_of_parts(whole_values, whole_errors, pot, terms.limit_above(fixed))]
-    return [(None, None) if bounds is None else outward(bounds[0] + fixed, bounds[1] + fixed) for bounds in ranges]
+        ranges = [*ranges_of_parts(whole_values, whole_errors, pot, terms.limits_above(fixed))]
+    return [
+        outward(bounds[0] + fixed, bounds[1] + fixed) if is_there and bounds is not None else (None, None)
+        for bounds, is_there in zip(ranges, is_known, strict=True)
+    ]
 
 
 def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> None:
@@ -192,13 +196,13 @@ def _explain_what_is_left(terms: Terms, weights: Sequence[int], left: Fraction) 
     )
 
 
-def _note(terms: Terms, value: float, payout: int, *, is_limited: bool) -> str:
+def _note(terms: Terms, value: float, payout: int, limit: str | None) -> str:
     """Return what the rule did to a client, in a few words."""
     parts = []
     if value < 0:
         parts.append("negative value deducted" if terms.negative == "deduct" else "negative value counted as zero")
-    if is_limited:
-        parts.append("raised to the floor" if terms.floor is not None else "held at the cap")
+    if limit is not None:
+        parts.append("raised to the floor" if limit == "floor" else "held at the cap")
     if payout < 0:
         parts.append("pays in")
     return "; ".join(parts)

@@ -150,14 +150,14 @@ class Settlement:
 
             return cls(
                 terms=terms,
-                clients=_column(fields, "clients", str),
-                values=_column(fields, "values", float),
-                errors=_column(fields, "errors", lambda error: math.nan if error is None else float(error)),
+                clients=_column(fields, "clients", _text),
+                values=_column(fields, "values", _number),
+                errors=_column(fields, "errors", lambda error: math.nan if error is None else _number(error)),
                 payouts=_column(fields, "payouts", cents),
                 lowest=_column(fields, "lowest", lambda amount: _known(amount, cents)),
                 highest=_column(fields, "highest", lambda amount: _known(amount, cents)),
-                notes=_column(fields, "notes", str),
-                head=str(fields["head"]),
+                notes=_column(fields, "notes", _text),
+                head=_text(fields["head"]),
                 n_rounds=as_whole("n_rounds", fields["n_rounds"], at_least=0),
                 n_planned=_known(fields["n_planned"], lambda number: as_whole("n_planned", number, at_least=0)),
             )
@@ -175,8 +175,22 @@ def _known(item: Any, convert: Callable[[Any], Any]) -> Any:
     return None if item is None else convert(item)
 
 
+def _text(item: Any) -> str:
+    if not isinstance(item, str):
+        raise TypeError(f"{str(item)[:40]} should be a text")
+    return item
+
+
+def _number(item: Any) -> float:
+    if not isinstance(item, int | float) or isinstance(item, bool):
+        raise TypeError(f"{str(item)[:40]!r} should be a number")
+    return float(item)
+
+
 def _column(fields: Mapping[str, Any], name: str, convert: Callable[[Any], Any]) -> tuple[Any, ...]:
     """Return what there is of each client, converted."""
+    if not isinstance(fields[name], list) or not isinstance(fields["clients"], list):
+        raise TypeError(f"{name} and clients should be lists")
     if len(fields[name]) != len(fields["clients"]):
         raise ValueError(f"{name} has {len(fields[name])} entries for {len(fields['clients'])} clients")
     return tuple(convert(item) for item in fields[name])

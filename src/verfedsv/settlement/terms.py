@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from verfedsv.errors import InputError
 from verfedsv.settlement.money import Currency, parse_percent
-from verfedsv.settlement.rules import Limit, Negative, Rule
+from verfedsv.settlement.rules import Limits, Negative, Rule
 
 Amount = str | int | Decimal
 
@@ -62,15 +62,7 @@ class Terms:
     def _check(self) -> None:
         if self.budget == 0:
             raise InputError("budget must be more than 0")
-        for name, amount in (("floor", self.floor), ("cap", self.cap)):
-            if self.rule == name and amount is None:
-                raise InputError(f"rule '{name}' needs a {name}: say how much with --{name} AMOUNT")
-            if self.rule != name and amount is not None:
-                received = f"a {name} of {self.currency.shown(amount)} {self.currency.code}"
-                raise InputError(
-                    f"{received} is for rule '{name}', and the rule is {self.rule!r}: add --rule {name}, or leave the "
-                    f"{name} out"
-                )
+        self._check_limits()
         if self.negative == "deduct" and self.rule != "shares":
             raise InputError(
                 f"negative values can be deducted only with rule 'shares', not with {self.rule!r}, which lets nobody "
@@ -78,6 +70,22 @@ class Terms:
             )
         if self.negative == "refuse" and self.rule == "shapley-positive":
             raise InputError("rule 'shapley-positive' counts negative values as zero; to refuse them, use 'shares'")
+
+    def _check_limits(self) -> None:
+        """Raise InputError unless floor and cap are given where the rule has them, and nowhere else."""
+        for name, amount in (("floor", self.floor), ("cap", self.cap)):
+            is_of_rule = self.rule in (name, "floor-and-cap")
+            if is_of_rule and amount is None:
+                raise InputError(f"rule {self.rule!r} needs a {name}: say how much with --{name} AMOUNT")
+            if not is_of_rule and amount is not None:
+                received = f"a {name} of {self.currency.shown(amount)} {self.currency.code}"
+                fitting = "floor-and-cap" if self.rule in ("floor", "cap") else name
+                raise InputError(
+                    f"{received} is not for rule {self.rule!r}: add --rule {fitting}, or leave the {name} out"
+                )
+        if self.floor is not None and self.cap is not None and self.floor > self.cap:
+            shown = self.currency.shown
+            raise InputError(f"the floor of {shown(self.floor)} is above the cap of {shown(self.cap)}")
 
     def check_for(self, n_clients: int) -> None:
         """Raise InputError if the floors of that many clients exceed the budget, or their caps do not reach it."""
@@ -93,11 +101,10 @@ class Terms:
         """Return what each client gets of the fixed part, in cents."""
         return Fraction(self.fixed_part) / 100 * self.budget / n_clients
 
-    def limit_above(self, fixed: Fraction) -> Limit | None:
-        """Return the floor or cap of what comes on top of a client's fixed part, if there is one."""
-        if self.floor is not None and self.floor > fixed:
-            return Limit(self.floor - fixed, "floor")
-        return None if self.cap is None else Limit(self.cap - fixed, "cap")
+    def limits_above(self, fixed: Fraction) -> Limits:
+        """Return floor and cap of what comes on top of a client's fixed part."""
+        floor = None if self.floor is None or self.floor <= fixed else self.floor - fixed
+        return Limits(floor, None if self.cap is None else self.cap - fixed)
 
     def to_fields(self) -> dict[str, Any]:
         """Return the terms as JSON has them: amounts as texts, so that no reader makes binary fractions of them."""
