@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cli.inprocess import call
-from tests.settlement.runs import CLIENTS, make_run
+from tests.settlement.runs import CLIENTS, diverge, make_run
 from verfedsv import Recorder, value
 
 
@@ -256,3 +256,47 @@ def test_a_valuation_of_another_version_is_not_signed_if_it_differs(place):
     assert done.returncode == 2
     assert "gives (it was made with verfedsv 0.0.1, and this is verfedsv " in done.stderr
     assert "Delete it, and the run is valued again" in done.stderr
+
+
+def test_a_training_that_diverged_is_neither_settled_nor_signed_unless_asked(tmp_path):
+    """Clients would be paid for undoing what the server's intercept did; who insists is told so everywhere."""
+    run = diverge(tmp_path / "run")
+    call("keys", "new", tmp_path / "k")
+    pay = ("settle", run, "--budget", 50, "--currency", "CHF", "-o", tmp_path / "p.json")
+    sign = ("statement", run, "--key", tmp_path / "k.key", "--settlement", tmp_path / "p.json")
+    rose = "The loss rose over the training, from 0.6931 to 12.92: the model became worse."
+    mostly = "The server's own part changed the loss more than all clients together: it raised it by 36.43, the clients"
+    books = "loss 0.6931 at the start, 12.92 at the end; the clients lowered it by 24.21, the server raised it by 36.43"
+    done = call(*pay)
+    assert (done.returncode, done.stdout, (tmp_path / "p.json").exists()) == (2, "", False)
+    assert f"not settled: {rose} {mostly}" in done.stderr
+    assert "To go on all the same, add --even-if-the-loss-rose" in done.stderr
+    done = call(*pay, "--even-if-the-loss-rose")
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert all(text in shown for text in (rose, mostly, f"Books: {books}."))
+    assert json.loads((tmp_path / "p.json").read_text())["books"]["end"] == pytest.approx(12.92, abs=0.01)
+    done = call(*sign)
+    assert (done.returncode, f"not signed: {rose}" in done.stderr) == (2, True)
+    done = call(*sign, "--even-if-the-loss-rose")
+    assert done.returncode == 0, done.stderr
+    assert f"books: {books}" in done.stdout
+    assert rose in " ".join(done.stderr.split())
+    done = call("audit", run)
+    assert done.returncode == 0, done.stdout
+    shown = " ".join(done.stdout.split())
+    assert all(text in shown for text in (rose, mostly, "books ok loss 0.6931 at the start"))
+
+
+def test_the_server_can_be_paid(tmp_path):
+    """Only if asked, by a name of its own."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").unlink()
+    pay = ("settle", run, "--budget", 50, "--currency", "CHF", "--negative", "deduct")
+    assert "hub" not in call(*pay).stdout
+    done = call(*pay, "--pay-server", "hub")
+    assert done.returncode == 0, done.stderr
+    assert any(line.startswith("hub ") for line in done.stdout.splitlines())
+    assert "the server is paid for its own part, as 'hub'" in " ".join(done.stdout.split())
+    done = call(*pay, "--pay-server", "telco")
+    assert (done.returncode, "cannot be called 'telco', as a client is" in done.stderr) == (2, True)

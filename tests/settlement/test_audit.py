@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from tests.settlement.runs import CLIENTS, make_run, record, sign
+from tests.settlement.runs import CLIENTS, diverge, make_run, record, sign
 from verfedsv import InputError, Recorder, TranscriptError, Valuation, value
 from verfedsv.settlement import settle
 from verfedsv.settlement.audit import audit
@@ -49,7 +49,7 @@ def test_a_true_statement_passes(run):
     """Signature, chain, files, values and payouts, in this order."""
     result = audit(run / "statement.json", public_key=read_public_key(run.parent / "consortium.pub"))
     assert result.difference is None
-    assert [check.name for check in result.checks] == ["signature", "chain", "files", "values", "payouts"]
+    assert [check.name for check in result.checks] == ["signature", "chain", "files", "values", "books", "payouts"]
     assert result.notes == ()
     assert audit(run).passes
 
@@ -61,7 +61,8 @@ def test_a_statement_says_what_is_needed(run):
     assert stated.content["head"] == Transcript.open(run).head
     assert stated.content["configuration"] == (run / "config.toml").read_text()
     assert stated.content["package"].startswith("verfedsv ")
-    assert stated.values == tuple(valuation.values)
+    assert stated.basis.values == tuple(valuation.values)
+    assert stated.basis.books == valuation.books
     assert stated.settings == valuation.settings
     assert sum(stated.settlement.payouts) == 100_000
     there = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
@@ -231,6 +232,13 @@ def test_a_false_round_is_named(run, key):
         (lambda _: {"completion_errors": [None] * 3}, "completion_errors of client 'bank': the statement says null"),
         (lambda c: {"errors": [c["errors"][0] * 1.1, *c["errors"][1:]]}, "errors of client 'bank': the statement says"),
         (lambda c: {"values": [c["values"][0] * 2, *c["values"][1:]]}, "values of client 'bank': the statement says"),
+        (lambda _: {"server_value": 0.1}, "server_value: the statement says 0.1, valuation.json 0.0"),
+        (lambda _: {"server_error": None}, "server_error: the statement says null, valuation.json 0.0"),
+        (lambda c: {"books": {**c["books"], "end": 0.1}}, "books: the statement says "),
+        (
+            lambda c: {"settlement": {**c["settlement"], "books": {**c["books"], "start": 5.0}}},
+            "the settlement in the statement: books: ",
+        ),
         (
             lambda c: {"settlement": {**c["settlement"], "payouts": ["1000.00", "0.00", "0.00"]}},
             "the settlement in the statement: payout of client 'bank': 1000.00, its terms and values give ",
@@ -365,6 +373,50 @@ def test_values_within_the_error_of_the_estimator_pass_with_reservation_only(com
         assert [text.split(":")[0] for text in found.reservations] == [] if passes else ["value of client 'telco'"]
 
 
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (lambda c: {"server_value": c["server_value"] * 1.001}, "value of the server: the statement says -36.4671, "),
+        (lambda _: {"server_error": 1.0}, "error of the server's value: the statement says 7, the transcript gives "),
+        (lambda c: {"books": {**c["books"], "start": 90.0}}, "loss at the start: the statement says 90, "),
+        (lambda c: {"books": {**c["books"], "end": 0.5}}, "loss at the end: the statement says 0.5, the transcript "),
+        (lambda c: {"books": {**c["books"], "clients": 25.0}}, "books: the statement says "),
+        (lambda c: {"books": {**c["books"], "server": 0.0}}, "books: the statement says "),
+        (lambda c: {"books": {**c["books"], "end": c["books"]["end"] * (1 + 1e-13)}}, None),
+    ],
+)
+def test_books_are_computed_again(tmp_path, change, difference):
+    """The loss at both ends, and what the server changed; a diverged training is audited, and said to be one."""
+    run = diverge(tmp_path / "run")
+    place = sign(run, pay_server="hub")
+    content = Statement.from_json(place.read_bytes()).content
+    assert content["settlement"]["clients"] == ["bank", "telco", "hub"]
+    changes = {"settlement": None, **change(content)}
+    resign(run, read_private_key(tmp_path / "consortium.key"), **changes)
+    found = audit(place)
+    if difference is not None:
+        assert found.difference.startswith(difference)
+    else:
+        assert found.passes, found.difference
+        assert "The loss rose over the training, from 0.6931 to 12.92: the model became worse." in found.notes
+        assert any(note.startswith("The server's own part changed the loss more than all") for note in found.notes)
+
+
+def test_a_payment_to_the_server_is_audited(tmp_path):
+    """Its payout is what its value gives, and that it is paid at all is part of what was signed."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").unlink()
+    place = sign(run, pay_server="hub")
+    assert audit(place).passes, audit(place).difference
+    paid = Statement.from_json(place.read_bytes()).content["settlement"]
+    assert paid["payouts"][3] == "0.00"
+    key = read_private_key(tmp_path / "consortium.key")
+    false = {"payouts": ["600.00", "200.00", "100.00", "100.00"]}
+    for change in (false, {"pay_server": "shop"}, {"pay_server": None}, {"values": [*paid["values"][:3], 1.0]}):
+        resign(run, key, settlement={**paid, **change})
+        assert audit(place).difference.startswith("the settlement in the statement")
+
+
 @pytest.mark.parametrize("has_config", [True, False])
 def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(tmp_path, has_config):
     """With another rank or seed any client can be favoured: they are those of config.toml, or the defaults."""
@@ -486,7 +538,7 @@ def test_a_run_without_a_statement_is_checked_as_far_as_can_be(run):
     (run / "statement.json").unlink()
     found = audit(run)
     assert found.passes
-    assert [check.name for check in found.checks] == ["chain", "values"]
+    assert [check.name for check in found.checks] == ["chain", "values", "books"]
     assert "without a statement nobody vouches" in found.notes[0]
     text = (run / "valuation.json").read_text()
     changed = json.loads(text)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 import verfedsv
 from verfedsv import InputError, Recorder
-from verfedsv.settlement import Settlement
+from verfedsv.settlement import Settlement, settle
 from verfedsv.settlement.explanation import explain
-from verfedsv.settlement.payouts import pay
+from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
 from verfedsv.settlement.terms import Terms
+from verfedsv.valuation.result import Books
 
 NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
 
@@ -24,7 +25,14 @@ NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
 def settled(values, budget="100", errors=None, currency="EUR", **terms):
     """Return the settlement of values; without errors they are 0."""
     errors = [0.0] * len(values) if errors is None else errors
-    return pay(Terms.of(budget, currency, **terms), NAMES[: len(values)], values, errors, "head", 6)
+    return pay(Terms.of(budget, currency, **terms), basis(values, errors))
+
+
+def basis(values, errors, names=NAMES, n_planned=None, server=(0.0, 0.0), books=None):
+    """Return what payouts are computed from; the books balance if none are given, with a loss of 1 at the start."""
+    if books is None:
+        books = Books(1.0, 1.0 - 6 * (sum(values) + server[0]), 6 * sum(values), 6 * server[0])
+    return Basis(tuple(names[: len(values)]), tuple(values), tuple(errors), *server, books, "head", 6, n_planned)
 
 
 def euros(settlement):
@@ -86,7 +94,7 @@ def test_the_json_comes_back(settlement):
     """As the same settlement, and settles to the same again."""
     again = Settlement.from_json(settlement.to_json())
     assert again == settlement
-    assert pay(again.terms, again.clients, again.values, again.errors, again.head, again.n_rounds) == settlement
+    assert pay(again.terms, basis(again.values, again.errors, books=again.books)) == settlement
 
 
 @pytest.mark.parametrize(
@@ -388,11 +396,12 @@ NASTY = [
 def test_names_are_harmless_in_a_spreadsheet():
     """No cell begins like a formula, there is one row for each client, and numbers stay numbers."""
     values = [1.0] * (len(NASTY) - 1) + [-1.0]
-    result = pay(Terms.of(100, "EUR", negative="deduct"), NASTY, values, [0.0] * len(NASTY), "", 6)
+    result = pay(Terms.of(100, "EUR", negative="deduct"), basis(values, [0.0] * len(NASTY), NASTY))
     text = result.to_csv({"run": "=1+1"}).removeprefix("\ufeff")
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert [row[0] for row in rows[1 + len(NASTY) :] if row] == [
-        *("sum", "budget", "currency", "rule", "negative", "fixed part", "rounds", "head of the transcript", "run"),
+        *("sum", "budget", "currency", "rule", "negative", "fixed part", "rounds", "books", "head of the transcript"),
+        "run",
     ]
     assert rows[-1] == ["run", "'=1+1"]
     assert rows[1 + len(NASTY)][1] == "100.00"
@@ -412,7 +421,13 @@ def test_names_are_harmless_in_a_spreadsheet():
     [
         ({"format": "novel"}, "this is not a settlement that verfedsv wrote"),
         ({"format": "verfedsv valuation"}, "this is a valuation, not a settlement that verfedsv wrote"),
-        ({"version": 2}, "a settlement of format version 2; this verfedsv reads version 1"),
+        ({"version": 1}, "a settlement of format version 1; this verfedsv reads version 2"),
+        ({"books": {"start": 1.0}}, "'end' is missing"),
+        ({"books": [1.0, 1.0, 1.0, 1.0]}, "is damaged"),
+        ({"clients": "ab"}, "clients should be lists"),
+        ({"values": ["1.0", 1.0]}, "'1.0' should be a number"),
+        ({"notes": [1, ""]}, "1 should be a text"),
+        ({"pay_server": " "}, "the server's name must be printable"),
         ({"n_rounds": 1.5}, "n_rounds must be a whole number"),
         ({"n_planned": -1}, "n_planned must be at least 0"),
         ({"payouts": ["1.00"]}, "payouts has 1 entries for 2 clients"),
@@ -431,9 +446,9 @@ def test_damaged_json_is_named(change, message):
         Settlement.from_json("[1")
 
 
-def said(values, errors, n_planned=None, names=NAMES, **terms):
+def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noqa: B006  # it is only read
     """Return what is said of a settlement, in one text."""
-    result = pay(Terms.of(100, "EUR", **terms), names[: len(values)], values, errors, "head", 6, n_planned)
+    result = pay(Terms.of(100, "EUR", **terms), basis(values, errors, names, n_planned, **about))
     zeros = np.zeros(len(values))
     with Recorder(None, labels=[0, 1], clients=[*result.clients]) as recorder:
         recorder.log([0, 1], dict.fromkeys(result.clients, zeros[:2]))
@@ -466,7 +481,7 @@ def test_what_speaks_against_paying_is_said(arguments, expected):
 def test_nothing_is_said_where_all_is_well():
     """And who pays in is named."""
     text = said([3.0, 1.0], [0.1, 0.1], 6)
-    assert text.startswith("Rule: shares")
+    assert text.startswith("Books: loss 1 at the start, -23 at the end; the clients lowered it by 24. Rule: shares")
     assert "may be negative" not in text
     assert "may be negative" not in said([3.0, 1.0], [0.1, 2.0], negative="zero")
     assert "then nothing would be settled" in said([3.0, 1.0], [0.1, 2.0], negative="refuse")
@@ -477,3 +492,53 @@ def test_a_chosen_rule_for_negative_values_is_in_the_range():
     """A value that may be negative may cost its client money if negative values are deducted."""
     assert settled([3.0, 1.0], errors=[0.1, 2.0], negative="deduct").lowest[1] < 0
     assert settled([3.0, 1.0], errors=[0.1, 2.0], negative="zero").lowest[1] == 0
+
+
+def test_the_server_is_paid_only_if_asked():
+    """It is then one more to be paid, by its value: shares, ranges, floors and fixed parts include it."""
+    source = basis([6.0, 2.0], [0.1, 0.1], server=(2.0, 0.5))
+    assert pay(Terms.of(100, "EUR"), source).payouts == (7500, 2500)
+    result = pay(Terms.of(100, "EUR", pay_server="hub"), source)
+    assert (result.clients, result.payouts) == (("bank", "telco", "hub"), (6000, 2000, 2000))
+    assert result.shares == (0.6, 0.2, 0.2)
+    assert result.lowest[2] < 2000 < result.highest[2]
+    assert Settlement.from_json(result.to_json()) == result
+    assert '"pay server","hub"' in result.to_csv()
+    floored = pay(Terms.of(100, "EUR", rule="floor", floor=30, pay_server="hub"), source)
+    assert floored.payouts == (4000, 3000, 3000)
+    assert pay(Terms.of(99, "EUR", fixed_part="100%", pay_server="hub"), source).payouts == (3300,) * 3
+    with pytest.raises(InputError, match="the server cannot be called 'telco', as a client is"):
+        pay(Terms.of(100, "EUR", pay_server="telco"), source)
+    with pytest.raises(InputError, match="the value of 'hub' is negative"):
+        pay(Terms.of(100, "EUR", pay_server="hub"), basis([6.0, 2.0], [0.1, 0.1], server=(-2.0, 0.5)))
+
+
+@pytest.mark.parametrize(
+    ("books", "expected"),
+    [
+        (Books(0.7, 2.4, 17.4, -19.1), "The loss rose over the training, from 0.7 to 2.4: the model became worse."),
+        (
+            Books(0.7, 2.4, 17.4, -19.1),
+            "The server's own part changed the loss more than all clients together: it raised",
+        ),
+        (Books(0.7, 0.6, -0.1, 0.2), "The clients together did not lower the loss: their values add up to -0.1."),
+        (
+            Books(0.7, 0.6, 0.03, 0.07),
+            "more than all clients together: it lowered it by 0.07, the clients lowered it by",
+        ),
+    ],
+)
+def test_where_the_loss_went_is_said_before_anything_is_paid(books, expected):
+    """A loss that rose, clients who did not lower it, a server that changed more than they."""
+    assert expected in said([3.0, 1.0], [0.1, 0.1], about={"books": books})
+
+
+def test_what_the_clients_did_not_make_better_is_not_settled():
+    """Unless that is said explicitly."""
+    with Recorder(None, labels=[0, 1], clients=["bank", "telco"]) as recorder:
+        recorder.log([0, 1], {"bank": [1.0, 0.0], "telco": [-0.5, 0.0]})
+    valuation = verfedsv.value(recorder)
+    with pytest.raises(InputError, match=r"not settled: The loss rose over the training, from 0\.6931 to "):
+        settle(valuation, 100, "EUR", negative="zero")
+    paid = settle(valuation, 100, "EUR", negative="zero", even_if_the_loss_rose=True)
+    assert paid.payouts == (0, 10_000)

@@ -25,9 +25,10 @@ from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.agreement import refuse_other_settings
+from verfedsv.settlement.books import refuse_doubtful
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
-from verfedsv.settlement.payouts import settle_on
+from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.statement import configuration_of
 from verfedsv.settlement.terms import Terms
@@ -65,6 +66,13 @@ def settle(
     fixed_part: Annotated[
         str | None, typer.Option(help="Part of the budget that all share equally, such as 20%.", metavar="PERCENT")
     ] = None,
+    pay_server: Annotated[
+        str | None,
+        typer.Option(help="Pay the server too, by the value of its own part, under this name.", metavar="NAME"),
+    ] = None,
+    even_if_the_loss_rose: Annotated[
+        bool, typer.Option("--even-if-the-loss-rose", help="Settle though the clients did not make the model better.")
+    ] = False,
     accept_settings: Annotated[
         bool, typer.Option("--accept-settings", help="Pay by values though they were computed with other settings.")
     ] = False,
@@ -77,7 +85,8 @@ def settle(
 
     Beside each payout is the range in which it would lie if the values were off by their errors. The valuation of the
     run is taken if it is there and up to date; if not, the run is valued first. A training that is still running is not
-    settled, and one that was stopped before its end is said to be such.
+    settled, and one that was stopped before its end is said to be such. Nor is one in which the loss rose, or which the
+    clients together did not lower, unless --even-if-the-loss-rose is given.
 
     Exit codes: 0 settled; 2 it cannot be settled like this, with a message that says why; 130 interrupted.
 
@@ -87,17 +96,27 @@ def settle(
         check_writable(output, "settlement")
         if output.suffix.lower() not in (".csv", ".json"):
             raise InputError(f"cannot write {output}: its name must end in .csv or .json")
-    terms = Terms.of(budget, currency, rule, negative=negative, floor=floor, cap=cap, fixed_part=fixed_part)
+    terms = Terms.of(
+        budget,
+        currency,
+        rule,
+        negative=negative,
+        floor=floor,
+        cap=cap,
+        fixed_part=fixed_part,
+        pay_server=pay_server,
+    )
     folder = _folder_of(run)
     n_planned = None if folder is None else _plan_of(folder)
     valuation = valuation_of(run)
     if folder is not None:
         refuse_other_settings(valuation.settings, configuration_of(folder), accepted=accept_settings)
-    result = settle_on(terms, valuation, n_planned)
+    refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)
+    result = pay(terms, Basis.of(valuation, n_planned))
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
     if as_json:
-        for line in _cautions(result, valuation):
+        for line in cautions(result):
             print_note(Console(stderr=True), line)
         print_text(result.to_json())
     else:
@@ -155,14 +174,10 @@ def show(console: Console, result: Settlement, valuation: Valuation) -> None:
     """Print the payouts with their sum, and by which rule they came about."""
     console.print(payouts_table(result, console.width))
     console.print()
-    warned = _cautions(result, valuation)
+    warned = cautions(result)
     for line in explain(result, valuation):
         console.print(line, style="yellow" if line in warned else None, highlight=False, markup=False)
     console.print("This is a draft: what counts is what verfedsv statement signs.", highlight=False)
-
-
-def _cautions(result: Settlement, valuation: Valuation) -> list[str]:
-    return cautions(result.clients, result.values, result.errors, valuation.mode, result.n_rounds, result.n_planned)
 
 
 def payouts_table(result: Settlement, width: int = 80) -> RenderableType:

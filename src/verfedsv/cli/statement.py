@@ -16,12 +16,13 @@ from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import find_valuation, options_for, options_of
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.agreement import refuse_other_settings
+from verfedsv.settlement.books import refuse_doubtful, say_books
 from verfedsv.settlement.comparisons import Claim, Difference, Reservation, compare_rounds, compare_valuation
 from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.folders import find_files
 from verfedsv.settlement.keys import fingerprint, read_private_key
-from verfedsv.settlement.statement import STATEMENT, Statement, configuration_of, make_statement
+from verfedsv.settlement.statement import STATEMENT, configuration_of, make_statement
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import PACKAGE
@@ -38,6 +39,9 @@ def statement(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help=f"The file to write; {STATEMENT} in the run if not given.")
     ] = None,
+    even_if_the_loss_rose: Annotated[
+        bool, typer.Option("--even-if-the-loss-rose", help="Sign though the clients did not make the model better.")
+    ] = False,
     accept_settings: Annotated[
         bool, typer.Option("--accept-settings", help="Sign values though they were computed with other settings.")
     ] = False,
@@ -66,25 +70,19 @@ def statement(
     find_files(run)
     paid = None if settlement is None else _read_settlement(settlement)
     valuation = _true_valuation(run, transcript, accept_settings=accept_settings)
+    refuse_doubtful(valuation.books, "signed", accepted=even_if_the_loss_rose)
     signed = make_statement(run, transcript, valuation, private, place, paid)
     write_file(place, signed.to_json().decode(), overwrite=False)
-    _say_cautions(signed)
+    for line in cautions(signed.basis):
+        print_note(Console(stderr=True), line)
     if as_json:
         print_text(signed.to_json().decode())
     else:
         typer.echo(f"wrote {place}, signed with key {fingerprint(signed.public_key)}")
+        typer.echo(f"books: {say_books(signed.basis.books)}")
         is_found = run.resolve().is_relative_to(place.parent.resolve())
         where = "" if is_found else f" --run {run}"
         typer.echo(f"to check it: verfedsv audit {place}{where} --public-key {key.with_suffix('.pub')}")
-
-
-def _say_cautions(signed: Statement) -> None:
-    """Print what should be looked at before anything is paid by what was signed."""
-    said = signed.content
-    for line in cautions(
-        signed.clients, signed.values, signed.errors, said["mode"], said["n_rounds"], said["n_planned"]
-    ):
-        print_note(Console(stderr=True), line)
 
 
 def _true_valuation(run: Path, transcript: Transcript, *, accept_settings: bool) -> Valuation:

@@ -16,6 +16,7 @@ from verfedsv.runs.valuations import options_of, read_valuation
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
 from verfedsv.settlement.agreement import say_other_settings
+from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
     Check,
     Claim,
@@ -24,7 +25,7 @@ from verfedsv.settlement.comparisons import (
     Reservation,
     check_nothing_is_missing,
     check_payouts,
-    check_shares,
+    check_sums,
     compare_files,
     compare_rest,
     compare_rounds,
@@ -177,7 +178,7 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     if written is not None and written.head == transcript.head:
         yield from compare_rounds(written, again)
     yield from check_payouts(stated)
-    yield from _say_cautions(stated)
+    yield from cautions(stated.basis)
 
 
 def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
@@ -255,29 +256,22 @@ def _compare_transcript(stated: Statement, verified: Verified) -> None:
 
 def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     """Yield what a statement says of a client; only payouts follow from the rest of it."""
-    check_shares(Claim.of_statement(stated))
+    check_sums(Claim.of_statement(stated))
     yield from check_payouts(stated)
-    m, n_rounds = stated.clients.index(client), stated.content["n_rounds"]
+    basis, m = stated.basis, stated.clients.index(client)
     if stated.settlement is not None:
         currency, payout = stated.settlement.currency, stated.settlement.payouts[m]
         yield Check("own payout", f"{currency.shown(payout)} {currency.code}")
     share = stated.content["shares"][m]
-    error = "unknown" if math.isnan(stated.errors[m]) else f"{stated.errors[m] * n_rounds:.0e}"
-    said = f"value {stated.values[m] * n_rounds:.4g} over the training, error {error}"
+    error = "unknown" if math.isnan(basis.errors[m]) else f"{basis.errors[m] * basis.n_rounds:.0e}"
+    said = f"value {basis.values[m] * basis.n_rounds:.4g} over the training, error {error}"
     said += "" if share is None else f", share {share:.2%}"
     yield (
         f"the statement says of client {client!r}: {said}. That was not computed again: values depend on the uploads "
         "of all clients, so for that the whole run is needed"
     )
-    yield from _say_cautions(stated)
-
-
-def _say_cautions(stated: Statement) -> Iterator[Finding]:
-    """Yield what should be looked at before anything is paid by the values of a statement."""
-    content = stated.content
-    yield from cautions(
-        stated.clients, stated.values, stated.errors, content["mode"], content["n_rounds"], content["n_planned"]
-    )
+    yield f"the statement says: {say_books(basis.books)}"
+    yield from cautions(basis)
 
 
 def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ import numpy as np
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.runs.folders import VALUATION
-from verfedsv.settlement.documents import is_close, is_same
+from verfedsv.settlement.books import say_books
+from verfedsv.settlement.documents import is_alike, is_close, is_same
 from verfedsv.settlement.folders import is_evidence
 from verfedsv.settlement.payouts import find_difference, pay
 from verfedsv.settlement.statement import Statement, fields_of, says_plan
@@ -121,20 +122,36 @@ def compare_valuation(claim: Claim, again: Valuation) -> Iterator[Finding]:
     if claim.fields["clients"] != expected["clients"]:
         raise Difference(f"the clients of {claim.who} are not those of the transcript")
     stated = _floats(claim.fields["values"])
-    clients = [f"value of client {client!r}" for client in again.clients]
-    yield from _compare_values(claim, clients, stated, again.values, again.estimator_errors, again.n_rounds)
-    check_shares(claim)
+    names = [f"value of client {client!r}" for client in again.clients]
+    yield from _compare_values(claim, names, stated, again.values, again.estimator_errors, again.n_rounds)
+    yield from _compare_server(claim, again)
+    check_sums(claim)
     for name, called in _ERRORS.items():
-        yield from _compare_errors(claim, name, called, again)
+        names = [f"{called} of client {client!r}" for client in again.clients]
+        yield from _compare_errors(claim, names, _floats(claim.fields[name]), getattr(again, name), again)
     yield from _compare_exactly(claim, {name: expected[name] for name in expected.keys() - _NUMBERS})
     off = f"{np.abs(stated - again.values).max() * again.n_rounds:.1g}"
     yield Check("values", f"computed again, over the training they differ by {off} at most")
+    yield Check("books", say_books(again.books))
     if claim.is_of_another_version:
         yield f"{claim.who} was made with {claim.package}, this is {PACKAGE}; values agree within {off}"
 
 
+def _compare_server(claim: Claim, again: Valuation) -> Iterator[Reservation]:
+    """Raise Difference unless the server's value, and the losses at both ends, are what the transcript gives."""
+    books, n_rounds = claim.fields["books"], again.n_rounds
+    stated, true = _floats([claim.fields["server_value"]]), _floats([again.server_value])
+    room = _floats([again.per_round_server_errors.mean()])
+    yield from _compare_values(claim, ["value of the server"], stated, true, room, n_rounds)
+    names, losses = ["loss at the start", "loss at the end"], _floats([again.books.start, again.books.end])
+    yield from _compare_values(claim, names, _floats([books["start"], books["end"]]), losses, np.zeros(2), 1)
+    error = _floats([claim.fields["server_error"]])
+    yield from _compare_errors(claim, ["error of the server's value"], error, _floats([again.server_error]), again)
+
+
 _ERRORS = {"errors": "error", "estimator_errors": "estimator error", "completion_errors": "completion error"}
-_NUMBERS = {"values", "shares", *_ERRORS}
+_OF_CLIENTS = {"values", "shares", *_ERRORS}
+_NUMBERS = {*_OF_CLIENTS, "server_value", "server_error", "books"}
 _OF_A_VERSION = {"method", "error_kind"}
 """What another version may have computed otherwise, with the same settings."""
 
@@ -159,12 +176,13 @@ def _compare_values(
         yield Reservation(f"{say(int(off.argmax()))}: {room}")
 
 
-def _compare_errors(claim: Claim, name: str, called: str, again: Valuation) -> Iterator[Reservation]:
+def _compare_errors(
+    claim: Claim, names: list[str], stated: Floats, true: Floats, again: Valuation
+) -> Iterator[Reservation]:
     """Raise Difference at an error below half or above twice what it is: payouts would look surer, or less so.
 
     Of another version that is a reservation, unless an error is unknown to one of the two alone.
     """
-    stated, true = _floats(claim.fields[name]), np.asarray(getattr(again, name))
     largest = float(np.abs(again.values).max())
     off = np.where(np.isnan(stated) & np.isnan(true), 0.0, np.abs(stated - true))
     near = ~(off > ROUNDING * largest + OTHERWISE_COMPUTED * true) & (np.isnan(stated) == np.isnan(true))
@@ -172,7 +190,7 @@ def _compare_errors(claim: Claim, name: str, called: str, again: Valuation) -> I
     alike = near | ((true / 2 - slack <= stated) & (stated <= 2 * true + slack))
     for m in np.flatnonzero(~near):
         both = f"{claim.who} says {_shown(stated[m], again)}, the transcript gives {_shown(true[m], again)}"
-        text = f"{called} of client {again.clients[m]!r}: {both}"
+        text = f"{names[m]}: {both}"
         if not alike[m] and (not claim.is_of_another_version or np.isnan(off[m])):
             raise Difference(text + claim.advice)
         yield Reservation(f"{text}; the ranges of payouts go by the former")
@@ -206,14 +224,18 @@ def compare_rest(stated: Statement, expected: Mapping[str, Any]) -> None:
         pass  # none of these may be another
 
 
-def check_shares(claim: Claim) -> None:
-    """Raise Difference unless shares are those of the values beside them."""
+def check_sums(claim: Claim) -> None:
+    """Raise Difference unless shares, and what clients and server changed, are those of the values beside them."""
     fields = claim.fields
     total = float(np.sum(fields["values"]))
     for client, share, value in zip(fields["clients"], fields["shares"], fields["values"], strict=True):
         expected = value / total if total else None
         if not is_close(share, expected):
             raise Difference(f"share of client {client!r}: {claim.who} says {share}, its values give {expected}")
+    n_rounds, server = fields["n_rounds"], fields["server_value"]
+    right = {**fields["books"], "clients": total * n_rounds, "server": float(server * n_rounds)}
+    if not is_alike(fields["books"], right):
+        raise Difference(f"books: {_say_both(claim.who, fields['books'], 'its values give', right)}")
 
 
 def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation]:
@@ -223,7 +245,13 @@ def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation
     rounds = range(1, again.n_rounds + 1)
     names = [f"round {number}, client {client!r}" for number in rounds for client in again.clients]
     stated, true, errors = written.per_round.ravel(), again.per_round.ravel(), again.per_round_errors.ravel()
-    yield from _compare_values(Claim.of_file(written), names, stated, true, errors, 1)
+    claim = Claim.of_file(written)
+    yield from _compare_values(claim, names, stated, true, errors, 1)
+    names = [f"round {number}, the server" for number in rounds]
+    stated, true, errors = written.per_round_server, again.per_round_server, again.per_round_server_errors
+    yield from _compare_values(claim, names, stated, true, errors, 1)
+    names = [f"loss after round {number}" for number in (0, *rounds)]
+    yield from _compare_values(claim, names, written.losses, again.losses, np.zeros(len(names)), 1)
 
 
 def compare_with_file(stated: Statement, written: Valuation) -> None:
@@ -233,7 +261,7 @@ def compare_with_file(stated: Statement, written: Valuation) -> None:
         # Shares are computed when they are needed, and are compared with the values.
         if name == "shares" or is_same(said, right):
             continue
-        if name in _NUMBERS:
+        if name in _OF_CLIENTS:
             m = next(m for m, pair in enumerate(zip(said, right, strict=True)) if not is_same(*pair))
             raise Difference(
                 f"{name} of client {stated.clients[m]!r}: {_say_both('the statement', said[m], VALUATION, right[m])}"
@@ -255,15 +283,7 @@ def check_payouts(stated: Statement) -> Iterator[Check]:
         n_rounds, n_planned = stated.content["n_rounds"], stated.content["n_planned"]
         if not says_plan(settlement, n_rounds, n_planned):
             raise Difference(f"the settlement in the statement does not say that {n_planned} rounds were planned")
-        again = pay(
-            settlement.terms,
-            stated.clients,
-            stated.values,
-            stated.errors,
-            stated.content["head"],
-            n_rounds,
-            settlement.n_planned,
-        )
+        again = pay(settlement.terms, replace(stated.basis, n_planned=settlement.n_planned))
     except InputError as error:
         raise Difference(f"the settlement in the statement cannot be: {error}") from None
     difference = find_difference(stated.content["settlement"], again)

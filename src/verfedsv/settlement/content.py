@@ -53,6 +53,15 @@ def _is_complete(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+class _Books(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    start: float
+    end: float
+    clients: float
+    server: float
+
+
 class _Fields(BaseModel):
     # An unknown field would be signed, and checked by nobody.
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -74,6 +83,9 @@ class _Fields(BaseModel):
     errors: list[float | None]
     estimator_errors: list[float | None]
     completion_errors: list[float | None]
+    server_value: float
+    server_error: float | None
+    books: _Books
     error_kind: ErrorKind
     method: str
     settings: Annotated[dict[str, Any], AfterValidator(_is_complete)]

@@ -72,6 +72,15 @@ def is_close(one: Any, other: float | None) -> bool:
     return isinstance(one, float) and math.isclose(one, other, rel_tol=1e-9)
 
 
+def is_alike(one: Any, other: Mapping[str, float]) -> bool:
+    """Return whether an object has the same names as another, and the same numbers but for rounding."""
+    return (
+        isinstance(one, dict)
+        and one.keys() == other.keys()
+        and all(is_close(one[name], number) for name, number in other.items())
+    )
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file; raise InputError if it cannot be read."""
     try:

@@ -7,52 +7,50 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from verfedsv.settlement.books import say_books, say_doubts
+from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
 from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, shortened
-from verfedsv.transcript.format import Mode
 from verfedsv.valuation import Valuation
 
 _MOST_NAMES = 5
 
 
 def explain(result: Settlement, valuation: Valuation) -> list[str]:
-    """Return sentences on what speaks against paying, the rule, negative values, and what the ranges mean."""
+    """Return sentences on what speaks against paying, the books, the rule, negative values, and the ranges."""
     return [
-        *cautions(result.clients, result.values, result.errors, valuation.mode, result.n_rounds, result.n_planned),
+        *cautions(result),
+        f"Books: {say_books(result.books)}.",
         _explain_rule(result),
         *_explain_negative(result),
         _explain_range(result, valuation),
     ]
 
 
-def cautions(
-    clients: Sequence[str],
-    values: Sequence[float],
-    errors: Sequence[float],
-    mode: Mode,
-    n_rounds: int,
-    n_planned: int | None,
-) -> list[str]:
+def cautions(paid_by: Settlement | Basis) -> list[str]:
     """Return sentences on what should be looked at before anything is paid by such values."""
-    lines = [*_say_unfinished(mode, n_rounds, n_planned), *_say_unreliable(clients, values, errors)]
+    clients = paid_by.clients
+    lines = [
+        *say_doubts(paid_by.books),
+        *_say_unfinished(paid_by.n_rounds, paid_by.n_planned),
+        *_say_unreliable(clients, paid_by.values, paid_by.errors),
+    ]
     for one, other in _alike(clients):
         lines.append(f"Clients {one!r} and {other!r} have nearly the same name: make sure who is who.")
     return lines
 
 
-def _say_unfinished(mode: Mode, n_rounds: int, n_planned: int | None) -> Iterator[str]:
+def _say_unfinished(n_rounds: int, n_planned: int | None) -> Iterator[str]:
     if n_planned is not None and n_rounds < n_planned:
-        planned = count(n_planned, "round" if mode == "synchronous" else "time stamp")
+        planned = count(n_planned, "round")
         yield f"The training was stopped after {n_rounds:,} of {planned}: this is of an unfinished training."
 
 
 def _say_unreliable(clients: Sequence[str], values: Sequence[float], errors: Sequence[float]) -> Iterator[str]:
     """Yield whether values are too unsure to pay by: their errors are unknown, or as large as they are together."""
     total = float(np.sum(values))
-    if total < 0:
-        yield "The loss rose over the training: what is paid is not for a model that became better."
-    elif 0 < total <= float(np.nansum(errors)):
+    if 0 < total <= float(np.nansum(errors)):
         yield (
             "The values cannot be relied on: their errors together are as large as their sum. Record more rounds "
             "before anything is paid by them."
@@ -92,6 +90,8 @@ def _explain_rule(result: Settlement) -> str:
         ),
     }
     text = f"Rule: {terms.rule}, {meaning[terms.rule]}"
+    if terms.pay_server is not None:
+        text += f"; the server is paid for its own part, as {shortened(terms.pay_server, LONGEST_NAME)!r}"
     if terms.fixed_part:
         text += f"; {terms.fixed_part:f}% of the budget shared equally first"
     return text + "."

@@ -20,6 +20,7 @@ class Terms:
 
     `negative` says what happens to negative values; None if it was left open, which is an error if there are any.
     `floor` and `cap` are of the whole payout, the fixed part included. `fixed_part` is a percentage of the budget.
+    `pay_server` is what the server is called if it is paid for its own part, None if it is not.
     """
 
     budget: int
@@ -29,6 +30,7 @@ class Terms:
     floor: int | None
     cap: int | None
     fixed_part: Decimal
+    pay_server: str | None
 
     @classmethod
     def of(
@@ -41,6 +43,7 @@ class Terms:
         floor: Amount | None = None,
         cap: Amount | None = None,
         fixed_part: str | None = None,
+        pay_server: str | None = None,
     ) -> Terms:
         """Return the terms; raise InputError if they make no sense."""
         money = Currency.of(currency)
@@ -55,11 +58,15 @@ class Terms:
             floor=None if floor is None else money.parse("floor", floor),
             cap=None if cap is None else money.parse("cap", cap),
             fixed_part=parse_percent("the fixed part", "0%" if fixed_part is None else fixed_part),
+            pay_server=pay_server,
         )
         terms._check()
         return terms
 
     def _check(self) -> None:
+        name = self.pay_server
+        if name is not None and not (isinstance(name, str) and name.strip() == name != "" and name.isprintable()):
+            raise InputError(f"the server's name must be printable, without spaces around it; received {name!r}")
         if self.budget == 0:
             raise InputError("budget must be more than 0")
         self._check_limits()
@@ -88,7 +95,7 @@ class Terms:
             raise InputError(f"the floor of {shown(self.floor)} is above the cap of {shown(self.cap)}")
 
     def check_for(self, n_clients: int) -> None:
-        """Raise InputError if the floors of that many clients exceed the budget, or their caps do not reach it."""
+        """Raise InputError if the floors of that many who are paid exceed the budget, or their caps do not reach it."""
         shown = self.currency.shown
         if self.floor is not None and self.floor * n_clients > self.budget:
             needed = f"{n_clients} floors of {shown(self.floor)} are {shown(self.floor * n_clients)}"
@@ -120,6 +127,7 @@ class Terms:
             "floor": text(self.floor),
             "cap": text(self.cap),
             "fixed_part": f"{self.fixed_part:f}%",
+            "pay_server": self.pay_server,
         }
 
 
