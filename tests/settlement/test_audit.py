@@ -373,10 +373,23 @@ def test_values_within_the_error_of_the_estimator_pass_with_reservation_only(com
         assert [text.split(":")[0] for text in found.reservations] == [] if passes else ["value of client 'telco'"]
 
 
+def test_a_rank_that_auto_would_not_choose_is_found(completed, tmp_path):
+    """Choices of completion are taken from valuation.json only where rounding decides them."""
+    shutil.copytree(completed, tmp_path / "run")
+    run = tmp_path / "run"
+    true = Valuation.from_json((run / "valuation.json").read_text())
+    rank = true.completion[0].rank + 2
+    false = replace(value(run, rank=rank), settings=true.settings)
+    assert false.completion[0].rank == rank
+    (run / "valuation.json").write_text(false.to_json())
+    place = sign(run, change=lambda *_: (false, settle(false, 1000, "EUR", negative="zero")))
+    assert audit(place).difference.startswith("value of client ")
+
+
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        (lambda c: {"server_value": c["server_value"] * 1.001}, "value of the server: the statement says -36.4671, "),
+        (lambda c: {"server_value": c["server_value"] * 1.001}, "value of the server: the statement says -36.467, "),
         (lambda _: {"server_error": 1.0}, "error of the server's value: the statement says 7, the transcript gives "),
         (lambda c: {"books": {**c["books"], "start": 90.0}}, "loss at the start: the statement says 90, "),
         (lambda c: {"books": {**c["books"], "end": 0.5}}, "loss at the end: the statement says 0.5, the transcript "),
@@ -547,7 +560,7 @@ def test_a_run_without_a_statement_is_checked_as_far_as_can_be(run):
     (run / "valuation.json").write_text(json.dumps(changed))
     assert audit(run).difference.startswith("round 3, client 'bank': valuation.json says")
     (run / "valuation.json").write_text(text[:-40])
-    assert "valuation.json cannot be used: this is not the JSON of a valuation" in audit(run).difference
+    assert "valuation.json cannot be used: the valuation is not valid JSON" in audit(run).difference
     (run / "valuation.json").write_text(text)
     cut_last_round(run)
     assert audit(run).difference.startswith("valuation.json is not of this transcript: it was cut off")

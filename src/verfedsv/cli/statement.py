@@ -92,7 +92,7 @@ def _true_valuation(run: Path, transcript: Transcript, *, accept_settings: bool)
     refuse_other_settings(valuation.settings, configuration_of(run), accepted=accept_settings)
     if known is None:
         return valuation
-    again = compute(run, options_of(known.settings), "valuing again, to be sure what is signed:")
+    again = compute(run, {**options_of(known.settings), "like": known}, "valuing again, to be sure what is signed:")
     found = _find_difference(known, again)
     if found is not None:
         version = "" if known.package == PACKAGE else f" (it was made with {known.package}, and this is {PACKAGE})"

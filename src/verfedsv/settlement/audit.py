@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.runs.extent import find_extent
 from verfedsv.runs.folders import VALUATION
@@ -135,13 +137,15 @@ def _collect(findings: Iterable[Finding]) -> Audit:
     notes: list[str] = []
     difference = None
     try:
-        for finding in findings:
-            if isinstance(finding, Check):
-                checks.append(Check(finding.name, _one_line(finding.said)))
-            elif isinstance(finding, Reservation):
-                reservations.append(_one_line(finding.said))
-            else:
-                notes.append(_one_line(finding))
+        # Numbers that were received may overflow where they are added up: what comes of them is no warning's matter.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for finding in findings:
+                if isinstance(finding, Check):
+                    checks.append(Check(finding.name, _one_line(finding.said)))
+                elif isinstance(finding, Reservation):
+                    reservations.append(_one_line(finding.said))
+                else:
+                    notes.append(_one_line(finding))
     except Difference as found:
         difference = _one_line(str(found))
     return Audit(tuple(checks), difference, tuple(reservations), tuple(notes))
@@ -170,12 +174,13 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     extent = find_extent(folder, transcript)
     compare_rest(stated, {"configuration": configuration_of(folder), "n_planned": extent.n_planned})
     written = _read_valuation(folder)
-    if written is not None and written.head == transcript.head:
+    written = written if written is not None and written.head == transcript.head else None
+    if written is not None:
         compare_with_file(stated, written)
     yield from _check_settings(stated.settings, stated.content["configuration"], options)
-    again = value(transcript, progress=options.progress, **options_of(stated.settings))
+    again = value(transcript, progress=options.progress, like=written, **options_of(stated.settings))
     yield from compare_valuation(Claim.of_statement(stated), again)
-    if written is not None and written.head == transcript.head:
+    if written is not None:
         yield from compare_rounds(written, again)
     yield from check_payouts(stated)
     yield from cautions(stated.basis)
@@ -201,7 +206,7 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
             why = "the transcript has grown since" if grown else "it was cut off, or is another one"
             raise Difference(f"{VALUATION} is not of this transcript: {why}")
         yield from _check_settings(written.settings, configuration_of(folder), options)
-        again = value(transcript, progress=options.progress, **options_of(written.settings))
+        again = value(transcript, progress=options.progress, like=written, **options_of(written.settings))
         yield from compare_valuation(Claim.of_file(written), again)
         yield from compare_rounds(written, again)
     yield (

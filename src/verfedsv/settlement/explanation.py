@@ -140,7 +140,7 @@ def _explain_range(result: Settlement, valuation: Valuation) -> str:
         known = not np.isnan(result.errors).all()
         why = "within the errors the values may add up to nothing" if known else "no error is known"
         return f"Ranges are unknown: {why}."
-    kind = "with proven bounds" if valuation.error_kind == "certified" else "with bounds of 99.9 % confidence"
+    kind = "with bounds of 99.9 % confidence" if valuation.error_kind == "confidence" else "with proven bounds"
     kind = kind if valuation.completion is None else "estimated"
     text = f"Range: the lowest and the highest payout if the values are off by their numerical errors ({kind})."
     if unknown:

@@ -27,8 +27,8 @@ from verfedsv.transcript import format as fmt
 
 FORMAT, VERSION = "verfedsv extract", 1
 _UNREADABLE = (
-    *(ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError, OSError),
-    pa.ArrowException,
+    *(ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError, MemoryError, OSError),
+    *(EOFError, pa.ArrowException),
 )
 """What anything but bytes of messages, in the place of them, leads to."""
 

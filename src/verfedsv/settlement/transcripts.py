@@ -15,7 +15,7 @@ from verfedsv.transcript import Transcript
 from verfedsv.transcript.reader import folder_of
 from verfedsv.transcript.storage import is_being_written
 
-_UNREADABLE = ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException
+_UNREADABLE = ValueError, TypeError, LookupError, OverflowError, OSError, EOFError, pa.ArrowException
 """What a damaged transcript leads to."""
 
 
