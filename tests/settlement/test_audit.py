@@ -234,7 +234,7 @@ def test_a_false_round_is_named(run, key):
         (lambda c: {"values": [c["values"][0] * 2, *c["values"][1:]]}, "values of client 'bank': the statement says"),
         (lambda _: {"server_value": 0.1}, "server_value: the statement says 0.1, valuation.json 0.0"),
         (lambda _: {"server_error": None}, "server_error: the statement says null, valuation.json 0.0"),
-        (lambda c: {"books": {**c["books"], "end": 0.1}}, "books: the statement says "),
+        (lambda c: {"books": {**c["books"], "end": 0.1}}, "loss at the end: the statement says 0.1, "),
         (
             lambda c: {"settlement": {**c["settlement"], "books": {**c["books"], "start": 5.0}}},
             "the settlement in the statement: books: ",
@@ -439,7 +439,7 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
     (run / "valuation.json").unlink()
     shopped = value(run, rank=1, regularization=100.0, seed=7)
     place = sign(run, change=lambda *_: (shopped, settle(shopped, 1000, "EUR", negative="zero")))
-    source = "those of config.toml" if has_config else "the defaults, as the run has no configuration"
+    source = "those of config.toml" if has_config else "the defaults, and there is no config.toml"
     said = (
         f"the settings of the valuation are not {source}: rank is 1 and not auto, regularization is 100.0 and not "
         "auto, seed is 7 and not 0; "
@@ -454,6 +454,16 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
     (run / "valuation.json").write_text(shopped.to_json())
     assert audit(run).difference.startswith(said)
     assert audit(run, accept_settings=True).passes
+
+
+def test_a_configuration_that_cannot_be_read_agrees_on_nothing(tmp_path):
+    """Which differs, unless any settings are accepted."""
+    run = make_run(tmp_path / "run")
+    (run / "config.toml").write_text("[valuation\n")
+    assert audit(run).difference.startswith("what was agreed is unknown: config.toml is not valid TOML")
+    found = audit(run, accept_settings=True)
+    assert found.passes
+    assert any(note.startswith("what was agreed is unknown: ") for note in found.notes)
 
 
 def test_settings_of_the_configuration_are_the_agreed_ones(tmp_path):

@@ -471,6 +471,7 @@ def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noq
         (([3.0, 1.0], [0.1, 0.1], 9), "The training was stopped after 6 of 9 rounds"),
         (([3.0, 1.0], [0.1, 0.1], None, ["\u00c1", "A\u0301"]), "have nearly the same name: make sure who is who."),
         (([3.0, 1.0], [0.1, 0.1], None, ["A", "a"]), "Clients 'A' and 'a' have nearly the same name"),
+        (([3.0, 1.0], [0.1, 0.1], None, ["bank", "b\u0430nk"]), "have nearly the same name: make sure who is who."),
     ],
 )
 def test_what_speaks_against_paying_is_said(arguments, expected):

@@ -24,7 +24,7 @@ from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.agreement import refuse_other_settings
+from verfedsv.settlement.agreement import refuse_other_settings, say_other_settings
 from verfedsv.settlement.books import refuse_doubtful
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
@@ -111,6 +111,8 @@ def settle(
     valuation = valuation_of(run)
     if folder is not None:
         refuse_other_settings(valuation.settings, configuration_of(folder), accepted=accept_settings)
+    elif (others := say_other_settings(valuation.settings, None)) is not None and not accept_settings:
+        print_note(Console(stderr=True), f"{run} is in no run's folder, so what was agreed is unknown; {others}")
     refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)
     result = pay(terms, Basis.of(valuation, n_planned))
     if output is not None:

@@ -31,7 +31,7 @@ def say_other_settings(settings: Settings, configuration: str | None) -> str | N
     ]
     if not others:
         return None
-    source = "the defaults, as the run has no configuration" if configuration is None else f"those of {CONFIG}"
+    source = f"the defaults, and there is no {CONFIG}" if configuration is None else f"those of {CONFIG}"
     return f"the settings of the valuation are not {source}: {', '.join(others)}"
 
 

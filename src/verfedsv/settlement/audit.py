@@ -217,7 +217,10 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
 
 def _check_settings(settings: Settings, configuration: str | None, options: _Options) -> Iterator[Finding]:
     """Raise Difference if values were not computed with the agreed settings, and the reader does not accept that."""
-    others = say_other_settings(settings, configuration)
+    try:
+        others = say_other_settings(settings, configuration)
+    except InputError as error:
+        others = f"what was agreed is unknown: {error}"
     if others is None:
         return
     if not options.accept_settings:

@@ -68,13 +68,19 @@ def _names(clients: Sequence[str]) -> str:
 
 
 def _alike(clients: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of clients whose names differ in capital letters or in how their letters are written only."""
+    """Yield pairs of clients whose names look the same: other capitals, composed letters, letters of another script."""
     seen: dict[str, str] = {}
     for client in clients:
-        plain = unicodedata.normalize("NFKC", client).casefold()
+        plain = unicodedata.normalize("NFKC", client).casefold().translate(_LOOKS_LIKE)
         if plain in seen:
             yield seen[plain], client
         seen.setdefault(plain, client)
+
+
+_CYRILLIC = "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb\u04cf"
+_GREEK = "\u03b1\u03bf\u03bd\u03c1\u03c5\u03b9\u03ba"
+_LOOKS_LIKE = str.maketrans(_CYRILLIC + _GREEK, "aeopcyxijsdhl" + "aovpuik")
+"""Small letters that are drawn like Latin ones."""
 
 
 def _explain_rule(result: Settlement) -> str:
