@@ -210,9 +210,6 @@ def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> Non
     unknown = [client for client, value in zip(clients, values, strict=True) if not math.isfinite(value)]
     if unknown:
         raise InputError(f"the value of client {unknown[0]!r} is not a number")
-    for client in clients:
-        if any("\ud800" <= letter <= "\udfff" for letter in client):
-            raise InputError(f"the name of client {client!r} is no text that could be written")
     terms.check_for(len(clients))
     below = [client for client, value in zip(clients, values, strict=True) if value < 0]
     if below and terms.negative in (None, "refuse"):
