@@ -474,6 +474,7 @@ def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noq
         (([3.0, 1.0], [0.1, 0.1], None, ["bank", "b\u0430nk"]), "have nearly the same name: make sure who is who."),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the names .* look alike")
 def test_what_speaks_against_paying_is_said(arguments, expected):
     """Values that may be negative, are not sure, or of a training that was stopped; names that look alike."""
     assert expected in said(*arguments)

@@ -25,8 +25,8 @@ from verfedsv.settlement.comparisons import (
     Difference,
     Finding,
     Reservation,
-    check_nothing_is_missing,
     check_payouts,
+    check_same_run,
     check_sums,
     compare_files,
     compare_rest,
@@ -166,7 +166,7 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     found = _hash_files(folder, signed.path)
     if not found.keys() & stated.content["files"].keys():
         raise InputError(f"nothing of what the statement lists is in {folder}; say where its run is with --run FOLDER")
-    check_nothing_is_missing(stated, found)
+    check_same_run(stated, found)
     # Before the other files, as this can tell the round and the client of a change, and another run.
     transcript = open_whole(folder)
     yield check_chain(transcript, stated)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from verfedsv.settlement.folders import is_evidence
 from verfedsv.settlement.payouts import find_difference, pay
 from verfedsv.settlement.statement import Statement, fields_of, says_plan
 from verfedsv.shapley.result import count
+from verfedsv.transcript import format as fmt
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import PACKAGE
 
@@ -58,11 +60,16 @@ Finding = Check | Reservation | str
 """A check that passed, with or without reservation, or a note."""
 
 
-def check_nothing_is_missing(stated: Statement, found: Mapping[str, str]) -> None:
-    """Raise Difference if a file that the statement lists is not in the run; `found` are hashes by path."""
-    missing = [name for name in stated.content["files"] if name not in found]
-    if missing:
-        raise Difference(f"{missing[0]!r} is missing")
+def check_same_run(stated: Statement, found: Mapping[str, str]) -> None:
+    """Raise Difference if a file that the statement lists is missing, or what a transcript begins with is another.
+
+    `found` are hashes by path. The description and the labels never change, also where a training goes on.
+    """
+    for name, digest in stated.content["files"].items():
+        if name not in found:
+            raise Difference(f"{name!r} is missing")
+        if PurePosixPath(name).name in (fmt.DESCRIPTION, fmt.LABELS) and found[name] != digest:
+            raise Difference(f"{name!r} was changed, or is that of another run")
 
 
 def compare_files(stated: Statement, found: Mapping[str, str]) -> Iterator[Finding]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
-
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.settlement.comparisons import Check, Difference
 from verfedsv.settlement.statement import Statement
@@ -14,9 +12,6 @@ from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.reader import folder_of
 from verfedsv.transcript.storage import is_being_written
-
-_UNREADABLE = ValueError, TypeError, LookupError, OverflowError, OSError, EOFError, pa.ArrowException
-"""What a damaged transcript leads to."""
 
 
 def open_whole(folder: Path) -> Transcript:
@@ -29,8 +24,6 @@ def open_whole(folder: Path) -> Transcript:
         _ = transcript.n_rounds
     except TranscriptError as error:
         raise Difference(str(error)) from None
-    except _UNREADABLE as error:
-        raise Difference(f"the transcript was changed: it cannot be read ({error})") from None
     return transcript
 
 
