@@ -132,7 +132,7 @@ INVALID_RECORDS = {
     "NaN": ([upload("bank", [1], [np.nan])], "client 'bank': embeddings must be finite"),
     "more embeddings": ([upload("bank", [1], [1.0, 2.0])], "client 'bank': 2 embeddings for 1 samples"),
     "offset of an upload": ([upload("bank", [1], [1.0], offset=[1.0])], "client 'bank': only a time stamp has an"),
-    "stamp first": ([stamp()], "a transcript begins with an upload, not with a time stamp"),
+    "stamp first": ([stamp()], "a transcript begins with an upload, not with a bare time stamp"),
 }
 
 

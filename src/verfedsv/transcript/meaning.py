@@ -101,8 +101,8 @@ class Rules:
         if client is None:
             if n_samples or n_numbers or rows.digests[0] is not None:
                 raise ValueError("a time stamp has neither samples nor embeddings")
-            if self._is_first:
-                raise ValueError("a transcript begins with an upload, not with a time stamp")
+            if self._is_first and rows.offsets[0] is None:
+                raise ValueError("a transcript begins with an upload, not with a bare time stamp")
             self._check_offsets(rows, self._about.n_samples)
             return
         if client not in self._clients:

@@ -282,7 +282,7 @@ class Recorder:
     def _begin(self, description: fmt.Description) -> None:
         """Write the description for good and the head of the stream, from where the chain begins."""
         if description.precision is None:
-            raise InputError("a transcript begins with an upload, not with a time stamp")
+            raise InputError("a transcript begins with an upload, not with a bare time stamp")
         content = description.to_json()
         for name in (fmt.UPLOADS, fmt.CHAIN):
             self._storage.append(name, b"")  # so that a file that was deleted later is missed
