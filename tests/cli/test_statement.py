@@ -298,5 +298,9 @@ def test_the_server_can_be_paid(tmp_path):
     assert done.returncode == 0, done.stderr
     assert any(line.startswith("hub ") for line in done.stdout.splitlines())
     assert "the server is paid for its own part, as 'hub'" in " ".join(done.stdout.split())
+    call(*pay, "--pay-server", "hub", "-o", tmp_path / "p.json")
+    done = call("report", run, "--settlement", tmp_path / "p.json", "-o", tmp_path / "report.md")
+    assert done.returncode == 0, done.stderr
+    assert "| hub |" in (tmp_path / "report.md").read_text()
     done = call(*pay, "--pay-server", "telco")
     assert (done.returncode, "cannot be called 'telco', as a client is" in done.stderr) == (2, True)

@@ -427,7 +427,7 @@ def test_names_are_harmless_in_a_spreadsheet():
         ({"clients": "ab"}, "clients should be lists"),
         ({"values": ["1.0", 1.0]}, "'1.0' should be a number"),
         ({"notes": [1, ""]}, "1 should be a text"),
-        ({"pay_server": " "}, "the server's name must be printable"),
+        ({"pay_server": " "}, "the server needs a name like that of a client: "),
         ({"n_rounds": 1.5}, "n_rounds must be a whole number"),
         ({"n_planned": -1}, "n_planned must be at least 0"),
         ({"payouts": ["1.00"]}, "payouts has 1 entries for 2 clients"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
 from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.transcript.names import find_lookalikes
 from verfedsv.valuation import Valuation
 
 _MOST_NAMES = 5
@@ -36,7 +36,7 @@ def cautions(paid_by: Settlement | Basis) -> list[str]:
         *_say_unfinished(paid_by.n_rounds, paid_by.n_planned),
         *_say_unreliable(clients, paid_by.values, paid_by.errors),
     ]
-    for one, other in _alike(clients):
+    for one, other in find_lookalikes(clients):
         lines.append(f"Clients {one!r} and {other!r} have nearly the same name: make sure who is who.")
     return lines
 
@@ -65,22 +65,6 @@ def _say_unreliable(clients: Sequence[str], values: Sequence[float], errors: Seq
 
 def _names(clients: Sequence[str]) -> str:
     return _listed([repr(shortened(name, LONGEST_NAME)) for name in clients])
-
-
-def _alike(clients: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of clients whose names look the same: other capitals, composed letters, letters of another script."""
-    seen: dict[str, str] = {}
-    for client in clients:
-        plain = unicodedata.normalize("NFKC", client).casefold().translate(_LOOKS_LIKE)
-        if plain in seen:
-            yield seen[plain], client
-        seen.setdefault(plain, client)
-
-
-_CYRILLIC = "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb\u04cf"
-_GREEK = "\u03b1\u03bf\u03bd\u03c1\u03c5\u03b9\u03ba"
-_LOOKS_LIKE = str.maketrans(_CYRILLIC + _GREEK, "aeopcyxijsdhl" + "aovpuik")
-"""Small letters that are drawn like Latin ones."""
 
 
 def _explain_rule(result: Settlement) -> str:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from verfedsv.errors import InputError
 from verfedsv.settlement.money import Currency, parse_percent
 from verfedsv.settlement.rules import Limits, Negative, Rule
+from verfedsv.transcript.names import check_names
 
 Amount = str | int | Decimal
 
@@ -64,9 +65,11 @@ class Terms:
         return terms
 
     def _check(self) -> None:
-        name = self.pay_server
-        if name is not None and not (isinstance(name, str) and name.strip() == name != "" and name.isprintable()):
-            raise InputError(f"the server's name must be printable, without spaces around it; received {name!r}")
+        if self.pay_server is not None:
+            try:
+                check_names([self.pay_server])
+            except ValueError as error:
+                raise InputError(f"the server needs a name like that of a client: {error}") from None
         if self.budget == 0:
             raise InputError("budget must be more than 0")
         self._check_limits()
