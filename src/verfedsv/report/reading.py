@@ -113,7 +113,7 @@ def _settlement(settlement: Settlement, valuation: Valuation) -> SettlementSumma
         budget=settlement.currency.shown(settlement.terms.budget),
         currency=settlement.currency.code,
         sentences=tuple(explain(settlement, valuation)),
-        payouts=tuple(lines[m] for m in np.argsort(-valuation.values, kind="stable")),
+        payouts=tuple(lines[m] for m in np.argsort(-np.array(settlement.values), kind="stable")),
     )
 
 
