@@ -73,7 +73,7 @@ def _find_plan(folder: Path, transcript: Transcript) -> int | None:
         section = parse_config(read_text(path), path).training
         if section.mode != (transcript.description.mode or section.mode):
             return None
-        return planned_rounds(section, transcript.description.n_samples) - _left_out(section, transcript)
+        return planned_rounds(section, transcript.description.n_samples) - left_out(section, transcript)
     except InputError:
         return None
 
@@ -87,7 +87,7 @@ def planned_rounds(section: TrainingSection, n_train: int) -> int:
     return SynchronousPlan.of_epochs(section.epochs or 1, section.batch_size, n_train).n_rounds
 
 
-def _left_out(section: TrainingSection, transcript: Transcript) -> int:
+def left_out(section: TrainingSection, transcript: Transcript) -> int:
     """Return how many time stamps came before the first upload of anybody, and were not recorded."""
     first = next(iter(transcript), None)
     if section.mode == "synchronous" or first is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import InputError
-from verfedsv.files import is_unfinished, write_whole
+from verfedsv.files import is_unfinished, naming, write_whole
 from verfedsv.runs.config import Config
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import FolderStorage
+from verfedsv.untrusted import read_json
 
 FILES = CONFIG, METRICS, CHECKPOINT, VALUATION = "config.toml", "metrics.jsonl", "checkpoint.npz", "valuation.json"
 
@@ -94,30 +95,61 @@ def _meaning(config: Config) -> dict[str, Any]:
     return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
 
 
+def check_transcript(folder: Path) -> None:
+    """Raise TranscriptError unless what a run recorded is as it was written; an unfinished record may follow it."""
+    files = [folder / FOLDER / name for name in (fmt.UPLOADS, fmt.CHAIN)]
+    if any(path.exists() and path.stat().st_size for path in files):
+        Transcript.open(folder).verify(may_go_on=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files of interrupted writes in the folder of a run that nobody else is writing to."""
+    for path in folder.iterdir():
+        if any(is_unfinished(path.name, whole) for whole in FILES):
+            path.unlink(missing_ok=True)
+
+
+def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None:
+    """Add what was measured to a file."""
+    if lines:
+        with naming(path), path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def cut_metrics(path: Path, n_rounds: int) -> None:
     """Take off what was measured after that many rounds: it will be measured again."""
     if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if _round_of(line) <= n_rounds]
-        write_whole(path, "".join(line + "\n" for line in kept).encode())
+        kept = [line for line in path.read_bytes().splitlines() if _round_of(line) <= n_rounds]
+        write_whole(path, b"".join(line + b"\n" for line in kept))
 
 
 def last_metrics(path: Path) -> dict[str, float] | None:
     """Return what was measured last, NaN for what there is not; None if nothing was."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    known = [line for line in lines if np.isfinite(_round_of(line))]
-    if not known:
-        return None
-    content: dict[str, float | None] = json.loads(known[-1])
-    return {name: np.nan if value is None else value for name, value in content.items()}
+    known = read_metrics(path)
+    return known[-1] if known else None
 
 
-def _round_of(line: str) -> float:
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Return what was measured, NaN for what there is not; lines that cannot be read are left out."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [figures for line in lines if (figures := _figures(line)) is not None]
+
+
+def _round_of(line: bytes) -> float:
+    figures = _figures(line)
+    return np.inf if figures is None else figures["n_rounds"]
+
+
+def _figures(line: bytes) -> dict[str, float] | None:
+    """Return what a line of metrics says; None if it was cut short by a crash, or says something else."""
     try:
-        content: dict[str, Any] = json.loads(line)
-        return float(content["n_rounds"])
-    except (ValueError, KeyError):
-        return np.inf  # cut short by a crash
+        content = read_json(line, "a line of metrics")
+        return {name: np.nan if content[name] is None else float(content[name]) for name in MEASURED}
+    except (InputError, KeyError, TypeError, ValueError):
+        return None
+
+
+MEASURED = ("n_rounds", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
 
 
 @contextmanager
