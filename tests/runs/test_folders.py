@@ -122,8 +122,10 @@ def test_folders_that_cannot_be(tmp_path, place, resume):
     """A file, a place below one, and one where nothing can be made are refused with the reason."""
     (tmp_path / "file").write_text("mine")
     message = "there is no run in" if resume else "cannot be the output folder: .*; choose another"
+    run = make(tmp_path, TINY.replace('"out"', f'"{place}"'))
+    run.data = None  # not read before that is known
     with pytest.raises(InputError, match=message):
-        finish(make(tmp_path, TINY.replace('"out"', f'"{place}"')), resume=resume)
+        finish(run, resume=resume)
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -97,7 +97,7 @@ class Run:
         else:
             test = 0.2 if section.test is None else section.test
             label = str(section.label_client), str(section.label)
-            data = join_tables(files, label, test=test, seed=section.seed)
+            data = join_tables(files, label, test=test, seed=section.seed, n_classes=section.classes)
         if section.samples is not None and section.samples < len(data.labels):
             rng = np.random.default_rng(section.seed)
             data = take_rows(data, np.sort(rng.permutation(len(data.labels))[: section.samples]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,28 @@ from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import FolderStorage
 from verfedsv.untrusted import read_json
 
-FILES = CONFIG, METRICS, CHECKPOINT, VALUATION = "config.toml", "metrics.jsonl", "checkpoint.npz", "valuation.json"
+CONFIG, METRICS, NOTES = "config.toml", "metrics.jsonl", "notes.json"
+CHECKPOINT, VALUATION = "checkpoint.npz", "valuation.json"
+FILES = (CONFIG, METRICS, NOTES, CHECKPOINT, VALUATION)
+
+
+def read_config_of(folder: Path) -> Config | None:
+    """Return the configuration in the folder of a run, None if there is none.
+
+    All that asks how a run was planned or is to be valued asks here, so that one that cannot be read stops them all:
+    without it they would go by defaults, which may be other settings than were agreed on.
+    """
+    path = folder / CONFIG
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise InputError(f"{path} is no file; move it away to go by the transcript alone")
+    try:
+        return parse_config(read_text(path), path)
+    except InputError as error:
+        raise InputError(
+            f"{error}\nMend {path}, or move it away to go by the transcript and default settings"
+        ) from None
 
 
 def check_free(folder: Path, text: str) -> None:
@@ -28,6 +50,7 @@ def check_free(folder: Path, text: str) -> None:
     with _explained(folder):
         if folder.exists() and not is_free(folder, text):
             raise InputError(f"{folder} is not empty; go on with --resume, or choose another output folder")
+    _try_writing(folder)
 
 
 def is_free(folder: Path, text: str) -> bool:
@@ -66,11 +89,12 @@ def begin(folder: Path, text: str) -> None:
 
 def check_same(folder: Path, config: Config) -> None:
     """Raise InputError unless the run in a folder trains as a configuration says; how it is valued may differ."""
-    path = folder / CONFIG
     with _explained(folder):
-        if not path.exists():
-            raise InputError(f"there is no run in {folder} to go on with; begin it without --resume")
-    before, now = _meaning(parse_config(read_text(path), path)), _meaning(config)
+        there = read_config_of(folder)
+    if there is None:
+        raise InputError(f"there is no run in {folder} to go on with; begin it without --resume")
+    _try_writing(folder)
+    before, now = _meaning(there), _meaning(config)
     names = dict.fromkeys([*before, *now])
     changed = [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
@@ -93,6 +117,19 @@ def _meaning(config: Config) -> dict[str, Any]:
     data = config.data.model_copy(update={"scale": config.data.used_scale})
     tables = {"data": data, **clients, "model": config.model, "training": config.training}
     return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
+
+
+def _try_writing(folder: Path) -> None:
+    """Raise InputError unless a file can be made in a folder, which need not be there yet, and is not afterwards."""
+    with _explained(folder):
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        finally:
+            for path in missing:
+                with suppress(OSError):
+                    path.rmdir()
 
 
 def check_transcript(folder: Path) -> None:
