@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_positive, as_whole
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, TooManyClientsError
+from verfedsv.losses import Floats
 from verfedsv.shapley import Method, Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.shapley.result import ErrorKind, keeps
@@ -37,6 +38,7 @@ def value(
     executor: Executor | None = None,
     *,
     since: Valuation | None = None,
+    like: Valuation | None = None,
     regularization: float | Literal["auto"] = "auto",
     tolerance: float = 1e-3,
     n_permutations: int | None = None,
@@ -62,6 +64,9 @@ def value(
         since: an earlier valuation of the same training, which has grown since. Asynchronous: only the new rounds are
             valued, and the result is that of valuing all; of a valuation that was not read from a file, only they are
             read. Synchronous: completion starts from what it was.
+        like: a valuation that is computed again, to check it. On the same version and processor the result is the same
+            to the last bit. Elsewhere rounding differs, and where it decides how embeddings are completed (a rank, a
+            lambda, one more sweep), that is decided as in `like`, which has no say in anything else.
         regularization: lambda of equation 3, or "auto": 0.1 as in the paper, less where that shrinks too much.
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
@@ -91,7 +96,7 @@ def value(
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
     if progress is not None and not callable(progress):
         raise InputError(f"progress must be a function of the steps done and in all; received {progress!r}")
-    job = Job(training, settings, chosen, progress or (lambda _done, _total: None), executor, since)
+    job = Job(training, settings, chosen, progress or (lambda _done, _total: None), executor, since, like)
     result = _assemble(training, settings, job.run(), time.perf_counter() - begin)
     if result.tolerance_met is False:
         remains = say_what_remains(
@@ -163,31 +168,37 @@ def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
 
 
 def _assemble(training: Training, settings: Settings, done: Done, seconds: float) -> Valuation:
-    per_round, error_sums = done.rounds.values, done.error_sums
+    n_clients, n_samples, error_sums = len(training.clients), len(done.rows), done.error_sums
+    per_round = done.rounds.values
     values = per_round.mean(axis=0)
     # The sums over chunks and rounds are rounded too.
-    n_sums = 64 + done.n_samples // chunk_size(len(training.clients), training.n_classes)
+    n_sums = 64 + n_samples // chunk_size(n_clients, training.n_classes)
     rounding = n_sums * np.finfo(np.float64).eps * np.abs(per_round).mean(axis=0)
     estimator_errors = error_sums.bound(look=0) / len(per_round) + rounding
     methods = tuple(sorted({part for method in done.rounds.methods for part in method.split("+")}, key=METHODS.index))
     kind: ErrorKind = "confidence" if {"sampling", "permutation"} & set(methods) else "certified"
-    reports = None if done.factorisation is None else tuple(c.report for c in done.factorisation.clients)
+    reports = None if done.factorisation is None else done.factorisation.reports
     guarantee = None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes)
     return Valuation(
         clients=training.clients,
-        values=values,
-        estimator_errors=estimator_errors,
-        completion_errors=done.completion_errors,
+        values=values[:n_clients],
+        estimator_errors=estimator_errors[:n_clients],
+        completion_errors=done.completion_errors[:n_clients],
         error_kind=kind,
-        per_round=per_round,
-        per_round_errors=done.rounds.errors,
+        per_round=per_round[:, :n_clients],
+        per_round_errors=done.rounds.errors[:, :n_clients],
+        server_value=float(values[n_clients]),
+        server_error=float(estimator_errors[n_clients] + done.completion_errors[n_clients]),
+        per_round_server=per_round[:, n_clients],
+        per_round_server_errors=done.rounds.errors[:, n_clients],
+        losses=_losses(training, done),
         methods=methods,
         mode="synchronous" if training.is_synchronous else "asynchronous",
         loss=training.loss.name,
         n_rounds=training.n_rounds,
-        n_samples=done.n_samples,
+        n_samples=n_samples,
         n_unseen=done.n_unseen,
-        tolerance_met=keeps(settings.tolerance, values, estimator_errors) if settings.method == "auto" else None,
+        tolerance_met=_keeps_tolerance(values[:n_clients], estimator_errors[:n_clients], settings),
         completion=reports,
         guarantee=guarantee,
         head=training.transcript.head,
@@ -197,3 +208,15 @@ def _assemble(training: Training, settings: Settings, done: Done, seconds: float
         factorisation=done.factorisation,
         replay=done.replay,
     )
+
+
+def _losses(training: Training, done: Done) -> Floats:
+    """Return the mean loss before the first round, when every embedding is zero, and after each round."""
+    labels = training.labels[done.rows]
+    start = training.loss.value(np.zeros((len(labels), training.n_classes)), labels).mean()
+    result: Floats = start - np.concatenate([[0.0], np.cumsum(done.rounds.decrease)])
+    return result
+
+
+def _keeps_tolerance(values: Floats, errors: Floats, settings: Settings) -> bool | None:
+    return keeps(settings.tolerance, values, errors) if settings.method == "auto" else None
