@@ -3,12 +3,14 @@
 config.toml         the configuration as it was given
 transcript/         who uploaded what (docs/transcript.md)
 metrics.jsonl       loss and accuracy, a line for each evaluation
+notes.json          what users should know of the data and the training, a list of sentences
 checkpoint.npz      where training goes on after an interruption; in the end, the models of all clients
 valuation.json      what each client contributed
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -41,8 +43,9 @@ from verfedsv.losses import Floats
 from verfedsv.runs import folders
 from verfedsv.runs.checkpoints import Checkpoint, Saver, fingerprint
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.runs.folders import CHECKPOINT, CONFIG, METRICS, VALUATION
+from verfedsv.runs.folders import CHECKPOINT, CONFIG, METRICS, NOTES, VALUATION
 from verfedsv.runs.live import LiveShares
+from verfedsv.runs.notes import describe_progress, write_notes
 from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import ResumePoint, take_up
 from verfedsv.shapley import Progress
@@ -266,6 +269,7 @@ class Run:
             if start is not None and not (self.folder / CHECKPOINT).exists():
                 start.write(self.folder / CHECKPOINT)
             folders.cut_metrics(self.folder / METRICS, n_rounds)
+            write_notes(self.folder / NOTES, self.data.cautions)
 
         return bring_up_to_date
 
@@ -304,6 +308,14 @@ class Run:
         )
         is_current = known.settings == settings and known.head == Transcript.open(self.folder).head
         return known if is_current else None
+
+    def note_progress(self) -> list[str]:
+        """Return what a user should know of the training that is done, and write it down with that of the data."""
+        # Before the first round all embeddings are zero.
+        start = math.log(self.data.n_classes)
+        lines = describe_progress(folders.read_metrics(self.folder / METRICS), start, self.advice)
+        write_notes(self.folder / NOTES, [*self.data.cautions, *lines])
+        return lines
 
     def last_metrics(self) -> dict[str, float] | None:
         """Return loss and accuracy of the last evaluation, NaN where there is nothing to test on."""

@@ -33,6 +33,13 @@ class Extent:
         """Whether there is a plan, and less was recorded."""
         return self.n_planned is not None and self.n_recorded < self.n_planned
 
+    @property
+    def is_finished(self) -> bool | None:
+        """Whether all that was planned is recorded; None if no plan is known, unless the training is running."""
+        if self.is_running:
+            return False
+        return None if self.n_planned is None else not self.is_unfinished
+
     def __str__(self) -> str:
         """Return how far it is in words.
 

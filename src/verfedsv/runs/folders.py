@@ -82,7 +82,7 @@ def begin(folder: Path, text: str) -> None:
             for name in (fmt.UPLOADS, fmt.CHAIN, fmt.LABELS, fmt.DESCRIPTION):
                 (folder / FOLDER / name).unlink(missing_ok=True)
             storage.close()
-        for name in (METRICS, CHECKPOINT):
+        for name in (METRICS, NOTES, CHECKPOINT):
             (folder / name).unlink(missing_ok=True)
         write_whole(folder / CONFIG, text.encode())
 
