@@ -26,6 +26,7 @@ def read_table(path: Path, id_column: str) -> pa.Table:
         if not path.exists():
             raise DataError(f"there is no file {path}")
         table = _read(path, id_column)
+        table.validate(full=True)  # Parquet may hold text that is none
         _check_names(path, table.column_names)
         if table.num_rows == 0:
             raise DataError(f"{path} has no rows")
@@ -36,7 +37,7 @@ def read_table(path: Path, id_column: str) -> pa.Table:
         raise DataError(_not_utf8(path)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
-            _not_utf8(path) if "invalid UTF8" in str(error) else f"{path} cannot be read: {error}"
+            _not_utf8(path) if "invalid utf8" in str(error).lower() else f"{path} cannot be read: {error}"
         ) from None
 
 
