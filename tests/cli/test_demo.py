@@ -96,7 +96,7 @@ def test_a_demo_that_was_killed_is_begun_anew(tmp_path, monkeypatch):
     small(monkeypatch)
     (tmp_path / "synchronous").mkdir()
     (tmp_path / "asynchronous").mkdir()
-    (tmp_path / "asynchronous" / ".config.toml.abcd").write_text("")
+    (tmp_path / "asynchronous" / ".config.toml.abcd_123").write_text("")
     assert set(show(Console(quiet=True), tmp_path)) == {"synchronous", "asynchronous"}
 
 

@@ -251,3 +251,67 @@ def test_interrupted(tmp_path):
     assert process.returncode == 130
     assert errors == "stopped; nothing was written, the same command begins anew.\n"
     assert not list(tmp_path.glob("values*"))
+
+
+def test_an_unfinished_training_is_said_to_be_one(tmp_path):
+    """On the standard error and in JSON; a finished one is not, and of a recorder's own nothing is known."""
+    folder = make_run(tmp_path / "run")
+    n_rounds = verfedsv.Transcript.open(folder).n_rounds
+    done = call("value", folder, "--json")
+    assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"], done.stderr) == (True, [], "")
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace(f"rounds = {n_rounds}", "rounds = 200"))
+    done = call("value", folder, "--json")
+    note = f"the training is not finished: {n_rounds} of 200 rounds are recorded, and these values are of those"
+    assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"]) == (False, [note])
+    assert " ".join(done.stderr.split()) == f"note: {note}"
+    assert verfedsv.Valuation.from_json(done.stdout).n_rounds == n_rounds
+    (folder / "config.toml").unlink()
+    assert json.loads(call("value", folder, "--json").stdout)["finished"] is None
+
+
+def test_a_training_that_is_running_is_said_to_be_so(tmp_path):
+    """Its last record may be half written."""
+    with train(n_samples=40, batch=40, n_epochs=3).record(tmp_path) as recorder:
+        done = call("value", tmp_path, "--json")
+        assert json.loads(done.stdout)["finished"] is False
+        assert done.stderr == "note: the training is still running: 3 rounds so far\n"
+        assert recorder.n_rounds == 3
+
+
+def test_a_record_that_was_cut_off_is_named(tmp_path):
+    """What is whole is valued; it is said what is not, and that more was valued before."""
+    folder = make_run(tmp_path / "run")
+    (folder / "valuation.json").write_text(verfedsv.value(folder).to_json())
+    os.truncate(folder / "transcript" / "uploads.arrows", (folder / "transcript" / "uploads.arrows").stat().st_size - 9)
+    done = call("value", folder, "--json")
+    assert done.returncode == 0
+    notes = json.loads(done.stdout)["notes"]
+    assert len(notes) == 3
+    assert "uploads.arrows ends within the next record: it was cut off" in notes[0]
+    assert notes[1].startswith("the training is not finished: ")
+    assert "that are not in the transcript" in notes[2]
+
+
+def test_a_damaged_valuation_is_named_with_what_to_do(tmp_path):
+    """In words for whoever typed a command, not for callers in Python."""
+    folder = make_run(tmp_path / "run")
+    (folder / "valuation.json").write_text('{"a":')
+    for command in (["value"], ["settle", "--budget", "10", "--currency", "EUR"]):
+        done = call(command[0], folder, *command[1:])
+        said = " ".join(done.stderr.split())
+        assert f"{folder / 'valuation.json'} cannot be used: " in said
+        assert "Delete it, and the run is valued again" in said
+        assert "the text is wanted" not in said
+
+
+@pytest.mark.parametrize("command", [["value"], ["report"], ["settle", "--budget", "10", "--currency", "EUR"]])
+def test_a_broken_configuration_stops_every_command(tmp_path, monkeypatch, command):
+    """Defaults may not be what was agreed on; also if there is a valuation."""
+    monkeypatch.chdir(tmp_path)
+    folder = make_run(tmp_path / "run")
+    (folder / "valuation.json").write_text(verfedsv.value(folder).to_json())
+    (folder / "config.toml").write_text("[data")
+    done = call(command[0], folder, *command[1:])
+    assert done.returncode == 2
+    assert f"{folder / 'config.toml'} is not valid TOML" in done.stderr

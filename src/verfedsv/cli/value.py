@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -14,12 +16,16 @@ from rich.markup import escape
 
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.report.tables import shown, values_table
 from verfedsv.runs.config import ValuationSection
+from verfedsv.runs.extent import Extent, find_extent
 from verfedsv.runs.folders import CONFIG
-from verfedsv.runs.valuations import options_for
+from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
+from verfedsv.transcript.reader import folder_of
+from verfedsv.transcript.storage import is_being_written
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 
@@ -94,6 +100,9 @@ def value(
     of the one there. Without either, method, rank and regularization are auto, rows are all, the tolerance is 0.001 and
     the seed 0.
 
+    A training that is still running, was stopped before its end, or whose record was cut off is valued as far as it is
+    recorded; that is said, and in JSON `finished` is false then (null if no plan is known) and `notes` say why.
+
     Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
 
     Example: verfedsv value runs/credit --json > values.json
@@ -116,16 +125,36 @@ def value(
         if given[name] is None:
             print_note(progress_console, f"{name} = {setting}, as {CONFIG} of the run says")
     stopped = "stopped; nothing was written, the same command begins anew."
-    with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
-        result = value_folder(progress_console, run, options, check)
-        check()
+    with explain_interrupt(progress_console, stopped), explain_warnings(progress_console) as notes:
+        with interrupts() as check:
+            result = value_folder(progress_console, run, options, check)
+            check()
+        extent = _look_at(run)
     say_without_effect(progress_console, result)
+    content = json.loads(result.to_json()) | {"finished": extent.is_finished, "notes": notes}
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     if output is not None:
-        write_file(output, result.to_json())
+        write_file(output, text)
     if as_json:
-        print_text(result.to_json())
+        print_text(text)
     else:
         show(Console(), result)
+
+
+def _look_at(run: Path) -> Extent:
+    """Return how far a training is; warn if it is not finished, or if what was valued before is not recorded."""
+    transcript = Transcript.open(run)
+    extent = find_extent(run, transcript)
+    if extent.is_running:
+        warnings.warn(f"the training is still running: {extent} so far", TranscriptWarning, 2)
+    elif extent.is_unfinished:
+        said = f"the training is not finished: {extent} are recorded, and these values are of those"
+        warnings.warn(said, TranscriptWarning, 2)
+    try:
+        find_valuation(run, transcript)
+    except InputError as error:
+        warnings.warn(str(error), TranscriptWarning, 2)
+    return extent
 
 
 def _configured(run: Path) -> dict[str, Any]:
@@ -143,7 +172,7 @@ def value_folder(
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = Transcript.open(run)
-        transcript.verify(may_go_on=True)
+        verify(transcript, run)
         bar.update(task, description=escape(f"{what} {shown(run.name or str(run), 40)}"))
 
         def progress(done: int, total: int) -> None:
@@ -151,6 +180,15 @@ def value_folder(
             bar.update(task, completed=done, total=total)
 
         return value_run(transcript, progress=progress, **options)
+
+
+def verify(transcript: Transcript, run: Path) -> None:
+    """Check a transcript; warn if there is something after what is whole, unless it is being written."""
+    try:
+        transcript.verify(may_go_on=is_being_written(folder_of(run)))
+    except TranscriptError as error:
+        transcript.verify(may_go_on=True)
+        warnings.warn(str(error), TranscriptWarning, 2)
 
 
 def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:
@@ -250,5 +288,6 @@ def _explain_completion(result: Valuation, largest: float) -> str:
         held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)
         text += f", error of held-out embeddings up to {held_out:.2g}"
     if result.guarantee is not None:
-        text += f". Worst case by the paper's Proposition 2: {result.guarantee:.2g} (estimated)"
+        worst = result.guarantee * result.n_rounds
+        text += f". Worst case by the paper's Proposition 2, over all rounds: {worst:.2g} (estimated)"
     return text + "."
