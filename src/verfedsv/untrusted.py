@@ -1,0 +1,91 @@
+"""JSON that others wrote: read only if it means one thing to every reader."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from verfedsv.errors import InputError
+
+_DEEPEST = 64
+"""So many lists and objects may be within each other. What this package writes has at most 8."""
+
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+
+
+def read_json(text: bytes | str, what: str) -> Any:
+    r"""Return what a JSON text holds; raise InputError, which begins with `what`, if it cannot or should not be read.
+
+    Beside what is no JSON at all, that is: what two readers could take for different things or stumble over. Repeated
+    names in an object, NaN and Infinity, numbers that overflow, integers of more than 64 bits, texts with NUL or half
+    of a surrogate pair, and more than 64 levels.
+
+    >>> read_json(b'{"rounds": 3}', "the file")
+    {'rounds': 3}
+    >>> read_json(b'{"rounds": 3, "rounds": 4}', "the file")
+    Traceback (most recent call last):
+    verfedsv.errors.InputError: the file is not valid JSON: 'rounds' is there more than once
+    """
+    try:
+        decoded = text if isinstance(text, str) else text.decode()
+        value = json.loads(decoded, object_pairs_hook=_as_object, parse_constant=_refuse_constant)
+        _check_values(value, may_have_odd_texts="\\u" in decoded or isinstance(text, str))
+    except RecursionError:
+        raise InputError(f"{what} cannot be read: it has more than {_DEEPEST} levels") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{what} is not valid JSON: it is not UTF-8") from None
+    except ValueError as error:
+        raise InputError(f"{what} is not valid JSON: {error}") from None
+    return value
+
+
+def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        seen: set[str] = set()
+        repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"{repeated[:60]!a} is there more than once")
+    return content
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _check_values(value: Any, *, may_have_odd_texts: bool) -> None:
+    """Raise ValueError at a number or text that is not allowed, RecursionError if there are too many levels."""
+    level = [[value]]
+    for _ in range(_DEEPEST + 1):
+        below: list[list[Any]] = []
+        for children in level:
+            # Long lists are of one kind, mostly: then this is a few passes of C over them.
+            kinds = set(map(type, children))
+            if float in kinds and any(map(math.isinf, _of(float, children, kinds))):
+                raise ValueError("a number is too large")
+            if int in kinds and not _SMALLEST <= min(whole := _of(int, children, kinds)) <= max(whole) <= _LARGEST:
+                raise ValueError("an integer has more than 64 bits")
+            if may_have_odd_texts and str in kinds:
+                _check_texts(_of(str, children, kinds))
+            if list in kinds:
+                below += _of(list, children, kinds)
+            if dict in kinds:
+                below += [[*child, *child.values()] for child in _of(dict, children, kinds)]
+        if not below:
+            return
+        level = below
+    raise RecursionError
+
+
+def _of(kind: type, children: list[Any], kinds: set[type]) -> list[Any]:
+    return children if len(kinds) == 1 else [child for child in children if type(child) is kind]
+
+
+def _check_texts(texts: list[str]) -> None:
+    for text in texts:
+        if "\0" in text:
+            raise ValueError("a text has a NUL character in it")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text has half of a surrogate pair in it") from None
