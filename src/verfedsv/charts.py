@@ -59,7 +59,7 @@ def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool
         for label, m in zip(labels, order, strict=True)
     ]
     form = "~%" if as_shares else ".3~g"
-    title = "share of what the model learnt" if as_shares else "value, in units of the loss"
+    title = "share of what the clients took off the loss" if as_shares else "total value, in units of the loss"
     tooltip = [
         alt.Tooltip("name:N", title="client"),
         alt.Tooltip("amount:Q", title="share" if as_shares else "value", format=".3%" if as_shares else ".4~g"),
@@ -144,20 +144,19 @@ def lines(
     rows: Sequence[dict[str, Any]] = (),
     *,
     of: str = "client",
-    unit: str = "round",
     form: str = ".3~g",
     zero: bool = True,
     hover: bool = True,
 ) -> alt.LayerChart:
     """Return a chart of lines over rounds, of rows of `line_row`.
 
-    `of` is what they are of, `unit` how rounds are called, `form` how numbers look.
+    `of` is what they are of, `form` how numbers look.
 
     With `zero`, the axis of the numbers has a zero. With `hover`, the point nearest to the pointer shows its numbers.
     The data are named, so that a page can put in others.
     """
     base = alt.Chart(alt.InlineData(name=LINES, values=list(rows))).encode(
-        x=alt.X("round:Q", title=unit, axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
+        x=alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form, tickCount=5)),
         color=alt.Color("colour:N", scale=None),
         detail="line:N",
@@ -166,10 +165,10 @@ def lines(
         "dash:O", scale=alt.Scale(domain=list(range(len(DASHES))), range=list(map(list, DASHES))), legend=None
     )
     drawn = base.mark_line(strokeWidth=1.8, aria=False).encode(strokeDash=dash)
-    return _styled([drawn, _points(base, of, unit)] if hover else [drawn], width=640, height=280)
+    return _styled([drawn, _points(base, of)] if hover else [drawn], width=640, height=280)
 
 
-def _points(base: alt.Chart, of: str, unit: str) -> alt.Chart:
+def _points(base: alt.Chart, of: str) -> alt.Chart:
     """Return the points of a chart of lines: unseen, but for the one nearest to the pointer."""
     nearest = alt.selection_point("nearest", on="pointerover", nearest=True, empty=False, clear="pointerout")
     points: alt.Chart = (
@@ -178,7 +177,7 @@ def _points(base: alt.Chart, of: str, unit: str) -> alt.Chart:
             opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
             tooltip=[
                 alt.Tooltip("name:N", title=of),
-                alt.Tooltip("round:Q", title=unit, format=",d"),
+                alt.Tooltip("round:Q", title="round", format=",d"),
                 alt.Tooltip("value:Q", format=".5~g"),
             ],
         )

@@ -309,7 +309,7 @@ def test_without_scripts_the_essentials_are_there(show):
     """Sentences, tables and drawn charts; no switches that would do nothing."""
     page = show("20", script=False)
     said = plain(page.locator(".sentences p").first.inner_text())
-    assert said == "bank 1 contributed 18.8 % (between 17.7 and 19.9 %) of what the model learnt."
+    assert said == "bank 1 contributed 18.8 % (between 17.7 and 19.9 %) of what the clients together took off the loss."
     assert page.locator("#chart-shares svg .layer_0_marks path").count() == 20
     assert page.locator("#chart-rounds svg .mark-line path").count() == 10
     assert not page.locator(".controls").is_visible()
@@ -324,7 +324,7 @@ def test_print_is_black_on_white(show):
     assert page.evaluate(fill) == "rgb(0, 0, 0)"
     assert not page.locator(".switch").is_visible()
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert page.get_by_text("made the model worse").first.is_visible()
+    assert page.get_by_text("raised the loss: ").first.is_visible()
     assert page.pdf().startswith(b"%PDF")
 
 

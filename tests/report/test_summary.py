@@ -120,7 +120,7 @@ def test_json_has_everything_and_no_nan():
     """What is unknown is null."""
     content = json.loads(make_summary([3.0, 1.0], [0.1, np.nan], completed=True).to_json())
     assert content["format"] == "verfedsv report"
-    assert (content["verdict"], content["estimator_error_kind"]) == ("unknown", "certified")
+    assert (content["numerical_error"], content["estimator_error_kind"]) == ("estimated", "certified")
     assert content["clients"][1]["error"] is None
     assert content["clients"][0]["completion"]["rank"] == 3
 
@@ -173,7 +173,7 @@ def test_markdown_has_the_sections_of_the_page():
     text = to_markdown(make_large_summary(20))
     for heading in ("Contributions", "Who cannot be ranked", "Value over rounds", "How training went", "Five terms"):
         assert f"## {heading}" in text
-    assert "- Place 1: **bank 1** contributed 18.8 % (between 17.7 and 19.9 %) of what the model learnt." in text
+    assert "- Place 1: **bank 1** contributed 18.8 % (between 17.7 and 19.9 %) of what the clients together" in text
     assert "Set aside as a check" in text
     assert "| test accuracy | 69.4 % after round 20, 85.0 % after round 600 |" in text
     assert "| Part | Setting | Was |\n| --- | --- | --- |" in text
@@ -216,10 +216,10 @@ def test_a_training_that_was_stopped_is_said_to_be_unfinished(tmp_path, training
     """At the top, in every format; the plan is in config.toml."""
     summary = summarise(run_of(tmp_path, training, 3))
     assert (summary.n_rounds, summary.n_planned, summary.is_unfinished) == (3, n_planned, True)
-    said = f"Unfinished: 3 of {n_planned:,} planned {summary.unit}s are recorded"
+    said = f"Unfinished: 3 of {n_planned:,} planned rounds are recorded"
     assert to_html(summary).index(said) < to_html(summary).index("Contributions</h2>")
     assert to_markdown(summary).index(said) < to_markdown(summary).index("## Contributions")
-    assert f"n the first 3 of {n_planned:,} planned {summary.unit}s" in wording.headline(summary)
+    assert f"n the first 3 of {n_planned:,} planned rounds" in wording.headline(summary)
     assert json.loads(summary.to_json())["n_planned"] == n_planned
 
 

@@ -91,7 +91,7 @@ def test_a_follower_rests_ten_times_as_long_as_it_worked(run, follow, monkeypatc
     follow.now[0] += 29.0
     watching.look()
     assert follow.states[-1].n_rounds == 2
-    assert follow.states[-1].message == "Valued: 2 time stamps. Training is at time stamp 5."
+    assert follow.states[-1].message == "Valued: 2 rounds. Training is at round 5."
     follow.now[0] += 1.5
     watching.look()
     assert follow.states[-1].n_rounds == 5
@@ -155,7 +155,7 @@ def test_a_training_that_stands_still_is_said_to(run):
     assert states[-3] != states[-2]
 
 
-@pytest.mark.parametrize(("n_stamps", "message"), [(10, "Valued: 4 time stamps. 10 time stamps are planned."), (4, "")])
+@pytest.mark.parametrize(("n_stamps", "message"), [(10, "Valued: 4 rounds. 10 rounds are planned."), (4, "")])
 def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
     """As its config.toml has it; where it is all there, standing still is no bad sign, and a stopped one is told."""
     (run.folder / "config.toml").write_text(
@@ -167,7 +167,7 @@ def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
     state = follow.states[-1]
     assert (state.n_rounds, state.n_planned) == (4, n_stamps)
     assert message in state.message
-    assert (f"in the first 4 of {n_stamps} planned time stamps" in state.headline) == (n_stamps > 4)
+    assert (f"n the first 4 of {n_stamps} planned rounds" in state.headline) == (n_stamps > 4)
     assert ("may hang" in state.stalled) == (n_stamps > 4)
     run.close()
     follow(run.folder).look()
@@ -282,8 +282,8 @@ def test_a_long_run_is_valued_in_portions(run, follow, monkeypatch):
     follow(run.folder).look()
     valued = [state.n_rounds for state in follow.states if state.n_rounds]
     assert valued == [3, 7, 11, 15, 19, 20]
-    assert follow.states[2].message == "Valued: 7 of about 20 time stamps. Computing."
-    assert follow.states[-1].message == "Valued: 20 time stamps."
+    assert follow.states[2].message == "Valued: 7 of about 20 rounds. Computing."
+    assert follow.states[-1].message == "Valued: 20 rounds."
     whole = summarise(run.folder)
     assert shares(follow.states[-1]) == pytest.approx(
         {client.name: client.share for client in whole.clients}, rel=1e-12
@@ -307,7 +307,7 @@ def test_a_run_that_goes_on_meanwhile_is_not_hurried_after(run, follow, monkeypa
     monkeypatch.setattr(watching, "_take", take_while_it_grows)
     watching.look()
     assert follow.states[-1].n_rounds == 5
-    assert follow.states[-1].message.startswith("Valued: 5 of about 21 time stamps.")
+    assert follow.states[-1].message.startswith("Valued: 5 of about 21 rounds.")
     monkeypatch.setattr(watching, "_take", take)
     watching.look()
     assert follow.states[-1].n_rounds == 22

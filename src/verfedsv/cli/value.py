@@ -166,7 +166,7 @@ def show(console: Console, result: Valuation) -> None:
     size = f"{count(len(result.clients), 'client')}, {count(result.n_rounds, 'round')}"
     title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
     console.print(title, style="bold", highlight=False)
-    console.print(values_table(result.clients, result, width=console.width))
+    console.print(values_table(result, width=console.width))
     if doubt := _doubt(result):
         console.print(f"\n{doubt}", style="yellow", highlight=False, markup=False)
     for line in _explain(result):
@@ -222,12 +222,12 @@ def _explain(result: Valuation) -> list[str]:
     if largest == 0:
         return [f"\nNo client changed the loss, so there are no shares. {took}"]
     change = f"{'lowered' if total >= 0 else 'RAISED'} the loss by {abs(total):.4g}"
-    lines = [f"\nThe clients {change} over the training; a value is a client's part of it per round. {took}"]
+    lines = [f"\nOver all rounds the clients {change}; a total value is a client's part of that. {took}"]
     if total < 0:
         lines.append("As the loss rose, shares are shares of the damage: look at the values.")
     kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
     estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
-    lines.append(f"Errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
+    lines.append(f"Numerical errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
     if result.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
         what = "left out of the mean" if result.mode == "synchronous" else "their embeddings are zero throughout"

@@ -27,7 +27,7 @@ from verfedsv.report.amounts import Amounts
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import Summary
-from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.texts import shortened
 
 N_SHOWN = 10
 """How many clients are switched on in the chart over rounds when a page is opened, and have their sentence at once."""
@@ -47,6 +47,7 @@ _VEGA_LITE = "6.1"
 
 def to_html(summary: Summary) -> str:
     """Return the report as a page. The same summary gives the same bytes."""
+    summary = summary.with_short_names()
     series = _series(summary)
     specs = {name: _fitting(chart) for name, chart in _figures(summary, hover=True).items()}
     return (
@@ -57,7 +58,7 @@ def to_html(summary: Summary) -> str:
             words=wording,
             explain=explanations,
             amounts=amounts,
-            values=Amounts(summary),
+            values=Amounts.of(summary),
             numbers=numbers,
             most_rows=MOST_ROWS,
             name_width=min(_WIDEST_NAME, max(len(client.name) for client in summary.clients)),
@@ -65,7 +66,6 @@ def to_html(summary: Summary) -> str:
             series=series,
             n_shown=N_SHOWN,
             first=wording.first(summary, N_SHOWN),
-            places={client.name: place for place, client in enumerate(summary.clients)},
             listed=summary.clients[:N_LISTED],
             n_points=max(len(client.cumulative.rounds) for client in summary.clients if client.cumulative),
             n_bars=len(charts.pick_bars(np.array([client.value for client in summary.clients]))),
@@ -88,7 +88,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    result.filters["name"] = partial(shortened, most=LONGEST_NAME)
     result.filters["text"] = partial(shortened, most=_LONGEST_TEXT)
     return result
 
@@ -120,12 +119,12 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
     shown = [(client.name, client.cumulative) for client in summary.clients[:N_SHOWN] if client.cumulative]
     figures = {
         "shares": _bars(summary),
-        "rounds": charts.lines("decrease of the loss", _rows(shown, hover), unit=summary.unit, hover=hover),
+        "rounds": charts.lines("decrease of the loss", _rows(shown, hover), hover=hover),
     }
     for name, lines in _series(summary).items():
         form = "~%" if name == "accuracy" else ".3~g"
         rows = _rows([line[1:] for line in lines], hover)
-        chart = charts.lines(name, rows, of="of", unit=summary.unit, form=form, zero=False, hover=hover)
+        chart = charts.lines(name, rows, of="of", form=form, zero=False, hover=hover)
         figures[name] = chart.properties(height=220)
     return figures
 

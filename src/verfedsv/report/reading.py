@@ -90,10 +90,9 @@ def about_run(
 
 def _lost(before: Valuation, now: Valuation) -> str:
     """Return what it means that a valuation is of a transcript that this one never was."""
-    unit = "round" if now.mode == "synchronous" else "time stamp"
     return (
-        f"The files of this run do not fit each other: its {VALUATION} is of {count(before.n_rounds, unit)}, and what "
-        f"is recorded now is not the same, and has {count(now.n_rounds, unit)}. Part of the record was lost or "
+        f"The files of this run do not fit each other: its {VALUATION} is of {count(before.n_rounds, 'round')}, and "
+        f"what is recorded now is not the same, and has {count(now.n_rounds, 'round')}. Part of the record was lost or "
         "replaced, or that file is of another run. This report is of what is recorded now."
     )
 

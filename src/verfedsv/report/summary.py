@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,20 +14,17 @@ from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
 from verfedsv.shapley.result import ErrorKind
+from verfedsv.texts import LONGEST_NAME, shortened
 from verfedsv.transcript.format import Mode
 from verfedsv.valuation import Valuation
 
 FORMAT, VERSION = "verfedsv report", 1
 
-Verdict = Literal[
-    "proven", "confident", "estimated", "unknown", "unreliable", "loss rose", "cancelled", "nothing changed"
-]
-"""How sure shares are: their intervals are proven, hold with 99.9 % confidence, or are estimated; some errors are
-unknown; errors may be as large as the values. There are no shares where the sum of the values is negative, where it is
-zero, and where all values are."""
+NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
+"""What is known of how far the numbers are off: that they lie within their ranges is proven, holds with 99.9 %
+confidence, or is estimated; no client's error is known; the errors together reach the sum of the values. Clients whose
+own error is not known are left out of that."""
 
-_WITHOUT_SHARES = ("loss rose", "cancelled", "nothing changed")
-_WITH_INTERVALS = ("proven", "confident", "estimated")
 _MOST_GROUPS = 50
 
 
@@ -122,12 +119,13 @@ class Summary:
     """All that a report says of a run; `clients` are sorted by falling value, and numbered so in `groups`.
 
     `decrease` is how much lower the loss became over all rounds, as far as it is owed to clients; `learnt` is the same
-    over rounds. Values are means over `n_samples`; `n_recorded` samples are in the transcript, and of these `n_unseen`
-    were never uploaded. `groups` are clients of which no two can be ranked; there are `n_overlaps` such pairs in all,
-    and `n_groups` groups, of which the first 50 are listed. `metrics` are None where nothing was measured.
+    up to each round. Without a positive `decrease` there are no shares. Values are means over `n_samples`; `n_recorded`
+    samples are in the transcript, and of these `n_unseen` were never uploaded. `groups` are clients of which no two can
+    be ranked; there are `n_overlaps` such pairs in all, and `n_groups` groups, of which the first 50 are listed.
+    `metrics` are None where nothing was measured.
 
     `n_planned` is how many rounds the training was to have, None if that is not known. `cautions` are sentences on what
-    is wrong with the files of the run. `estimator_error_kind` is of the estimator's errors alone; `verdict` is of all.
+    is wrong with the record. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
     """
 
     run: str
@@ -142,7 +140,7 @@ class Summary:
     n_unseen: int
     n_recorded: int
     n_classes: int
-    verdict: Verdict
+    numerical_error: NumericalError
     decrease: float
     estimator_error_kind: ErrorKind
     method: str
@@ -162,12 +160,12 @@ class Summary:
     @property
     def has_shares(self) -> bool:
         """Whether shares mean anything."""
-        return self.verdict not in _WITHOUT_SHARES
+        return self.decrease > 0
 
     @property
     def has_intervals(self) -> bool:
-        """Whether shares have intervals, proven or estimated."""
-        return self.verdict in _WITH_INTERVALS
+        """Whether shares have intervals, proven or estimated: those of the clients whose errors are known."""
+        return self.has_shares and self.numerical_error in ("proven", "confident", "estimated")
 
     @property
     def is_unfinished(self) -> bool:
@@ -175,9 +173,22 @@ class Summary:
         return self.n_planned is not None and self.n_rounds < self.n_planned
 
     @property
-    def unit(self) -> Literal["round", "time stamp"]:
-        """What the steps of the training are called."""
-        return "round" if self.mode == "synchronous" else "time stamp"
+    def unknown(self) -> list[str]:
+        """The names of the clients whose errors are not known."""
+        return [client.name for client in self.clients if client.error is None]
+
+    def total(self, per_round: float | None) -> float | None:
+        """Return a mean per round as what it is over all rounds; None stays None."""
+        return None if per_round is None else per_round * self.n_rounds
+
+    def with_short_names(self) -> Summary:
+        """Return the summary with names that no page grows with."""
+        clients = tuple(replace(client, name=shortened(client.name, LONGEST_NAME)) for client in self.clients)
+        settlement = self.settlement
+        if settlement is not None:
+            lines = (replace(line, client=shortened(line.client, LONGEST_NAME)) for line in settlement.payouts)
+            settlement = replace(settlement, payouts=tuple(lines))
+        return replace(self, run=shortened(self.run, LONGEST_NAME), clients=clients, settlement=settlement)
 
     def to_json(self) -> str:
         """Return the summary as JSON; what is unknown is null."""
@@ -209,8 +220,7 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
     total = float(valuation.values.sum())
     quarters = _quarters(valuation.n_rounds)
     cumulative = np.cumsum(valuation.per_round, axis=0)
-    verdict = judge(valuation)
-    shares = _shares(valuation, verdict)
+    shares = _shares(valuation)
     drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:MOST_CURVES].tolist())
     places = possible_places(valuation.values, valuation.errors)
     clients = tuple(
@@ -234,7 +244,7 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         n_unseen=valuation.n_unseen,
         n_recorded=about.n_recorded,
         n_classes=about.n_classes,
-        verdict=verdict,
+        numerical_error=judge(valuation),
         decrease=total * valuation.n_rounds,
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
@@ -253,25 +263,22 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
     )
 
 
-def judge(valuation: Valuation) -> Verdict:
-    """Return how sure the shares of a valuation are."""
-    total, errors = float(valuation.values.sum()), valuation.errors
-    if not valuation.values.any():
-        return "nothing changed"
-    if total <= 0:
-        return "loss rose" if total < 0 else "cancelled"
-    if np.nansum(errors) >= total:
-        return "unreliable"
-    if np.isnan(errors).any():
+def judge(valuation: Valuation) -> NumericalError:
+    """Return what is known of how far values and shares are off, leaving out clients of which nothing is known."""
+    is_known = np.isfinite(valuation.errors)
+    if not is_known.any():
         return "unknown"
-    if valuation.completion_errors.any():
+    total, error = float(valuation.values[is_known].sum()), float(valuation.errors[is_known].sum())
+    if valuation.values.sum() > 0 and error >= total:
+        return "unreliable"
+    if valuation.completion_errors[is_known].any():
         return "estimated"
     return "proven" if valuation.error_kind == "certified" else "confident"
 
 
-def _shares(valuation: Valuation, verdict: Verdict) -> Floats:
+def _shares(valuation: Valuation) -> Floats:
     """Return each client's share and the ends of its interval, (clients, 3); NaN where they mean nothing."""
-    if verdict in _WITHOUT_SHARES:
+    if valuation.values.sum() <= 0:
         return np.full((len(valuation.clients), 3), np.nan)
     return np.column_stack([valuation.shares, valuation.share_bounds])
 

@@ -170,21 +170,21 @@ class Follower:
         elif self._growth.is_finished and not more:
             self._show("finished", self._end(self._summary))
         else:
-            noun, planned = self._summary.unit, ""
+            planned = ""
             n_valued, n_expected, at = self._summary.n_rounds, self._growth.n_expected, self._metrics.last_round
             if self._summary.n_planned is not None:
-                planned = f" {count(self._summary.n_planned, noun)} are planned."
+                planned = f" {count(self._summary.n_planned, 'round')} are planned."
             if n_valued < n_expected:
-                about = f"{n_valued:,} of about {max(n_expected, at):,} {noun}s"
+                about = f"{n_valued:,} of about {max(n_expected, at):,} rounds"
                 self._show("following", f"Valued: {about}.{planned}{more}")
                 return
-            ahead = f" Training is at {noun} {at:,}." if at > n_valued else ""
-            self._show("following", f"Valued: {count(n_valued, noun)}.{ahead}{planned}{more}")
+            ahead = f" Training is at round {at:,}." if at > n_valued else ""
+            self._show("following", f"Valued: {count(n_valued, 'round')}.{ahead}{planned}{more}")
 
     def _end(self, summary: Summary) -> str:
         """Return that a run is finished, or was ended before its time."""
         if summary.n_planned is not None and summary.is_unfinished:
-            extent = f"{summary.n_rounds:,} of {summary.n_planned:,} planned {summary.unit}s"
+            extent = f"{summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
             return f"Stopped and valued: these are the values in its {VALUATION}, of {extent}."
         return f"Finished: these are the values in its {VALUATION}."
 
@@ -201,12 +201,12 @@ class Follower:
         if status == "finished" or last is None:
             return ""
         if summary is not None and summary.is_unfinished and not is_open and os.name == "posix":
-            return f"Nothing is being recorded any more: the training was stopped before its last {summary.unit}."
+            return "Nothing is being recorded any more: the training was stopped before its last round."
         quiet = self._now() - last
         if quiet < _QUIET[0]:
             return ""
         if summary is not None and summary.n_planned is not None and not summary.is_unfinished:
-            return f"All {summary.unit}s that were planned are recorded; there is no {VALUATION} of them yet."
+            return f"All rounds that were planned are recorded; there is no {VALUATION} of them yet."
         why = "may hang, or a step of it take that long" if is_open else "may have ended, or been stopped"
         since = _duration(max(step for step in _QUIET if step <= quiet))
         return f"Nothing new has been recorded for more than {since}: the training {why}."

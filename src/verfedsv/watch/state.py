@@ -64,10 +64,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart of lines over rounds, or time stamps, as `axis` says; `unit` is "%" where numbers are fractions."""
+    """A chart of lines over rounds; `unit` is "%" where numbers are fractions."""
 
     title: str
-    axis: str
     unit: Literal["", "%"]
     lines: tuple[Line, ...]
 
@@ -92,8 +91,9 @@ class State:
     n_clients: int
     n_evaluations: int
     headline: str
-    verdict: str
-    tone: wording.Tone
+    numerical_error: str
+    is_doubtful: bool
+    alarms: tuple[str, ...]
     caption: str
     clients: tuple[Row, ...]
     charts: tuple[Drawing, ...]
@@ -119,7 +119,7 @@ class Progress:
 
 def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[str, Curve]) -> State:
     """Return the state of the page; of a run that was not valued yet, without a summary."""
-    clients = () if summary is None else _rows(summary)
+    summary = None if summary is None else summary.with_short_names()
     return State(
         run=shortened(progress.run, LONGEST_NAME),
         status=progress.status,
@@ -133,58 +133,58 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
         n_clients=0 if summary is None else len(summary.clients),
         n_evaluations=progress.n_evaluations,
         headline="" if summary is None else wording.headline(summary),
-        verdict="" if summary is None else _in_a_line(wording.verdict(summary)),
-        tone="plain" if summary is None else wording.tone(summary),
+        numerical_error="" if summary is None else _in_a_line(wording.numerical_error(summary)),
+        is_doubtful=summary is not None and wording.is_doubtful(summary),
+        alarms=() if summary is None else tuple(map(_in_a_line, wording.alarms(summary))),
         caption="" if summary is None else _caption(summary, progress.status),
-        clients=clients,
+        clients=() if summary is None else _rows(summary),
         charts=tuple(_drawings(summary, metrics)),
     )
 
 
 def _caption(summary: Summary, status: Status) -> str:
     """Return what the table is of."""
-    rounds = f"all {summary.unit}s" if status == "finished" else f"the {summary.unit}s valued so far"
-    text = f"Over {rounds}. Value: by how much the client lowered the loss; below zero, it raised it."
+    so_far = "" if status == "finished" else " that were valued so far"
+    text = f"Total value: by how much the client lowered the loss, over all rounds{so_far}; below zero, it raised it."
     missing = len(summary.clients) - len(wording.first(summary, N_LISTED))
     return f"{text} {missing:,} more clients are not listed." if missing else text
 
 
 def _rows(summary: Summary) -> tuple[Row, ...]:
-    values = Amounts(summary)
+    values = Amounts.of(summary)
     return tuple(_row(client, summary, values) for client in wording.first(summary, N_LISTED))
 
 
 def _row(client: ClientSummary, summary: Summary, values: Amounts) -> Row:
     return Row(
         place=place_text(client, summary),
-        name=shortened(client.name, LONGEST_NAME),
+        name=client.name,
         share=client.share,
         value=client.decrease,
-        error=None if client.error is None else client.error * summary.n_rounds,
+        error=summary.total(client.error),
         share_text=share_text(client),
-        interval_text=interval_text(client),
+        interval_text=interval_text(client, summary),
         value_text=values.value(client.decrease),
         value_interval_text=values.ends(client),
     )
 
 
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
-    axis = "round" if summary is None else summary.unit
     if summary is not None:
         shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
-        yield _drawing(f"By how much each client lowered the loss, up to each {axis}", axis, "", shown)
+        yield _drawing("By how much each client lowered the loss, up to each round", "", shown)
     charts: dict[str, list[tuple[str, Curve]]] = {}
     for name, found in metrics.items():
         chart, label = METRICS[name]
         charts.setdefault(chart.capitalize(), []).append((label, found))
     if not charts and summary is not None:
-        title = f"By how much all clients lowered the loss, up to each {axis}"
+        title = "By how much all clients lowered the loss, up to each round"
         charts[title] = [("all clients together", summary.learnt)]
     for title, lines in charts.items():
-        yield _drawing(title, axis, "%" if title == "Accuracy" else "", lines)
+        yield _drawing(title, "%" if title == "Accuracy" else "", lines)
 
 
-def _drawing(title: str, axis: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:
+def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:
     lines = []
     for number, (label, points) in enumerate(curves):
         kept = thin(np.array(points.values), _MOST_POINTS)
@@ -200,7 +200,7 @@ def _drawing(title: str, axis: str, unit: Literal["", "%"], curves: Iterable[tup
                 values=tuple(points.values[k] for k in kept),
             )
         )
-    return Drawing(title, axis, unit, tuple(lines))
+    return Drawing(title, unit, tuple(lines))
 
 
 def _in_a_line(text: str) -> str:

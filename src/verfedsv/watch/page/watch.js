@@ -97,7 +97,7 @@ function plot(chart) {
     const anchor = x(round) > width - RIGHT - HALF_A_LABEL ? "end" : "middle";
     svg.append(drawn("text", { x: x(round), y: HEIGHT - 26, "text-anchor": anchor }, round.toLocaleString("en")));
   }
-  svg.append(drawn("text", { x: (LEFT + width - RIGHT) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, chart.axis));
+  svg.append(drawn("text", { x: (LEFT + width - RIGHT) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, "round"));
   for (const line of chart.lines) {
     const points = line.rounds.map((round, k) => `${x(round).toFixed(1)},${y(line.values[k]).toFixed(1)}`);
     const look = { stroke: line.colour, "stroke-dasharray": line.dash };
@@ -141,8 +141,9 @@ function render(state) {
   at("title").textContent = state.title;
   show("message", `${state.message} ${state.recorded}`.trim());
   show("stalled", state.stalled);
-  show("verdict", state.verdict);
-  at("verdict").className = `verdict ${state.tone}`;
+  at("alarms").replaceChildren(...state.alarms.map((alarm) => element("p", alarm, { class: "alarm" })));
+  show("numerical-error", state.numerical_error);
+  at("numerical-error").className = state.is_doubtful ? "verdict bad" : "verdict";
   at("problems").replaceChildren(...state.problems.map((problem) => element("p", problem, { class: "note" })));
   table(state);
   const charts = state.charts.filter((chart) => chart.lines.some((line) => line.values.length));
