@@ -66,14 +66,21 @@ def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool
         alt.Tooltip("low:Q", title="at least", format=".3%" if as_shares else ".4~g"),
         alt.Tooltip("high:Q", title="at most", format=".3%" if as_shares else ".4~g"),
     ]
-    # Names are cut here and not by Vega, which cuts through letters of two UTF-16 units and then cannot draw them.
+    # Names are cut here and not by Vega, which cuts through letters of two UTF-16 units and then cannot draw them. With
+    # its domain given, and without stacking, no name is ever a key of an object, where "constructor" is one already.
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=0, labelPadding=6, domain=False)),
+        y=alt.Y(
+            "label:N",
+            scale=alt.Scale(domain=labels),
+            sort=None,
+            title=None,
+            axis=alt.Axis(labelLimit=0, labelPadding=6, domain=False),
+        ),
         tooltip=tooltip,
     )
     colour = alt.condition("datum.amount < 0", alt.value(_NEGATIVE), alt.value(_POSITIVE))
     drawn = base.mark_bar(height=14, aria=False).encode(
-        x=alt.X("amount:Q", title=title, axis=alt.Axis(format=form, tickCount=5)), color=colour
+        x=alt.X("amount:Q", stack=None, title=title, axis=alt.Axis(format=form, tickCount=5)), color=colour
     )
     # Scales of layers without any number are warned of.
     errors = _error_bars(base, title) if any("low" in row for row in rows) else []

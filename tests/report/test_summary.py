@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 import tracemalloc
@@ -173,7 +174,7 @@ def test_markdown_has_the_sections_of_the_page():
     text = to_markdown(make_large_summary(20))
     for heading in ("Contributions", "Who cannot be ranked", "Value over rounds", "How training went", "Five terms"):
         assert f"## {heading}" in text
-    assert "- Place 1: **bank 1** contributed 18.8 % (between 17.7 and 19.9 %) of what the clients together" in text
+    assert "- Place 1: **bank 1** contributed 18.8 % (between 17.7 and 19.9 %)." in text
     assert "Set aside as a check" in text
     assert "| test accuracy | 69.4 % after round 20, 85.0 % after round 600 |" in text
     assert "| Part | Setting | Was |\n| --- | --- | --- |" in text
@@ -240,3 +241,36 @@ def test_a_record_that_lost_its_end_is_noticed(folder, tmp_path):
     assert "its valuation.json is of 12 rounds" in summary.cautions[0]
     assert summary.cautions[0] in to_markdown(summary)
     assert summarise(folder).cautions == ()
+
+
+PIPES = ["config.toml", "metrics.jsonl", "valuation.json", "transcript/labels.arrow", "transcript/.lock"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_among_the_files_is_not_waited_for(folder, tmp_path, name):
+    """It is named, whichever file it stands for."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    (copy / name).unlink(missing_ok=True)
+    os.mkfifo(copy / name)
+    with pytest.raises(InputError, match=f"{name} is not a regular file"):
+        summarise(copy)
+
+
+def test_names_that_mislead_are_warned_of():
+    """In every format, above the contributions."""
+    summary = make_summary([3.0, 1.0], 0.01, clients=["bank", "b\u0430nk"])
+    said = "'bank' and 'b\\\\u0430nk' look alike"
+    assert to_markdown(summary).index(said) < to_markdown(summary).index("## Contributions")
+    assert "look alike" in to_html(summary)
+    assert "look alike" in json.loads(summary.to_json())["cautions"][-1]
+
+
+def test_names_are_whole_in_markdown():
+    """However long they are, in sentences, lists and tables; on a page they are cut."""
+    names = [f"{m} {'x' * 500}" for m in range(3)]
+    summary = make_summary([3.0, 2.99, 2.98], [0.02, 0.02, np.nan], clients=names, completed=True)
+    text = to_markdown(summary)
+    assert "…" not in text
+    assert text.count(names[2]) > 3
+    assert names[2] not in to_html(summary)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import verfedsv
+from tests.report.test_summary import PIPES
 from tests.report.valuations import make_summary
 from tests.trainings import train
 from tests.watch.runs import GrowingRun
@@ -358,3 +359,24 @@ def test_a_valuation_of_an_earlier_state_does_not_end_the_rest(run, follow, monk
         os.utime(run.folder / "valuation.json", ns=(moment, moment))
         watching.look()
     assert follow.states[-1].n_rounds == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_among_the_files_is_named_and_not_waited_for(run, follow, name):
+    """Whichever file it stands for; when it is gone, the run is followed again."""
+    run.grow(2)
+    run.close()
+    path, kept = run.folder / name, run.folder / "kept"
+    if path.exists():
+        path.rename(kept)
+    watching = follow(run.folder)
+    os.mkfifo(path)
+    watching.look()
+    assert f"{name} is not a regular file" in follow.states[-1].problems[0]
+    path.unlink()
+    if kept.exists():
+        kept.rename(path)
+    watching.look()
+    assert follow.states[-1].n_rounds == 2
+    assert follow.states[-1].problems == ()

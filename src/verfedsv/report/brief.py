@@ -20,6 +20,8 @@ def brief(summary: Summary) -> Iterator[Text]:
     yield from (Text(warning, style="yellow") for warning in wording.warnings(summary))
     yield Text(wording.numerical_error(summary), style="yellow" if wording.is_doubtful(summary) else "")
     yield from (Text(note) for note in wording.notes(summary))
+    if summary.has_shares:
+        yield Text(wording.SHARES)
     first = wording.first(summary, _MOST_CLIENTS)
     for client in first:
         yield Text.assemble("  ", (client.name, "bold"), " ", wording.predicate(client, summary))

@@ -2,16 +2,19 @@
 
 Charts are Altair's, drawn as SVG when the page is made; a script then puts interactive ones in their place. It is
 Vega's own, bundled by vl-convert, and interprets expressions rather than evaluating them as code, so the page can
-forbid itself both the network and `eval` (Content-Security-Policy). Colours of SVG come from the style sheet: one
-drawing serves light, dark and print.
+forbid itself the network, `eval` and every script and style sheet but its own, named by their hashes
+(Content-Security-Policy). Colours of SVG come from the style sheet: one drawing serves light, dark and print.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache, partial
+from importlib.resources import files
 from typing import Any
 
 import altair as alt
@@ -49,6 +52,7 @@ def to_html(summary: Summary) -> str:
     """Return the report as a page. The same summary gives the same bytes."""
     summary = summary.with_short_names()
     series = _series(summary)
+    name_width = min(_WIDEST_NAME, max(len(client.name) for client in summary.clients))
     specs = {name: _fitting(chart) for name, chart in _figures(summary, hover=True).items()}
     return (
         _environment()
@@ -61,7 +65,6 @@ def to_html(summary: Summary) -> str:
             values=Amounts.of(summary),
             numbers=numbers,
             most_rows=MOST_ROWS,
-            name_width=min(_WIDEST_NAME, max(len(client.name) for client in summary.clients)),
             drawings={name: _draw(chart) for name, chart in _figures(summary, hover=False).items()},
             series=series,
             n_shown=N_SHOWN,
@@ -70,11 +73,12 @@ def to_html(summary: Summary) -> str:
             n_points=max(len(client.cumulative.rounds) for client in summary.clients if client.cumulative),
             n_bars=len(charts.pick_bars(np.array([client.value for client in summary.clients]))),
             look=look,
-            looks=[look(number)._asdict() for number in range(N_LOOKS)],
-            lines={name: [(metric, label) for metric, label, _ in lines] for name, lines in series.items()},
             curves=_embeddable(_curves(summary)),
             specs=_embeddable(specs),
-            runtime=Markup(_runtime()),  # noqa: S704  # Vega's own code, with nothing of the run in it
+            style=_trusted(f":root {{ --name: {name_width}ch; }}\n{_static('report.css')}"),
+            runtime=_trusted(_runtime()),
+            script=_trusted(_static("report.js")),
+            hash=_hash,
         )
     )
 
@@ -99,6 +103,21 @@ def _runtime() -> str:
     return script.replace("</script", "<\\/script")
 
 
+def _static(name: str) -> str:
+    return (files("verfedsv.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _trusted(text: str) -> Markup:
+    """Return a style sheet or a script, in which nothing of the run is."""
+    return Markup(text)  # noqa: S704
+
+
+def _hash(content: Markup) -> Markup:
+    """Return what a Content-Security-Policy calls an inline style sheet or script: no other one is used or run."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return Markup(f"'sha256-{base64.b64encode(digest).decode()}'")  # noqa: S704
+
+
 def _embeddable(content: Any) -> Markup:
     """Return JSON as it may stand in a script element, whatever names are in it."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -111,7 +130,14 @@ def _curves(summary: Summary) -> dict[str, Any]:
     """Return what the page's script draws: the curves of the summary, under the names they have there."""
     content = asdict(summary)
     clients = [{kind: client[kind] for kind in ("cumulative", "per_round")} for client in content["clients"]]
-    return {"clients": clients, "metrics": content["metrics"], "learnt": content["learnt"]}
+    return {
+        "clients": clients,
+        "metrics": content["metrics"],
+        "learnt": content["learnt"],
+        "training": {name: [line[:2] for line in lines] for name, lines in _series(summary).items()},
+        "looks": [look(number)._asdict() for number in range(N_LOOKS)],
+        "n_shown": N_SHOWN,
+    }
 
 
 def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:

@@ -102,7 +102,8 @@ def _contributions(summary: Summary, values: Amounts) -> list[str]:
     header = ["Client", "Place", *shares, "Total value", "Value lies between", "Rounds below zero"]
     rows = (_client_row(client, summary, values) for client in summary.clients)
     caption = wording.VALUE
-    return ["## Contributions", sentences, *note, caption, _table(header, rows)]
+    intro = [wording.SHARES] if summary.has_shares else []
+    return ["## Contributions", *intro, sentences, *note, caption, _table(header, rows)]
 
 
 def _client_row(client: ClientSummary, summary: Summary, values: Amounts) -> list[str]:

@@ -27,8 +27,10 @@ from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
+from verfedsv.transcript import format as fmt
 from verfedsv.transcript.format import Description
-from verfedsv.transcript.reader import Verified
+from verfedsv.transcript.reader import FOLDER, Verified
+from verfedsv.transcript.storage import LOCK
 from verfedsv.valuation import Valuation, value
 
 _BYTES_OF_AN_ID = 4
@@ -45,6 +47,7 @@ def summarise(
     values comes into the report too.
     """
     folder = Path(run)
+    refuse_irregular(folder)
     recorded = Transcript.open(folder)
     verified = recorded.verify_on()
     transcript = recorded.up_to(verified)
@@ -64,6 +67,15 @@ def summarise(
     )
     metrics = _read_metrics(folder / METRICS, valuation.n_rounds)
     return build(valuation, uploads_of(transcript.description, verified), metrics, about)
+
+
+def refuse_irregular(folder: Path) -> None:
+    """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
+    inner = (fmt.DESCRIPTION, fmt.LABELS, fmt.UPLOADS, fmt.CHAIN, LOCK)
+    names = (CONFIG, METRICS, VALUATION, *inner)
+    for path in [*(folder / name for name in names), *(folder / FOLDER / name for name in inner)]:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
 
 
 def about_run(

@@ -14,7 +14,7 @@ from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
 from verfedsv.shapley.result import ErrorKind
-from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.texts import LONGEST_NAME, misleading, shortened
 from verfedsv.transcript.format import Mode
 from verfedsv.valuation import Valuation
 
@@ -258,7 +258,7 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         metrics={name: metrics.get(name) for name in METRICS},
         quarters=quarters,
         settings=about.settings,
-        cautions=about.cautions,
+        cautions=(*about.cautions, *misleading(valuation.clients)),
         settlement=about.settlement,
     )
 

@@ -13,7 +13,6 @@ from verfedsv.report.summary import ClientSummary, Payout, SettlementSummary, Su
 from verfedsv.shapley.result import count
 
 _MOST_NAMES = 12
-_OF_ALL = "of what the clients together took off the loss"
 _ARITHMETIC_ONLY = "This is about the arithmetic only, not about whether the training went well or what is fair to pay."
 
 
@@ -49,6 +48,7 @@ def alarms(summary: Summary) -> list[str]:
     return [f"There are no shares: {worse}, the largest for those who did most of it. {instead}"]
 
 
+SHARES = "Shares are parts of what the clients together took off the loss."
 VALUE = "Total value: by how much the client lowered the loss, over all rounds together; below zero, it raised it."
 
 
@@ -155,13 +155,13 @@ def predicate(client: ClientSummary, summary: Summary) -> str:
     share = share_text(client)
     if client.share_low is None or client.share_high is None:
         why = "its numerical error is unknown" if client.error is None else "the errors are too large to rely on that"
-        return f"comes out at {share} {_OF_ALL}; {why}."
+        return f"comes out at {share}; {why}."
     between = between_text(client, "among the clients whose errors are known, " if summary.unknown else "")
     if client.share_low <= 0 <= client.share_high:
         return f"comes out at {share}{between}: not to be told from nothing."
     if client.value < 0:
-        return f"raised the loss: {share}{between} {_OF_ALL}."
-    return f"contributed {share}{between} {_OF_ALL}."
+        return f"raised the loss: {share}{between}."
+    return f"contributed {share}{between}."
 
 
 def _predicate_of_value(client: ClientSummary, summary: Summary) -> str:

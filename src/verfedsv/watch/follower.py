@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from verfedsv.errors import VerfedsvError
+from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.report.metrics import GrowingMetrics
-from verfedsv.report.reading import about_run, uploads_of
+from verfedsv.report.reading import about_run, refuse_irregular, uploads_of
 from verfedsv.report.summary import Summary, build
 from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
 from verfedsv.shapley import Progress as OnProgress
@@ -75,6 +75,12 @@ class Follower:
         if not self._is_there():
             self._forget()
             self._show("waiting", f"Waiting for a run in {self.folder}.")
+            return
+        try:
+            refuse_irregular(self.folder)
+        except InputError as error:
+            self._problem, self._read = str(error), None
+            self._show("waiting", "The run cannot be read.")
             return
         signature = self._signature()
         has_changed = signature != self._read or self._is_behind
@@ -197,9 +203,10 @@ class Follower:
 
     def _stalled(self, last: float | None, status: Status) -> str:
         """Return that a training was stopped, or that nothing has been recorded for long; nothing if all is well."""
-        summary, is_open = self._summary, is_being_written(folder_of(self.folder))
-        if status == "finished" or last is None:
+        summary = self._summary
+        if status == "finished" or last is None or self._read is None:
             return ""
+        is_open = is_being_written(folder_of(self.folder))
         if summary is not None and summary.is_unfinished and not is_open and os.name == "posix":
             return "Nothing is being recorded any more: the training was stopped before its last round."
         quiet = self._now() - last
@@ -215,6 +222,7 @@ class Follower:
         n_bad = self._metrics.n_bad
         damaged = f"{count(n_bad, 'line')} of {METRICS} cannot be read and left out" if n_bad else None
         problems = tuple(text for text in (self._problem, self._growth.note, self._unreadable, damaged) if text)
+        problems += () if self._summary is None else self._summary.cautions
         last = self._last_change()
         progress = Progress(
             self.folder.resolve().name,

@@ -3,7 +3,7 @@
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const curves = read("curves"), specs = read("charts");
-  const looks = {{ looks | tojson }};
+  const looks = curves.looks;
   // What a client is called here cannot hold anything that is not printable; see the boxes.
   const points = (number, name, curve) => curve.rounds.map((round, k) => ({
     line: number, name, round, value: curve.values[k], ...looks[number % looks.length],
@@ -15,10 +15,10 @@
     const number = Number(box.dataset.client);
     return points(number, nameOf(box), curves.clients[number][kind()]);
   });
-  const training = {{ lines | tojson }};
-  const linesOfTraining = (name) => training[name].flatMap(([metric, line], number) =>
+  const linesOfTraining = (name) => curves.training[name].flatMap(([metric, line], number) =>
     points(number, line, metric ? curves.metrics[metric] : curves.learnt));
-  const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true };
+  const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true,
+    defaultStyle: false, tooltip: { disableDefaultStyle: true } }; // the page allows no style sheet but its own
 
   const draw = async (place) => {
     const name = place.dataset.chart, spec = specs[name];
@@ -47,7 +47,7 @@
     for (const input of document.querySelectorAll(".controls input:not([type=search])")) {
       input.addEventListener("change", again);
     }
-    const wanted = { all: () => true, none: () => false, first: (k) => k < {{ n_shown }} };
+    const wanted = { all: () => true, none: () => false, first: (k) => k < curves.n_shown };
     for (const button of document.querySelectorAll("button[data-choose]")) {
       button.addEventListener("click", () => {
         boxes.forEach((box, k) => { box.checked = wanted[button.dataset.choose](k); });
