@@ -59,7 +59,7 @@ def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool
         for label, m in zip(labels, order, strict=True)
     ]
     form = "~%" if as_shares else ".3~g"
-    title = "share of what the clients took off the loss" if as_shares else "total value, in units of the loss"
+    title = "share" if as_shares else "total value"
     tooltip = [
         alt.Tooltip("name:N", title="client"),
         alt.Tooltip("amount:Q", title="share" if as_shares else "value", format=".3%" if as_shares else ".4~g"),

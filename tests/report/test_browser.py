@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,15 @@ def summaries():
         "unknown": make_summary([3.0, 1.0], [0.1, float("nan")], completed=True),
         "payouts": make_summary([3.0, 1.0], [0.03, 0.02], settlement=PAYOUTS),
         "unfinished": make_summary([3.0, 1.0], [0.03, 0.02], settlement=PAYOUTS, n_planned=9),
+        "phone": make_summary(
+            [3e-3, 1e-3, 5e-4],
+            1e-5,
+            n_rounds=600,
+            completed=True,
+            clients=["Stadtkrankenhaus Nord", "telco", "embeddings of insurance"],
+            settlement=replace(PAYOUTS, payouts=(Payout("telco", "7,503.20", "7,462.20", "7,537.70", "floor"),)),
+            settings=[("client Stadtkrankenhaus Nord", "features", "all")],
+        ),
         "many payouts": make_summary(np.arange(60.0, 0, -1), 0.01, settlement=payouts(60, "")),
         "long notes": make_summary([3.0, 1.0], [0.03, 0.02], settlement=payouts(2, "agreed by all clients " * 12)),
     }
@@ -326,6 +336,32 @@ def test_narrow_screens_do_not_scroll_sideways(show, name):
     """At 320 pixels, only tables scroll, in boxes of their own."""
     page = show(name, 320)
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_on_a_phone_nothing_is_cut_or_broken(show, colours):
+    """No table scrolls sideways, each number says what it is, and no word of a table is broken in two."""
+    page = show("phone", 360, colours=colours)
+    cut = "boxes => boxes.filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.firstElementChild.id)"
+    assert page.locator(".scroll").evaluate_all(cut) == []
+    assert page.get_by_text("7,462.20 to 7,537.70").bounding_box()["x"] > 0
+    label = page.locator("#amounts tbody td").nth(1).evaluate("cell => getComputedStyle(cell, '::before').content")
+    assert label == '"Range"'
+    broken = page.locator("tbody th, td").evaluate_all(
+        """cells => cells.flatMap(cell => {
+            const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), found = [];
+            for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+                for (const match of node.data.matchAll(/[A-Za-z0-9.,]+/g)) {
+                    const range = document.createRange();
+                    range.setStart(node, match.index);
+                    range.setEnd(node, match.index + match[0].length);
+                    if (new Set([...range.getClientRects()].map(box => box.top)).size > 1) found.push(match[0]);
+                }
+            }
+            return found;
+        })"""
+    )
+    assert broken == []
 
 
 def test_payouts_are_those_of_the_settlement(show, summaries):

@@ -60,6 +60,18 @@
     const text = event.target.value.trim().toLowerCase();
     for (const box of boxes) box.parentElement.hidden = !nameOf(box).toLowerCase().includes(text);
   });
+  // On a phone, where rows are blocks, each number says what it is; and tables are tables still to those who listen.
+  for (const table of document.querySelectorAll("table")) {
+    const labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+    table.setAttribute("role", "table");
+    for (const row of table.rows) {
+      row.setAttribute("role", "row");
+      [...row.cells].forEach((cell, k) => {
+        cell.dataset.label = labels[k];
+        cell.setAttribute("role", cell.tagName === "TD" ? "cell" : `${cell.scope === "row" ? "row" : "column"}header`);
+      });
+    }
+  }
   const boxesOfTables = [...document.querySelectorAll(".scroll")];
   const sayWhatIsCut = () => {
     for (const box of boxesOfTables) box.classList.toggle("cut", box.scrollWidth > box.clientWidth + 1);

@@ -43,13 +43,19 @@ function row(client, low, high) {
   const made = element("tr");
   const name = element("th", undefined, { scope: "row" });
   name.append(element("bdi", client.name));
-  const chart = element("td");
+  const chart = element("td", undefined, { class: "wide" });
   chart.append(bar(client.share ?? client.value, low, high));
   made.append(
     name, element("td", client.place), element("td", client.share_text, { "data-number": client.share }), chart,
     element("td", client.interval_text), element("td", client.value_text, { "data-number": client.value }),
     element("td", client.value_interval_text, { "data-number": client.error }),
   );
+  // On a phone, where rows are blocks, each number says what it is; and the table is one still to those who listen.
+  made.setAttribute("role", "row");
+  [...made.cells].forEach((cell, k) => {
+    cell.dataset.label = at("numbers").tHead.rows[0].cells[k].textContent;
+    cell.setAttribute("role", k === 0 ? "rowheader" : "cell");
+  });
   return made;
 }
 
