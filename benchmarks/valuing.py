@@ -85,14 +85,13 @@ def value_factors(factors: list[Factors], labels: NDArray[Any], loss: str) -> ND
                 n_rounds,
                 n_classes,
                 [Factors(f.rounds, f.samples[part]) for f in factors],
-                None,
             )
             for number, part in enumerate(parts)
         ]
 
     plan = Plan("closed-form", 1, 0, 0, len(parts), len(labels))
-    stream = Stream(available_threads(), plan, Budget(1e-3), ErrorSums.none(len(factors)))
-    return stream.value(chunks, n_rounds, len(factors), len(labels)).values
+    stream = Stream(available_threads(), plan, Budget(1e-3), ErrorSums.none(len(factors) + 1))
+    return stream.value(chunks, n_rounds, len(factors), len(labels)).values[:, :-1]
 
 
 def against_monte_carlo(n_rounds: int = 3, n_permutations: int = 5) -> tuple[str, float]:

@@ -76,16 +76,17 @@ def _slope(loss: str, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def values_of_rounds(embeddings: np.ndarray, labels: np.ndarray, loss: str, offsets=None) -> np.ndarray:
-    """Return the Shapley values of all rounds by the definition, (rounds, clients), from zero at time 0.
+    """Return the Shapley values of all rounds by the definition, (rounds, players), from zero at time 0.
 
-    `embeddings` are (rounds, clients, samples, classes), `offsets` (rounds, samples, classes).
+    `embeddings` are (rounds, clients, samples, classes). With `offsets` of the server, (rounds, samples, classes),
+    it is the last player.
     """
+    if offsets is not None:
+        embeddings = np.concatenate([embeddings, offsets[:, np.newaxis]], axis=1)
     before = np.zeros_like(embeddings[0])
     result = []
-    for t, after in enumerate(embeddings):
-        own = None if offsets is None else offsets[t]
+    for after in embeddings:
         arrays = [before, after] if loss == "softmax" else [before[..., 0], after[..., 0]]
-        own = own if own is None or loss == "softmax" else own[..., 0]
-        result.append(values_by_definition(Game(*arrays, labels, loss, own)))
+        result.append(values_by_definition(Game(*arrays, labels, loss)))
         before = after
     return np.array(result)

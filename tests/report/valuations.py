@@ -13,8 +13,13 @@ from verfedsv.valuation.result import Settings
 NAMES = ("bank", "telco", "hospital", "shop", "insurer", "energy", "transit", "post", "school", "clinic")
 
 
-def make_valuation(values, errors=0.0, *, n_rounds=4, clients=None, completed=False, **changes) -> Valuation:
-    """Return a valuation with those values, (clients,), the same in all rounds up to noise that cancels."""
+def make_valuation(
+    values, errors=0.0, *, n_rounds=4, clients=None, completed=False, server=0.0, **changes
+) -> Valuation:
+    """Return a valuation with those values, (clients,), the same in all rounds up to noise that cancels.
+
+    `server` is the server's value. The loss begins at log 2 and falls by what all are credited with.
+    """
     values = np.asarray(values, dtype=float)
     n_clients = len(values)
     errors = np.broadcast_to(np.asarray(errors, dtype=float), values.shape).copy()
@@ -31,6 +36,11 @@ def make_valuation(values, errors=0.0, *, n_rounds=4, clients=None, completed=Fa
         "error_kind": "certified",
         "per_round": per_round,
         "per_round_errors": np.zeros((n_rounds, n_clients)),
+        "server_value": server,
+        "server_error": 0.0,
+        "per_round_server": np.full(n_rounds, server),
+        "per_round_server_errors": np.zeros(n_rounds),
+        "losses": np.log(2) - np.concatenate([[0.0], np.cumsum(per_round.sum(axis=1) + server)]),
         "methods": ("closed-form",),
         "mode": "synchronous",
         "loss": "logistic",

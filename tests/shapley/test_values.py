@@ -251,11 +251,13 @@ def test_result_says_what_it_is():
     result = value(random_game("logistic", step=0.1), "auto")
     assert (result.method, result.semivalue, result.error_kind) == ("closed-form", "shapley", "certified")
     assert result.shares.sum() == pytest.approx(1)
-    assert repr(result).startswith("<ShapleyResult: 4 clients, shapley, closed-form, the loss fell by 0.0189")
+    assert repr(result).startswith(
+        "<ShapleyResult: 4 clients, shapley, closed-form, clients lowered the loss by 0.0189"
+    )
     worse = value(random_game("logistic", step=1.0), "exact")
     assert worse.values.sum() < 0
     assert "1 client," in repr(value(random_game("logistic", n_clients=1), "exact"))
-    assert "the loss ROSE by" in repr(worse)
+    assert "clients RAISED the loss by" in repr(worse)
     with pytest.raises(ValueError, match="read-only"):
         result.values[0] = 1.0
 

@@ -35,6 +35,10 @@ def test_bounds_are_reached():
     np.testing.assert_allclose(valuation.share_bounds[0], [1.8 / (1.8 + 2.2), 2.2 / (2.2 + 1.8)])
 
 
-def test_one_unknown_error_leaves_no_bounds():
-    """The sum that shares are fractions of is not known then."""
-    assert np.isnan(make_valuation([1.0, 1.0], [0.1, np.nan]).share_bounds).all()
+def test_one_unknown_error_leaves_the_others_their_bounds():
+    """They bound the shares among the clients whose errors are known; the one that is not has none."""
+    known = make_valuation([2.0, 1.0], [0.2, 0.1]).share_bounds
+    bounds = make_valuation([2.0, 1.0, 0.1], [0.2, 0.1, np.nan]).share_bounds
+    np.testing.assert_array_equal(bounds[:2], known)
+    assert np.isnan(bounds[2]).all()
+    assert np.isnan(make_valuation([1.0, 1.0], [np.nan, np.nan]).share_bounds).all()

@@ -63,8 +63,15 @@ class Asynchronous:
         return recorder
 
     def by_definition(self):
-        """Return the values of all rounds by the definition, (rounds, clients)."""
+        """Return the values of all rounds by the definition, (rounds, players)."""
         return values_of_rounds(self.tables, self.labels, self.loss, self.offsets)
+
+
+def split_server(values, result):
+    """Return the values of the clients and of the server, which is zero if it is not the last player."""
+    n_clients = len(result.clients)
+    server = values[:, n_clients] if values.shape[1] > n_clients else np.zeros(len(values))
+    return values[:, :n_clients], server
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -74,9 +81,11 @@ def test_asynchronous_values_are_those_of_the_definition(loss, offset, method):
     """Embeddings are what the server had at each time stamp, and each round's values those of all coalitions."""
     training = Asynchronous(loss, offset=offset)
     result = value(training.record(), method)
-    expected = training.by_definition()
+    expected, server = split_server(training.by_definition(), result)
     assert (np.abs(result.per_round - expected) <= result.per_round_errors + 1e-12).all()
     assert (np.abs(result.values - expected.mean(axis=0)) <= result.estimator_errors + 1e-12).all()
+    assert (np.abs(result.per_round_server - server) <= result.per_round_server_errors + 1e-12).all()
+    assert abs(result.server_value - server.mean()) <= result.server_error + 1e-12
     assert result.estimator_errors.max() <= 1e-3 * np.abs(result.values).max()
     assert (result.completion_errors == 0).all()
     assert result.error_kind == "certified"
@@ -89,7 +98,8 @@ def test_full_batches_need_no_completion(loss):
     training = train(loss, n_samples=30, batch=30, n_epochs=5, intercept=True)
     result = value(training.record())
     offsets = np.repeat(training.intercepts[:, None], 30, axis=1)
-    expected = values_of_rounds(training.embeddings, training.labels, loss, offsets)
+    expected, server = split_server(values_of_rounds(training.embeddings, training.labels, loss, offsets), result)
+    np.testing.assert_allclose(result.per_round_server, server, atol=result.per_round_server_errors.max() + 1e-12)
     np.testing.assert_allclose(result.per_round, expected, atol=result.per_round_errors.max() + 1e-12)
     assert result.completion is None
     assert result.guarantee is None
@@ -104,12 +114,15 @@ def test_synchronous_values_are_those_of_the_completed_embeddings(loss, intercep
     result = value(training.record(), rank=2)
     completions = [complete(training.batches, training.uploads(m), 100, 2) for m in range(3)]
     previous = np.zeros((3, 100, training.embeddings.shape[3]))
+    own_before = np.zeros(previous.shape[1:]) if intercept else None
     for t in range(len(training.batches)):
         current = np.stack([completion.embeddings(t) for completion in completions])
         own = np.tile(training.intercepts[t], (100, 1)) if intercept else None
-        expected = shapley_values(previous, current, training.labels, loss, offset=own, method="closed-form")
+        offsets = {"offset": own, "previous_offset": own_before}
+        expected = shapley_values(previous, current, training.labels, loss, method="closed-form", **offsets)
         np.testing.assert_allclose(result.per_round[t], expected.values, rtol=1e-9, atol=1e-15)
-        previous = current
+        np.testing.assert_allclose(result.per_round_server[t], expected.server_value, rtol=1e-9, atol=1e-15)
+        previous, own_before = current, own
     assert result.completion == tuple(completion.report for completion in completions)
 
 
@@ -134,7 +147,7 @@ def test_an_offset_that_differs_between_samples_is_completed_too():
         recorder.log(batch, uploads, training.embeddings[t, 2, batch])
     result = value(recorder, regularization=0.01)
     true = values_of_rounds(training.embeddings[:, :2], training.labels, "logistic", training.embeddings[:, 2])
-    np.testing.assert_allclose(result.values, true.mean(axis=0), rtol=0.05)
+    np.testing.assert_allclose([*result.values, result.server_value], true.mean(axis=0), rtol=0.05)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -384,7 +397,7 @@ def test_samples_never_uploaded_are_left_out_of_a_synchronous_mean():
     with_unseen, without = value(more.record()), value(training.record())
     assert (with_unseen.n_samples, with_unseen.n_unseen) == (200, 50)
     np.testing.assert_allclose(with_unseen.values, without.values, rtol=0.05)
-    with pytest.raises(InputError, match="none of the samples that rows means was ever uploaded"):
+    with pytest.raises(InputError, match="no client uploaded any of the selected rows"):
         value(more.record(), rows=[220, 230])
 
 
@@ -397,7 +410,7 @@ def test_a_transcript_of_one_round():
     batch = training.batches[1]
     expected = values_of_rounds(training.embeddings[1:, :, batch], training.labels[batch], "logistic")[0]
     np.testing.assert_allclose(result.values, expected, atol=1e-9)
-    with pytest.raises(InputError, match="none of the samples that rows means was ever uploaded"):
+    with pytest.raises(InputError, match="no client uploaded any of the selected rows"):
         value(training.record(first=1), rows=[np.setdiff1d(np.arange(100), batch)[0]])
 
 
@@ -442,8 +455,8 @@ def test_a_valuation_goes_to_json_and_back():
         ("{}", "not the JSON of a valuation"),
         ("[1]", "not the JSON of a valuation"),
         ("nonsense", "not the JSON of a valuation"),
-        ('{"format": "verfedsv valuation", "version": 99}', "reads 'verfedsv valuation' of version 1"),
-        ('{"format": "verfedsv valuation", "version": 1}', "is damaged"),
+        ('{"format": "verfedsv valuation", "version": 99}', "reads 'verfedsv valuation' of version 2"),
+        ('{"format": "verfedsv valuation", "version": 2}', "is damaged"),
     ],
 )
 def test_other_json_is_refused(text, message):
@@ -586,7 +599,7 @@ def test_offsets_of_batches_of_one_sample_are_completed():
     for t, batch in enumerate(training.batches):
         uploads = {name: training.embeddings[t, m, batch] for m, name in enumerate(training.clients[:2])}
         recorder.log(batch, uploads, training.embeddings[t, 2, batch])
-    assert value(recorder, rank=2).factorisation.offset.report.rank == 2
+    assert value(recorder, rank=2).factorisation.players[-1].report.rank == 2
 
 
 def test_the_same_samples_in_every_batch_need_no_completion():

@@ -75,7 +75,7 @@ def _residuals(trained: Trained, result: Valuation, drop: float) -> Part:
     middle = result.n_rounds // 2
     periods = result.per_round[:middle].sum(axis=0), result.per_round[middle:].sum(axis=0)
     found = {
-        "balance": abs(result.values.sum() - drop),
+        "balance": abs(result.values.sum() + result.server_value - drop),
         "symmetry": abs(result.values[0] - result.values[-2]),
         "zero element": abs(result.values[-1]),
         "additivity": np.abs(sum(of_halves) - result.values).max(),
@@ -110,14 +110,11 @@ def _drop_of_completed(trained: Trained, result: Valuation) -> float:
     assert known is not None  # noqa: S101  # mini-batches are completed
     labels = Transcript.open(trained.path).labels
     loss = get_loss(result.loss)
-    targets = loss.encode(labels, known.clients[0].rounds.shape[1])
-    total, before = 0.0, np.zeros_like(known.clients[0].embeddings(0))
-    for t in range(result.n_rounds):
-        after = sum((client.embeddings(t) for client in known.clients), np.zeros_like(before))
-        offset = np.asarray(known.offset)[t] if isinstance(known.offset, np.ndarray) else 0.0
-        total += float((loss.value(before + offset, targets) - loss.value(after + offset, targets)).mean())
-        before = after
-    return total / result.n_rounds
+    players = list(zip(known.all_rounds(), known.players, strict=True))
+    end = sum(completion.samples @ rounds[-1].T for rounds, completion in players)
+    targets = loss.encode(labels, end.shape[1])
+    before, after = (loss.value(x, targets).mean() for x in (np.zeros_like(end), end))
+    return float(before - after) / result.n_rounds
 
 
 def _drop_of_table(trained: Trained) -> float:
@@ -134,10 +131,10 @@ def _drop_of_table(trained: Trained) -> float:
             table = tables.setdefault(record.client, np.zeros((len(transcript.labels), n_classes)))
             table[record.samples] = record.embeddings.reshape(-1, n_classes)
             continue
-        after = sum(tables.values(), np.zeros((len(transcript.labels), n_classes)))
-        offset = 0.0 if record.offset is None else record.offset
+        own = 0.0 if record.offset is None else record.offset
+        after = sum(tables.values(), np.zeros((len(transcript.labels), n_classes))) + own
         start = np.zeros_like(after) if before is None else before
-        total += float((loss.value(start + offset, targets) - loss.value(after + offset, targets)).mean())
+        total += float((loss.value(start, targets) - loss.value(after, targets)).mean())
         before, n_stamps = after, n_stamps + 1
     return total / n_stamps
 

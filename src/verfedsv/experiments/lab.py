@@ -180,19 +180,22 @@ class _Truth:
         self._federation = federation
         self._labels = federation.labels[: federation.n_train]
         self._method: Method = "exact" if len(federation.clients) <= FEW else "auto"
-        self._next, self._offset = self._embed()
-        self._previous = np.zeros_like(self._next)
+        self._next, self._next_offset = self._embed()
+        self._previous, self._offset = np.zeros_like(self._next), np.zeros_like(self._next_offset)
         self.values: Floats = np.zeros(len(federation.clients))
         self.drop = 0.0
 
     def after_round(self) -> None:
-        loss, current, offset = self._federation.server.loss, self._next, self._offset
-        self.values += shapley_values(self._previous, current, self._labels, loss, self._method, offset=offset).values
+        loss, current, offset = self._federation.server.loss, self._next, self._next_offset
+        self.values += shapley_values(
+            self._previous, current, self._labels, loss, self._method, offset=offset, previous_offset=self._offset
+        ).values
         targets = loss.encode(self._labels, current.shape[2])
-        before, after = (loss.value(x.sum(axis=0) + offset, targets).mean() for x in (self._previous, current))
+        ends = (self._previous, self._offset), (current, offset)
+        before, after = (loss.value(x.sum(axis=0) + own, targets).mean() for x, own in ends)
         self.drop += float(before - after)
-        self._previous = current
-        self._next, self._offset = self._embed()
+        self._previous, self._offset = current, offset
+        self._next, self._next_offset = self._embed()
 
     def _embed(self) -> tuple[Floats, Floats]:
         n_train = self._federation.n_train

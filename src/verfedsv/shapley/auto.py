@@ -20,7 +20,7 @@ ENUMERATION_LIMIT = 2**30
 
 
 class Auto(NamedTuple):
-    """Values and errors, (clients,) each; standard errors are None where nothing was sampled."""
+    """Values and errors, (players,) each; standard errors are None where nothing was sampled."""
 
     values: Floats
     errors: Floats
@@ -34,24 +34,28 @@ class Auto(NamedTuple):
 def auto(
     game: RoundGame, *, tolerance: float, max_permutations: int, seed: int, progress: Progress | None = None
 ) -> Auto:
-    """Return Shapley values whose errors are at most `tolerance` times the largest value, if that can be had."""
+    """Return Shapley values whose errors are at most `tolerance` times the largest value, if that can be had.
+
+    Both are those of the clients: the server may have a larger value, and a larger error.
+    """
+    paid = slice(game.n_clients)
     values, errors, utility = sum_third_order(game)
     balanced = balance(values, errors, utility)
     n_evaluations = CLOSED_FORM_EVALUATIONS
-    met = keeps(tolerance, balanced.values, balanced.errors)
+    met = keeps(tolerance, balanced.values[paid], balanced.errors[paid])
     result = Auto(balanced.values, balanced.errors, "certified", "closed-form", n_evaluations, None, met)
     # The largest value is known only roughly before the hard samples are done, so their share may have to be redone.
     for attempt in range(3):
         if result.tolerance_met:
             break
-        wanted = tolerance * np.abs(result.values).max()
+        wanted = tolerance * np.abs(result.values[paid]).max()
         refined = refine(game, utility, wanted, max_permutations, seed, attempt, progress)
-        if refined is None or refined.errors.max() >= result.errors.max():
+        if refined is None or refined.errors[paid].max() >= result.errors[paid].max():
             break
         n_evaluations += refined.n_evaluations
-        met = keeps(tolerance, refined.values, refined.errors)
+        met = keeps(tolerance, refined.values[paid], refined.errors[paid])
         result = refined._replace(n_evaluations=n_evaluations, tolerance_met=met)
-        if result.errors.max() > wanted:
+        if result.errors[paid].max() > wanted:
             break
     return result
 
@@ -67,7 +71,7 @@ def refine(
 ) -> Auto | None:
     """Return values with errors of at most `error`, if that can be had, using the closed form where it is sure.
 
-    `utility` is that of all clients together. `attempt` numbers the calls that one result is made of. None if no sample
+    `utility` is that of all players together. `attempt` numbers the calls that one result is made of. None if no sample
     is to blame: what is too large is rounding, which nothing here makes smaller.
     """
     easy, hard = split_samples(sample_errors(game), error / 2)
@@ -91,7 +95,7 @@ def _value_hard_samples(
     progress: Progress | None,
 ) -> Auto:
     """Return what `samples` add to the values, by enumeration if that is quick, by sampling if not."""
-    if game.n_clients <= MAX_CLIENTS and 2**game.n_clients * len(samples) <= ENUMERATION_LIMIT:
+    if game.n_players <= MAX_CLIENTS and 2**game.n_players * len(samples) <= ENUMERATION_LIMIT:
         values, n_coalitions = exact(game, SHAPLEY, samples=samples, progress=progress)
         n_evaluations = -(-n_coalitions * len(samples) // game.n_samples)
         return Auto(values, rounding_errors(game), "certified", "closed-form+exact", n_evaluations, None, False)

@@ -26,7 +26,7 @@ CLOSED_FORM_EVALUATIONS = 3
 
 
 class ThirdOrder(NamedTuple):
-    """Values and their certified errors, (clients,) each, and the utility of all clients together."""
+    """Values and their certified errors, (players,) each, and the utility of all players together."""
 
     values: Floats
     errors: Floats
@@ -34,10 +34,10 @@ class ThirdOrder(NamedTuple):
 
 
 def closed_form(game: RoundGame) -> ThirdOrder:
-    """Return the values of all clients to third order, with their certified errors.
+    """Return the values of all players to third order, with their certified errors.
 
-    The values add up to the utility of all clients: the small difference that the third order leaves is spread over
-    the clients in proportion to their errors, so that a client that did not move still gets exactly 0.
+    The values add up to the utility of all players: the small difference that the third order leaves is spread over
+    them in proportion to their errors, so that a player that did not move still gets exactly 0.
     """
     return balance(*sum_third_order(game))
 
@@ -46,7 +46,7 @@ def sum_third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) ->
     """Return the third-order terms summed over `samples` (all if None), divided by the number of all samples."""
     # Values, errors and utility in one array, and what rounding cut off its sums so far (Kahan): so the number of
     # blocks does not add to the rounding error.
-    total, lost = np.zeros((2, 2 * game.n_clients + 1))
+    total, lost = np.zeros((2, 2 * game.n_players + 1))
     for part in game.map_blocks(lambda block: third_order(block, game.loss), samples=samples):
         if not np.isfinite(part.utility):
             game.raise_not_finite()
@@ -54,7 +54,7 @@ def sum_third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) ->
         longer = total + term
         lost = (longer - total) - term
         total = longer
-    values, errors, utility = np.split(total / game.n_samples, [game.n_clients, 2 * game.n_clients])
+    values, errors, utility = np.split(total / game.n_samples, [game.n_players, 2 * game.n_players])
     return ThirdOrder(values, errors, float(utility[0]))
 
 

@@ -32,23 +32,25 @@ def exact(
     samples: NDArray[np.intp] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Floats, int]:
-    """Return the values of all clients, (clients,), and the number of utilities evaluated.
+    """Return the values of all players, (players,), and the number of utilities evaluated.
 
     The embeddings must be finite. With `samples`, the sums run over those only, divided by the number of all samples.
     """
     if semivalue == LEAVE_ONE_OUT:
-        return _leave_one_out(game, samples), game.n_clients + 1
-    n_clients = game.n_clients
-    if n_clients > MAX_CLIENTS:
+        return _leave_one_out(game, samples), game.n_players + 1
+    n_players = game.n_players
+    if n_players > MAX_CLIENTS:
+        server = " and the server" if n_players > game.n_clients else ""
         raise TooManyClientsError(
             f"method 'exact' enumerates 2^clients coalitions and takes up to {MAX_CLIENTS} clients; received "
-            f"{n_clients}. Use method='auto' (any number of clients, with an error bound) or method='permutation'"
+            f"{game.n_clients}{server}. Use method='auto' (any number of clients, with an error bound) or "
+            "method='permutation'"
         )
-    n_free = min(n_clients, _SEGMENT_BITS)
-    losses = np.empty((2 ** (n_clients - n_free), 2**n_free))
-    linear = np.zeros(n_clients)
+    n_free = min(n_players, _SEGMENT_BITS)
+    losses = np.empty((2 ** (n_players - n_free), 2**n_free))
+    linear = np.zeros(n_players)
     for high in range(len(losses)):
-        fixed = (high >> np.arange(n_clients - n_free) & 1).astype(bool)
+        fixed = (high >> np.arange(n_players - n_free) & 1).astype(bool)
 
         def sums(block: Block, fixed: NDArray[np.bool_] = fixed) -> tuple[Floats, Floats]:
             of_block = coalition_sums(block, game.loss)
@@ -63,12 +65,12 @@ def exact(
             progress(high + 1, len(losses))
     utilities = losses.ravel()
     np.negative(utilities, out=utilities)
-    values: Floats = (_semivalues(utilities, n_clients, semivalue) - linear) / game.n_samples
-    return values, 2**n_clients
+    values: Floats = (_semivalues(utilities, n_players, semivalue) - linear) / game.n_samples
+    return values, 2**n_players
 
 
 def rounding_errors(game: RoundGame) -> Floats:
-    """Return a bound on what rounding does to the exact values, (clients,); 0 for a client that did not move.
+    """Return a bound on what rounding does to the exact values, (players,); 0 for one that did not move.
 
     A utility is a mean of losses f(x), and each of those is rounded in proportion to |f| + |x| (1 + |f'|). Both are
     bounded over all coalitions from their values at the midpoint, and the Lipschitz constant or the smoothness.
@@ -84,12 +86,12 @@ def rounding_errors(game: RoundGame) -> Floats:
         noise = 1 + height + moments.magnitude * (1 + slope)
         return float(noise.sum()), (block.change() != 0).any(axis=(1, 2))
 
-    noise, moved = 0.0, np.zeros(game.n_clients, dtype=bool)
+    noise, moved = 0.0, np.zeros(game.n_players, dtype=bool)
     for noise_of_block, moved_in_block in game.map_blocks(noise_and_movement):
         noise += noise_of_block
         moved |= moved_in_block
     # Twice, as a value is a mean of differences; a few roundings a sample, one per client, class and block of samples.
-    n_roundings = 32 + game.n_clients + game.n_classes + game.n_samples // _BLOCK_SAMPLES
+    n_roundings = 32 + game.n_players + game.n_classes + game.n_samples // _BLOCK_SAMPLES
     unit = np.finfo(np.float64).eps / 2
     return np.asarray(np.where(moved, 2 * n_roundings * unit * noise / game.n_samples, 0.0))
 
@@ -110,12 +112,12 @@ def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floa
 
 
 def _leave_one_out(game: RoundGame, samples: NDArray[np.intp] | None) -> Floats:
-    everybody = np.ones((1, game.n_clients), dtype=bool)
+    everybody = np.ones((1, game.n_players), dtype=bool)
 
     def added(block: Block) -> Floats:
         sums = coalition_sums(block, game.loss)
         return np.asarray(sums.toggles(everybody)[0] + sums.linear)
 
-    total = sum(game.map_blocks(added, samples=samples), np.zeros(game.n_clients))
+    total = sum(game.map_blocks(added, samples=samples), np.zeros(game.n_players))
     result: Floats = -total / game.n_samples
     return result

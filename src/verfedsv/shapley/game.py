@@ -4,7 +4,8 @@ For a coalition S of clients, with h the embeddings at the two time stamps (equa
 
     U(S) = mean over samples of  f(sum of h_previous) - f(sum over S of h_current + sum over the others of h_previous).
 
-Every estimator takes a `RoundGame` and sees the samples block by block.
+Where the server's own part of the sum moves too, the server is one more player, the last. Every estimator takes a
+`RoundGame`, sees the samples block by block, and treats all players alike.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ leave the cache."""
 class Block:
     """Some samples of a round, in the form the compiled loops take.
 
-    `previous` and `current` are (clients, samples * classes), contiguous, float32 or float64; the block begins at
-    their sample `start` and is as long as `labels`. `offset` is (samples, classes) of the block itself. `number` counts
-    the blocks of one pass, to seed random draws by.
+    `previous` and `current` are (players, samples * classes), contiguous, float32 or float64; the block begins at
+    their sample `start` and is as long as `labels`. `offset` is what the server adds without moving, (samples, classes)
+    of the block itself. `number` counts the blocks of one pass, to seed random draws by.
     """
 
     number: int
@@ -54,7 +55,7 @@ class Block:
         return len(self.labels)
 
     def change(self) -> Floats:
-        """Return what each client's embedding changed by, (clients, samples, classes)."""
+        """Return what each player's embedding changed by, (players, samples, classes)."""
         change = np.subtract(self._part(self.current), self._part(self.previous), dtype=np.float64)
         return change.reshape(len(change), self.n_samples, self.n_classes)
 
@@ -72,7 +73,8 @@ class RoundGame:
     """The game of one round. Build it with `RoundGame.from_arrays`, which checks its input.
 
     `previous` and `current` are (clients, samples, classes), views of the caller's arrays; `labels` are encoded by the
-    loss; `offset` is (samples, classes) or None.
+    loss; `offset` is the server's own part of the sum, (samples, classes) or None. If it was another before the round,
+    `previous_offset`, then the server is a player too, after all clients.
 
     >>> game = RoundGame.from_arrays([[0.0, 0.0], [0.5, 0.0]], [[1.0, -1.0], [0.5, 0.0]], labels=[1, 0])
     >>> game([[False, False], [True, False], [True, True]]).round(4)
@@ -84,6 +86,7 @@ class RoundGame:
     labels: Array
     loss: Loss
     offset: Floats | None = None
+    previous_offset: Floats | None = None
     n_threads: int = field(default_factory=available_threads)
 
     @classmethod
@@ -95,6 +98,7 @@ class RoundGame:
         loss: str | Loss = "logistic",
         *,
         offset: ArrayLike | None = None,
+        previous_offset: ArrayLike | None = None,
         n_threads: int | None = None,
     ) -> RoundGame:
         """Check the arrays of a round and return its game; no array of clients x samples is copied.
@@ -123,12 +127,22 @@ class RoundGame:
                 + ("; are the embeddings transposed? They must be (clients, samples)" if is_transposed else "")
             )
         encoded = loss.encode(label_array, n_classes)
-        own = _as_offset(offset, n_samples, n_classes)
-        return cls(before, after, encoded, loss, own, _as_threads(n_threads))
+        if previous_offset is not None and offset is None:
+            raise InputError(
+                "previous_offset is the server's own part before the round; pass offset, that after it, too"
+            )
+        own = _as_offset("offset", offset, n_samples, n_classes)
+        own_before = _as_offset("previous_offset", previous_offset, n_samples, n_classes)
+        return cls(before, after, encoded, loss, own, own_before, _as_threads(n_threads))
 
     @property
     def n_clients(self) -> int:
         return int(self.previous.shape[0])
+
+    @property
+    def n_players(self) -> int:
+        """The clients, and the server if it moves."""
+        return self.n_clients + (self.previous_offset is not None)
 
     @property
     def n_samples(self) -> int:
@@ -140,16 +154,17 @@ class RoundGame:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type embeddings are read in: float32 if both inputs are no wider than that, else float64."""
+        """The type embeddings are read in: float32 if none is wider than that, else float64."""
         narrow = all(a.dtype in (np.float32, np.float16) for a in (self.previous, self.current))
+        narrow = narrow and self.previous_offset is None
         return np.dtype(np.float32 if narrow else np.float64)
 
     def __call__(self, coalitions: ArrayLike) -> Floats:
-        """Return the utility of each coalition, a row of booleans over clients: the definition, row by row."""
+        """Return the utility of each coalition, a row of booleans over players: the definition, row by row."""
         given = np.atleast_2d(as_array("coalitions", coalitions))
         members = given.astype(bool)
-        if members.ndim != 2 or members.shape[1] != self.n_clients or (members != given).any():
-            raise InputError(f"a coalition is a row of {self.n_clients} booleans; received an array of {given.shape}")
+        if members.ndim != 2 or members.shape[1] != self.n_players or (members != given).any():
+            raise InputError(f"a coalition is a row of {self.n_players} booleans; received an array of {given.shape}")
 
         def utilities(block: Block) -> Floats:
             base, change = block.base(), block.change()
@@ -162,7 +177,7 @@ class RoundGame:
 
     def block_size(self, elements: int = BLOCK_ELEMENTS) -> int:
         """Return the number of samples in a block of about that many embeddings."""
-        return block_size(self.n_clients, self.n_classes, elements)
+        return block_size(self.n_players, self.n_classes, elements)
 
     def map_blocks(
         self,
@@ -187,12 +202,16 @@ class RoundGame:
         """Return the samples `part` of the round, without a copy where the arrays allow it."""
         offset = None if self.offset is None else self.offset[part]
         previous, current, start = self.previous, self.current, 0
-        if isinstance(part, slice) and _is_plain(previous, self.dtype) and _is_plain(current, self.dtype):
+        if self.offset is not None and self.previous_offset is not None:
+            previous = np.concatenate([previous[:, part], self.previous_offset[np.newaxis, part]], dtype=self.dtype)
+            current = np.concatenate([current[:, part], self.offset[np.newaxis, part]], dtype=self.dtype)
+            offset = None
+        elif isinstance(part, slice) and _is_plain(previous, self.dtype) and _is_plain(current, self.dtype):
             start = part.start
         else:
             previous = np.ascontiguousarray(previous[:, part], dtype=self.dtype)
             current = np.ascontiguousarray(current[:, part], dtype=self.dtype)
-        flat = (self.n_clients, -1)
+        flat = (self.n_players, -1)
         labels = self.labels[part]
         return Block(number, previous.reshape(flat), current.reshape(flat), start, self.n_classes, labels, offset)
 
@@ -207,7 +226,7 @@ class RoundGame:
             change = block.change()
             return np.stack([change.sum(axis=(1, 2)), np.abs(change).sum(axis=(1, 2))])
 
-        total, size = sum(self.map_blocks(sums), np.zeros((2, self.n_clients)))
+        total, size = sum(self.map_blocks(sums), np.zeros((2, self.n_players)))[:, : self.n_clients]
         groups: list[list[int]] = []
         for client in np.argsort(total, kind="stable").tolist():
             for group in reversed(groups):
@@ -251,10 +270,10 @@ class RoundGame:
         )
 
 
-def block_size(n_clients: int, n_classes: int, elements: int = BLOCK_ELEMENTS) -> int:
+def block_size(n_players: int, n_classes: int, elements: int = BLOCK_ELEMENTS) -> int:
     """Return the number of samples in a block of about that many embeddings."""
-    # At most 12,288: with few clients, larger blocks were no faster and leave less to share among threads.
-    return min(12_288, max(16, elements // (n_clients * n_classes)))
+    # At most 12,288: with few players, larger blocks were no faster and leave less to share among threads.
+    return min(12_288, max(16, elements // (n_players * n_classes)))
 
 
 def _is_plain(array: Array, dtype: np.dtype[Any]) -> bool:
@@ -273,15 +292,15 @@ def _as_embeddings(name: str, embeddings: ArrayLike) -> Array:
     return array
 
 
-def _as_offset(offset: ArrayLike | None, n_samples: int, n_classes: int) -> Floats | None:
+def _as_offset(name: str, offset: ArrayLike | None, n_samples: int, n_classes: int) -> Floats | None:
     if offset is None:
         return None
-    array = as_array("offset", offset)
+    array = as_array(name, offset)
     if not np.isfinite(array).all():
-        raise InputError("offset must hold finite numbers; received NaN or infinity")
+        raise InputError(f"{name} must hold finite numbers; received NaN or infinity")
     expected = (n_samples, n_classes) if n_classes > 1 else (n_samples,)
     if array.shape not in (expected, (n_samples, n_classes)):
-        raise InputError(f"offset must have shape {expected}; received {array.shape}")
+        raise InputError(f"{name} must have shape {expected}; received {array.shape}")
     return array.astype(np.float64, copy=False).reshape(n_samples, n_classes)
 
 

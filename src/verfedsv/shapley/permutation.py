@@ -24,7 +24,7 @@ _BLOCK_SAMPLES = 1024
 
 
 class Sampled(NamedTuple):
-    """Sampled values with their standard errors and 99.9 % confidence bounds, (clients,) each."""
+    """Sampled values with their standard errors and 99.9 % confidence bounds, (players,) each."""
 
     values: Floats
     standard_errors: Floats
@@ -65,11 +65,11 @@ def permutation(
     # so that a small variance is not lost in a large mean.
     per_draw = 2 if antithetic else 1
     n_wanted = max(2, -(-n_permutations // per_draw))
-    sums, squares = np.zeros((2, game.n_clients))
+    sums, squares = np.zeros((2, game.n_players))
     n_drawn, look = 0, attempt * -(-n_wanted // _BATCH)
     while n_drawn < n_wanted:
         n_batch = min(_BATCH, n_wanted - n_drawn)
-        added = _added_by_clients(game, semivalue, _draw(rng, semivalue, game.n_clients, n_batch, antithetic))
+        added = _added_by_clients(game, semivalue, _draw(rng, semivalue, game.n_players, n_batch, antithetic))
         draws = added.reshape(n_batch, per_draw, -1).mean(axis=1)
         if n_drawn == 0:
             origin = draws[0]
@@ -83,10 +83,10 @@ def permutation(
         standard_errors = np.sqrt(variance / n_drawn)
         errors = radius_of_mean(variance, width, n_drawn, look) + rounding
         look += 1
-        is_met = None if tolerance is None else keeps(tolerance, values, errors)
+        is_met = None if tolerance is None else keeps(tolerance, values[: game.n_clients], errors[: game.n_clients])
         if is_met or (standard_error is not None and standard_errors.max() <= standard_error):
             break
-    return Sampled(values, standard_errors, errors, n_drawn * per_draw * (game.n_clients + 1), is_met)
+    return Sampled(values, standard_errors, errors, n_drawn * per_draw * (game.n_players + 1), is_met)
 
 
 def _draw(rng: np.random.Generator, semivalue: Semivalue, n_clients: int, n_draws: int, antithetic: bool) -> Array:
@@ -133,5 +133,5 @@ def _width_of_draws(game: RoundGame) -> Floats:
         variation = np.minimum(game.loss.gradient_range, game.loss.smoothness * spread.sum(axis=0))
         return np.asarray(np.einsum("mn,n->m", spread, variation))
 
-    total: Floats = sum(game.map_blocks(spread_times_variation), np.zeros(game.n_clients))
+    total: Floats = sum(game.map_blocks(spread_times_variation), np.zeros(game.n_players))
     return total / game.n_samples

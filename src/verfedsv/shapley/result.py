@@ -25,7 +25,9 @@ class ShapleyResult:
     99.9 % confidence, for all clients together, if it is "confidence". `standard_errors` are given where sampling took
     part. `method` says what was computed: "exact", "permutation", "closed-form", or, for "auto", those that took part.
     `n_evaluations` counts evaluations of the loss on all samples. `tolerance_met` is None where none was asked for.
-    The arrays are read-only.
+    `server_value` is what the server's own part of the sum changed, 0 if it did not move: not among `values` and
+    `shares`, which are the clients' alone. The values of a Shapley result and `server_value` add up to the decrease of
+    the loss in the round. The arrays are read-only.
     """
 
     values: Floats
@@ -36,6 +38,8 @@ class ShapleyResult:
     n_evaluations: int
     standard_errors: Floats | None = None
     tolerance_met: bool | None = None
+    server_value: float = 0.0
+    server_error: float = 0.0
 
     def __post_init__(self) -> None:
         for array in (self.values, self.errors, self.standard_errors):
@@ -46,7 +50,7 @@ class ShapleyResult:
     def shares(self) -> Floats:
         """Fractions of the sum of the values, as in the paper. They can be negative; all are NaN if the sum is 0.
 
-        If the loss rose in the round, the sum is negative and these are shares of the damage: look at `values` first.
+        If the clients raised the loss, the sum is negative and these are shares of the damage: look at `values` first.
         """
         total = self.values.sum()
         if total == 0:
@@ -56,11 +60,13 @@ class ShapleyResult:
 
     def __repr__(self) -> str:
         total = self.values.sum()
+        server = f", the server {'RAISED' if self.server_value < 0 else 'lowered'} it by {abs(self.server_value):.6g}"
         parts = [
             count(len(self.values), "client"),
             self.semivalue,
             self.method,
-            f"the loss {'fell' if total >= 0 else 'ROSE'} by {abs(total):.6g}",
+            f"clients {'lowered' if total >= 0 else 'RAISED'} the loss by {abs(total):.6g}"
+            + (server if self.server_value else ""),
             f"errors up to {self.errors.max():.2g} ({self.error_kind})",
         ]
         if self.tolerance_met is False:
@@ -86,15 +92,19 @@ def bounds_of_shares(values: Floats, errors: Floats) -> Floats:
     """Return between which fractions of the sum each value lies, (clients, 2), if each is off by at most its error.
 
     A share is v / (v + rest), where the rest is off by all other errors together: the ends are among the four corners.
-    NaN where an error is unknown, or where the errors together reach the sum of the values.
+    Clients whose error is not known have NaN, and are left out of the sum that the others have shares of. NaN also
+    where the errors together reach the sum of the values.
     """
-    total = values.sum()
-    rest, rest_error = total - values, errors.sum() - errors
-    if not errors.sum() < abs(total):
-        return np.full((len(values), 2), np.nan)
-    corners = [
-        own / (own + others)
-        for own in (values - errors, values + errors)
-        for others in (rest - rest_error, rest + rest_error)
-    ]
-    return np.stack([np.min(corners, axis=0), np.max(corners, axis=0)], axis=1)
+    bounds = np.full((len(values), 2), np.nan)
+    known = np.isfinite(errors)
+    values, errors = values[known], errors[known]
+    total, total_error = values.sum(), errors.sum()
+    if total_error < abs(total):
+        rest, rest_error = total - values, total_error - errors
+        corners = [
+            own / (own + others)
+            for own in (values - errors, values + errors)
+            for others in (rest - rest_error, rest + rest_error)
+        ]
+        bounds[known] = np.stack([np.min(corners, axis=0), np.max(corners, axis=0)], axis=1)
+    return bounds

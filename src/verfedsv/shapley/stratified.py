@@ -82,7 +82,7 @@ def stratified(
     n_draws, n_evaluations = 1, 0
     for stage in range(_STAGES):
         drawn = draw(game, samples, n_draws, (seed, attempt, stage))
-        n_evaluations += -(-8 * n_draws * game.n_clients * len(samples) // game.n_samples)
+        n_evaluations += -(-8 * n_draws * game.n_players * len(samples) // game.n_samples)
         look = _STAGES * attempt + stage
         errors = radius_of_sum(drawn.variance, drawn.largest, look) + rounding
         if progress is not None:
@@ -114,11 +114,11 @@ def draw_enough(
     most = max(1, max_permutations // 4)
     few = samples[::_PILOT]
     pilot = draw(game, few, 1, (seed, attempt, 0)).expect(n_samples=len(samples) / len(few))
-    usual = _draws_needed(pilot._replace(largest=np.zeros(game.n_clients)), error, look=0, most=most)
+    usual = _draws_needed(pilot._replace(largest=np.zeros(game.n_players)), error, look=0, most=most)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # nothing at all may be allowed
         wanted = np.fmax(_largest_each(game, samples) / (largest * game.n_samples), usual)
         powers = np.log2(_cap(2 ** np.ceil(np.log2(wanted)), most * game.n_samples)).astype(int)
-    values, variance, largest_draws = np.zeros((3, game.n_clients))
+    values, variance, largest_draws = np.zeros((3, game.n_players))
     for power in np.unique(powers).tolist():
         part = draw(game, samples[powers == power], 2**power, (seed, attempt, 1 + power))
         values += part.values
@@ -139,7 +139,7 @@ def _cap(wanted: Floats, most: int) -> Floats:
 
 def _largest_each(game: RoundGame, samples: NDArray[np.intp]) -> Floats:
     """Return for each sample how far a single draw can be from its expectation, for any client, (samples,)."""
-    size = max(16, _BLOCK_ELEMENTS // (game.n_clients * game.n_classes))
+    size = max(16, _BLOCK_ELEMENTS // (game.n_players * game.n_classes))
     return np.concatenate(
         list(game.map_blocks(lambda block: _Path(block, game.loss).largest.max(axis=0), size=size, samples=samples))
     )
@@ -147,7 +147,7 @@ def _largest_each(game: RoundGame, samples: NDArray[np.intp]) -> Floats:
 
 def draw(game: RoundGame, samples: NDArray[np.intp], n_draws: int, key: tuple[int, ...]) -> Draws:
     """Return the means of some draws of each sample; `key` seeds them."""
-    size = max(16, _BLOCK_ELEMENTS // (game.n_clients * game.n_classes))
+    size = max(16, _BLOCK_ELEMENTS // (game.n_players * game.n_classes))
     # Few samples with many draws are quicker as more samples with fewer.
     n_copies = -(-n_draws // _DRAWS_AT_A_TIME)
     n_draws = -(-n_draws // n_copies)
@@ -155,7 +155,7 @@ def draw(game: RoundGame, samples: NDArray[np.intp], n_draws: int, key: tuple[in
     def of_block(block: Block) -> _Sums:
         return _draw(block, game.loss, np.random.default_rng([*key, block.number]), n_draws)
 
-    values, squares, largest = np.zeros((3, game.n_clients))
+    values, squares, largest = np.zeros((3, game.n_players))
     for part in game.map_blocks(of_block, size=size, samples=np.repeat(samples, n_copies)):
         values += part.values
         squares += part.squares

@@ -31,6 +31,7 @@ def shapley_values(
     method: Method = "auto",
     *,
     offset: ArrayLike | None = None,
+    previous_offset: ArrayLike | None = None,
     semivalue: str | Semivalue = "shapley",
     tolerance: float = 1e-3,
     n_permutations: int | None = None,
@@ -51,7 +52,9 @@ def shapley_values(
         method: "auto": the closed form, and where its proven error is above the tolerance, enumeration or sampling on
             the samples that cause it. "closed-form": linear in clients and samples, no sampling, a proven error for
             each client. "exact": all 2^clients coalitions, up to 25 clients. "permutation": the paper's Monte Carlo.
-        offset: the server's own part of the summed embedding, (samples,) or (samples, classes); it is no player.
+        offset: the server's own part of the summed embedding, such as an intercept, (samples,) or (samples, classes).
+        previous_offset: the same before the round, if the server moved in it. The server is then one more player, whose
+            value is `server_value`. Without it the offset is taken not to have changed.
         semivalue: "shapley", "banzhaf", "leave-one-out" or `Beta(a, b)`. Others than Shapley's are computed exactly or
             by sampling.
         tolerance: for "auto", the largest error allowed, relative to the largest value.
@@ -81,14 +84,16 @@ def shapley_values(
         >>> result.values.round(4)
         array([ 0.4335, -0.0291])
     """
-    game = RoundGame.from_arrays(previous, current, labels, loss, offset=offset, n_threads=n_threads)
+    game = RoundGame.from_arrays(
+        previous, current, labels, loss, offset=offset, previous_offset=previous_offset, n_threads=n_threads
+    )
     kind = get_semivalue(semivalue)
     if method not in get_args(Method):
         raise InputError(f"unknown method {method!r}; allowed are {', '.join(map(repr, get_args(Method)))}")
     tolerance = as_positive("tolerance", tolerance)
     standard_error = None if standard_error is None else as_positive("standard_error", standard_error)
     n_permutations = (
-        default_permutations(game.n_clients)
+        default_permutations(game.n_players)
         if n_permutations is None
         else as_whole("n_permutations", n_permutations, at_least=1)
     )
@@ -122,11 +127,27 @@ def shapley_values(
             f"method 'closed-form' computes Shapley values only; for semivalue {str(kind)!r} use method 'auto', "
             "'exact' or 'permutation'"
         )
+    result = _set_server_apart(game, symmetric(game, result))
     if result.tolerance_met is False:
         remains = say_what_remains(result.values, result.errors, result.error_kind, tolerance, n_permutations)
         warnings.warn(remains, ToleranceWarning, stacklevel=2)
-    # The closed form treats equal clients equally by itself; other methods do so up to rounding or sampling.
-    return result if result.method == "closed-form" else symmetric(game, result)
+    return result
+
+
+def _set_server_apart(game: RoundGame, result: ShapleyResult) -> ShapleyResult:
+    """Return the result without the server among the clients, if it was the last player."""
+    if game.n_players == game.n_clients:
+        return result
+    *_, value = result.values.tolist()
+    *_, error = result.errors.tolist()
+    return replace(
+        result,
+        values=result.values[:-1],
+        errors=result.errors[:-1],
+        standard_errors=None if result.standard_errors is None else result.standard_errors[:-1],
+        server_value=value,
+        server_error=error,
+    )
 
 
 def say_what_remains(
@@ -144,7 +165,7 @@ def _is_small(game: RoundGame, semivalue: Semivalue) -> bool:
     """Return whether to enumerate a semivalue that has no closed form."""
     if semivalue in (SHAPLEY, LEAVE_ONE_OUT):
         return semivalue == LEAVE_ONE_OUT
-    return game.n_clients <= MAX_CLIENTS and 2**game.n_clients * game.n_samples <= ENUMERATION_LIMIT
+    return game.n_players <= MAX_CLIENTS and 2**game.n_players * game.n_samples <= ENUMERATION_LIMIT
 
 
 def _exact(game: RoundGame, semivalue: Semivalue, progress: Progress | None) -> ShapleyResult:
@@ -154,7 +175,8 @@ def _exact(game: RoundGame, semivalue: Semivalue, progress: Progress | None) -> 
 
 def symmetric(game: RoundGame, result: ShapleyResult) -> ShapleyResult:
     """Return the values with the mean of those clients that are identical in the place of each of them."""
-    groups = game.identical_clients()
+    # The closed form treats equal clients equally by itself; other methods do so up to rounding or sampling.
+    groups = [] if result.method == "closed-form" else game.identical_clients()
     if not groups:
         return result
     values, errors = result.values.copy(), result.errors.copy()

@@ -2,6 +2,9 @@
 
 A chunk yields one `Block` per round, numbered from 0 on: the embeddings of its samples before and after. Synchronous
 and asynchronous training differ only in how these are made.
+
+Players are the clients in their order and, last, the server with its own part of the sum. A block has a row for the
+server only if the server moved in that round.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from verfedsv.compiled import compiled
 from verfedsv.completion.factors import Factors
@@ -44,17 +46,12 @@ class Chunk(ABC):
 
 @dataclass(frozen=True, eq=False)
 class FactorChunk(Chunk):
-    """Embeddings from low-rank factors, one of each client; before the first round all are zero.
-
-    `offset` is the server's own part: the factors of a matrix like those of the clients, or one number per round and
-    class, (rounds, 1, classes).
-    """
+    """Embeddings from low-rank factors, one of each player; before the first round all are zero."""
 
     factors: Sequence[Factors]
-    offset: Factors | Floats | None
 
     def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
-        shape = self.n_clients, self.n_samples * self.n_classes
+        shape = len(self.factors), self.n_samples * self.n_classes
         previous, current = np.zeros(shape), np.empty(shape)
         columns = [np.ascontiguousarray(samples.T) for _, samples in self.factors]
         known = -1
@@ -62,20 +59,12 @@ class FactorChunk(Chunk):
             if known < t - 1:
                 self._reconstruct(columns, t - 1, previous)
             self._reconstruct(columns, t, current)
-            yield Block(t, previous, current, 0, self.n_classes, self.labels, self._offset(t))
+            yield Block(t, previous, current, 0, self.n_classes, self.labels, offset=None)
             previous, current, known = current, previous, t
 
     def _reconstruct(self, columns: Sequence[Floats], t: int, embeddings: Floats) -> None:
         for m, (rounds, _) in enumerate(self.factors):
             _reconstruct(columns[m], rounds[t], embeddings[m])
-
-    def _offset(self, t: int) -> Floats | None:
-        if self.offset is None:
-            return None
-        if isinstance(self.offset, Factors):
-            own: Floats = self.offset.samples @ self.offset.rounds[t].T
-            return own
-        return np.broadcast_to(self.offset[t], (self.n_samples, self.n_classes))
 
 
 @compiled
@@ -103,53 +92,53 @@ def _reconstruct(columns: Floats, weights: Floats, result: Floats) -> None:
 
 @dataclass(frozen=True, eq=False)
 class UploadsOfRound:
-    """What changed in a round: for each upload the client, the samples (of a chunk or of all) and their embeddings.
+    """What changed in a round: for each upload the player, the samples (of a chunk or of all) and their embeddings."""
 
-    `offset` is the server's own part at the end of the round, (samples, classes).
-    """
-
-    clients: Sequence[int]
+    players: Sequence[int]
     samples: Sequence[Array]
     embeddings: Sequence[Array]
-    offset: Array | None
+
+    def __iter__(self) -> Iterator[tuple[int, Array, Array]]:
+        return zip(self.players, self.samples, self.embeddings, strict=True)
 
 
 @dataclass(frozen=True, eq=False)
 class ReplayChunk(Chunk):
-    """Embeddings as the server holds them: its table, (clients, samples, classes), and what was uploaded from there on.
+    """Embeddings as the server holds them: its table, (players, samples, classes), and what was uploaded from there on.
 
-    Only the samples that were uploaded in a round are in its block: those of others do not change the loss.
+    Only the samples that change in a round are in its block: the others do not change the loss. When the server moves,
+    these are all for which it does.
     """
 
     table: Floats
     uploads: Sequence[UploadsOfRound]
 
     def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
-        table = self.table.copy()
-        flat = self.n_clients, -1
+        table, server = self.table.copy(), self.n_clients
         for t, uploads in enumerate(self.uploads):
-            changed = _union(uploads.samples, self.n_samples)
-            if len(changed) == 0:
-                continue
             if only is not None and t not in only:
                 apply(table, uploads)
                 continue
-            previous = table[:, changed]
+            is_changed = np.zeros(self.n_samples, bool)
+            n_players = self.n_clients
+            for player, samples, embeddings in uploads:
+                if player == server:
+                    samples = samples[(table[server, samples] != embeddings).any(axis=1)]
+                    n_players += len(samples) > 0
+                is_changed[samples] = True
+            changed = np.flatnonzero(is_changed)
+            previous = table[:n_players, changed]
             apply(table, uploads)
-            current = table[:, changed]
-            offset = None if uploads.offset is None else uploads.offset[changed].astype(np.float64)
+            if len(changed) == 0:
+                continue
+            current = table[:n_players, changed]
+            offset = None if n_players > server else table[server, changed]
+            flat = n_players, -1
             labels = self.labels[changed]
             yield Block(t, previous.reshape(flat), current.reshape(flat), 0, self.n_classes, labels, offset)
 
 
 def apply(table: Floats, uploads: UploadsOfRound) -> None:
-    """Write uploads to the server's table, (clients, samples, classes), in their order."""
-    for client, samples, embeddings in zip(uploads.clients, uploads.samples, uploads.embeddings, strict=True):
-        table[client, samples] = embeddings
-
-
-def _union(samples: Sequence[Array], n_samples: int) -> NDArray[np.intp]:
-    is_there = np.zeros(n_samples, bool)
-    for numbers in samples:
-        is_there[numbers] = True
-    return np.flatnonzero(is_there)
+    """Write uploads to a table of embeddings, (players, samples, classes), in their order."""
+    for player, samples, embeddings in uploads:
+        table[player, samples] = embeddings

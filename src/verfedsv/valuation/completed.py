@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,93 +52,126 @@ class CompletionPlan:
         return cls(rank, regularization, seed, available_threads() if executor is None else 1)
 
 
-def complete_clients(
+def complete_players(
     training: Training,
     plan: CompletionPlan,
     known: Factorisation | None,
     executor: Executor | None,
     step: Callable[[], None],
-) -> tuple[Pattern, Factorisation]:
+) -> Factorisation:
     """Return the completed embeddings of all clients, and of the server's own part if there is one.
 
-    `known` is that of the first of these rounds, to start from. Without an executor the clients are completed one after
-    the other, each by all threads, so that only one client's uploads are in memory.
+    Each player is completed from the rounds in which it took part. `known` is of the first of these rounds, to start
+    from. Without an executor the players are completed one after the other, each by all threads, so that only one
+    player's uploads are in memory.
     """
-    batches = Batches.of(training)
-    pattern = Pattern.from_batches(batches.samples, training.n_samples)
-    uploads, starts = [*batches.embeddings], [*(known.clients if known else [None] * len(training.clients))]
-    intercept = None if batches.offsets is None else _intercept(batches.offsets)
-    if batches.offsets is not None and intercept is None:
-        uploads.append(batches.offsets)
-        starts.append(known.offset if known and isinstance(known.offset, Completion) else None)
+    batches, n_samples = Batches.of(training), training.n_samples
+    exact = {player: _without_fit(training, uploads, player) for player, uploads in enumerate(batches.uploads)}
 
-    def tasks() -> Iterator[tuple[Array, Completion | None]]:
-        for of_one, start in zip(uploads, starts, strict=True):
-            values = pattern.sort(of_one, training.n_classes)
+    def tasks() -> Iterator[_Task]:
+        rounds, pattern = None, None
+        for player, uploads in enumerate(batches.uploads):
+            if exact[player] is not None:
+                continue
+            if pattern is None or list(uploads) != rounds:  # most often all players took part in all rounds
+                rounds = list(uploads)
+                pattern = Pattern.from_batches([batches.samples[t] for t in rounds], n_samples)
+            values = pattern.sort(list(uploads.values()), training.n_classes)
             if not max(float(values.max()), -float(values.min())) < LARGEST_EMBEDDING:
                 raise InputError(f"embeddings must be below {LARGEST_EMBEDDING:g} in size; these are larger")
-            yield values, start
+            yield _Task(pattern, values, known.start_of(player) if known else None)
 
-    results = []
-    for result in ordered_map(partial(_complete_one, pattern=pattern, plan=plan), tasks(), executor or 1):
-        results.append(result)
+    fitted = ordered_map(partial(_complete_one, plan=plan), tasks(), executor or 1)
+    completions = []
+    for player in range(len(batches.uploads)):
+        completions.append(exact[player] or next(fitted))
         step()
-    n_clients = len(training.clients)
-    own = results[n_clients] if len(results) > n_clients else intercept
-    return pattern, Factorisation(tuple(results[:n_clients]), own)
+    is_seen = np.zeros(n_samples, bool)
+    for batch in batches.samples:
+        is_seen[batch] = True
+    so_far = [_count_rounds(uploads, training.n_rounds) for uploads in batches.uploads]
+    return Factorisation(tuple(completions), tuple(so_far), len(training.clients), is_seen)
 
 
-def _complete_one(task: tuple[Array, Completion | None], pattern: Pattern, plan: CompletionPlan) -> Completion:
-    values, start = task
+class _Task(NamedTuple):
+    """What one player uploaded, (observations, classes), and a completion of the first of its rounds to start from."""
+
+    pattern: Pattern
+    values: Array
+    start: Completion | None
+
+
+def _complete_one(task: _Task, plan: CompletionPlan) -> Completion:
+    pattern, values, start = task
     solver = CompiledSolver(pattern, values, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, plan.n_threads)
     return complete_with(
         solver, pattern, values.shape[1], plan.rank, plan.regularization, start or "spectral", plan.seed
     )
 
 
-def _intercept(offsets: Sequence[Array]) -> Floats | None:
-    """Return the server's own part, (rounds, 1, classes), if in each round it is the same for all samples."""
-    if not all((own == own[:1]).all() for own in offsets) or max(map(len, offsets)) == 1:
-        return None  # of batches of one sample it cannot be told
-    return np.array([own[:1] if len(own) else np.zeros((1, own.shape[1])) for own in offsets], dtype=np.float64)
+def _without_fit(training: Training, uploads: Mapping[int, Array], player: int) -> Completion | None:
+    """Return the embeddings of a player for whom there is nothing to fit, or None.
+
+    That is a client that took part in no round, and a server whose own part is the same for all samples of a round.
+    """
+    n_rounds, n_samples, n_classes = len(uploads), training.n_samples, training.n_classes
+    is_server = player == len(training.clients)
+    is_intercept = is_server and all((own == own[:1]).all() for own in uploads.values())
+    if n_rounds and (not is_intercept or max(map(len, uploads.values())) == 1):  # one sample shows no intercept
+        return None
+    rounds = [own[0] if len(own) else np.zeros(n_classes) for own in uploads.values()]
+    factors = np.array(rounds, np.float64).reshape(n_rounds, n_classes, 1)
+    report = CompletionReport(
+        rank=1,
+        regularization=0.0,
+        train_rmse=0.0,
+        train_largest=0.0,
+        held_out_rmse=0.0,
+        held_out_largest=0.0,
+        held_out_size=0.0,
+        n_observations=sum(map(len, uploads.values())),
+        n_held_out=0,
+        n_unseen=0,
+        n_sweeps=0,
+    )
+    return Completion(factors, np.ones((n_samples, 1)), report)
+
+
+def _count_rounds(uploads: Mapping[int, Array], n_rounds: int) -> NDArray[np.intp]:
+    """Return in how many rounds a player had taken part by the end of each round, (rounds,)."""
+    took_part = np.zeros(n_rounds, np.intp)
+    took_part[list(uploads)] = 1
+    return np.cumsum(took_part)
 
 
 def value_completed(training: Training, rows: NDArray[np.intp], factorisation: Factorisation, stream: Stream) -> Rounds:
-    """Return the values of all rounds, with embeddings from the factors of each client."""
+    """Return the values of all rounds, with embeddings from the factors of each player."""
     n_clients, n_classes = len(training.clients), training.n_classes
-    labels, offset = training.labels, factorisation.offset
+    labels, rounds = training.labels, factorisation.all_rounds()
 
     def chunks() -> Iterator[FactorChunk]:
         for number, part in enumerate(split(len(rows), chunk_size(n_clients, n_classes))):
             chosen = rows[part]
-            yield FactorChunk(
-                number,
-                training.loss,
-                labels[chosen],
-                n_clients,
-                training.n_rounds,
-                n_classes,
-                [_of_samples(completion, chosen) for completion in factorisation.clients],
-                _of_samples(offset, chosen) if isinstance(offset, Completion) else offset,
-            )
+            factors = [
+                Factors(of_rounds, completion.samples[chosen])
+                for of_rounds, completion in zip(rounds, factorisation.players, strict=True)
+            ]
+            yield FactorChunk(number, training.loss, labels[chosen], n_clients, training.n_rounds, n_classes, factors)
 
     return stream.value(chunks, training.n_rounds, n_clients, len(rows))
 
 
-def _of_samples(completion: Completion, samples: NDArray[np.intp]) -> Factors:
-    return Factors(completion.rounds, completion.samples[samples])
-
-
 def completion_errors(factorisation: Factorisation, per_round: Floats) -> Floats:
-    """Return an estimate of what completion changes in the values, (clients,); NaN where there is none.
+    """Return an estimate of what completion changes in the values, (players,); NaN where there is none.
 
-    With r the part of a client's embeddings that completion misses, by root mean squares of what was held out, that is
-    three times r / (1 - r) times the mean size of the client's values in single rounds, whichever sign they have. The
-    server's own part counts for every client.
+    With r the part of a player's embeddings that completion misses, by root mean squares of what was held out, that is
+    three times r / (1 - r) times the mean size of the player's values in single rounds, whichever sign they have. What
+    is missed of the server's own part counts for every client too.
     """
-    own = factorisation.offset
-    missed_of_server = _missed(own.report) if isinstance(own, Completion) else 0.0
-    missed = np.array([_missed(completion.report) + missed_of_server for completion in factorisation.clients])
+    missed = np.zeros(per_round.shape[1])
+    of_players = [_missed(completion.report) for completion in factorisation.players]
+    missed[: len(of_players)] = of_players
+    missed[:-1] += missed[-1]
     missed[missed >= HOPELESS] = np.nan
     result: Floats = SAFETY * missed / (1 - missed) * np.abs(per_round).mean(axis=0)
     return result

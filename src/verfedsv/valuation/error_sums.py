@@ -12,7 +12,7 @@ from verfedsv.shapley.confidence import radius_of_sum
 
 @dataclass(frozen=True, eq=False)
 class ErrorSums:
-    """The errors of a sum of values, (clients,) each.
+    """The errors of a sum of values, (players,) each.
 
     `added` are errors that add up. Of what "auto" sampled, `variance` is the variance of the sum, and `largest` bounds
     how far any single draw can be from its expectation.
@@ -23,9 +23,9 @@ class ErrorSums:
     largest: Floats
 
     @classmethod
-    def none(cls, n_clients: int) -> ErrorSums:
+    def none(cls, n_players: int) -> ErrorSums:
         """Return the errors of no rounds."""
-        return cls(*np.zeros((3, n_clients)))
+        return cls(*np.zeros((3, n_players)))
 
     @classmethod
     def adding(cls, errors: Floats) -> ErrorSums:

@@ -105,10 +105,10 @@ class _OfBlock(NamedTuple):
 
 @dataclass(eq=False)
 class RoundSums:
-    """Sums over samples, of each round: `values` and `errors` (rounds, clients), `utility` (rounds,).
+    """Sums over samples, of each round: `values` and `errors` (rounds, players), `utility` (rounds,).
 
-    Of what "auto" sampled, `variance` and the `largest` bound on a single draw (rounds, clients) are not yet in the
-    errors. `methods` are those that took part.
+    The last player is the server. Of what "auto" sampled, `variance` and the `largest` bound on a single draw (rounds,
+    players) are not yet in the errors. `methods` are those that took part.
     """
 
     values: Floats
@@ -120,14 +120,15 @@ class RoundSums:
 
     @classmethod
     def zeros(cls, n_rounds: int, n_clients: int) -> RoundSums:
-        """Return sums of nothing."""
-        values, errors, variance, largest = np.zeros((4, n_rounds, n_clients))
+        """Return sums of nothing, for that many clients and the server."""
+        values, errors, variance, largest = np.zeros((4, n_rounds, n_clients + 1))
         return cls(values, errors, variance, largest, np.zeros(n_rounds), set())
 
     def put(self, round_number: int, block: _OfBlock, utility: float) -> None:
-        """Take what the only block of a round has."""
-        t = round_number
-        self.values[t], self.errors[t], self.variance[t], self.largest[t] = block[1:]
+        """Take what the only block of a round has; the server keeps zeros if it is not in the block."""
+        t, n_players = round_number, len(block.values)
+        for sums, of_block in zip((self.values, self.errors, self.variance, self.largest), block[1:], strict=True):
+            sums[t, :n_players] = of_block
         self.utility[t] = utility
         self.methods.add(block.method)
 
@@ -165,7 +166,7 @@ def value_chunk(chunk: Chunk, plan: Plan) -> RoundSums:
 
 def _value_block(block: Block, chunk: Chunk, plan: Plan, closed: ThirdOrder) -> _OfBlock:
     """Return the sums over a block by any other method; `closed` is what the closed form has for it."""
-    shape = chunk.n_clients, block.n_samples, chunk.n_classes
+    shape = len(block.previous), block.n_samples, chunk.n_classes
     game = RoundGame(
         block.previous.reshape(shape), block.current.reshape(shape), block.labels, chunk.loss, block.offset, n_threads=1
     )
@@ -197,8 +198,8 @@ def _refine(game: RoundGame, utility: float, allowed: Allowance, plan: Plan, att
     if len(hard) == 0:
         return None
     closed = sum_third_order(game, easy)
-    variance = largest = np.zeros(game.n_clients)
-    if 2**game.n_clients * plan.n_samples <= ENUMERATION_LIMIT:
+    variance = largest = np.zeros(game.n_players)
+    if 2**game.n_players * plan.n_samples <= ENUMERATION_LIMIT:
         rest, _ = exact(game, SHAPLEY, samples=hard)
         method = "closed-form+exact"
     else:

@@ -15,7 +15,7 @@ from verfedsv.losses import Floats
 from verfedsv.shapley import Progress
 from verfedsv.shapley.blocks import available_threads, split
 from verfedsv.shapley.permutation import default_permutations
-from verfedsv.valuation.completed import CompletionPlan, complete_clients, completion_errors, value_completed
+from verfedsv.valuation.completed import CompletionPlan, complete_players, completion_errors, value_completed
 from verfedsv.valuation.error_sums import ErrorSums
 from verfedsv.valuation.estimate import Plan
 from verfedsv.valuation.replay import Replay, value_replayed
@@ -30,12 +30,12 @@ errors, and more would take hours to no avail."""
 
 @dataclass(frozen=True, eq=False)
 class Done:
-    """What a job arrived at."""
+    """What a job arrived at; errors are (players,), the server being the last."""
 
     rounds: Rounds
     error_sums: ErrorSums
     completion_errors: Floats
-    n_samples: int
+    rows: NDArray[np.intp]
     n_unseen: int
     factorisation: Factorisation | None
     replay: Replay | None
@@ -67,21 +67,21 @@ class Job:
     def _replayed(self) -> Done:
         """Value the embeddings as the server held them."""
         begin = time.perf_counter()
-        n_clients, n_rounds = len(self.training.clients), self.training.n_rounds
+        n_players, n_rounds = len(self.training.clients) + 1, self.training.n_rounds
         rows = self.rows
         if self.training.is_synchronous:
             # Every batch holds the same samples: what is not in it was never uploaded.
             rows = np.intersect1d(rows, next(self.training.rounds()).samples[0])
             _refuse_none(rows)
-        before, replay = Rounds.none(n_clients), Replay.begin(self.training, rows, self.settings.tolerance)
-        error_sums = ErrorSums.none(n_clients)
+        before, replay = Rounds.none(n_players), Replay.begin(self.training, rows, self.settings.tolerance)
+        error_sums = ErrorSums.none(n_players)
         if self.since is not None:
-            before = Rounds(self.since.per_round, self.since.per_round_errors, set(self.since.methods))
+            before = _rounds_of(self.since)
             error_sums = self.since.error_sums or ErrorSums.adding(before.errors.sum(axis=0))
             if self.since.replay is not None:
                 replay = self.since.replay.copy()
             else:
-                for row in before.values:
+                for row in self.since.per_round:
                     replay.budget.allow(row)
         n_before, n_known = len(before.values), replay.n_rounds
         stream = self._stream(len(rows), replay.budget, error_sums, n_before)
@@ -96,7 +96,7 @@ class Job:
         n_unseen = len(self.rows) - int(replay.is_seen.sum())
         seconds = {"valuation": time.perf_counter() - begin}
         rounds = Rounds.joined([before, new])
-        return Done(rounds, stream.error_sums, np.zeros(n_clients), len(rows), n_unseen, None, replay, seconds)
+        return Done(rounds, stream.error_sums, np.zeros(n_players), rows, n_unseen, None, replay, seconds)
 
     def _completed(self) -> Done:
         """Complete the embeddings of all clients, and value them."""
@@ -108,18 +108,18 @@ class Job:
         n_chunks = len(split(len(self.rows), chunk_size(n_clients, self.training.n_classes)))
         # A completion takes about as long as all chunks.
         step = _Steps(self.progress, (n_clients + 1) * n_chunks)
-        pattern, factorisation = complete_clients(self.training, plan, known, self.executor, lambda: step(n_chunks))
+        factorisation = complete_players(self.training, plan, known, self.executor, lambda: step(n_chunks))
         between = time.perf_counter()
-        rows = self.rows[pattern.is_seen[self.rows]]
+        rows = self.rows[factorisation.is_seen[self.rows]]
         _refuse_none(rows)
-        none = ErrorSums.none(n_clients)
+        none = ErrorSums.none(n_clients + 1)
         stream = self._stream(len(rows), Budget(settings.tolerance), none, step=lambda: step(1))
         rounds = value_completed(self.training, rows, factorisation, stream)
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(factorisation, rounds.values)
         n_unseen = len(self.rows) - len(rows)
-        return Done(rounds, stream.error_sums, errors, len(rows), n_unseen, factorisation, None, seconds)
+        return Done(rounds, stream.error_sums, errors, rows, n_unseen, factorisation, None, seconds)
 
     def _stream(
         self,
@@ -134,9 +134,19 @@ class Job:
         return Stream(self.executor or available_threads(), plan, budget, error_sums, step)
 
 
+def _rounds_of(valuation: Valuation) -> Rounds:
+    """Return the rounds of an earlier valuation, with the server as the last player."""
+    return Rounds(
+        np.column_stack([valuation.per_round, valuation.per_round_server]),
+        np.column_stack([valuation.per_round_errors, valuation.per_round_server_errors]),
+        -np.diff(valuation.losses),
+        set(valuation.methods),
+    )
+
+
 def _refuse_none(rows: NDArray[np.intp]) -> None:
     if len(rows) == 0:
-        raise InputError("none of the samples that rows means was ever uploaded")
+        raise InputError("no client uploaded any of the selected rows")
 
 
 class _Steps:

@@ -23,7 +23,7 @@ SEGMENT_ELEMENTS, SEGMENT_ROUNDS = 2**22, 64
 class Replay:
     """The server's table after some rounds, from which a later valuation goes on without reading what came before.
 
-    `table` is (clients, rows, classes), zero at time 0; `is_seen` says which of the rows were ever uploaded. Next to
+    `table` is (players, rows, classes), zero at time 0; `is_seen` says which of the rows were ever uploaded. Next to
     be read is a message of the transcript, after `unstamped` uploads that no time stamp has followed yet.
     """
 
@@ -37,8 +37,15 @@ class Replay:
     @classmethod
     def begin(cls, training: Training, rows: NDArray[np.intp], tolerance: float) -> Replay:
         """Return the table before the first round."""
-        shape = len(training.clients), len(rows), training.n_classes
+        shape = len(training.clients) + 1, len(rows), training.n_classes
         return cls(np.zeros(shape), np.zeros(len(rows), bool), Budget(tolerance))
+
+    def see(self, uploads: UploadsOfRound) -> None:
+        """Mark the rows that clients uploaded."""
+        server = len(self.table) - 1
+        for player, samples, _ in uploads:
+            if player != server:
+                self.is_seen[samples] = True
 
     def copy(self) -> Replay:
         """Return the same, to go on from."""
@@ -71,9 +78,8 @@ def value_replayed(
             segment.clear()
 
     for recorded in training.rounds(replay.next_message, replay.unstamped):
-        uploads = _of_rows(recorded, rows, place, training.is_synchronous)
-        for samples in uploads.samples:
-            replay.is_seen[samples] = True
+        uploads = _of_rows(recorded, place)
+        replay.see(uploads)
         replay.n_rounds += 1
         if replay.n_rounds <= first_round:
             apply(replay.table, uploads)
@@ -82,7 +88,6 @@ def value_replayed(
             continue
         segment.append(uploads)
         n_elements += sum(values.size for values in uploads.embeddings)
-        n_elements += 0 if uploads.offset is None else uploads.offset.size
         if n_elements >= SEGMENT_ELEMENTS or len(segment) == SEGMENT_ROUNDS:
             flush()
             n_elements = 0
@@ -91,7 +96,7 @@ def value_replayed(
         flush()
         progress(replay.n_rounds)
     replay.next_message = training.transcript.n_messages
-    return Rounds.joined(parts) if parts else Rounds.none(len(training.clients))
+    return Rounds.joined(parts) if parts else Rounds.none(len(training.clients) + 1)
 
 
 def _value_segment(
@@ -119,24 +124,16 @@ def _value_segment(
     return stream.value(chunks, len(segment), n_clients, len(rows))
 
 
-def _of_rows(uploads: UploadsOfRound, rows: NDArray[np.intp], place: Array, is_synchronous: bool) -> UploadsOfRound:
-    """Return the uploads with samples numbered among `rows`, sorted, and others left out."""
+def _of_rows(uploads: UploadsOfRound, place: Array) -> UploadsOfRound:
+    """Return the uploads with the places of their samples among the rows, sorted, and others left out."""
     samples, embeddings = [], []
-    offset = uploads.offset
-    for numbers, values in zip(uploads.samples, uploads.embeddings, strict=True):
+    for _, numbers, values in uploads:
         places = place[numbers]
         order = np.argsort(places, kind="stable")
         order = order[np.searchsorted(places, 0, sorter=order) :]
         samples.append(places[order])
         embeddings.append(values[order])
-    if offset is not None:
-        # In synchronous training the offset is for the samples of the batch, in asynchronous training for all.
-        if is_synchronous:
-            full = np.zeros((len(place), offset.shape[1]))
-            full[uploads.samples[0]] = offset
-            offset = full
-        offset = offset[rows]
-    return UploadsOfRound(uploads.clients, samples, embeddings, offset)
+    return UploadsOfRound(uploads.players, samples, embeddings)
 
 
 def _cut(uploads: UploadsOfRound, edges: Sequence[int]) -> list[UploadsOfRound]:
@@ -144,10 +141,9 @@ def _cut(uploads: UploadsOfRound, edges: Sequence[int]) -> list[UploadsOfRound]:
     where = [np.searchsorted(samples, edges) for samples in uploads.samples]
     result = []
     for number in range(len(edges) - 1):
-        first, last = edges[number], edges[number + 1]
+        first = edges[number]
         slices = [slice(ends[number], ends[number + 1]) for ends in where]
         samples = [s[part] - s.dtype.type(first) for s, part in zip(uploads.samples, slices, strict=True)]
         embeddings = [e[part] for e, part in zip(uploads.embeddings, slices, strict=True)]
-        offset = None if uploads.offset is None else uploads.offset[first:last]
-        result.append(UploadsOfRound(uploads.clients, samples, embeddings, offset))
+        result.append(UploadsOfRound(uploads.players, samples, embeddings))
     return result

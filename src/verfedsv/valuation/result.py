@@ -6,9 +6,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verfedsv._version import __version__
 from verfedsv.completion import Completion, CompletionReport
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from verfedsv.valuation.replay import Replay
 
-FORMAT, VERSION = "verfedsv valuation", 1
+FORMAT, VERSION = "verfedsv valuation", 2
 PACKAGE = f"verfedsv {__version__}"
 
 METHODS = ("closed-form", "exact", "permutation", "sampling")
@@ -47,13 +48,64 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Factorisation:
-    """The completed embeddings that a valuation was computed from: of each client, and of the server's own part.
+    """The completed embeddings that a valuation was computed from: of each client, and of a server with an own part.
 
-    That is None if there is none, and (rounds, 1, classes) if it is the same for all samples of a round.
+    `players` are completions of the rounds in which each took part; `so_far` says in how many of them it had by the end
+    of each round, (rounds,). `is_seen` are the samples that were ever uploaded, (samples,).
     """
 
-    clients: tuple[Completion, ...]
-    offset: Completion | Floats | None
+    players: tuple[Completion, ...]
+    so_far: tuple[NDArray[np.intp], ...]
+    n_clients: int
+    is_seen: NDArray[np.bool_]
+
+    @property
+    def reports(self) -> tuple[CompletionReport, ...]:
+        """How well the embeddings of each client could be completed."""
+        return tuple(completion.report for completion in self.players[: self.n_clients])
+
+    def start_of(self, player: int) -> Completion | None:
+        """Return the completion of a player, if a later one can start from it."""
+        is_fitted = player < len(self.players) and self.players[player].report.n_sweeps > 0
+        return self.players[player] if is_fitted else None
+
+    def all_rounds(self) -> list[Floats]:
+        """Return the factors of all rounds, (rounds, classes, rank), of each player.
+
+        Who was absent from a round is where it was before: at zero, if it had not taken part yet.
+        """
+        with_start = (
+            np.concatenate([np.zeros_like(c.rounds, shape=(1, *c.rounds.shape[1:])), c.rounds]) for c in self.players
+        )
+        return [rounds[so_far] for rounds, so_far in zip(with_start, self.so_far, strict=True)]
+
+
+class Books(NamedTuple):
+    """Where the loss went in a training: start = end + clients + server, up to the stated errors.
+
+    `start` and `end` are the mean losses of the valued embeddings, zeros before the first round. `clients` and `server`
+    are how much of the decrease their changes account for, over all rounds; negative if they raised the loss.
+    """
+
+    start: float
+    end: float
+    clients: float
+    server: float
+
+    @property
+    def loss_rose(self) -> bool:
+        """Whether the model was worse at the end than with all embeddings zero."""
+        return self.end > self.start
+
+    @property
+    def is_payable(self) -> bool:
+        """Whether the loss fell, and the clients together lowered it."""
+        return self.clients > 0 and not self.loss_rose
+
+    @property
+    def is_mostly_server(self) -> bool:
+        """Whether the server's own part changed the loss by more than all clients together."""
+        return abs(self.server) > abs(self.clients)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +113,10 @@ class Valuation:
     """What each client contributed to a training: its vertical federated Shapley value (definition 3 of the paper).
 
     `values`, (clients,), are in units of the loss and averages over the rounds: `per_round`, (rounds, clients), has the
-    round's own. They add up to the decrease of the loss that is owed to the clients, divided by the number of rounds;
-    without an `offset` that is all of it.
+    round's own. `server_value`, with `server_error` and `per_round_server`, is the same of the server's own part of the
+    sum, such as an intercept; it is 0 without one, and not among values and shares. `losses`, (rounds + 1,), are the
+    mean losses of the valued embeddings before the first round, when all are zero, and after each. In every round the
+    loss falls by what clients and server together are credited with, and so it does over the training: `books`.
 
     Errors are of two kinds. `estimator_errors` bound how far the values are from the Shapley values of the rounds:
     proven if `error_kind` is "certified", with 99.9 % confidence if it is "confidence". `completion_errors` estimate
@@ -91,6 +145,11 @@ class Valuation:
     error_kind: ErrorKind
     per_round: Floats
     per_round_errors: Floats
+    server_value: float
+    server_error: float
+    per_round_server: Floats
+    per_round_server_errors: Floats
+    losses: Floats
     methods: tuple[str, ...]
     mode: Mode
     loss: str
@@ -119,6 +178,12 @@ class Valuation:
         return "+".join(self.methods) or self.settings.method
 
     @property
+    def books(self) -> Books:
+        """Where the loss went over the whole training: totals, not means over rounds."""
+        clients, server = self.values.sum() * self.n_rounds, self.server_value * self.n_rounds
+        return Books(float(self.losses[0]), float(self.losses[-1]), float(clients), float(server))
+
+    @property
     def errors(self) -> Floats:
         """The errors of the estimator and of completion together, (clients,)."""
         result: Floats = self.estimator_errors + self.completion_errors
@@ -128,7 +193,7 @@ class Valuation:
     def shares(self) -> Floats:
         """Fractions of the sum of the values, as in the paper. They can be negative; all are NaN if the sum is 0.
 
-        If the loss rose over the training, the sum is negative and these are shares of the damage.
+        If the clients raised the loss, the sum is negative and these are shares of the damage.
         """
         total = self.values.sum()
         if total == 0:
@@ -141,8 +206,9 @@ class Valuation:
         """Between which fractions each share lies, (clients, 2), if every value is off by at most its error.
 
         The sum that shares are fractions of is off too, so a share is v / (v + rest), where the rest is off by all
-        other errors together: the ends are among the four corners. NaN where an error is unknown, or where the errors
-        together reach the sum of the values, so that there may be nothing to have a share of.
+        other errors together: the ends are among the four corners. NaN where the errors together reach the sum of the
+        values, so that there may be nothing to have a share of. If the errors of some clients are unknown, theirs are
+        NaN, and those of the others bound their shares among the clients whose errors are known.
         """
         return bounds_of_shares(self.values, self.errors)
 
@@ -221,7 +287,8 @@ class Valuation:
         if not is_count or n_clients != len(self.clients) or self.error_kind not in get_args(ErrorKind):
             raise ValueError("its clients, rounds or kind of error make no sense")
         for name, shape in _SHAPES.items():
-            expected = tuple({"rounds": self.n_rounds, "clients": n_clients}[axis] for axis in shape)
+            sizes = {"rounds": self.n_rounds, "losses": self.n_rounds + 1, "clients": n_clients}
+            expected = tuple(sizes[axis] for axis in shape)
             if getattr(self, name).shape != expected:
                 raise ValueError(f"{name} has shape {getattr(self, name).shape}, and not {expected}")
         rounding = 1e-9 * np.abs(self.per_round).max()
@@ -231,12 +298,14 @@ class Valuation:
             raise ValueError(f"unknown methods {self.methods}")
 
     def __repr__(self) -> str:
-        total = self.values.sum() * self.n_rounds
+        books = self.books
+        server = f", the server {'lowered' if books.server >= 0 else 'RAISED'} it by {abs(books.server):.6g}"
         parts = [
             f"{count(len(self.clients), 'client')}, {count(self.n_rounds, 'round')}",
             f"{count(self.n_samples, 'sample')}, {self.mode}",
             self.method,
-            f"the clients {'lowered' if total >= 0 else 'RAISED'} the loss by {abs(total):.6g}",
+            f"the clients {'lowered' if books.clients >= 0 else 'RAISED'} the loss by {abs(books.clients):.6g}"
+            + (server if books.server else ""),
             f"errors up to {self.errors.max():.2g}",
         ]
         return f"<Valuation: {', '.join(parts)}>"
@@ -250,6 +319,9 @@ _SHAPES = {
     "completion_errors": ("clients",),
     "per_round": ("rounds", "clients"),
     "per_round_errors": ("rounds", "clients"),
+    "per_round_server": ("rounds",),
+    "per_round_server_errors": ("rounds",),
+    "losses": ("losses",),
 }
 
 

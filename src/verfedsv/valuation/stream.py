@@ -27,32 +27,38 @@ def chunk_size(n_clients: int, n_classes: int) -> int:
 
 @dataclass(eq=False)
 class Rounds:
-    """Values of rounds and their errors, (rounds, clients) each, and the methods that took part."""
+    """Values of rounds and their errors, (rounds, players) each, the server being the last player.
+
+    `decrease` is how much the loss fell in each round, (rounds,); `methods` are those that took part.
+    """
 
     values: Floats
     errors: Floats
+    decrease: Floats
     methods: set[str]
 
     @classmethod
-    def none(cls, n_clients: int) -> Rounds:
+    def none(cls, n_players: int) -> Rounds:
         """Return no rounds."""
-        values, errors = np.zeros((2, 0, n_clients))
-        return cls(values, errors, set())
+        values, errors = np.zeros((2, 0, n_players))
+        return cls(values, errors, np.zeros(0), set())
 
     @classmethod
     def joined(cls, parts: Sequence[Rounds]) -> Rounds:
         """Return the rounds of several parts, one after the other."""
         values = np.concatenate([part.values for part in parts])
         errors = np.concatenate([part.errors for part in parts])
-        return cls(values, errors, set[str]().union(*(part.methods for part in parts)))
+        decrease = np.concatenate([part.decrease for part in parts])
+        return cls(values, errors, decrease, set[str]().union(*(part.methods for part in parts)))
 
 
 @dataclass
 class Budget:
     """Decides for method "auto" which rounds need more than the closed form.
 
-    With P the most that the loss had fallen so far and p what round t added to it, the round may have an error of
-    tolerance / (3 M) (p + P / (16 t)) for M clients: where most is achieved, most may be missed, and a little anywhere.
+    With P the most that the clients had lowered the loss so far and p what round t added to it, the round may have an
+    error of tolerance / (3 M) (p + P / (16 t)) for M clients: where most is achieved, most may be missed, and a little
+    anywhere.
     The errors of up to a million rounds then add up to at most the tolerance times P / M, which the largest value is
     not below unless the loss rose again. Errors of sampling add up by their squares, and may be the geometric mean of
     that and of what all rounds may have. It depends on earlier rounds only, so valuing a training as it goes gives what
@@ -92,27 +98,29 @@ class Stream:
     def value(self, chunks: Callable[[], Iterable[Chunk]], n_rounds: int, n_clients: int, n_samples: int) -> Rounds:
         """Return the values of the next rounds; `chunks` yields all of their samples each time it is called."""
         sums = self._sum(chunks(), self.plan, n_rounds, n_clients)
-        values, errors = sums.values / n_samples, sums.errors / n_samples
+        values, errors, decrease = sums.values / n_samples, sums.errors / n_samples, sums.utility / n_samples
         if self.plan.method in ("auto", "closed-form"):
             for t in range(n_rounds):
-                values[t], errors[t], _ = balance(values[t], errors[t], float(sums.utility[t] / n_samples))
+                values[t], errors[t], _ = balance(values[t], errors[t], float(decrease[t]))
         of_rounds = [ErrorSums.adding(row) for row in errors]
         methods = sums.methods
         if self.plan.method == "auto":
-            allowed = [self.budget.allow(row) for row in values]
-            refined = {t: errors_of for t, errors_of in enumerate(allowed) if errors[t].max() > errors_of.certified}
+            # The tolerance is one of the clients' values: the server's may be larger, and so may its error.
+            paid = slice(n_clients)
+            allowed = [self.budget.allow(row[paid]) for row in values]
+            refined = {t: error for t, error in enumerate(allowed) if errors[t, paid].max() > error.certified}
             if refined:
                 again = self._sum(chunks(), replace(self.plan, refined=refined), n_rounds, n_clients)
                 for t in refined:
                     found = again.error_sums(t, n_samples)
                     # Look 0 is kept for the sum of all rounds.
                     bound = found.bound(look=self.plan.first_round + t + 1)
-                    if bound.max() < errors[t].max():
+                    if bound[paid].max() < errors[t, paid].max():
                         values[t], errors[t], of_rounds[t] = again.values[t] / n_samples, bound, found
                 methods = methods | again.methods
         self.plan = replace(self.plan, first_round=self.plan.first_round + n_rounds)
         self.error_sums = sum(of_rounds, self.error_sums)
-        return Rounds(values, errors, methods)
+        return Rounds(values, errors, decrease, methods)
 
     def _sum(self, chunks: Iterable[Chunk], plan: Plan, n_rounds: int, n_clients: int) -> RoundSums:
         sums = RoundSums.zeros(n_rounds, n_clients)

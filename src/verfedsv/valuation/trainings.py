@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,26 +65,36 @@ class Training:
         is_seen = np.zeros(self.n_samples, bool)
         sizes = set()
         for uploads in self.rounds():
-            is_seen[uploads.samples[0]] = True
-            sizes.add(len(uploads.samples[0]))
+            batch = uploads.samples[0]
+            is_seen[batch] = True
+            sizes.add(len(batch))
         return sizes != {int(is_seen.sum())}
 
     def rounds(self, first: int = 1, unstamped: list[Upload] | None = None) -> Iterator[UploadsOfRound]:
         """Yield the rounds in order, their arrays being views of the file.
 
-        An offset of a synchronous round is for the samples of its batch, in their order. To go on, pass the message to
-        begin with, and the uploads before it that no time stamp has followed; afterwards the list has those of now.
+        The server's own part is an upload of the last player: in synchronous training for the samples of the batch,
+        which is the same for all clients, in asynchronous training for all samples. To go on, pass the message to begin
+        with, and the uploads before it that no time stamp has followed; afterwards the list has those of now.
         """
         number = {name: m for m, name in enumerate(self.clients)}
         uploads = [] if unstamped is None else unstamped
         for record in self.transcript.records(first):
             if isinstance(record, Stamp):
-                clients = [number[upload.client] for upload in uploads]
+                players = [number[upload.client] for upload in uploads]
                 samples, embeddings = [u.samples for u in uploads], [u.embeddings for u in uploads]
-                yield UploadsOfRound(clients, samples, embeddings, record.offset)
+                if record.offset is not None:
+                    players.append(len(self.clients))
+                    samples.append(samples[0] if self.is_synchronous else self._all_samples)
+                    embeddings.append(record.offset)
+                yield UploadsOfRound(players, samples, embeddings)
                 uploads.clear()
             else:
                 uploads.append(record)
+
+    @cached_property
+    def _all_samples(self) -> Array:
+        return np.arange(self.n_samples)
 
     def select(self, rows: str | ArrayLike) -> NDArray[np.intp]:
         """Return the numbers of the samples that `rows` means."""
@@ -116,23 +126,21 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """The uploads of a synchronous training: of each round the batch, of each client and round the embeddings.
+    """The uploads of a synchronous training: the batch of each round, and of each player its uploads by round.
 
-    `offsets` are the server's own part for the batch of each round, or None.
+    Who is absent from a round has no upload of it. The server is the last player, if it has an own part at all.
     """
 
     samples: Sequence[Array]
-    embeddings: Sequence[Sequence[Array]]
-    offsets: Sequence[Array] | None
+    uploads: Sequence[Mapping[int, Array]]
 
     @classmethod
     def of(cls, training: Training) -> Batches:
         """Return views of all uploads of a training."""
-        rounds = list(training.rounds())
-        embeddings = [[uploads.embeddings[m] for uploads in rounds] for m in range(len(training.clients))]
-        samples = [uploads.samples[0] for uploads in rounds]
-        if all(uploads.offset is None for uploads in rounds):
-            return cls(samples, embeddings, None)
-        shapes = [(len(uploads.samples[0]), training.n_classes) for uploads in rounds]
-        offsets = [np.zeros(s) if u.offset is None else u.offset for u, s in zip(rounds, shapes, strict=True)]
-        return cls(samples, embeddings, offsets)
+        samples = list[Array]()
+        uploads = [dict[int, Array]() for _ in range(len(training.clients) + 1)]
+        for t, of_round in enumerate(training.rounds()):
+            samples.append(of_round.samples[0])
+            for player, _, embeddings in of_round:
+                uploads[player][t] = embeddings
+        return cls(samples, uploads if uploads[-1] else uploads[:-1])

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_positive, as_whole
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, TooManyClientsError
+from verfedsv.losses import Floats
 from verfedsv.shapley import Method, Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.shapley.result import ErrorKind, keeps
@@ -163,31 +164,37 @@ def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
 
 
 def _assemble(training: Training, settings: Settings, done: Done, seconds: float) -> Valuation:
-    per_round, error_sums = done.rounds.values, done.error_sums
+    n_clients, n_samples, error_sums = len(training.clients), len(done.rows), done.error_sums
+    per_round = done.rounds.values
     values = per_round.mean(axis=0)
     # The sums over chunks and rounds are rounded too.
-    n_sums = 64 + done.n_samples // chunk_size(len(training.clients), training.n_classes)
+    n_sums = 64 + n_samples // chunk_size(n_clients, training.n_classes)
     rounding = n_sums * np.finfo(np.float64).eps * np.abs(per_round).mean(axis=0)
     estimator_errors = error_sums.bound(look=0) / len(per_round) + rounding
     methods = tuple(sorted({part for method in done.rounds.methods for part in method.split("+")}, key=METHODS.index))
     kind: ErrorKind = "confidence" if {"sampling", "permutation"} & set(methods) else "certified"
-    reports = None if done.factorisation is None else tuple(c.report for c in done.factorisation.clients)
+    reports = None if done.factorisation is None else done.factorisation.reports
     guarantee = None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes)
     return Valuation(
         clients=training.clients,
-        values=values,
-        estimator_errors=estimator_errors,
-        completion_errors=done.completion_errors,
+        values=values[:n_clients],
+        estimator_errors=estimator_errors[:n_clients],
+        completion_errors=done.completion_errors[:n_clients],
         error_kind=kind,
-        per_round=per_round,
-        per_round_errors=done.rounds.errors,
+        per_round=per_round[:, :n_clients],
+        per_round_errors=done.rounds.errors[:, :n_clients],
+        server_value=float(values[n_clients]),
+        server_error=float(estimator_errors[n_clients] + done.completion_errors[n_clients]),
+        per_round_server=per_round[:, n_clients],
+        per_round_server_errors=done.rounds.errors[:, n_clients],
+        losses=_losses(training, done),
         methods=methods,
         mode="synchronous" if training.is_synchronous else "asynchronous",
         loss=training.loss.name,
         n_rounds=training.n_rounds,
-        n_samples=done.n_samples,
+        n_samples=n_samples,
         n_unseen=done.n_unseen,
-        tolerance_met=keeps(settings.tolerance, values, estimator_errors) if settings.method == "auto" else None,
+        tolerance_met=_keeps_tolerance(values[:n_clients], estimator_errors[:n_clients], settings),
         completion=reports,
         guarantee=guarantee,
         head=training.transcript.head,
@@ -197,3 +204,15 @@ def _assemble(training: Training, settings: Settings, done: Done, seconds: float
         factorisation=done.factorisation,
         replay=done.replay,
     )
+
+
+def _losses(training: Training, done: Done) -> Floats:
+    """Return the mean loss before the first round, when every embedding is zero, and after each round."""
+    labels = training.labels[done.rows]
+    start = training.loss.value(np.zeros((len(labels), training.n_classes)), labels).mean()
+    result: Floats = start - np.concatenate([[0.0], np.cumsum(done.rounds.decrease)])
+    return result
+
+
+def _keeps_tolerance(values: Floats, errors: Floats, settings: Settings) -> bool | None:
+    return keeps(settings.tolerance, values, errors) if settings.method == "auto" else None
