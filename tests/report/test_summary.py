@@ -41,7 +41,8 @@ def test_a_summary_has_the_numbers_of_the_valuation(folder):
     assert {client.uploads.n_bytes for client in summary.clients} == {240 * 12}
     assert summary.quarters == (3, 6, 9, 12)
     np.testing.assert_allclose(summary.clients[0].quarters[-1], valuation.values.max() * 12)
-    np.testing.assert_allclose(summary.decrease, valuation.values.sum() * 12)
+    assert summary.books == valuation.books
+    assert json.loads(summary.to_json())["books"] == valuation.books._asdict()
 
 
 def test_a_valuation_of_this_transcript_is_not_computed_again(folder, monkeypatch):
@@ -102,7 +103,7 @@ def test_a_metric_that_is_never_a_number_is_none(folder, tmp_path):
     summary = summarise(copy)
     assert summary.metrics["train_loss"] is None
     assert "## How training went" not in to_markdown(summary)
-    assert "were not recorded with this run" in to_html(summary)
+    assert "Nothing else was measured in this training" in to_html(summary)
 
 
 def test_long_metrics_take_little_memory(folder, tmp_path):

@@ -74,6 +74,20 @@ def test_names_are_not_markup():
     assert "[red]bank[/red] [link=x]" in render(["[red]bank[/red] [link=x]"], [1.0])[1]
 
 
+def test_there_are_no_shares_of_a_damage():
+    """If the clients raised the loss, the table has values alone."""
+    lines = render(["a", "b"], [0.1, -0.4])
+    assert "%" not in "".join(lines)
+    assert "-0.4000" in lines[2].replace("\N{MINUS SIGN}", "-")
+
+
+def test_one_unknown_error_leaves_the_others_theirs():
+    """Errors of shares are those among the clients whose errors are known."""
+    lines = render(["a", "b", "c"], [0.6, 0.3, 0.1], errors=np.array([0.001, 0.001, np.nan]))
+    assert "60.00% ±   0.11%" in lines[1]
+    assert "10.00% ± unknown" in lines[3]
+
+
 def test_nothing_happened():
     """All values zero: no share, no bar, no crash."""
     assert " - " in render(["a", "b"], [0.0, 0.0])[1]

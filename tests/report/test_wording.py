@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from tests.report.valuations import make_large_summary, make_summary
 from verfedsv.report import wording
 from verfedsv.report.amounts import Amounts, interval_text, place_text, share_text
+from verfedsv.report.brief import brief
 from verfedsv.report.html import to_html
 from verfedsv.report.markdown import to_markdown
 
@@ -88,20 +90,20 @@ def test_proven_is_said_of_numerical_error_alone(options, numerical_error, words
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([3.0, -4.0], "the clients together made the model worse"),
-        ([3.0, -3.0], "what some clients took off the loss, others put back"),
-        ([0.0, 0.0], "nothing that the clients sent changed the loss"),
+        ([3.0, -4.0], "the clients together raised the loss"),
+        ([3.0, -3.0], "the clients' values add up to nothing"),
+        ([0.0, 0.0], "the clients' values add up to nothing"),
     ],
 )
 def test_there_are_no_shares_of_nothing(values, words):
     """That is said before anything else, and no sentence has a percentage."""
     summary = make_summary(values, 0.01)
-    assert words in wording.alarms(summary)[0]
+    assert words in wording.alarms(summary.books)[-1]
     said = " ".join(sentence(summary, place) for place in range(2))
     assert "%" not in said
     assert "nan" not in said.lower()
     assert wording.payout_warning(summary).startswith("Do not pay by these amounts yet: ")
-    assert wording.alarms(make_summary([3.0, 1.0], 5.0)) == []
+    assert wording.alarms(make_summary([3.0, 1.0], 5.0).books) == []
 
 
 def test_a_client_that_may_have_done_nothing_is_named():
@@ -112,7 +114,9 @@ def test_a_client_that_may_have_done_nothing_is_named():
 
 def test_one_client_alone_is_not_the_1_client():
     """And has nobody to do things with."""
-    assert wording.headline(make_summary([3.0])) == "In 4 rounds, the only client lowered the model's loss by 12.0."
+    assert wording.headline(make_summary([3.0])) == (
+        "In 4 rounds the model's loss fell, from 0.693 to \N{MINUS SIGN}11.3: the only client lowered it by 12.0."
+    )
 
 
 def test_one_pair_that_cannot_be_ranked_is_named():
@@ -179,8 +183,8 @@ def test_what_is_said_of_other_pairs_is_true():
 def test_values_that_cancel_are_no_damage():
     """The loss is where it was; nobody is told that the model got worse."""
     summary = make_summary([1.0, -1.0])
-    said = f"{wording.headline(summary)} {wording.alarms(summary)}"
-    assert "did not change the loss" in said
+    said = f"{wording.headline(summary)} {wording.alarms(summary.books)}"
+    assert "did not change it" in said
     assert "worse" not in said
     assert sentence(summary, 1).startswith("telco raised the loss by 4")
 
@@ -238,7 +242,7 @@ def test_payouts_have_a_warning_unless_the_values_are_sure():
 def test_rounds_are_rounds_in_both_modes(render):
     """In every format; nobody has to know of time stamps."""
     text = render(make_summary([3.0, 1.0], 0.01, mode="asynchronous"))
-    assert "In 4 rounds, the 2 clients together lowered" in text
+    assert "In 4 rounds the model" in text
     assert "stamp" not in text.partition("<script")[0]
 
 
@@ -248,3 +252,82 @@ def test_values_are_said_to_be_totals(render):
     assert "Total value: by how much the client lowered the loss, over all rounds together" in render(
         make_summary([3.0, 1.0], 0.01)
     )
+
+
+def diverged():
+    """Return the summary of a training whose server raised the loss by more than the clients lowered it."""
+    return make_summary([3.0, 1.35], 0.01, n_rounds=4, server=-4.78)
+
+
+def shown_in(summary, form):
+    """Return a summary as people see it."""
+    if form == "brief":
+        return "\n".join(line.plain for line in brief(summary))
+    return {"html": to_html, "markdown": to_markdown}[form](summary).replace("&#39;", "'")
+
+
+@pytest.mark.parametrize("form", ["html", "markdown", "brief"])
+def test_a_loss_that_rose_is_said_first_and_in_red(form):
+    """Before what the clients lowered, and nothing calls such a training good; the server's part is said too."""
+    summary = diverged()
+    text = shown_in(summary, form)
+    alarm = text.index("The loss rose, from 0.693 to 2.41: the model is worse than before the training.")
+    assert alarm < text.index("the 2 clients together lowered it by 17.4, and the server's own part raised it by 19.1")
+    assert alarm < text.index("that is proven")
+    assert "did more than the clients: it raised the loss by 19.1, the clients together lowered it by 17.4." in text
+    assert 'class="alarm">The loss rose' in text or form != "html"
+    assert "the loss rose; the server's own part did more than the clients" in wording.payout_warning(summary)
+    assert "green" not in text.partition("<script")[0]
+
+
+def test_alarms_are_red_in_the_terminal():
+    """And nothing is where all is well."""
+    styles = [line.style for line in brief(diverged())]
+    assert styles[0] == "bold red"
+    assert "bold red" not in [line.style for line in brief(make_summary([0.1, 0.05], 1e-4))]
+
+
+@pytest.mark.parametrize("form", ["html", "markdown", "brief"])
+def test_the_books_are_shown_with_the_server_apart(form):
+    """As an equation that holds, and the server without a share or a place among the clients."""
+    summary = make_summary([0.1, 0.05], 1e-4, server=0.01)
+    text = shown_in(summary, form)
+    assert "Loss at the start 0.6931 = at the end 0.0531 + by the clients 0.6000 + by the server 0.0400" in text
+    assert "such as an intercept, lowered the loss by 0.0400 over all rounds" in text
+    assert "It is no client's and has no share." in text
+    assert json.loads(summary.to_json())["books"].keys() == {"start", "end", "clients", "server"}
+    assert len(summary.clients) == 2
+    without = shown_in(make_summary([0.1, 0.05], 1e-4), form)
+    assert "by the server" not in without
+    assert "such as an intercept" not in without
+
+
+def test_one_unknown_error_leaves_the_other_shares_their_ranges():
+    """They are among the clients whose errors are known, and it is said who is left out and why."""
+    errors = [1e-4, 1e-4, np.nan, np.nan]
+    summary = make_summary([0.994, 0.0046, 0.001, 0.0004], errors, completed=True, n_rounds=4)
+    assert summary.numerical_error == "estimated"
+    bounds = [(client.share_low, client.share_high) for client in summary.clients]
+    assert bounds[0] == pytest.approx((0.9953, 0.9955), abs=1e-4)
+    assert bounds[2:] == [(None, None)] * 2
+    said = wording.numerical_error(summary)
+    assert "It is unknown for hospital and shop, whose missing embeddings could not be filled in" in said
+    assert "The ranges of the others' shares leave them out of the sum." in said
+    assert sentence(summary) == (
+        "bank contributed 99.40 % (among the clients whose errors are known, between 99.52 and 99.55 %)."
+    )
+    assert sentence(summary, 2) == "hospital comes out at 0.1 %; its numerical error is unknown."
+    assert wording.interval_header(summary) == "Share among those with known errors"
+    assert "the numerical error of hospital and shop is not known" in wording.payout_warning(summary)
+
+
+def test_a_loss_that_is_still_falling_at_the_end_is_said():
+    """With how much; a training that came to rest has no such note."""
+    falling = replace(make_summary([0.1, 0.05], n_rounds=40), still_falling=0.08)
+    assert any("the last 4 rounds took off 8.0\N{NO-BREAK SPACE}% of" in note for note in wording.notes(falling))
+    straight = make_summary([0.1], n_rounds=40, losses=np.linspace(0.7, 0.3, 41))
+    assert straight.still_falling == pytest.approx(0.1, rel=0.01)
+    at_rest = make_summary([0.1], n_rounds=40, losses=0.3 + 0.4 * np.exp(-np.arange(41) / 3))
+    assert at_rest.still_falling is None
+    assert make_summary([0.1], n_rounds=40, losses=np.linspace(0.3, 0.7, 41)).still_falling is None
+    assert make_summary([0.1], n_rounds=3).still_falling is None

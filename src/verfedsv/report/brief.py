@@ -15,8 +15,9 @@ _MOST_CLIENTS, _MOST_GROUPS = 10, 10
 def brief(summary: Summary) -> Iterator[Text]:
     """Yield the lines of a report that nobody should miss. They are texts, so that no name is read as markup."""
     summary = summary.with_short_names()
-    yield from (Text(alarm, style="bold red") for alarm in wording.alarms(summary))
+    yield from (Text(alarm, style="bold red") for alarm in wording.alarms(summary.books))
     yield Text(wording.headline(summary), style="bold")
+    yield Text(wording.balance(summary.books))
     yield from (Text(warning, style="yellow") for warning in wording.warnings(summary))
     yield Text(wording.numerical_error(summary), style="yellow" if wording.is_doubtful(summary) else "")
     yield from (Text(note) for note in wording.notes(summary))
@@ -27,6 +28,8 @@ def brief(summary: Summary) -> Iterator[Text]:
         yield Text.assemble("  ", (client.name, "bold"), " ", wording.predicate(client, summary))
     if len(first) < len(summary.clients):
         yield Text(f"  and {len(summary.clients) - len(first)} more")
+    if said := wording.server(summary):
+        yield Text(said)
     yield Text(wording.ranking(summary))
     yield from (Text(f"  {line}") for line in wording.group_lines(summary, _MOST_GROUPS))
     if summary.settlement is not None and (warning := wording.payout_warning(summary)):

@@ -22,8 +22,8 @@ GLOSSARY = {
         "How much of the decrease of the loss a client is credited with: its Shapley value, which is what it adds when "
         "it joins the others, averaged over all orders in which they could join. Here it is the total over all "
         "rounds; statements, audits and files of values have the mean per round, which is this divided by "
-        "their number. The values of all clients add up to the decrease of the loss, but for what the server learnt by "
-        "itself. A client's share is its part of that sum."
+        "their number. The values of all clients, and that of the server's own part where it has one, add up to the "
+        "decrease of the loss. A client's share is its part of that sum."
     ),
     "Completion": (
         "In a round, clients send embeddings of some of the samples only. Those of the others are filled in from the "
@@ -48,18 +48,17 @@ OVER_ROUNDS = {
 
 
 def training(summary: Summary) -> str:
-    """Return how the curves of training and the decrease named at the top fit together."""
+    """Return how the curves of training and the losses named at the top fit together."""
     curves = [curve for curve in summary.metrics.values() if curve is not None]
     if not curves:
         return (
-            "How much of the loss the clients have taken away up to each round. Loss and accuracy themselves "
-            "were not recorded with this run."
+            "The loss on the embeddings that were valued, from before the first round on. Nothing else was measured in "
+            "this training."
         )
     first = min(curve.rounds[0] for curve in curves)
     return (
-        f"Loss and accuracy were first measured after round {first:,}, when the model had already changed. "
-        f"The {digits(abs(summary.decrease))} named at the top counts from the very beginning, before anything was "
-        "sent, and leaves out what the server learnt by itself, which is no client's. So the two differ."
+        f"As the training itself measured it, first after round {first:,}. The losses named at the top are of the "
+        "embeddings that were valued, from before anything was sent, so they differ a little from these."
     )
 
 

@@ -133,7 +133,7 @@ def _curves(summary: Summary) -> dict[str, Any]:
     return {
         "clients": clients,
         "metrics": content["metrics"],
-        "learnt": content["learnt"],
+        "losses": content["losses"],
         "training": {name: [line[:2] for line in lines] for name, lines in _series(summary).items()},
         "looks": [look(number)._asdict() for number in range(N_LOOKS)],
         "n_shown": N_SHOWN,
@@ -160,7 +160,8 @@ def _bars(summary: Summary) -> alt.LayerChart:
     if summary.has_shares:
         shares = [[_or_nan(x) for x in (c.share, c.share_low, c.share_high)] for c in summary.clients]
         found = np.array(shares)
-        return charts.bars(names, found[:, 0], found[:, 1:])
+        # Where errors are unknown, intervals are of shares among the other clients, and not of these.
+        return charts.bars(names, found[:, 0], np.where(bool(summary.unknown), np.nan, found[:, 1:]))
     values = [[_or_nan(x) for x in (c.decrease, c.decrease_low, c.decrease_high)] for c in summary.clients]
     found = np.array(values)
     return charts.bars(names, found[:, 0], found[:, 1:], as_shares=False)
@@ -173,14 +174,14 @@ def _or_nan(amount: float | None) -> float:
 def _series(summary: Summary) -> dict[str, list[tuple[str, str, Curve]]]:
     """Return the lines of each chart of the training: what is measured, its label, the curve.
 
-    Where nothing was measured, it is what the valuation says the model learnt.
+    Where nothing was measured, it is the loss on the embeddings that were valued.
     """
     series: dict[str, list[tuple[str, str, Curve]]] = {}
     for metric, (chart, label) in METRICS.items():
         found = summary.metrics[metric]
         if found is not None:
             series.setdefault(chart, []).append((metric, label, found))
-    return series or {"decrease of the loss": [("", "all clients together", summary.learnt)]}
+    return series or {"loss": [("", "samples that were valued", summary.losses)]}
 
 
 def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, Any]]:

@@ -19,8 +19,9 @@ def to_markdown(summary: Summary) -> str:
     values = Amounts.of(summary)
     parts = [
         f"# Who contributed how much: {escape(summary.run)}",
-        *(f"> **{escape(alarm)}**" for alarm in wording.alarms(summary)),
+        *(f"> **{escape(alarm)}**" for alarm in wording.alarms(summary.books)),
         escape(wording.headline(summary)),
+        escape(wording.balance(summary.books)),
         *(f"> **{escape(warning)}**" for warning in wording.warnings(summary)),
         *map(escape, [wording.numerical_error(summary), wording.measured_on(summary), *wording.notes(summary)]),
         *_contributions(summary, values),
@@ -102,8 +103,9 @@ def _contributions(summary: Summary, values: Amounts) -> list[str]:
     header = ["Client", "Place", *shares, "Total value", "Value lies between", "Rounds below zero"]
     rows = (_client_row(client, summary, values) for client in summary.clients)
     caption = wording.VALUE
+    server = [escape(wording.server(summary))] if summary.books.server else []
     intro = [wording.SHARES] if summary.has_shares else []
-    return ["## Contributions", *intro, sentences, *note, caption, _table(header, rows)]
+    return ["## Contributions", *intro, sentences, *note, caption, _table(header, rows), *server]
 
 
 def _client_row(client: ClientSummary, summary: Summary, values: Amounts) -> list[str]:

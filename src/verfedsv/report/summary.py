@@ -17,6 +17,7 @@ from verfedsv.shapley.result import ErrorKind
 from verfedsv.texts import LONGEST_NAME, misleading, shortened
 from verfedsv.transcript.format import Mode
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.result import Books
 
 FORMAT, VERSION = "verfedsv report", 1
 
@@ -26,6 +27,9 @@ confidence, or is estimated; no client's error is known; the errors together rea
 own error is not known are left out of that."""
 
 _MOST_GROUPS = 50
+
+_LITTLE = 0.01
+"""A loss that falls by less than that part of its decrease, in the last tenth of the rounds, has come to rest."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,10 @@ class Setting:
 class Summary:
     """All that a report says of a run; `clients` are sorted by falling value, and numbered so in `groups`.
 
-    `decrease` is how much lower the loss became over all rounds, as far as it is owed to clients; `learnt` is the same
-    up to each round. Without a positive `decrease` there are no shares. Values are means over `n_samples`; `n_recorded`
+    `books` say where the loss went over all rounds, and `losses` how it changed, from before the first round on, on the
+    embeddings that were valued. If the clients did not lower it, there are no shares. `server_error` is of the server's
+    own part, a mean per round like the errors of clients. `still_falling` is which part of the whole decrease came in
+    the last tenth of the rounds, None if that is little. Values are means over `n_samples`; `n_recorded`
     samples are in the transcript, and of these `n_unseen` were never uploaded. `groups` are clients of which no two can
     be ranked; there are `n_overlaps` such pairs in all, and `n_groups` groups, of which the first 50 are listed.
     `metrics` are None where nothing was measured.
@@ -141,7 +147,9 @@ class Summary:
     n_recorded: int
     n_classes: int
     numerical_error: NumericalError
-    decrease: float
+    books: Books
+    server_error: float | None
+    still_falling: float | None
     estimator_error_kind: ErrorKind
     method: str
     tolerance_met: bool | None
@@ -150,7 +158,7 @@ class Summary:
     groups: tuple[tuple[int, ...], ...]
     n_groups: int
     n_overlaps: int
-    learnt: Curve
+    losses: Curve
     metrics: Mapping[str, Curve | None]
     quarters: tuple[int, ...]
     settings: tuple[Setting, ...]
@@ -160,7 +168,7 @@ class Summary:
     @property
     def has_shares(self) -> bool:
         """Whether shares mean anything."""
-        return self.decrease > 0
+        return self.books.clients > 0
 
     @property
     def has_intervals(self) -> bool:
@@ -192,7 +200,7 @@ class Summary:
 
     def to_json(self) -> str:
         """Return the summary as JSON; what is unknown is null."""
-        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        content = {"format": FORMAT, "version": VERSION, **asdict(self), "books": self.books._asdict()}
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -217,7 +225,6 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
     `uploads` is what each client sent, `metrics` is what was measured of METRICS.
     """
     order = np.argsort(-valuation.values, kind="stable")
-    total = float(valuation.values.sum())
     quarters = _quarters(valuation.n_rounds)
     cumulative = np.cumsum(valuation.per_round, axis=0)
     shares = _shares(valuation)
@@ -245,7 +252,9 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         n_recorded=about.n_recorded,
         n_classes=about.n_classes,
         numerical_error=judge(valuation),
-        decrease=total * valuation.n_rounds,
+        books=valuation.books,
+        server_error=known(valuation.server_error),
+        still_falling=_still_falling(valuation.losses),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
         tolerance_met=valuation.tolerance_met,
@@ -254,7 +263,7 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         groups=tuple(groups[:_MOST_GROUPS]),
         n_groups=len(groups),
         n_overlaps=count_overlaps(values, errors),
-        learnt=curve(cumulative.sum(axis=1)),
+        losses=curve(valuation.losses, rounds=np.arange(valuation.n_rounds + 1)),
         metrics={name: metrics.get(name) for name in METRICS},
         quarters=quarters,
         settings=about.settings,
@@ -325,6 +334,18 @@ def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
     rmse = known(report.held_out_rmse) if report.n_held_out else None
     relative = rmse / report.held_out_size if rmse is not None and report.held_out_size > 0 else None
     return CompletionSummary(report.rank, rmse, relative, report.n_held_out, report.n_unseen)
+
+
+def _still_falling(losses: Floats) -> float | None:
+    """Return which part of the decrease of the loss came in the last tenth of the rounds; None if that is little.
+
+    Means over the last two tenths are compared, as single rounds go up and down.
+    """
+    tenth, decrease = (len(losses) - 1) // 10, float(losses[0] - losses[-1])
+    if tenth < 2 or decrease <= 0:
+        return None
+    part = float(losses[-2 * tenth : -tenth].mean() - losses[-tenth:].mean()) / decrease
+    return part if part > _LITTLE else None
 
 
 def _quarters(n_rounds: int) -> tuple[int, ...]:

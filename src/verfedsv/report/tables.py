@@ -29,10 +29,11 @@ def values_table(result: Valuation, width: int = 80) -> Table:
     narrower still, values come below shares. No number is left out.
     """
     clients, totals, errors = result.clients, result.values * result.n_rounds, result.errors * result.n_rounds
+    parts = result.shares if result.values.sum() > 0 else np.full(len(clients), np.nan)  # not shares of a damage
     amounts = Amounts(
         [Range(v, known(v - e), known(v + e)) for v, e in zip(totals.tolist(), errors.tolist(), strict=True)]
     )
-    shares = _with_errors([_as_share(share) for share in result.shares], _share_errors(result), _as_share_error)
+    shares = _with_errors([_as_share(share) for share in parts], _share_errors(result), _as_share_error)
     values = _with_errors([amounts.value(total) for total in totals.tolist()], errors, partial(digits, n_digits=2))
     longest = max(map(len, clients))
     details = {"share ± error": shares, "total value ± error": values}
@@ -81,8 +82,10 @@ def _as_share_error(error: float) -> str:
 
 
 def _share_errors(result: Valuation) -> Floats:
-    """Return how far shares can be off, (clients,); NaN if that is not known."""
-    errors: Floats = np.abs(result.share_bounds - result.shares[:, np.newaxis]).max(axis=1)
+    """Return how far shares can be off, (clients,), among the clients whose errors are known; NaN for the others."""
+    total = result.values[np.isfinite(result.errors)].sum()
+    shares = result.values / (total or np.nan)
+    errors: Floats = np.abs(result.share_bounds - shares[:, np.newaxis]).max(axis=1)
     return errors
 
 

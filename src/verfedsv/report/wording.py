@@ -5,28 +5,35 @@ Texts are plain. Whoever renders them escapes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from verfedsv.report.amounts import between_text, share_text
-from verfedsv.report.numbers import digits
+from verfedsv.report.numbers import MINUS, digits, number, percent
 from verfedsv.report.summary import ClientSummary, Payout, SettlementSummary, Summary
 from verfedsv.shapley.result import count
+from verfedsv.valuation.result import Books
 
 _MOST_NAMES = 12
 _ARITHMETIC_ONLY = "This is about the arithmetic only, not about whether the training went well or what is fair to pay."
 
 
 def headline(summary: Summary) -> str:
-    """Return what all clients achieved together."""
-    who = "the only client" if len(summary.clients) == 1 else f"the {len(summary.clients):,} clients"
-    together = "" if len(summary.clients) == 1 else " together"
-    change = "lowered" if summary.decrease > 0 else "raised"
-    did = (
-        f"{change} the model's loss by {digits(abs(summary.decrease))}"
-        if summary.decrease
-        else "did not change the loss"
-    )
-    return f"In {_extent(summary)}, {who}{together} {did}."
+    """Return how the loss changed, and who changed it."""
+    books, who = summary.books, "the only client"
+    if len(summary.clients) > 1:
+        who = f"the {len(summary.clients):,} clients together"
+    ends = f"from {digits(books.start)} to {digits(books.end)}"
+    is_same = not books.loss_rose and books.start - books.end <= 1e-12 * abs(books.start)
+    path = "stayed the same" if is_same else f"{'rose' if books.loss_rose else 'fell'}, {ends}"
+    server = f", and the server's own part {_change(books.server)}" if books.server else ""
+    return f"In {_extent(summary)} the model's loss {path}: {who} {_change(books.clients)}{server}."
+
+
+def _change(decrease: float) -> str:
+    if decrease == 0:
+        return "did not change it"
+    return f"{'lowered' if decrease > 0 else 'raised'} it by {digits(abs(decrease))}"
 
 
 def _extent(summary: Summary) -> str:
@@ -35,17 +42,55 @@ def _extent(summary: Summary) -> str:
     return f"the first {summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
 
 
-def alarms(summary: Summary) -> list[str]:
+def alarms(books: Books) -> list[str]:
     """Return what must be read before anything else, in red: that the training did not do what it was for."""
-    if summary.has_shares:
+    lines = []
+    if books.loss_rose:
+        change = f"from {digits(books.start)} to {digits(books.end)}"
+        lines.append(f"The loss rose, {change}: the model is worse than before the training.")
+    if books.clients < 0:
+        lines.append(
+            "There are no shares: the clients together raised the loss. Percentages would be shares of the damage, the "
+            "largest for those who did most of it. What each did to the loss is given instead."
+        )
+    elif books.clients == 0:
+        lines.append("There are no shares: the clients' values add up to nothing.")
+    return lines
+
+
+def mostly_server(books: Books) -> list[str]:
+    """Return that the server's own part changed the loss by more than the clients did, if that is so."""
+    if not books.is_mostly_server:
         return []
-    instead = "What each did to the loss is given instead of percentages."
-    if not any(client.value for client in summary.clients):
-        return ["There are no shares: nothing that the clients sent changed the loss."]
-    if summary.decrease == 0:
-        return [f"There are no shares: what some clients took off the loss, others put back. {instead}"]
-    worse = "the clients together made the model worse. Percentages would be shares of the damage"
-    return [f"There are no shares: {worse}, the largest for those who did most of it. {instead}"]
+    change = f"{_change(books.server).replace(' it ', ' the loss ')}, the clients together {_change(books.clients)}"
+    return [f"The server's own part of the model, such as an intercept, did more than the clients: it {change}."]
+
+
+def balance(books: Books) -> str:
+    """Return where the loss went, as an equation whose numbers have the same decimals.
+
+    >>> balance(Books(0.6931, 2.413, 17.4, -19.1199))
+    'Loss at the start 0.693 = at the end 2.413 + by the clients 17.400 − by the server 19.120'
+    """
+    sizes = [math.floor(math.log10(abs(amount))) for amount in books if amount] or [0]
+    # Three digits of the smallest, but not more than seven of the largest.
+    decimals = max(0, min(2 - min(sizes), 6 - max(sizes)))
+    terms = [f"Loss at the start {number(books.start, decimals)} = at the end {number(books.end, decimals)}"]
+    for who, amount in (("clients", books.clients), ("server", books.server)):
+        if amount or who == "clients":
+            terms.append(f"{MINUS if amount < 0 else '+'} by the {who} {number(abs(amount), decimals)}")
+    return " ".join(terms)
+
+
+def server(summary: Summary) -> str:
+    """Return what the server's own part did, apart from the clients; nothing if it has none."""
+    if not summary.books.server:
+        return ""
+    change = _change(summary.books.server).replace(" it ", " the loss ")
+    return (
+        f"The server's own part of the model, such as an intercept, {change} over all rounds, with an error of "
+        f"{digits(summary.total(summary.server_error), 2)}. It is no client's and has no share."
+    )
 
 
 SHARES = "Shares are parts of what the clients together took off the loss."
@@ -118,8 +163,9 @@ def is_doubtful(summary: Summary) -> bool:
 
 
 def warnings(summary: Summary) -> list[str]:
-    """Return what is wrong with the record: an unfinished training, files that do not fit, names that mislead."""
-    return [*([unfinished(summary)] if summary.is_unfinished else []), *summary.cautions]
+    """Return what nobody should miss: a server that did most, an unfinished training, what is wrong with the record."""
+    so_far = [unfinished(summary)] if summary.is_unfinished else []
+    return [*mostly_server(summary.books), *so_far, *summary.cautions]
 
 
 def unfinished(summary: Summary) -> str:
@@ -133,8 +179,13 @@ def unfinished(summary: Summary) -> str:
 def payout_warning(summary: Summary) -> str:
     """Return why payouts by these values should not be made yet, or nothing."""
     found = []
-    if alarms(summary):
-        found.append("see what the top of this report says in red")
+    books = summary.books
+    if books.loss_rose:
+        found.append("the loss rose")
+    if books.clients <= 0:
+        found.append("the clients together did not lower the loss")
+    if books.is_mostly_server:
+        found.append("the server's own part did more than the clients")
     if is_doubtful(summary):
         found.append("the numerical error is too large, or not known")
     elif summary.unknown:
@@ -179,6 +230,12 @@ def notes(summary: Summary) -> list[str]:
         lines.append("The accuracy that was asked for was not reached; the ranges say what remains.")
     if summary.n_unseen:
         lines.append(unseen(summary))
+    if summary.still_falling is not None:
+        last = count(summary.n_rounds // 10, "round")
+        lines.append(
+            f"The loss was still falling at the end: the last {last} took off {percent(summary.still_falling, 1)} of "
+            "the whole decrease. A longer training may have other shares."
+        )
     return lines
 
 

@@ -94,6 +94,9 @@ class State:
     numerical_error: str
     is_doubtful: bool
     alarms: tuple[str, ...]
+    warnings: tuple[str, ...]
+    balance: str
+    server: str
     caption: str
     clients: tuple[Row, ...]
     charts: tuple[Drawing, ...]
@@ -135,7 +138,10 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
         headline="" if summary is None else wording.headline(summary),
         numerical_error="" if summary is None else _in_a_line(wording.numerical_error(summary)),
         is_doubtful=summary is not None and wording.is_doubtful(summary),
-        alarms=() if summary is None else tuple(map(_in_a_line, wording.alarms(summary))),
+        alarms=() if summary is None else tuple(wording.alarms(summary.books)),
+        warnings=() if summary is None else tuple(wording.mostly_server(summary.books)),
+        balance="" if summary is None else wording.balance(summary.books),
+        server="" if summary is None else wording.server(summary),
         caption="" if summary is None else _caption(summary, progress.status),
         clients=() if summary is None else _rows(summary),
         charts=tuple(_drawings(summary, metrics)),
@@ -178,8 +184,7 @@ def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable
         chart, label = METRICS[name]
         charts.setdefault(chart.capitalize(), []).append((label, found))
     if not charts and summary is not None:
-        title = "By how much all clients lowered the loss, up to each round"
-        charts[title] = [("all clients together", summary.learnt)]
+        charts["Loss"] = [("samples that were valued", summary.losses)]
     for title, lines in charts.items():
         yield _drawing(title, "%" if title == "Accuracy" else "", lines)
 

@@ -16,7 +16,7 @@
     return points(number, nameOf(box), curves.clients[number][kind()]);
   });
   const linesOfTraining = (name) => curves.training[name].flatMap(([metric, line], number) =>
-    points(number, line, metric ? curves.metrics[metric] : curves.learnt));
+    points(number, line, metric ? curves.metrics[metric] : curves.losses));
   const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true,
     defaultStyle: false, tooltip: { disableDefaultStyle: true } }; // the page allows no style sheet but its own
 

@@ -148,6 +148,9 @@ function render(state) {
   show("message", `${state.message} ${state.recorded}`.trim());
   show("stalled", state.stalled);
   at("alarms").replaceChildren(...state.alarms.map((alarm) => element("p", alarm, { class: "alarm" })));
+  at("warnings").replaceChildren(...state.warnings.map((warning) => element("p", warning, { class: "verdict bad" })));
+  show("balance", state.balance);
+  show("server", state.server);
   show("numerical-error", state.numerical_error);
   at("numerical-error").className = state.is_doubtful ? "verdict bad" : "verdict";
   at("problems").replaceChildren(...state.problems.map((problem) => element("p", problem, { class: "note" })));
