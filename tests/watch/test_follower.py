@@ -78,22 +78,22 @@ def test_a_follower_rests_ten_times_as_long_as_it_worked(run, follow, monkeypatc
     """Meanwhile the loss goes on and the shares stay."""
 
     def value(*arguments, **options):
-        follow.now[0] += 3.0
+        follow.now[0] += 0.9
         return verfedsv.value(*arguments, **options)
 
     monkeypatch.setattr(module, "value", value)
     watching = follow(run.folder)
-    for rest in (0.0, 3.5):
+    for rest in (0.0, 1.0):
         run.grow(1)
         follow.now[0] += rest  # the first valuation includes compiling, and is not held against the run
         watching.look()
     assert follow.states[-1].n_rounds == 2
     run.grow(3)
-    follow.now[0] += 29.0
+    follow.now[0] += 8.5
     watching.look()
     assert follow.states[-1].n_rounds == 2
     assert follow.states[-1].message == "Valued: 2 rounds. Training is at round 5."
-    follow.now[0] += 1.5
+    follow.now[0] += 1.0
     watching.look()
     assert follow.states[-1].n_rounds == 5
 
@@ -291,27 +291,52 @@ def test_a_long_run_is_valued_in_portions(run, follow, monkeypatch):
     )
 
 
-def test_a_run_that_goes_on_meanwhile_is_not_hurried_after(run, follow, monkeypatch):
-    """After the first time there is a rest after each portion, unless nothing is being recorded."""
-    monkeypatch.setattr(module, "_SMALLEST_PORTION", 2)
-    monkeypatch.setattr(module, "_SHORT", -1.0)
+def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_look(run, follow, monkeypatch):
+    """While it goes on, by a valuation of some samples; the page says so, and has one axis of rounds for all charts."""
+    monkeypatch.setattr(module, "_MOST_NUMBERS", 12)
+    monkeypatch.setattr(module, "_FEWEST_SAMPLES", 1)
+    monkeypatch.setattr(module, "_SMALLEST_PORTION", 32)
     watching = follow(run.folder)
-    run.grow(1)
+    run.grow(116)
     watching.look()
-    run.grow(20)
-    take = watching._take
+    run.grow(984)
+    follow.now[0] += 11.0  # no rest is longer than ten seconds, whatever was to be done
+    take, n_portions = watching._take, []
 
     def take_while_it_grows():
         take()
+        n_portions.append(watching._summary.n_rounds)
         run.grow(1)
 
     monkeypatch.setattr(watching, "_take", take_while_it_grows)
     watching.look()
-    assert follow.states[-1].n_rounds == 5
-    assert follow.states[-1].message.startswith("Valued: 5 of about 21 rounds.")
-    monkeypatch.setattr(watching, "_take", take)
+    state = follow.states[-1]
+    assert state.n_rounds == 1100
+    assert len(n_portions) < 10  # each is twice as large as the last
+    assert "4 of 6 samples were drawn at random and valued" in state.numerical_error
+    assert "proven" not in state.numerical_error
+    assert watching._growth.valuation.n_samples == 4
+    watching._due = np.inf
     watching.look()
-    assert follow.states[-1].n_rounds == 22
+    state = follow.states[-1]
+    assert (state.n_rounds, state.last_round) == (1100, 1100 + len(n_portions))
+    assert max(line.rounds[-1] for chart in state.charts for line in chart.lines) == state.last_round
+
+
+def test_values_of_some_samples_are_near_those_of_all(run, follow, monkeypatch):
+    """And those of all are shown once there is a valuation.json."""
+    monkeypatch.setattr(module, "_MOST_NUMBERS", 12)
+    monkeypatch.setattr(module, "_FEWEST_SAMPLES", 1)
+    run.grow(30)
+    watching = follow(run.folder)
+    watching.look()
+    whole = summarise(run.folder)
+    expected = {client.name: client.share for client in whole.clients}
+    assert shares(follow.states[-1]) == pytest.approx(expected, abs=0.05)
+    (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
+    watching.look()
+    assert shares(follow.states[-1]) == pytest.approx(expected)
+    assert "drawn at random" not in follow.states[-1].numerical_error
 
 
 def test_checking_and_valuing_show_how_far_they_are(run, follow, monkeypatch):

@@ -1,4 +1,4 @@
-"""`Follower`: a run's folder as a sequence of states. It only reads, and rests ten times as long as it worked."""
+"""`Follower`: a run's folder as a sequence of states. It only reads, and rests longer than it works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from verfedsv.watch.state import Progress, State, Status, build_state
 Signature = tuple[Stat | None, ...]
 """Of each file of a run what tells its states apart; None for one that is not there."""
 
-_REST = 10
+_REST, _LONGEST_REST = 10, 10.0
+"""Times the work before it; and seconds, in an asynchronous run, where work is what was recorded meanwhile."""
+
 _QUIET = (60, 300, 900, 3600, 6 * 3600, 24 * 3600)
 """After so many seconds without anything new the page says so; steps, so that it does not change all the time."""
 
@@ -64,8 +66,6 @@ class Follower:
         self._due, self._took = -math.inf, 0.0
         self._read: Signature | None = None
         self._summary: Summary | None = None
-        self._is_behind = False
-        self._was_up_to_date = False
         self._problem: str | None = None
         self._unreadable: str | None = None
 
@@ -83,8 +83,7 @@ class Follower:
             self._show("waiting", "The run cannot be read.")
             return
         signature = self._signature()
-        has_changed = signature != self._read or self._is_behind
-        if has_changed and (self._clock() >= self._due or self._was_valued(signature)):
+        if signature != self._read and (self._clock() >= self._due or self._was_valued(signature)):
             if self._read is None or self._took >= self._every:
                 self._tell(" Reading and valuing what is new.")
             self._summarise(signature)
@@ -112,16 +111,12 @@ class Follower:
             self._unreadable = f"cannot read {METRICS}: {error.strerror}"
 
     def _summarise(self, signature: Signature) -> None:
-        """Value what is in the folder; if that cannot be done, say why and keep what was.
-
-        Values are shown after each portion. If the run grows meanwhile, the rest comes first and then the next portion;
-        but not when a run is seen for the first time, nor when nothing was added: there is nobody to wait for then.
-        """
-        self._read, self._problem, self._is_behind = signature, None, False
-        is_first = not self._was_up_to_date
+        """Value all that is recorded now, showing values after each portion; if it fails, say why and keep what was."""
+        self._read, self._problem = signature, None
+        begin, is_first = self._clock(), self._summary is None
         try:
             self._growth.open()
-            while self._go_on() and (is_first or self._signature() == signature):
+            while not self._go_on():
                 self._tell(" Computing.")
         except Ended:
             raise
@@ -129,20 +124,17 @@ class Follower:
             self._problem = str(error)
         except Exception as error:  # whatever a damaged file leads to: the page says so, and goes on
             self._problem = f"the run cannot be valued: {type(error).__name__}: {error}"
+        self._took = self._clock() - begin
         # The first valuation includes compiling.
-        self._due = self._clock() + (1 if is_first else _REST) * self._took
+        rest = (1 if is_first else _REST) * self._took
+        is_cheap = self._summary is not None and self._summary.mode == "asynchronous"
+        self._due = self._clock() + (min(rest, _LONGEST_REST) if is_cheap else rest)
 
     def _go_on(self) -> bool:
-        """Value the next portion, and return whether there are more."""
-        begin, self._is_behind = self._clock(), False
-        try:
-            is_done = self._growth.go_on(self._on_progress("Checking"), self._on_progress("Valuing"))
-            self._take()
-        finally:
-            self._took = self._clock() - begin
-        self._is_behind = not is_done
-        self._was_up_to_date |= is_done
-        return not is_done
+        """Value the next portion, and return whether it was the last."""
+        is_done = self._growth.go_on(self._on_progress("Checking"), self._on_progress("Valuing"))
+        self._take()
+        return is_done
 
     def _take(self) -> None:
         growth = self._growth
@@ -232,6 +224,8 @@ class Follower:
             self._metrics.n_evaluations,
             recorded="" if last is None else f"Last recorded: {_moment(last)}.",
             stalled=self._stalled(last, status),
+            is_sampled=self._growth.is_sampled,
+            last_round=self._metrics.last_round,
         )
         self._publish(build_state(progress, self._summary, self._metrics.curves()))
 

@@ -6,6 +6,9 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from verfedsv.errors import VerfedsvError
 from verfedsv.runs.folders import VALUATION
@@ -15,9 +18,16 @@ from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER, Verified
 from verfedsv.valuation import Valuation, value
+from verfedsv.valuation.trainings import Training
 
 Stat = tuple[int, int, int]
 """Number, size and time of change of a file."""
+
+_MOST_NUMBERS, _FEWEST_SAMPLES = 2**15, 256
+"""Of more embeddings than that, a random part of the samples is valued, which is faster than a training can record."""
+
+_LEAST_TOLERANCE = 0.01
+"""Where samples are drawn, values are not good to more than that anyway."""
 
 _SMALLEST_PORTION = 256
 _SHORT, _LONG = 2.0, 8.0
@@ -28,8 +38,9 @@ class Growth:
     """What was checked and valued of the run in a folder.
 
     `transcript` is what was recorded when `open` was called, `valuation` is of the part that was `verified`, or None
-    if there is no round in that. `is_finished` says that it came from the run's valuation.json, and is of all. `note`
-    is what else there is to say. `clock` counts seconds.
+    if there is no round in that. `is_finished` says that it came from the run's valuation.json, and is of all;
+    `is_sampled` says that it is of a random part of the samples. `note` is what else there is to say. `clock` counts
+    seconds.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,6 +55,7 @@ class Growth:
         self.verified: Verified | None = None
         self.valuation: Valuation | None = None
         self.is_finished = False
+        self.is_sampled = False
         self.note: str | None = None
 
     @property
@@ -99,6 +111,7 @@ class Growth:
             self.verified = transcript.verify_on(self.verified, progress=on_check)
             self.valuation = found or self._value(transcript.up_to(self.verified), on_value)
             self.is_finished = found is not None
+            self.is_sampled = False
             return True
         self.is_finished = False
         begin = self._clock()
@@ -115,7 +128,7 @@ class Growth:
         """Return the valuation of a transcript, as its configuration says; None if it has no rounds."""
         if transcript.n_rounds == 0:
             return None
-        options, before = options_for(self.folder), self.valuation
+        options, before = self._sampled(transcript, options_for(self.folder)), self.valuation
         # Asynchronous runs are valued on from where they were. Synchronous ones are completed from the start: going on
         # would give other digits than those of the report.
         if before is not None and (before.mode == "synchronous" or not transcript.contains(before.head)):
@@ -127,6 +140,23 @@ class Growth:
                 raise
             # With other settings, say, if config.toml has changed.
             return value(transcript, progress=progress, **options)
+
+    def _sampled(self, transcript: Transcript, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options, with samples drawn at random if those of an asynchronous run are many.
+
+        They are the same each time, so that the run can be valued on. In a synchronous run most of the time goes into
+        completion, for which all samples are needed.
+        """
+        training = Training(transcript)
+        if training.is_synchronous:
+            return options
+        rows = training.select(options.get("rows", "all"))
+        most = max(_FEWEST_SAMPLES, _MOST_NUMBERS // (len(training.clients) * training.n_classes))
+        self.is_sampled = len(rows) > most
+        if not self.is_sampled:
+            return options
+        drawn = np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+        return options | {"rows": drawn, "tolerance": max(_LEAST_TOLERANCE, options.get("tolerance", 0.0))}
 
 
 class ValuationFile:

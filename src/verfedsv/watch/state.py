@@ -16,6 +16,7 @@ from verfedsv.report.curves import Curve, thin
 from verfedsv.report.explanations import metric
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import ClientSummary, Summary
+from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, shortened
 
 FORMAT, VERSION = "verfedsv watch", 1
@@ -76,7 +77,8 @@ class State:
     """All of the page. Before anything was valued, `n_rounds` is 0 and there are no clients.
 
     `n_planned` is how many rounds the training is to have, None if that is not known. `recorded` says when something
-    was recorded last, and `stalled` that this was long ago.
+    was recorded last, and `stalled` that this was long ago. All charts go from 0 to `last_round`, which may be later
+    than the last that was valued.
     """
 
     run: str
@@ -87,6 +89,7 @@ class State:
     stalled: str
     problems: tuple[str, ...]
     n_rounds: int
+    last_round: int
     n_planned: int | None
     n_clients: int
     n_evaluations: int
@@ -109,7 +112,7 @@ class State:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far following a run is."""
+    """How far following a run is: `is_sampled` if a part of the samples was valued, `last_round` as measured."""
 
     run: str
     status: Status
@@ -118,6 +121,8 @@ class Progress:
     n_evaluations: int = 0
     recorded: str = ""
     stalled: str = ""
+    is_sampled: bool = False
+    last_round: int = 0
 
 
 def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[str, Curve]) -> State:
@@ -132,11 +137,12 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
         stalled=progress.stalled,
         problems=tuple(_in_a_line(problem) for problem in progress.problems),
         n_rounds=0 if summary is None else summary.n_rounds,
+        last_round=max(progress.last_round, 0 if summary is None else summary.n_rounds),
         n_planned=None if summary is None else summary.n_planned,
         n_clients=0 if summary is None else len(summary.clients),
         n_evaluations=progress.n_evaluations,
         headline="" if summary is None else wording.headline(summary),
-        numerical_error="" if summary is None else _in_a_line(wording.numerical_error(summary)),
+        numerical_error="" if summary is None else _in_a_line(_numerical_error(summary, progress)),
         is_doubtful=summary is not None and wording.is_doubtful(summary),
         alarms=() if summary is None else tuple(wording.alarms(summary.books)),
         warnings=() if summary is None else tuple(wording.mostly_server(summary.books)),
@@ -154,6 +160,17 @@ def _caption(summary: Summary, status: Status) -> str:
     text = f"Total value: by how much the client lowered the loss, over all rounds{so_far}; below zero, it raised it."
     missing = len(summary.clients) - len(wording.first(summary, N_LISTED))
     return f"{text} {missing:,} more clients are not listed." if missing else text
+
+
+def _numerical_error(summary: Summary, progress: Progress) -> str:
+    """Return how far the numbers may be off; of values of some samples, that nothing is known of the others."""
+    if not progress.is_sampled:
+        return wording.numerical_error(summary)
+    return (
+        f"To keep up with the training, {summary.n_samples:,} of {count(summary.n_recorded, 'sample')} were drawn at "
+        "random and valued. Those of all may differ by some per cent, and ranges are of the samples drawn. `verfedsv "
+        "report` values all of them."
+    )
 
 
 def _rows(summary: Summary) -> tuple[Row, ...]:

@@ -84,13 +84,12 @@ function label(number, unit) {
   return (scaled < 0 ? MINUS : "") + text + (unit ? "\u00a0%" : "");
 }
 
-function plot(chart) {
+function plot(chart, last) {
   const width = Math.max(NARROWEST, at("charts").clientWidth); // so that letters keep their size on a phone
-  const rounds = chart.lines.flatMap((line) => line.rounds), values = chart.lines.flatMap((line) => line.values);
-  const last = Math.max(2, ...rounds);
+  const values = chart.lines.flatMap((line) => line.values);
   let low = Math.min(...values), high = Math.max(...values);
   if (!(high > low)) [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
-  const x = (round) => LEFT + ((width - LEFT - RIGHT) * (round - 1)) / (last - 1);
+  const x = (round) => LEFT + ((width - LEFT - RIGHT) * round) / last;
   const y = (value) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - value)) / (high - low);
   const svg = drawn("svg", { class: "plot", viewBox: `0 0 ${width} ${HEIGHT}`, "aria-hidden": "true" });
   for (const value of ticks(low, high)) {
@@ -99,7 +98,7 @@ function plot(chart) {
       drawn("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, label(value, chart.unit)),
     );
   }
-  for (const round of ticks(1, last).filter(Number.isInteger)) {
+  for (const round of ticks(0, last).filter(Number.isInteger)) {
     const anchor = x(round) > width - RIGHT - HALF_A_LABEL ? "end" : "middle";
     svg.append(drawn("text", { x: x(round), y: HEIGHT - 26, "text-anchor": anchor }, round.toLocaleString("en")));
   }
@@ -122,10 +121,10 @@ function key(line) {
   return made;
 }
 
-function figure(chart) {
+function figure(chart, last) {
   const made = element("figure"), legend = element("p", undefined, { class: "legend" });
   legend.append(...chart.lines.map(key));
-  made.append(element("figcaption", `${chart.title}. The number beside a name is the last one of its line.`), plot(chart), legend);
+  made.append(element("figcaption", `${chart.title}. The number beside a name is the last one of its line.`), plot(chart, last), legend);
   return made;
 }
 
@@ -157,7 +156,7 @@ function render(state) {
   table(state);
   const charts = state.charts.filter((chart) => chart.lines.some((line) => line.values.length));
   at("training").hidden = charts.length === 0;
-  at("charts").replaceChildren(...charts.map(figure));
+  at("charts").replaceChildren(...charts.map((chart) => figure(chart, Math.max(1, state.last_round))));
   announce(state, performance.now());
   document.documentElement.dataset.rounds = state.n_rounds;
   document.documentElement.dataset.status = state.status;
