@@ -291,36 +291,57 @@ def test_a_long_run_is_valued_in_portions(run, follow, monkeypatch):
     )
 
 
-def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_look(run, follow, monkeypatch):
-    """While it goes on, by a valuation of some samples; the page says so, and has one axis of rounds for all charts."""
+def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow, monkeypatch):
+    """By valuing what is waiting as one round, on some samples; the page says so, and all charts have one axis."""
     monkeypatch.setattr(module, "_MOST_NUMBERS", 12)
     monkeypatch.setattr(module, "_FEWEST_SAMPLES", 1)
-    monkeypatch.setattr(module, "_SMALLEST_PORTION", 32)
+    monkeypatch.setattr(module, "_SMALLEST_PORTION", 4)
+    monkeypatch.setattr(module, "_SKIMMED", 40)
     watching = follow(run.folder)
-    run.grow(116)
+    run.grow(30)
     watching.look()
-    run.grow(984)
-    follow.now[0] += 11.0  # no rest is longer than ten seconds, whatever was to be done
-    take, n_portions = watching._take, []
+    assert [state.n_rounds for state in follow.states if state.n_rounds][-1] == 30
+    whole = watching._growth.valuation.losses
+    read, message = [], Transcript._message
+    monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
+    for n_rounds in (300, 400):
+        run.grow(n_rounds - run.n_rounds)
+        follow.now[0] += 11.0  # no rest is longer than ten seconds, whatever was to be done
+        n_steps = len(follow.states)
+        read.clear()
+        watching.look()
+        state = follow.states[-1]
+        assert state.n_rounds == n_rounds
+        assert len(follow.states) - n_steps <= 2
+        assert len(read) < 100
+        assert state.last_round == n_rounds
+        assert {chart.lines[0].rounds[-1] for chart in state.charts} == {n_rounds}
+    said = state.numerical_error
+    assert "4 of 6 samples were drawn at random and valued, and about 400 rounds were valued in 32 steps" in said
+    assert "proven" not in said
+    # What was skipped changes who is credited with what, and not where the loss went.
+    valuation = watching._growth.valuation
+    rows = np.sort(np.random.default_rng(0).choice(6, 4, replace=False))
+    exact = verfedsv.value(run.folder, rows=rows)
+    assert valuation.losses[:31] == pytest.approx(whole)
+    assert valuation.books == pytest.approx(exact.books, abs=1e-6)
+    (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
+    watching.look()
+    assert (follow.states[-1].status, follow.states[-1].n_rounds) == ("finished", 400)
+    assert "keep up" not in follow.states[-1].numerical_error
 
-    def take_while_it_grows():
-        take()
-        n_portions.append(watching._summary.n_rounds)
-        run.grow(1)
 
-    monkeypatch.setattr(watching, "_take", take_while_it_grows)
+def test_a_slower_training_is_valued_round_by_round(run, follow, monkeypatch):
+    """As long as what is waiting becomes less from one look to the next, however much it was at first."""
+    monkeypatch.setattr(module, "_SMALLEST_PORTION", 2)
+    monkeypatch.setattr(module, "_SHORT", -1.0)
+    run.grow(40)
+    watching = follow(run.folder)
     watching.look()
-    state = follow.states[-1]
-    assert state.n_rounds == 1100
-    assert len(n_portions) < 10  # each is twice as large as the last
-    assert "4 of 6 samples were drawn at random and valued" in state.numerical_error
-    assert "proven" not in state.numerical_error
-    assert watching._growth.valuation.n_samples == 4
-    watching._due = np.inf
+    run.grow(15)
     watching.look()
-    state = follow.states[-1]
-    assert (state.n_rounds, state.last_round) == (1100, 1100 + len(n_portions))
-    assert max(line.rounds[-1] for chart in state.charts for line in chart.lines) == state.last_round
+    assert follow.states[-1].n_rounds == 55
+    assert watching._growth.rounds is None
 
 
 def test_values_of_some_samples_are_near_those_of_all(run, follow, monkeypatch):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
@@ -130,8 +131,9 @@ class Summary:
     be ranked; there are `n_overlaps` such pairs in all, and `n_groups` groups, of which the first 50 are listed.
     `metrics` are None where nothing was measured.
 
-    `n_planned` is how many rounds the training was to have, None if that is not known. `cautions` are sentences on what
-    is wrong with the record. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
+    `n_games` is how many were valued: less than `n_rounds` where several were valued as one. `n_planned` is how many
+    rounds the training was to have, None if that is not known. `cautions` are sentences on what is wrong with the
+    record. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
     """
 
     run: str
@@ -141,6 +143,7 @@ class Summary:
     mode: Mode
     loss: str
     n_rounds: int
+    n_games: int
     n_planned: int | None
     n_samples: int
     n_unseen: int
@@ -187,7 +190,7 @@ class Summary:
 
     def total(self, per_round: float | None) -> float | None:
         """Return a mean per round as what it is over all rounds; None stays None."""
-        return None if per_round is None else per_round * self.n_rounds
+        return None if per_round is None else per_round * self.n_games
 
     def with_short_names(self) -> Summary:
         """Return the summary with names that no page grows with."""
@@ -219,11 +222,19 @@ class About:
     cautions: tuple[str, ...] = ()
 
 
-def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping[str, Curve], about: About) -> Summary:
+def build(
+    valuation: Valuation,
+    uploads: Mapping[str, Uploads],
+    metrics: Mapping[str, Curve],
+    about: About,
+    rounds: Sequence[int] | None = None,
+) -> Summary:
     """Return the summary of a valuation; nothing is read, so that a growing run can be summarised again and again.
 
-    `uploads` is what each client sent, `metrics` is what was measured of METRICS.
+    `uploads` is what each client sent, `metrics` is what was measured of METRICS. `rounds` are the last of those that
+    were valued as one, where that was done.
     """
+    at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
     quarters = _quarters(valuation.n_rounds)
     cumulative = np.cumsum(valuation.per_round, axis=0)
@@ -232,7 +243,14 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
     places = possible_places(valuation.values, valuation.errors)
     clients = tuple(
         _client(
-            valuation, m, cumulative[:, m], quarters, shares[m], places[m], uploads[valuation.clients[m]], m in drawn
+            valuation,
+            m,
+            cumulative[:, m],
+            quarters,
+            shares[m],
+            places[m],
+            uploads[valuation.clients[m]],
+            at if m in drawn else None,
         )
         for m in order.tolist()
     )
@@ -245,7 +263,8 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         head=valuation.head,
         mode=valuation.mode,
         loss=valuation.loss,
-        n_rounds=valuation.n_rounds,
+        n_rounds=int(at[-1]),
+        n_games=valuation.n_rounds,
         n_planned=about.n_planned,
         n_samples=valuation.n_samples,
         n_unseen=valuation.n_unseen,
@@ -263,7 +282,7 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         groups=tuple(groups[:_MOST_GROUPS]),
         n_groups=len(groups),
         n_overlaps=count_overlaps(values, errors),
-        losses=curve(valuation.losses, rounds=np.arange(valuation.n_rounds + 1)),
+        losses=curve(valuation.losses, rounds=np.concatenate([[0], at])),
         metrics={name: metrics.get(name) for name in METRICS},
         quarters=quarters,
         settings=about.settings,
@@ -300,7 +319,7 @@ def _client(
     shares: Floats,
     places: tuple[int, int],
     uploads: Uploads,
-    has_curves: bool,
+    at: NDArray[np.intp] | None,
 ) -> ClientSummary:
     n_clients, n_rounds = len(valuation.clients), valuation.n_rounds
     value, error = float(valuation.values[m]), float(valuation.errors[m])
@@ -320,8 +339,8 @@ def _client(
         completion_error=known(valuation.completion_errors[m]),
         n_negative_rounds=int((valuation.per_round[:, m] < 0).sum()),
         quarters=tuple(float(cumulative[number - 1]) for number in quarters),
-        cumulative=curve(cumulative, n_clients) if has_curves else None,
-        per_round=curve(valuation.per_round[:, m], n_clients) if has_curves else None,
+        cumulative=None if at is None else curve(cumulative, n_clients, at),
+        per_round=None if at is None else curve(valuation.per_round[:, m], n_clients, at),
         completion=_completion(valuation, m),
         uploads=uploads,
     )

@@ -144,7 +144,7 @@ class Follower:
         uploads = uploads_of(growth.transcript.description, growth.verified)
         # Metrics are drawn from the columns that are kept of them.
         about = about_run(self.folder, growth.transcript.up_to(growth.verified))
-        self._summary = build(growth.valuation, uploads, {}, about)
+        self._summary = build(growth.valuation, uploads, {}, about, growth.rounds)
 
     def _on_progress(self, what: str) -> OnProgress:
         """Return what is called while a run is checked or valued: it ends that if need be, and keeps the loss new."""

@@ -164,12 +164,20 @@ def _caption(summary: Summary, status: Status) -> str:
 
 def _numerical_error(summary: Summary, progress: Progress) -> str:
     """Return how far the numbers may be off; of values of some samples, that nothing is known of the others."""
-    if not progress.is_sampled:
+    left_out = []
+    if progress.is_sampled:
+        left_out.append(
+            f"{summary.n_samples:,} of {count(summary.n_recorded, 'sample')} were drawn at random and valued"
+        )
+    if summary.n_games < summary.n_rounds:
+        left_out.append(
+            f"about {summary.n_rounds:,} rounds were valued in {summary.n_games:,} steps, the last ones unchecked"
+        )
+    if not left_out:
         return wording.numerical_error(summary)
     return (
-        f"To keep up with the training, {summary.n_samples:,} of {count(summary.n_recorded, 'sample')} were drawn at "
-        "random and valued. Those of all may differ by some per cent, and ranges are of the samples drawn. `verfedsv "
-        "report` values all of them."
+        f"To keep up with the training, {', and '.join(left_out)}: a first impression, whose ranges leave out what "
+        "that changes. `verfedsv report` checks and values everything."
     )
 
 
