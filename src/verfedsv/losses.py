@@ -14,6 +14,10 @@ Each loss states the constants that the error bounds need. They hold for every l
 
 A loss that does not change when the same number is added to all classes says so (`shift_invariant`): its `spread` is
 then the range over classes, and otherwise the Euclidean norm.
+
+The error bounds allow for rounding: `value` may be off by a few units in the last place of |f| + |x| (1 + |f'|), and
+`gradient` and `cubic_form` by a few of their own. A loss that is known to keep to that says so (`rounding_is_bounded`);
+errors of others are proven but for the rounding in the loss itself.
 """
 
 from __future__ import annotations
@@ -72,6 +76,7 @@ class Loss(ABC):
     third_derivative: ClassVar[float]
     fifth_derivative: ClassVar[float]
     shift_invariant: ClassVar[bool] = False
+    rounding_is_bounded: ClassVar[bool] = False
 
     @abstractmethod
     def encode(self, labels: Array, n_classes: int) -> Array:
@@ -143,6 +148,7 @@ class Logistic(LogPartitionLoss):
     """
 
     name = "logistic"
+    rounding_is_bounded = True
     lipschitz = 1.0
     smoothness = 0.25
     gradient_range = 1.0
@@ -196,6 +202,7 @@ class Softmax(LogPartitionLoss):
     """Cross entropy of the softmax of an embedding of C classes with a label in 0..C-1."""
 
     name = "softmax"
+    rounding_is_bounded = True
     lipschitz = math.sqrt(2)
     smoothness = 0.5
     gradient_range = 1.0
@@ -250,6 +257,7 @@ class Squared(Loss):
     """Half the squared distance between the embedding and the label, (samples,) or (samples, classes)."""
 
     name = "squared"
+    rounding_is_bounded = True
     lipschitz = math.inf
     smoothness = 1.0
     gradient_range = math.inf

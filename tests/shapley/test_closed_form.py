@@ -170,6 +170,10 @@ def test_a_loss_of_ones_own():
     exact = verfedsv.shapley_values(previous, current, labels, Cosh(), "exact")
     assert (np.abs(closed.values - exact.values) <= closed.errors + exact.errors).all()
     assert closed.errors.max() < 1e-2 * exact.values.max()
+    # Nobody knows how its own arithmetic rounds, unless it says so.
+    assert closed.error_kind == exact.error_kind == "certified but for rounding"
+    Cosh.rounding_is_bounded = True
+    assert verfedsv.shapley_values(previous, current, labels, Cosh(), "exact").error_kind == "certified"
 
 
 def test_exact_values_sum_to_the_utility_of_the_game():

@@ -452,9 +452,10 @@ def test_a_valuation_goes_to_json_and_back():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "not the JSON of a valuation"),
-        ("[1]", "not the JSON of a valuation"),
-        ("nonsense", "not the JSON of a valuation"),
+        ("{}", "not a valuation"),
+        ("[1]", "not a valuation"),
+        ("nonsense", "the valuation is not valid JSON"),
+        ('{"format": "verfedsv valuation", "version": true}', "of version 2; received 'verfedsv valuation', True"),
         ('{"format": "verfedsv valuation", "version": 99}', "reads 'verfedsv valuation' of version 2"),
         ('{"format": "verfedsv valuation", "version": 2}', "is damaged"),
     ],
@@ -678,13 +679,19 @@ def test_offsets_are_part_of_what_is_held_at_a_time(monkeypatch):
     [
         ({"values": [1.0]}, r"values has shape \(1,\), and not \(3,\)"),
         ({"per_round": [[1.0, 2.0, 3.0]]}, "per_round has shape"),
-        ({"n_rounds": "x"}, "make no sense"),
-        ({"n_rounds": -3}, "make no sense"),
-        ({"error_kind": "sure"}, "make no sense"),
-        ({"clients": ["a", "a", "a"]}, "make no sense"),
-        ({"completion": [5]}, "is damaged"),
-        ({"methods": None}, "is damaged"),
-        ({"methods": ["magic"]}, "unknown methods"),
+        ({"per_round": [[1.0], [2.0, 3.0]]}, "rows of per_round are not all of one length"),
+        ({"n_rounds": "x"}, "damaged: n_rounds: Input should be a valid integer"),
+        ({"n_rounds": -3}, "damaged: n_rounds: Input should be greater"),
+        ({"error_kind": "sure"}, "damaged: error_kind"),
+        ({"clients": ["a", "a", "a"]}, "two clients have the same name"),
+        ({"completion": [5]}, "damaged: completion.0"),
+        ({"completion": []}, "completion is not that of 3 clients"),
+        ({"methods": None}, "damaged: methods"),
+        ({"methods": ["magic"]}, "damaged: methods.0"),
+        ({"losses": [0.7]}, "losses has shape"),
+        ({"server_value": 5.0}, "not the means of those of its rounds"),
+        ({"settings": {"seed": "x"}}, "damaged: settings"),
+        ({"head": "zz"}, "damaged: head"),
     ],
 )
 def test_json_whose_parts_do_not_fit(change, message):
@@ -693,5 +700,5 @@ def test_json_whose_parts_do_not_fit(change, message):
     with pytest.raises(InputError, match=message):
         Valuation.from_json(json.dumps(content | change))
     del content["head"]
-    with pytest.raises(InputError, match="'head' is missing"):
+    with pytest.raises(InputError, match="head: Field required"):
         Valuation.from_json(json.dumps(content))

@@ -31,6 +31,9 @@ REGULARIZATIONS, COARSE = (0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6), 0.1
 """The lambdas that `regularization="auto"` tries, the paper's first, until the held-out error is below that part of the
 embeddings, or no longer halved."""
 
+TIE = 1e-6
+"""Choices that turn on less than this part of an error may turn on rounding, and be others on another processor."""
+
 Start = Literal["spectral", "random"]
 
 
@@ -41,6 +44,7 @@ class CompletionReport:
     `held_out_rmse` and `held_out_largest` are errors on uploaded embeddings that the fit did not see, NaN and 0 if none
     could be held out; `held_out_size` is the root of their mean square, what the error would be without a fit.
     `train_rmse` and `train_largest` are errors on those it saw. The factors returned were then fitted to all.
+    `n_sweeps` were made in all, `fit_sweeps` of them in the fit that was chosen, and in the last one, to all.
     """
 
     rank: int
@@ -54,6 +58,7 @@ class CompletionReport:
     n_held_out: int
     n_unseen: int
     n_sweeps: int
+    fit_sweeps: tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +145,12 @@ def complete_with(
     regularization: float | Literal["auto"],
     start: Start | Completion,
     seed: int,
+    like: CompletionReport | None = None,
 ) -> Completion:
     """Return the completion by a solver: choose rank and lambda on what is held out, then fit to all.
 
-    The solver is left with the lambda that was chosen.
+    The solver is left with the lambda that was chosen. Where a choice is so close that rounding decides it, it is made
+    as `like` has it, so that what was completed on another processor can be repeated; elsewhere `like` has no say.
     """
     is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
     largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))
@@ -159,21 +166,24 @@ def complete_with(
 
     def fit_with(weight: float) -> _Choice:
         solver.regularization = weight
-        return _choose(solver, begin, known, candidates, is_held_out, nothing)
+        return _choose(solver, begin, known, candidates, is_held_out, nothing, like)
 
     largest_weight, *smaller = _weights(regularization, start)
     best = fit_with(largest_weight)
     for weight in smaller:
-        if not best.errors.rmse > COARSE * nothing.rmse:
+        is_wanted = None if like is None else like.regularization <= weight
+        if not _is_below(COARSE * nothing.rmse, best.errors.rmse, is_wanted):
             break
         choice = fit_with(weight)
-        if not choice.errors.rmse < best.errors.rmse / 2:
+        if not _is_below(choice.errors.rmse, best.errors.rmse / 2, is_wanted):
             break
         best = choice
     solver.regularization = best.regularization
-    factors = best.factors
+    factors, n_sweeps = best.factors, best.n_sweeps
     if is_held_out.any():
-        factors = solver.fit(factors.rounds, np.zeros_like(is_held_out))
+        before = solver.n_sweeps
+        factors = solver.fit(factors.rounds, np.zeros_like(is_held_out), None if like is None else like.fit_sweeps[1])
+        n_sweeps = solver.n_sweeps - before
     used, _ = solver.errors(factors, np.zeros_like(is_held_out))
     report = CompletionReport(
         rank=factors.rounds.shape[2],
@@ -187,6 +197,7 @@ def complete_with(
         n_held_out=int(is_held_out.sum()),
         n_unseen=int((~pattern.is_seen).sum()),
         n_sweeps=solver.n_sweeps,
+        fit_sweeps=(best.n_sweeps, n_sweeps),
     )
     return Completion(factors.rounds, factors.samples, report)
 
@@ -205,12 +216,20 @@ def _without_fit(solver: Solver, pattern: Pattern, n_classes: int, is_held_out: 
     return solver.errors(zeros, is_held_out)[1]
 
 
+def _is_below(error: float, limit: float, if_close: bool | None) -> bool:
+    """Return whether an error is below a limit; `if_close`, unless it is None, where rounding decides that."""
+    if if_close is not None and abs(error - limit) <= TIE * limit:
+        return if_close
+    return error < limit
+
+
 class _Choice(NamedTuple):
-    """A fit, its errors on what was held out, and its lambda."""
+    """A fit, its errors on what was held out, its lambda, and the sweeps it took."""
 
     factors: Factors
     errors: FitErrors
     regularization: float
+    n_sweeps: int
 
 
 def _choose(
@@ -220,11 +239,12 @@ def _choose(
     candidates: Sequence[int],
     is_held_out: NDArray[np.bool_],
     nothing: FitErrors,
+    like: CompletionReport | None,
 ) -> _Choice:
     """Return the fit of the best rank among growing candidates.
 
     Each starts from the leading columns of `begin`; where factors of the rounds are already `known`, from those, and
-    further columns of `begin`. `nothing` are the errors without a fit.
+    further columns of `begin`. `nothing` are the errors without a fit. `like` decides what rounding would.
     """
     helps = max(HELPS, nothing.n_observations**-0.5) if nothing.n_observations else 1.0
 
@@ -233,17 +253,21 @@ def _choose(
         if known is not None:
             kept = known[:, :, :rank]
             rounds = np.concatenate([kept, begin[:, :, kept.shape[2] : rank]], axis=2)
-        factors = solver.fit(rounds, is_held_out)
-        return _Choice(factors, solver.errors(factors, is_held_out)[1], solver.regularization)
+        is_like = like is not None and (rank, solver.regularization) == (like.rank, like.regularization)
+        before = solver.n_sweeps
+        factors = solver.fit(rounds, is_held_out, like.fit_sweeps[0] if like is not None and is_like else None)
+        errors = solver.errors(factors, is_held_out)[1]
+        return _Choice(factors, errors, solver.regularization, solver.n_sweeps - before)
 
     lowest, *higher = candidates
     best = fit(lowest, known)
     failures, patience = 0, PATIENCE if known is None else 1
     for rank in higher:
-        if failures == patience or best.errors.rmse <= EXACT * nothing.rmse:
+        is_wanted = None if like is None else like.rank >= rank
+        if failures == patience or not _is_below(EXACT * nothing.rmse, best.errors.rmse, is_wanted):
             break
         choice = fit(rank, None if known is None else best.factors.rounds)
-        if choice.errors.rmse < (1 - helps) * best.errors.rmse:
+        if _is_below(choice.errors.rmse, (1 - helps) * best.errors.rmse, is_wanted):
             best, failures = choice, 0
         else:
             failures += 1

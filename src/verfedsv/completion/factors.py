@@ -52,8 +52,11 @@ class Solver(Protocol):
     def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
         """Return a first guess of the factors of the rounds, best direction first."""
 
-    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_]) -> Factors:
-        """Return the factors that alternating least squares arrives at from those factors of the rounds."""
+    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_], n_sweeps: int | None = None) -> Factors:
+        """Return the factors that alternating least squares arrives at from those factors of the rounds.
+
+        Where rounding decides whether to stop, `n_sweeps` does.
+        """
 
     def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:
         """Return the errors on the observations that are not marked, and on those that are."""
@@ -74,16 +77,15 @@ class CompiledSolver:
     def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
         return leading_directions(self.pattern, self.values, is_held_out, rank)
 
-    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_]) -> Factors:
+    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_], n_sweeps: int | None = None) -> Factors:
         rounds = np.array(rounds, order="C")
         samples = np.zeros((self.pattern.n_samples, rounds.shape[2]))
         size = float(sum(self._map(lambda a, b: self._sum_squares(a, b, is_held_out))))
         before = np.inf
-        for _ in range(self.max_sweeps):
+        for sweep in range(1, self.max_sweeps + 1):
             left = self._sweep(rounds, samples, is_held_out, size)
             self.n_sweeps += 1
-            # Below 1e-15 of the whole it is rounding.
-            if left <= 1e-15 * size or abs(before - left) <= 2 * self.tolerance * left:
+            if has_settled(before, left, size, self.tolerance, None if n_sweeps is None else sweep >= n_sweeps):
                 break
             before = left
         if not (np.isfinite(rounds).all() and np.isfinite(samples).all()):
@@ -155,6 +157,18 @@ class CompiledSolver:
         sweeps.solve_rounds(gram, moment, self.regularization, rounds)
         # With w solved for, the squared errors and the penalty on w add up to |x|^2 - w . (sum of x h).
         return size - float(np.vdot(rounds, moment)) - self.regularization * float(np.vdot(rounds, rounds))
+
+
+def has_settled(before: float, left: float, size: float, tolerance: float, if_close: bool | None) -> bool:
+    """Return whether sweeps may end that left these squared errors, of that `size` in all, one after the other.
+
+    Below 1e-15 of the whole they are rounding. `if_close`, unless it is None, decides where rounding would: the squared
+    errors come from a difference of sums, and are off by about that part of the whole.
+    """
+    excess = abs(before - left) - 2 * tolerance * left
+    if if_close is not None and (left <= 1e-12 * size or abs(excess) <= 1e-13 * size):
+        return if_close
+    return left <= 1e-15 * size or excess <= 0
 
 
 def _fill_empty_rounds(rounds: Floats, has_uploads: NDArray[np.bool_]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.completion.complete import REGULARIZATIONS, Completion, Start, complete_with
-from verfedsv.completion.factors import Factors, FitErrors, steady_thin_rounds
+from verfedsv.completion.factors import Factors, FitErrors, has_settled, steady_thin_rounds
 from verfedsv.completion.observations import Pattern
 from verfedsv.losses import Array, Floats
 
@@ -64,14 +64,15 @@ class PlainSolver:
         factors: Floats = left * np.sqrt(sizes[:rank])
         return factors.reshape(n_rounds, n_classes, rank)
 
-    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_]) -> Factors:
+    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_], n_sweeps: int | None = None) -> Factors:
         n_rounds, _, n_samples = self.matrix.shape
         rank = rounds.shape[2]
         penalty = self.regularization * np.eye(rank)
         is_used = self._marks(~is_held_out)
         w, h = rounds.copy(), np.zeros((n_samples, rank))
         before = np.inf
-        for _ in range(self.max_sweeps):
+        size = float(np.square(np.moveaxis(self.matrix, 1, 2)[is_used]).sum())
+        for sweep in range(1, self.max_sweeps + 1):
             for i in range(n_samples):
                 seen = w[is_used[:, i]].reshape(-1, rank)
                 h[i] = np.linalg.solve(seen.T @ seen + penalty, seen.T @ self.matrix[is_used[:, i], :, i].ravel())
@@ -80,7 +81,7 @@ class PlainSolver:
                 w[t] = np.linalg.solve(seen.T @ seen + penalty, seen.T @ self.matrix[t][:, is_used[t]].T).T
             self.n_sweeps += 1
             left = float(np.square(self._residuals(w, h)[is_used]).sum())
-            if abs(before - left) <= 2 * self.tolerance * left:
+            if has_settled(before, left, size, self.tolerance, None if n_sweeps is None else sweep >= n_sweeps):
                 break
             before = left
 

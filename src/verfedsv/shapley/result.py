@@ -13,7 +13,7 @@ from verfedsv.losses import Floats
 Progress = Callable[[int, int], None]
 """Called with the steps done and the steps in all, at most; work may end before."""
 
-ErrorKind = Literal["certified", "confidence"]
+ErrorKind = Literal["certified", "certified but for rounding", "confidence"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +22,9 @@ class ShapleyResult:
 
     `values`, (clients,), are in units of the loss: how much of the round's decrease each client is credited with.
     `errors`, (clients,), bound their distance from the true values: proven if `error_kind` is "certified", and with
-    99.9 % confidence, for all clients together, if it is "confidence". `standard_errors` are given where sampling took
-    part. `method` says what was computed: "exact", "permutation", "closed-form", or, for "auto", those that took part.
+    99.9 % confidence, for all clients together, if it is "confidence". Those of a loss of one's own that says nothing
+    of its rounding are "certified but for rounding". `standard_errors` are given where sampling took part. `method`
+    says what was computed: "exact", "permutation", "closed-form", or, for "auto", those that took part.
     `n_evaluations` counts evaluations of the loss on all samples. `tolerance_met` is None where none was asked for.
     `server_value` is what the server's own part of the sum changed, 0 if it did not move: not among `values` and
     `shares`, which are the clients' alone. The values of a Shapley result and `server_value` add up to the decrease of

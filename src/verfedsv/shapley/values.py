@@ -127,6 +127,8 @@ def shapley_values(
             f"method 'closed-form' computes Shapley values only; for semivalue {str(kind)!r} use method 'auto', "
             "'exact' or 'permutation'"
         )
+    if result.error_kind == "certified" and not game.loss.rounding_is_bounded:
+        result = replace(result, error_kind="certified but for rounding")
     result = _set_server_apart(game, symmetric(game, result))
     if result.tolerance_met is False:
         remains = say_what_remains(result.values, result.errors, result.error_kind, tolerance, n_permutations)

@@ -21,7 +21,7 @@ from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.blocks import available_threads, ordered_map, split
 from verfedsv.shapley.game import LARGEST_EMBEDDING
 from verfedsv.valuation.chunks import FactorChunk
-from verfedsv.valuation.result import Factorisation
+from verfedsv.valuation.result import Factorisation, Settings
 from verfedsv.valuation.stream import Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Batches, Training
 
@@ -37,19 +37,19 @@ HOPELESS = 0.95
 
 @dataclass(frozen=True)
 class CompletionPlan:
-    """How to complete: as the arguments of `complete`."""
+    """How to complete: as the arguments of `complete`. `like` are reports of all clients on an earlier completion."""
 
     rank: int | Literal["auto"]
     regularization: float | Literal["auto"]
     seed: int
     n_threads: int
+    like: tuple[CompletionReport, ...]
 
     @classmethod
-    def of(
-        cls, rank: int | Literal["auto"], regularization: float | Literal["auto"], seed: int, executor: Executor | None
-    ) -> CompletionPlan:
+    def of(cls, settings: Settings, executor: Executor | None, like: tuple[CompletionReport, ...]) -> CompletionPlan:
         """Return a plan whose completions use all threads, unless several run at a time on an executor."""
-        return cls(rank, regularization, seed, available_threads() if executor is None else 1)
+        n_threads = available_threads() if executor is None else 1
+        return cls(settings.rank, settings.regularization, settings.seed, n_threads, like)
 
 
 def complete_players(
@@ -79,7 +79,8 @@ def complete_players(
             values = pattern.sort(list(uploads.values()), training.n_classes)
             if not max(float(values.max()), -float(values.min())) < LARGEST_EMBEDDING:
                 raise InputError(f"embeddings must be below {LARGEST_EMBEDDING:g} in size; these are larger")
-            yield _Task(pattern, values, known.start_of(player) if known else None)
+            like = plan.like[player] if player < len(plan.like) else None
+            yield _Task(pattern, values, known.start_of(player) if known else None, like)
 
     fitted = ordered_map(partial(_complete_one, plan=plan), tasks(), executor or 1)
     completions = []
@@ -94,18 +95,22 @@ def complete_players(
 
 
 class _Task(NamedTuple):
-    """What one player uploaded, (observations, classes), and a completion of the first of its rounds to start from."""
+    """What one player uploaded, (observations, classes), and a completion of the first of its rounds to start from.
+
+    `like` is the report of an earlier completion that is repeated.
+    """
 
     pattern: Pattern
     values: Array
     start: Completion | None
+    like: CompletionReport | None
 
 
 def _complete_one(task: _Task, plan: CompletionPlan) -> Completion:
-    pattern, values, start = task
+    pattern, values, start, like = task
     solver = CompiledSolver(pattern, values, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, plan.n_threads)
     return complete_with(
-        solver, pattern, values.shape[1], plan.rank, plan.regularization, start or "spectral", plan.seed
+        solver, pattern, values.shape[1], plan.rank, plan.regularization, start or "spectral", plan.seed, like
     )
 
 
@@ -133,6 +138,7 @@ def _without_fit(training: Training, uploads: Mapping[int, Array], player: int) 
         n_held_out=0,
         n_unseen=0,
         n_sweeps=0,
+        fit_sweeps=(0, 0),
     )
     return Completion(factors, np.ones((n_samples, 1)), report)
 

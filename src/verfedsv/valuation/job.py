@@ -44,7 +44,10 @@ class Done:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A training to value, and how."""
+    """A training to value, and how.
+
+    `since` is a valuation of its first rounds to go on from, `like` one of all of them that is repeated.
+    """
 
     training: Training
     settings: Settings
@@ -52,6 +55,7 @@ class Job:
     progress: Progress
     executor: Executor | None
     since: Valuation | None
+    like: Valuation | None
 
     @property
     def n_permutations(self) -> int:
@@ -102,7 +106,8 @@ class Job:
         """Complete the embeddings of all clients, and value them."""
         begin = time.perf_counter()
         settings = self.settings
-        plan = CompletionPlan.of(settings.rank, settings.regularization, settings.seed, self.executor)
+        reports = self.like.completion if self.like is not None else None
+        plan = CompletionPlan.of(settings, self.executor, reports or ())
         known = None if self.since is None else self.since.factorisation
         n_clients = len(self.training.clients)
         n_chunks = len(split(len(self.rows), chunk_size(n_clients, self.training.n_classes)))

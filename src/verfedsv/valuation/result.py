@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv._version import __version__
 from verfedsv.completion import Completion, CompletionReport
-from verfedsv.errors import InputError, VerfedsvError
-from verfedsv.losses import Array, Floats
+from verfedsv.errors import VerfedsvError
+from verfedsv.losses import Floats
 from verfedsv.shapley import Method
 from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count
 from verfedsv.transcript.format import Mode
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
     from verfedsv.valuation.replay import Replay
 
-FORMAT, VERSION = "verfedsv valuation", 2
 PACKAGE = f"verfedsv {__version__}"
 
 METHODS = ("closed-form", "exact", "permutation", "sampling")
@@ -247,57 +244,16 @@ class Valuation:
 
         Beside the fields there are `method`, `shares` and `errors`, for readers that are not this package.
         """
-        content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-        content |= {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in _NOT_WRITTEN}
-        content |= {"method": self.method, "shares": _plain(self.shares), "errors": _plain(self.errors)}
-        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        from verfedsv.valuation.document import to_json
+
+        return to_json(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Valuation:
         """Return the valuation that `to_json` wrote."""
-        try:
-            content = json.loads(text)
-            name, version = content["format"], content["version"]
-        except (ValueError, KeyError, TypeError):
-            raise InputError(
-                "this is not the JSON of a valuation; the text is wanted, not the name of a file"
-            ) from None
-        if (name, version) != (FORMAT, VERSION):
-            raise InputError(f"this verfedsv reads {FORMAT!r} of version {VERSION}; received {name!r}, {version!r}")
-        try:
-            reports = content["completion"]
-            known = {f.name: content[f.name] for f in fields(cls) if f.name not in (*_NOT_WRITTEN, *_OPTIONAL)}
-            known["package"] = str(content.get("package", "an unknown version"))
-            known |= {name: _floats(content[name]) for name in _SHAPES}
-            known["clients"], known["methods"] = tuple(content["clients"]), tuple(content["methods"])
-            known["settings"] = Settings(**content["settings"])
-            if (sums := content.get("error_sums")) is not None:
-                known["error_sums"] = ErrorSums(*(_floats(sums[f.name]) for f in fields(ErrorSums)))
-            known["completion"] = None if reports is None else tuple(map(_report, reports))
-            result = cls(**known)
-            result._check()
-        except KeyError as error:
-            raise InputError(f"the JSON of this valuation is damaged: {error} is missing") from None
-        except (TypeError, ValueError, AttributeError, AssertionError) as error:
-            raise InputError(f"the JSON of this valuation is damaged: {error}") from None
-        return result
+        from verfedsv.valuation.document import from_json
 
-    def _check(self) -> None:
-        """Raise ValueError if the parts do not fit each other."""
-        n_clients = len(set(self.clients))
-        is_count = isinstance(self.n_rounds, int) and self.n_rounds > 0
-        if not is_count or n_clients != len(self.clients) or self.error_kind not in get_args(ErrorKind):
-            raise ValueError("its clients, rounds or kind of error make no sense")
-        for name, shape in _SHAPES.items():
-            sizes = {"rounds": self.n_rounds, "losses": self.n_rounds + 1, "clients": n_clients}
-            expected = tuple(sizes[axis] for axis in shape)
-            if getattr(self, name).shape != expected:
-                raise ValueError(f"{name} has shape {getattr(self, name).shape}, and not {expected}")
-        rounding = 1e-9 * np.abs(self.per_round).max()
-        if not np.allclose(self.values, self.per_round.mean(axis=0), rtol=0, atol=rounding):
-            raise ValueError("its values are not the means of those of its rounds")
-        if not set(self.methods) <= set(METHODS):
-            raise ValueError(f"unknown methods {self.methods}")
+        return from_json(text)
 
     def __repr__(self) -> str:
         books = self.books
@@ -311,41 +267,3 @@ class Valuation:
             f"errors up to {self.errors.max():.2g}",
         ]
         return f"<Valuation: {', '.join(parts)}>"
-
-
-_NOT_WRITTEN = ("factorisation", "replay")
-_OPTIONAL = ("error_sums", "package")
-_SHAPES = {
-    "values": ("clients",),
-    "estimator_errors": ("clients",),
-    "completion_errors": ("clients",),
-    "per_round": ("rounds", "clients"),
-    "per_round_errors": ("rounds", "clients"),
-    "per_round_server": ("rounds",),
-    "per_round_server_errors": ("rounds",),
-    "losses": ("losses",),
-}
-
-
-def _floats(values: Any) -> Array:
-    return np.array(values, dtype=np.float64)
-
-
-def _report(content: Mapping[str, Any]) -> CompletionReport:
-    known: dict[str, Any] = {name: math.nan if value is None else value for name, value in content.items()}
-    return CompletionReport(**known)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: lists, and null for what is not a finite number."""
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, CompletionReport | ErrorSums | Settings):
-        return _plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

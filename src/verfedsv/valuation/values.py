@@ -38,6 +38,7 @@ def value(
     executor: Executor | None = None,
     *,
     since: Valuation | None = None,
+    like: Valuation | None = None,
     regularization: float | Literal["auto"] = "auto",
     tolerance: float = 1e-3,
     n_permutations: int | None = None,
@@ -63,6 +64,9 @@ def value(
         since: an earlier valuation of the same training, which has grown since. Asynchronous: only the new rounds are
             valued, and the result is that of valuing all; of a valuation that was not read from a file, only they are
             read. Synchronous: completion starts from what it was.
+        like: a valuation that is computed again, to check it. On the same version and processor the result is the same
+            to the last bit. Elsewhere rounding differs, and where it decides how embeddings are completed (a rank, a
+            lambda, one more sweep), that is decided as in `like`, which has no say in anything else.
         regularization: lambda of equation 3, or "auto": 0.1 as in the paper, less where that shrinks too much.
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
@@ -92,7 +96,7 @@ def value(
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
     if progress is not None and not callable(progress):
         raise InputError(f"progress must be a function of the steps done and in all; received {progress!r}")
-    job = Job(training, settings, chosen, progress or (lambda _done, _total: None), executor, since)
+    job = Job(training, settings, chosen, progress or (lambda _done, _total: None), executor, since, like)
     result = _assemble(training, settings, job.run(), time.perf_counter() - begin)
     if result.tolerance_met is False:
         remains = say_what_remains(

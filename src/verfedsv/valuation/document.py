@@ -1,0 +1,187 @@
+"""The JSON of a valuation: all of it but the embeddings that a later valuation goes on from."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from verfedsv.completion import CompletionReport
+from verfedsv.errors import InputError
+from verfedsv.losses import Floats
+from verfedsv.transcript.format import Mode
+from verfedsv.untrusted import read_json
+from verfedsv.valuation.error_sums import ErrorSums
+from verfedsv.valuation.result import Settings, Valuation
+
+FORMAT, VERSION = "verfedsv valuation", 2
+
+_NOT_WRITTEN = ("factorisation", "replay")
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Error = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+"""None where it is not known."""
+
+
+class _Report(BaseModel):
+    """A CompletionReport; errors are None where nothing was held out."""
+
+    rank: Count
+    regularization: Number
+    train_rmse: Error
+    train_largest: Error
+    held_out_rmse: Error
+    held_out_largest: Error
+    held_out_size: Error
+    n_observations: Count
+    n_held_out: Count
+    n_unseen: Count
+    n_sweeps: Count
+    fit_sweeps: tuple[Count, Count]
+
+
+class _ErrorSums(BaseModel):
+    added: list[Error]
+    variance: list[Error]
+    largest: list[Error]
+
+
+class _Content(BaseModel):
+    """What is read back: shapes and types; how the parts must fit each other, `_check` says."""
+
+    model_config = ConfigDict(strict=True)
+
+    clients: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+    values: list[Number]
+    estimator_errors: list[Error]
+    completion_errors: list[Error]
+    error_kind: Literal["certified", "confidence"]
+    per_round: list[list[Number]]
+    per_round_errors: list[list[Error]]
+    server_value: Number
+    server_error: Error
+    per_round_server: list[Number]
+    per_round_server_errors: list[Error]
+    losses: list[Number]
+    methods: tuple[Literal["closed-form", "exact", "permutation", "sampling"], ...]
+    mode: Mode
+    loss: str
+    n_rounds: Annotated[int, Field(ge=1)]
+    n_samples: Annotated[int, Field(ge=1)]
+    n_unseen: Count
+    tolerance_met: bool | None
+    completion: tuple[_Report, ...] | None
+    guarantee: Error
+    head: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    settings: Settings
+    seconds: dict[str, Number]
+    package: str
+    error_sums: _ErrorSums | None
+
+
+def to_json(valuation: Valuation) -> str:
+    """Return a valuation as JSON; NaN is written as null.
+
+    Beside the fields there are `method`, `shares` and `errors`, for readers that are not this package.
+    """
+    content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    content |= {f.name: _plain(getattr(valuation, f.name)) for f in fields(valuation) if f.name not in _NOT_WRITTEN}
+    content |= {name: _plain(getattr(valuation, name)) for name in ("method", "shares", "errors")}
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def from_json(text: str | bytes) -> Valuation:
+    """Return the valuation that `to_json` wrote."""
+    document = read_json(text, "the valuation")
+    if not isinstance(document, dict) or "format" not in document or "version" not in document:
+        raise InputError("this is not a valuation: it has no format and version")
+    name, version = document["format"], document["version"]
+    if name != FORMAT or version != VERSION or isinstance(version, bool):
+        raise InputError(f"this verfedsv reads {FORMAT!r} of version {VERSION}; received {name!r}, {version!r}")
+    try:
+        content = _Content.model_validate_json(text)
+        result = _build(content)
+        _check(result)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"the valuation is damaged: {where}: {first['msg']}") from None
+    except ValueError as error:
+        raise InputError(f"the valuation is damaged: {error}") from None
+    return result
+
+
+def _build(content: _Content) -> Valuation:
+    known = {name: getattr(content, name) for name in _Content.model_fields}
+    known |= {name: _floats(known[name], name) for name in _SHAPES}
+    known["server_error"] = math.nan if content.server_error is None else content.server_error
+    if content.completion is not None:
+        known["completion"] = tuple(CompletionReport(**_numbers(dict(report))) for report in content.completion)
+    if content.error_sums is not None:
+        known["error_sums"] = ErrorSums(**{name: _floats(part, name) for name, part in content.error_sums})
+    return Valuation(**known)
+
+
+def _check(valuation: Valuation) -> None:
+    """Raise ValueError if the parts do not fit each other."""
+    n_clients, n_rounds = len(valuation.clients), valuation.n_rounds
+    if len(set(valuation.clients)) < n_clients:
+        raise ValueError("two clients have the same name")
+    sizes = {"rounds": n_rounds, "losses": n_rounds + 1, "clients": n_clients}
+    for name, axes in _SHAPES.items():
+        expected = tuple(sizes[axis] for axis in axes)
+        if getattr(valuation, name).shape != expected:
+            raise ValueError(f"{name} has shape {getattr(valuation, name).shape}, and not {expected}")
+    sums = valuation.error_sums
+    if sums is not None and any(part.shape != (n_clients + 1,) for part in vars(sums).values()):
+        raise ValueError(f"error_sums are not of {n_clients} clients and the server")
+    if valuation.completion is not None and len(valuation.completion) != n_clients:
+        raise ValueError(f"completion is not that of {n_clients} clients")
+    values = np.append(valuation.values, valuation.server_value)
+    per_round = np.column_stack([valuation.per_round, valuation.per_round_server])
+    if not np.allclose(values, per_round.mean(axis=0), rtol=0, atol=1e-9 * np.abs(per_round).max()):
+        raise ValueError("its values are not the means of those of its rounds")
+
+
+_SHAPES = {
+    "values": ("clients",),
+    "estimator_errors": ("clients",),
+    "completion_errors": ("clients",),
+    "per_round": ("rounds", "clients"),
+    "per_round_errors": ("rounds", "clients"),
+    "per_round_server": ("rounds",),
+    "per_round_server_errors": ("rounds",),
+    "losses": ("losses",),
+}
+
+
+def _floats(values: Any, name: str) -> Floats:
+    try:
+        return np.array(values, dtype=np.float64)
+    except ValueError:
+        raise ValueError(f"the rows of {name} are not all of one length") from None
+
+
+def _numbers(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in content.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: lists, and null for what is not a finite number."""
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, CompletionReport | ErrorSums | Settings):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

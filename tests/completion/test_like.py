@@ -1,0 +1,86 @@
+"""Completion repeated as it was: where rounding decides, the earlier one does, and nowhere else."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.trainings import train
+from verfedsv import value
+from verfedsv.completion.complete import _is_below, complete_with
+from verfedsv.completion.factors import CompiledSolver, has_settled
+from verfedsv.completion.observations import Pattern
+
+
+def completion(training, like=None, rank="auto", regularization="auto"):
+    """Return the completion of the first client."""
+    pattern = Pattern.from_batches(training.batches, len(training.labels))
+    values = pattern.sort(training.uploads(0), training.embeddings.shape[3])
+    solver = CompiledSolver(pattern, values, 0.1, 1e-3, 100, 1)
+    return complete_with(solver, pattern, values.shape[1], rank, regularization, "spectral", 0, like)
+
+
+@pytest.fixture(scope="module")
+def training():
+    """Return a training whose rank and lambda are both chosen."""
+    return train("softmax", n_samples=200, batch=40, n_epochs=8, rate=0.05)
+
+
+def test_what_was_chosen_is_chosen_again(training):
+    """An honest report changes nothing, to the last bit."""
+    first = completion(training)
+    again = completion(training, first.report)
+    assert again.report == first.report
+    np.testing.assert_array_equal(again.rounds, first.rounds)
+
+
+@pytest.mark.parametrize(
+    "claim", [{"rank": 1}, {"rank": 32}, {"regularization": 0.1}, {"regularization": 1e-6}, {"fit_sweeps": (1, 1)}]
+)
+def test_a_claim_has_no_say_where_rounding_does_not_decide(training, claim):
+    """Another rank, lambda or number of sweeps is not taken over."""
+    first = completion(training)
+    claimed = replace(first.report, **claim)
+    assert claimed != first.report
+    again = completion(training, claimed)
+    assert again.report == first.report
+    np.testing.assert_array_equal(again.samples, first.samples)
+
+
+def test_close_choices_follow_the_claim(training, monkeypatch):
+    """If every choice counts as close, the claim decides rank and lambda: that is how a tie is broken."""
+    first = completion(training)
+    monkeypatch.setattr(sys.modules[complete_with.__module__], "TIE", 1e9)
+    claimed = replace(first.report, rank=2, regularization=1e-2)
+    again = completion(training, claimed)
+    assert (again.report.rank, again.report.regularization) == (2, 1e-2)
+
+
+def test_a_tie_is_a_matter_of_rounding():
+    """Within a millionth of the limit the claim decides; beyond it, the numbers do."""
+    assert _is_below(1.0, 1.0 + 1e-9, if_close=False) is False
+    assert _is_below(1.0, 1.0 + 1e-9, if_close=None) is True
+    assert _is_below(1.0 + 1e-9, 1.0, if_close=True) is True
+    assert _is_below(1.0, 1.1, if_close=False) is True
+    assert _is_below(1.1, 1.0, if_close=True) is False
+
+
+def test_sweeps_end_as_claimed_only_where_rounding_decides():
+    """A change of the squared error that is a rounding away from the tolerance, or an error that is all rounding."""
+    change, rounding = 2e-3, 1e-14
+    assert has_settled(1 + change - rounding, 1.0, 1.0, 1e-3, None)
+    assert not has_settled(1 + change - rounding, 1.0, 1.0, 1e-3, if_close=False)
+    assert has_settled(1 + change + rounding, 1.0, 1.0, 1e-3, if_close=True)
+    assert not has_settled(1 + 2 * change, 1.0, 1.0, 1e-3, if_close=True)
+    assert has_settled(1 + change / 2, 1.0, 1.0, 1e-3, if_close=False)
+    assert not has_settled(1.0, 1e-14, 1.0, 1e-3, if_close=False)
+
+
+def test_a_valuation_is_repeated_to_the_last_bit():
+    """Through `value`, with completion of several clients."""
+    recorder = train(n_samples=100, batch=25, n_epochs=4).record()
+    first = value(recorder, regularization=1e-3)
+    again = value(recorder, regularization=1e-3, like=first)
+    np.testing.assert_array_equal(again.per_round, first.per_round)
+    assert again.completion == first.completion
