@@ -319,6 +319,9 @@ def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow,
     said = state.numerical_error
     assert "4 of 6 samples were drawn at random and valued, and about 400 rounds were valued in 32 steps" in said
     assert "proven" not in said
+    assert {(row.error, row.interval_text, row.value_interval_text) for row in state.clients} == {
+        (None, "unknown", "unknown")
+    }
     # What was skipped changes who is credited with what, and not where the loss went.
     valuation = watching._growth.valuation
     rows = np.sort(np.random.default_rng(0).choice(6, 4, replace=False))

@@ -100,7 +100,7 @@ class GrowingMetrics:
 
     def _add(self, line: bytes) -> None:
         try:
-            content = json.loads(line)
+            content = json.loads(line)  # takes NaN, which training writes of a loss that is none
             n_rounds = float(content["n_rounds"])
             numbers = [_number(content.get(name)) for name in METRICS]
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

@@ -53,6 +53,8 @@ def summarise(
     transcript = recorded.up_to(verified)
     config = _read_config(folder / CONFIG)
     before = read_valuation(folder)
+    if before is not None and before.head == transcript.head:
+        refuse_misfit(before, transcript)
     valuation = (
         before
         if before is not None and before.head == transcript.head
@@ -76,6 +78,17 @@ def refuse_irregular(folder: Path) -> None:
     for path in [*(folder / name for name in names), *(folder / FOLDER / name for name in inner)]:
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
+
+
+def refuse_misfit(valuation: Valuation, transcript: Transcript) -> None:
+    """Raise InputError if a valuation has the hash of a transcript, and says other things of it."""
+    description = transcript.description
+    stated = valuation.clients, valuation.mode, valuation.loss, valuation.n_rounds
+    if stated != (description.clients, description.mode, description.loss, transcript.n_rounds):
+        raise InputError(
+            f"{VALUATION} is damaged: it names this transcript, but other clients, rounds, mode or loss. Delete it, "
+            "and the run is valued again"
+        )
 
 
 def about_run(

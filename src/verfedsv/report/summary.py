@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
@@ -28,6 +29,8 @@ confidence, or is estimated; no client's error is known; the errors together rea
 own error is not known are left out of that."""
 
 _MOST_GROUPS = 50
+
+_ABSURD = 1e100
 
 _LITTLE = 0.01
 """A loss that falls by less than that part of its decrease, in the last tenth of the rounds, has come to rest."""
@@ -234,6 +237,7 @@ def build(
     `uploads` is what each client sent, `metrics` is what was measured of METRICS. `rounds` are the last of those that
     were valued as one, where that was done.
     """
+    _refuse_absurd(valuation)
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
     quarters = _quarters(valuation.n_rounds)
@@ -289,6 +293,16 @@ def build(
         cautions=(*about.cautions, *misleading(valuation.clients)),
         settlement=about.settlement,
     )
+
+
+def _refuse_absurd(valuation: Valuation) -> None:
+    """Raise InputError at numbers that no training has, of which sums overflow: the file they are from is damaged."""
+    numbers = (
+        *(valuation.per_round, valuation.estimator_errors, valuation.completion_errors, valuation.losses),
+        *(valuation.per_round_server, np.array([valuation.server_error, valuation.guarantee or 0.0])),
+    )
+    if any(np.nanmax(np.abs(each), initial=0) > _ABSURD for each in numbers):
+        raise InputError(f"a valuation with numbers above {_ABSURD:g} is damaged; value the run again")
 
 
 def judge(valuation: Valuation) -> NumericalError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -128,6 +128,7 @@ class Progress:
 def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[str, Curve]) -> State:
     """Return the state of the page; of a run that was not valued yet, without a summary."""
     summary = None if summary is None else summary.with_short_names()
+    left_out = [] if summary is None else _left_out(summary, progress)
     return State(
         run=shortened(progress.run, LONGEST_NAME),
         status=progress.status,
@@ -142,14 +143,14 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
         n_clients=0 if summary is None else len(summary.clients),
         n_evaluations=progress.n_evaluations,
         headline="" if summary is None else wording.headline(summary),
-        numerical_error="" if summary is None else _in_a_line(_numerical_error(summary, progress)),
+        numerical_error="" if summary is None else _in_a_line(_numerical_error(summary, left_out)),
         is_doubtful=summary is not None and wording.is_doubtful(summary),
         alarms=() if summary is None else tuple(wording.alarms(summary.books)),
         warnings=() if summary is None else tuple(wording.mostly_server(summary.books)),
         balance="" if summary is None else wording.balance(summary.books),
         server="" if summary is None else wording.server(summary),
         caption="" if summary is None else _caption(summary, progress.status),
-        clients=() if summary is None else _rows(summary),
+        clients=() if summary is None else _rows(summary, is_rough=bool(left_out)),
         charts=tuple(_drawings(summary, metrics)),
     )
 
@@ -162,41 +163,43 @@ def _caption(summary: Summary, status: Status) -> str:
     return f"{text} {missing:,} more clients are not listed." if missing else text
 
 
-def _numerical_error(summary: Summary, progress: Progress) -> str:
-    """Return how far the numbers may be off; of values of some samples, that nothing is known of the others."""
-    left_out = []
+def _left_out(summary: Summary, progress: Progress) -> list[str]:
+    """Return what was left out to keep up with a training."""
+    lines = []
     if progress.is_sampled:
-        left_out.append(
-            f"{summary.n_samples:,} of {count(summary.n_recorded, 'sample')} were drawn at random and valued"
-        )
+        lines.append(f"{summary.n_samples:,} of {count(summary.n_recorded, 'sample')} were drawn at random and valued")
     if summary.n_games < summary.n_rounds:
-        left_out.append(
-            f"about {summary.n_rounds:,} rounds were valued in {summary.n_games:,} steps, the last ones unchecked"
-        )
+        steps = f"in {summary.n_games:,} steps, the last ones unchecked"
+        lines.append(f"about {summary.n_rounds:,} rounds were valued {steps}")
+    return lines
+
+
+def _numerical_error(summary: Summary, left_out: Sequence[str]) -> str:
+    """Return how far the numbers may be off; where something was left out, that this is not known."""
     if not left_out:
         return wording.numerical_error(summary)
     return (
-        f"To keep up with the training, {', and '.join(left_out)}: a first impression, whose ranges leave out what "
-        "that changes. `verfedsv report` checks and values everything."
+        f"To keep up with the training, {', and '.join(left_out)}: a first impression, and how far off is not known. "
+        "The report (verfedsv report) checks and values everything."
     )
 
 
-def _rows(summary: Summary) -> tuple[Row, ...]:
+def _rows(summary: Summary, *, is_rough: bool) -> tuple[Row, ...]:
     values = Amounts.of(summary)
-    return tuple(_row(client, summary, values) for client in wording.first(summary, N_LISTED))
+    return tuple(_row(client, summary, values, is_rough=is_rough) for client in wording.first(summary, N_LISTED))
 
 
-def _row(client: ClientSummary, summary: Summary, values: Amounts) -> Row:
+def _row(client: ClientSummary, summary: Summary, values: Amounts, *, is_rough: bool) -> Row:
     return Row(
         place=place_text(client, summary),
         name=client.name,
         share=client.share,
         value=client.decrease,
-        error=summary.total(client.error),
+        error=None if is_rough else summary.total(client.error),
         share_text=share_text(client),
-        interval_text=interval_text(client, summary),
+        interval_text="unknown" if is_rough else interval_text(client, summary),
         value_text=values.value(client.decrease),
-        value_interval_text=values.ends(client),
+        value_interval_text="unknown" if is_rough else values.ends(client),
     )
 
 
