@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from verfedsv.report.amounts import Amounts, interval_text, place_text, share_te
 from verfedsv.report.brief import brief
 from verfedsv.report.html import to_html
 from verfedsv.report.markdown import to_markdown
+from verfedsv.valuation.result import Books
 
 
 def sentence(summary, place=0):
@@ -331,3 +333,18 @@ def test_a_loss_that_is_still_falling_at_the_end_is_said():
     assert at_rest.still_falling is None
     assert make_summary([0.1], n_rounds=40, losses=np.linspace(0.3, 0.7, 41)).still_falling is None
     assert make_summary([0.1], n_rounds=3).still_falling is None
+
+
+@given(st.floats(0.1, 2), st.floats(-20, 20), st.floats(-20, 20), st.sampled_from([0.0, 0.0, 1e-3]))
+def test_books_as_written_balance(start, clients, server, error):
+    """The numbers that are printed add up, or it is said by how much they do not."""
+    books = Books(start, start - clients - server + error, clients, server)
+    text = wording.balance(books).replace("\N{MINUS SIGN} by the ", "by the -").replace("\N{MINUS SIGN}", "-")
+    numbers = re.findall(
+        r"-?[0-9][0-9,.]*", text.partition(" (but")[0].replace("-clients ", "-").replace("-server ", "-")
+    )
+    found = [float(number.replace(",", "")) for number in numbers]
+    if "but for" not in text:
+        assert found[0] == pytest.approx(sum(found[1:]), abs=1e-9)
+    else:
+        assert abs(found[0] - sum(found[1:])) <= 2e-3
