@@ -34,19 +34,36 @@ def as_positive(name: str, value: Any) -> float:
     return number
 
 
+def as_numpy(name: str, values: Any) -> NDArray[Any]:
+    """Return `values` as an array of whatever it holds: a tensor off its graph and its device, a data frame's cells."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError(f"{name} is a masked array, and masks are not supported; fill or leave out the masked entries")
+    # Neither torch nor scipy is imported for this: what is theirs is known by what it can do.
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        if "strided" not in str(getattr(values, "layout", "strided")):
+            raise InputError(f"{name} is a sparse tensor; convert it with .to_dense()")
+        if str(getattr(values, "dtype", "")).startswith(("torch.bfloat16", "torch.float8")):
+            values = values.float()  # which holds every one of these numbers, and NumPy none
+    elif hasattr(values, "toarray") and hasattr(values, "nnz"):
+        raise InputError(f"{name} is a sparse matrix; convert it with .toarray()")
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
+
+
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """Return `values` as an array of numbers."""
     if values is None or isinstance(values, str | bytes | dict | set):
         raise InputError(f"{name} must be an array of numbers; received {type(values).__name__}")
-    if isinstance(values, np.ma.MaskedArray):
-        raise InputError(f"{name} is a masked array, and masks are not supported; fill or leave out the masked entries")
-    try:
-        array = np.asarray(values)
-        if array.dtype == object:
-            # Columns of a pandas frame with missing values come like this; so do numbers of mixed types.
+    array = as_numpy(name, values)
+    if array.dtype == object:
+        # Columns of a pandas frame with missing values come like this; so do numbers of mixed types.
+        try:
             array = array.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
     if array.dtype.kind not in "biuf":
         shown = ", ".join(repr(value) for value in array.ravel()[:2].tolist())
         raise InputError(f"{name} must hold real numbers; received {shown}, ... of type {array.dtype}")

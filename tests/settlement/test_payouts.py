@@ -431,6 +431,7 @@ def said(values, errors, n_planned=None, names=NAMES, **terms):
         (([3.0, 1.0], [0.1, 0.1], None, ["A", "a"]), "Clients 'A' and 'a' have nearly the same name"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the names .* look alike")
 def test_what_speaks_against_paying_is_said(arguments, expected):
     """Values that may be negative, are not sure, or of a training that was stopped; names that look alike."""
     assert expected in said(*arguments)

@@ -1,6 +1,8 @@
-"""Transcripts as nobody but a dishonest server would write them: their chains fit, and yet do not cover everything."""
+"""Transcripts as nobody but a dishonest server would write them: their chains fit."""
 
 import hashlib
+import io
+import json
 import shutil
 import struct
 
@@ -9,6 +11,7 @@ import pyarrow as pa
 
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.framing import UNREADABLE
 
 SCHEMA = fmt.upload_schema("float64")
 
@@ -114,3 +117,78 @@ def compressed(content):
     reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
     reader.read_next_message()
     return reader.read_next_message().serialize().to_pybytes()
+
+
+ABOUT = {
+    "format": "verfedsv transcript",
+    "version": 1,
+    "clients": ["bank", "telco", "shop"],
+    "loss": "logistic",
+    "n_samples": 4,
+    "created": "2026-01-01T00:00:00+00:00",
+    "package": "verfedsv 0",
+    "mode": "synchronous",
+    "n_classes": 1,
+    "precision": "float64",
+    "classes": None,
+}
+LABELS = {"label": [0, 1, 1, 0], "receives_gradient": [True, True, True, True]}
+
+
+def upload(client, samples, embeddings, time=1.0, **others):
+    """Return a row with the digest of its numbers."""
+    digest = fmt.digest_of(np.array(samples, np.uint32), np.array(embeddings, np.float64))
+    row = {"client": client, "time": time, "offset": None, "digest": digest}
+    return row | {"samples": samples, "embeddings": embeddings} | others
+
+
+def stamp(time=1.0, **others):
+    """Return the row of a time stamp."""
+    row = {"client": None, "time": time, "offset": None, "digest": None, "samples": [], "embeddings": []}
+    return row | others
+
+
+def absent(client, time=1.0):
+    """Return the row of a client that was declared absent."""
+    return stamp(time, client=client)
+
+
+def message_of(rows):
+    """Return the bytes of a message that has these rows."""
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in SCHEMA]
+    return pa.record_batch(columns, schema=SCHEMA).serialize().to_pybytes()
+
+
+def file_of(columns, **options):
+    """Return the bytes of an Arrow file."""
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def write(folder, messages, about=ABOUT, labels=LABELS):
+    """Write a transcript of messages, each a list of rows or bytes, with a chain that fits; return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    description = about if isinstance(about, bytes) else json.dumps(about).encode()
+    marks = labels if isinstance(labels, bytes) else file_of(labels)
+    link = fmt.first_link(description, marks)
+    stream, chain = b"", b""
+    for index, rows in enumerate([SCHEMA.serialize().to_pybytes(), *messages]):
+        message = pa.py_buffer(rows if isinstance(rows, bytes) else message_of(rows))
+        ranges = bare_ranges(message, None if index == 0 else _try_to_read(message))
+        link = hashlib.sha256(link + b"".join(message.to_pybytes()[start:stop] for start, stop in ranges)).digest()
+        stream += message.to_pybytes()
+        chain += fmt.pack_link(len(stream), link)
+    for name, content in zip(fmt.FILES, (description, marks, stream, chain), strict=True):
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def _try_to_read(message):
+    """Return the batch in a message, None if there is none that can be read without a copy."""
+    try:
+        return fmt.read_message(message, SCHEMA)
+    except UNREADABLE:
+        return None

@@ -49,7 +49,8 @@ class Asynchronous:
 
     def record(self, path=None, last=None, recorder=None, first=0):
         """Record the first stamps of the training, from `first` on; the recorder stays open."""
-        recorder = recorder or Recorder(path, self.labels, self.clients, self.loss)
+        n_classes = self.n_classes if self.loss == "softmax" else None
+        recorder = recorder or Recorder(path, self.labels, self.clients, self.loss, n_classes=n_classes)
         n_stamps = 0
         for m, batch, values in self.events:
             if m is not None and n_stamps >= first:

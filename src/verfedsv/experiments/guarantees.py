@@ -93,7 +93,9 @@ def _asymmetry_of_twins(trained: Trained) -> float:
     transcript = Transcript.open(trained.path)
     first, *others = transcript.description.clients
     names = [first, "twin", *others[:-2]]
-    with Recorder(None, transcript.labels, names, transcript.description.loss) as recorder:
+    loss = transcript.description.loss
+    n_classes = transcript.description.n_classes if loss == "softmax" else None
+    with Recorder(None, transcript.labels, names, loss, n_classes=n_classes) as recorder:
         for record in transcript:
             if isinstance(record, Stamp):
                 recorder.stamp(record.offset, time=record.time)

@@ -167,7 +167,8 @@ def train_asynchronously(data: VerticalData, setup: Setup, periods: Sequence[flo
 
 def _record(data: VerticalData, folder: _Folder) -> Recorder:
     loss = "logistic" if data.n_classes == 2 else "softmax"
-    return Recorder(folder.path / "transcript", data.labels[~data.is_test], data.names, loss)
+    n_classes = None if loss == "logistic" else data.n_classes
+    return Recorder(folder.path / "transcript", data.labels[~data.is_test], data.names, loss, n_classes=n_classes)
 
 
 class _Truth:

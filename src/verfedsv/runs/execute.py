@@ -220,7 +220,9 @@ class Run:
     def _record(self, path: Path | None, federation: Federation, *, resume: bool | None = None) -> Recorder:
         """Return a recorder of the training, in memory if there is no path."""
         labels, loss = federation.labels[: federation.n_train], federation.server.loss.name
-        return Recorder(path, labels, self.data.names, loss, resume=resume)
+        # Rare classes may be among the test rows only.
+        n_classes = self.data.n_classes if loss == "softmax" else None
+        return Recorder(path, labels, self.data.names, loss, n_classes=n_classes, resume=resume)
 
     def _find_checkpoint(self, resume: bool) -> Checkpoint:
         """Return the checkpoint to go on from; raise InputError if it was made with other data."""

@@ -22,12 +22,12 @@ from verfedsv.errors import InputError, TranscriptError
 from verfedsv.settlement.documents import check_format, parse
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.framing import UNREADABLE
+from verfedsv.transcript.meaning import Rules
+from verfedsv.transcript.rows import Rows
 
 FORMAT, VERSION = "verfedsv extract", 1
-_UNREADABLE = (
-    *(ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError, OSError),
-    pa.ArrowException,
-)
+_UNREADABLE = *UNREADABLE, AttributeError, OverflowError
 """What anything but bytes of messages, in the place of them, leads to."""
 
 
@@ -43,7 +43,7 @@ class OwnUpload:
 class Record:
     """A message: its bytes (in base64) before, between and after the gaps, the sizes of these, and its link.
 
-    `uploads` are those of the one client whose numbers belong into the gaps: one, or none.
+    `uploads` are those of the one client whose numbers belong into the gaps: one, or none, as when it was absent.
     """
 
     frame: list[str]
@@ -53,11 +53,17 @@ class Record:
 
     def message(self) -> tuple[pa.Buffer, list[tuple[int, int]]]:
         """Return the message with zeros in its gaps, and where what is between them begins and ends."""
+        if not all(type(gap) is int and gap >= 0 for gap in self.gaps):
+            raise ValueError("the sizes of gaps must be whole numbers")
         pieces = [base64.b64decode(piece, validate=True) for piece in self.frame]
-        content, ranges = bytearray(), []
+        ranges, end = [], 0
         for piece, gap in zip(pieces, [*self.gaps, 0], strict=True):
-            ranges.append((len(content), len(content) + len(piece)))
-            content += piece + bytes(gap)
+            ranges.append((end, end + len(piece)))
+            end += len(piece) + gap
+        # Zeros that nobody reads or writes take no memory, however many the extract says there are.
+        content = np.zeros(end, np.uint8)
+        for piece, (start, stop) in zip(pieces, ranges, strict=True):
+            content[start:stop] = np.frombuffer(piece, np.uint8)
         return pa.py_buffer(content), ranges
 
 
@@ -140,8 +146,9 @@ def _rows_of(batch: pa.RecordBatch | None, client: str) -> Iterator[dict[str, An
     """Yield the uploads of a client in a batch, column by column."""
     if batch is None:
         return
+    digests = batch.column("digest")
     for row, name in enumerate(batch.column("client").to_pylist()):
-        if name == client:
+        if name == client and digests[row].is_valid:
             yield {column: batch.column(column)[row] for column in ("digest", "samples", "embeddings")}
 
 
@@ -149,30 +156,35 @@ def _verify(extract: Extract) -> Verified:
     description = fmt.Description.from_json(extract.description.encode())
     if extract.client not in description.clients:
         raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
+    if extract.records and description.mode is None:
+        raise TranscriptError("the extract was changed: its description is of a transcript without uploads")
     schema = fmt.upload_schema(description.precision or "float64")
+    rules = Rules(description)
     content = hashlib.sha256(extract.description.encode()).digest()
-    head = fmt.link_of_digests(content, bytes.fromhex(extract.labels_sha256))
+    labels = bytes.fromhex(extract.labels_sha256)
+    if labels.hex() != extract.labels_sha256:
+        raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
+    head = fmt.link_of_digests(content, labels)
     n_uploads = n_rounds = 0
     for index, record in enumerate(extract.records):
         place = f"round {n_rounds + 1}, client {extract.client!r}" if index else "its description or labels"
         message, ranges = record.message()
-        batch = None if index == 0 else _read_batch(message, schema)
+        batch = None if index == 0 else fmt.read_message(message, schema)
+        rows = None if batch is None else Rows.of(batch)
         head = fmt.frame_hash(head, message, ranges)
         if head.hex() != record.link or ranges != fmt.frame_ranges(message, batch):
             raise TranscriptError(f"the extract was changed: {place}")
-        if batch is None:
+        if batch is None or rows is None:
             fmt.check_schema(message, schema)
-        else:
-            _check_uploads(record, batch, extract.client, description.n_classes or 1, place)
+            continue
+        rules.check_frame(rows, f"round {n_rounds + 1}")
+        _check_uploads(record, batch, extract.client, description.n_classes or 1, place)
+        for upload in record.uploads:
+            samples, embeddings = np.array(upload.samples), np.array(upload.embeddings)
+            rules.check_upload(extract.client, samples, embeddings, f"round {n_rounds + 1}")
         n_uploads += len(record.uploads)
-        n_rounds += 0 if batch is None else batch.column("client").null_count
+        n_rounds += rows.clients[-1] is None
     return Verified(head.hex() if extract.records else "", description, n_uploads, n_rounds)
-
-
-def _read_batch(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    batch = fmt.read_message(message, schema)
-    batch.validate(full=True)
-    return batch
 
 
 def _check_uploads(record: Record, batch: pa.RecordBatch, client: str, n_classes: int, place: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from verfedsv.errors import TranscriptError
 from verfedsv.transcript import format as fmt
 
 _ENTRY = np.dtype([("end", "<u8"), ("link", "<u8", 4)])
@@ -21,11 +22,17 @@ class Chain:
 
     @classmethod
     def of(cls, content: pa.Buffer, n_bytes: int) -> Chain:
-        """Return the whole entries of chain.bin whose messages end within a stream of that many bytes."""
+        """Return the whole entries of chain.bin whose messages end within a stream of that many bytes.
+
+        Raises TranscriptError if a message would not end after the one before it.
+        """
         n_entries = content.size // _ENTRY.itemsize
         entries = np.frombuffer(content, _ENTRY, n_entries) if n_entries else np.empty(0, _ENTRY)
-        is_there = entries["end"] <= n_bytes
-        return cls(entries if is_there.all() else entries[is_there])
+        ends = entries["end"]
+        grows = ends > np.concatenate([np.zeros(1, ends.dtype), ends])[:-1]
+        if not grows.all():
+            raise TranscriptError(f"{fmt.CHAIN} is damaged: entry {int(grows.argmin())} ends before the one before it")
+        return cls(entries[: int(np.searchsorted(ends, np.uint64(n_bytes), "right"))])
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -23,8 +23,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from verfedsv.errors import TranscriptError
-from verfedsv.losses import Array
+from verfedsv.errors import InputError, TranscriptError
+from verfedsv.losses import LOSSES, Array
+from verfedsv.transcript.framing import read_plain
+from verfedsv.transcript.names import check_names
+from verfedsv.untrusted import read_json
 
 NAME, VERSION = "verfedsv transcript", 1
 FILES = DESCRIPTION, LABELS, UPLOADS, CHAIN = "transcript.json", "labels.arrow", "uploads.arrows", "chain.bin"
@@ -38,7 +41,10 @@ _CHAIN_ENTRY = struct.Struct("<Q32s")
 
 @dataclass(frozen=True)
 class Description:
-    """What transcript.json says. Mode, classes, precision and batch sizes are None until the first upload."""
+    """What transcript.json says. Mode, classes of embeddings and precision are None until the first upload.
+
+    `classes` are the names of the classes, in the order of the numbers that stand for them, if labels were texts.
+    """
 
     clients: tuple[str, ...]
     loss: str
@@ -48,7 +54,13 @@ class Description:
     mode: Mode | None = None
     n_classes: int | None = None
     precision: Precision | None = None
-    batch_sizes: dict[str, int] | None = None
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            _check_description(self)
+        except ValueError as error:
+            raise TranscriptError(f"{DESCRIPTION} is not valid: {error}") from None
 
     def to_json(self) -> bytes:
         """Return the bytes of transcript.json."""
@@ -59,21 +71,68 @@ class Description:
     def from_json(cls, text: bytes) -> Description:
         """Return the description in transcript.json; raise TranscriptError if this package cannot read it."""
         try:
-            fields: dict[str, Any] = json.loads(text)
-            name, version = fields.pop("format"), fields.pop("version")
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise TranscriptError(f"{DESCRIPTION} is damaged: it is not the description of a transcript") from None
-        if name != NAME:
-            raise TranscriptError(f"{DESCRIPTION} describes a {name!r}, not a {NAME!r}")
-        if version != VERSION:
+            fields = read_json(text, DESCRIPTION)
+        except InputError as error:
+            raise TranscriptError(str(error)) from None
+        if not isinstance(fields, dict) or fields.get("format") != NAME:
+            raise TranscriptError(f"{DESCRIPTION} is damaged, or not the description of a transcript")
+        version = fields.get("version")
+        if type(version) is not int or version != VERSION:
             raise TranscriptError(
-                f"the transcript has format version {version}; this verfedsv reads version {VERSION}. "
+                f"the transcript has format version {str(version)[:20]}; this verfedsv reads version {VERSION}. "
                 "Install the version of verfedsv that wrote it (see 'package' there), or a newer one"
             )
+        rest: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields.items()
+            if name not in ("format", "version")
+        }
         try:
-            return cls(**{**fields, "clients": tuple(fields["clients"])})
-        except (TypeError, KeyError):
+            return cls(**rest)
+        except TypeError:
             raise TranscriptError(f"{DESCRIPTION} is damaged: fields are missing or unknown") from None
+
+
+def _check_description(about: Description) -> None:
+    """Raise ValueError unless every field is what a recorder would have written."""
+    check_names(about.clients)
+    if not isinstance(about.loss, str) or about.loss not in LOSSES:
+        raise ValueError(f"unknown loss {about.loss!a}; allowed are {', '.join(map(repr, LOSSES))}")
+    _check_whole("n_samples", about.n_samples, 1, 2**32)
+    if not all(isinstance(text, str) for text in (about.created, about.package)):
+        raise ValueError("created and package must be texts")
+    _check_first_upload(about)
+    _check_class_names(about)
+
+
+def _check_first_upload(about: Description) -> None:
+    """Check what the first upload shows."""
+    shown = about.mode, about.n_classes, about.precision
+    if all(field is None for field in shown):
+        return
+    for field, allowed in ((about.mode, get_args(Mode)), (about.precision, get_args(Precision))):
+        if not isinstance(field, str) or field not in allowed:
+            raise ValueError(f"mode or precision is {field!a}, which is none of {', '.join(map(repr, allowed))}")
+    # How many classes a loss takes: logistic loss has one number per sample.
+    least, most = {"logistic": (1, 1), "softmax": (2, 2**31)}.get(about.loss, (1, 2**31))
+    _check_whole("n_classes", about.n_classes, least, most)
+
+
+def _check_class_names(about: Description) -> None:
+    if about.classes is None:
+        return
+    names = about.classes
+    if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
+        raise ValueError("classes must be a list of names")
+    if about.loss == "squared" or len(set(names)) < len(names) or len(names) < 2:
+        raise ValueError("classes are two or more different names of the classes of logistic or softmax loss")
+    if len(names) > (2 if about.loss == "logistic" else about.n_classes or len(names)):
+        raise ValueError(f"there are {len(names)} names of classes, more than there are classes")
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}; received {str(value)[:60]!a}")
 
 
 @cache
@@ -81,10 +140,8 @@ def upload_schema(precision: Precision) -> pa.Schema:
     """Return the schema of uploads.arrows. A row without a client is a time stamp.
 
     `embeddings` and `offset` hold the classes of a sample side by side. `digest` is the SHA-256 of the bytes of
-    `samples` and of `embeddings`.
+    `samples` and of `embeddings`; a row with a client and without a digest says that the client was absent.
     """
-    if precision not in get_args(Precision):
-        raise TranscriptError(f"{DESCRIPTION} is damaged: unknown precision {precision!r}")
     number = pa.float32() if precision == "float32" else pa.float64()
     return pa.schema(
         [
@@ -121,12 +178,11 @@ def frame_hash(previous: bytes, message: pa.Buffer | memoryview, ranges: Iterabl
 def frame_ranges(message: pa.Buffer, batch: pa.RecordBatch | None) -> list[tuple[int, int]]:
     """Return the parts of a message that are not numbers of uploads; `batch` was read from it without a copy.
 
-    Raises ValueError unless these parts, with the digests in them, settle everything that the message holds.
-    docs/transcript.md says why they do.
+    Raises ValueError unless these parts, with the digests in them, settle everything that the message holds, if
+    `Rows.of` takes the batch as well. docs/transcript.md says why they do.
     """
     edges = [0, message.size]
     if batch is not None:
-        _check_lists(batch)
         _check_buffers(message, batch)
         for name in _NUMBERS:
             values = batch.column(name).values
@@ -135,21 +191,6 @@ def frame_ranges(message: pa.Buffer, batch: pa.RecordBatch | None) -> list[tuple
                 edges += [start, start + len(values) * values.type.bit_width // 8]
     edges.sort()
     return list(zip(edges[0::2], edges[1::2], strict=True))
-
-
-def _check_lists(batch: pa.RecordBatch) -> None:
-    """Raise ValueError unless every number is part of one upload, so that a digest covers it."""
-    if batch.num_rows == 0:
-        raise ValueError("it is empty")
-    clients = batch.column("client")
-    stamps = [row for row, name in enumerate(clients.to_pylist()) if name is None] if clients.null_count else []
-    for name in _NUMBERS:
-        column = batch.column(name)
-        offsets = column.offsets.to_numpy()
-        if column.null_count or column.values.null_count:
-            raise ValueError(f"{name} are missing")
-        if offsets[0] != 0 or offsets[-1] != len(column.values) or any(offsets[r] < offsets[r + 1] for r in stamps):
-            raise ValueError(f"there are {name} that are part of no upload")
 
 
 def _check_buffers(message: pa.Buffer, batch: pa.RecordBatch) -> None:
@@ -163,18 +204,23 @@ def _check_buffers(message: pa.Buffer, batch: pa.RecordBatch) -> None:
     )
     extents = [(0, body.address), *extents, (body.address + body.size, math.inf)]
     if any(stop > start for (_, stop), (start, _) in pairwise(extents)):
-        raise ValueError("columns overlap, or are compressed")
+        raise ValueError("columns overlap")
 
 
 def check_schema(message: pa.Buffer, schema: pa.Schema) -> None:
     """Raise ValueError unless the first message of a stream says that the others are of that schema."""
-    if not pa.ipc.read_schema(message).equals(schema):
+    if not pa.ipc.read_schema(read_plain(message)).equals(schema):
         raise ValueError("the columns are not those of a transcript")
 
 
 def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the record batch in a message, its numbers being views of the message."""
-    return pa.ipc.read_record_batch(pa.ipc.read_message(message), schema)
+    """Return the record batch in a message, its numbers being views of the message.
+
+    Whatever the bytes are, this returns a valid batch or raises one of `UNREADABLE`; nothing is unpacked.
+    """
+    batch = pa.ipc.read_record_batch(read_plain(message), schema)
+    batch.validate(full=True)
+    return batch
 
 
 def pack_link(end: int, digest: bytes) -> bytes:

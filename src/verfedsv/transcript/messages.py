@@ -23,12 +23,13 @@ from verfedsv.transcript import format as fmt
 class Record:
     """What one record batch holds: uploads of the same samples, and a time stamp or not.
 
-    `arrays` are (samples, classes), one per client; `offset` is the server's own part, of a time stamp.
+    `arrays` are (samples, classes), one per client, or None for one that is absent; `offset` is the server's own part,
+    of a time stamp.
     """
 
     clients: tuple[str, ...]
     samples: NDArray[np.uint32]
-    arrays: Sequence[Array]
+    arrays: Sequence[Array | None]
     time: float
     is_stamp: bool
     offset: Array | None
@@ -36,20 +37,22 @@ class Record:
 
 def build_message(record: Record, precision: fmt.Precision, previous: bytes) -> tuple[memoryview, bytes]:
     """Return the message of a record and its link of the chain, which begins with the link `previous`."""
-    sizes = tuple(array.size for array in record.arrays)
+    sizes = tuple(None if array is None else array.size for array in record.arrays)
+    present = [(row, array) for row, array in enumerate(record.arrays) if array is not None]
+    n_samples, n_rows = len(record.samples), len(sizes) + record.is_stamp
     n_offset = None if record.offset is None else record.offset.size
-    template = _template(record.clients, len(record.samples), sizes, record.is_stamp, n_offset, precision)
+    template = _template(record.clients, n_samples, sizes, record.is_stamp, n_offset, precision)
     message = bytearray(template.content)
     number = np.dtype(precision)
-    samples = np.frombuffer(message, np.uint32, len(record.samples) * len(sizes), template.samples)
-    embeddings = np.frombuffer(message, number, sum(sizes), template.embeddings)
+    samples = np.frombuffer(message, np.uint32, n_samples * len(present), template.samples)
+    embeddings = np.frombuffer(message, number, sum(array.size for _, array in present), template.embeddings)
     digests = np.frombuffer(message, np.uint8, 32 * len(sizes), template.digests).reshape(-1, 32)
-    np.frombuffer(message, np.float64, len(sizes) + record.is_stamp, template.times)[:] = record.time
+    np.frombuffer(message, np.float64, n_rows, template.times)[:] = record.time
     if record.offset is not None:
         np.frombuffer(message, number, record.offset.size, template.offset)[:] = record.offset.ravel()
     position = 0
-    for row, array in enumerate(record.arrays):
-        part = samples[row * len(record.samples) : (row + 1) * len(record.samples)]
+    for index, (row, array) in enumerate(present):
+        part = samples[index * n_samples : (index + 1) * n_samples]
         numbers = embeddings[position : position + array.size]
         part[:] = record.samples
         numbers[:] = array.ravel()
@@ -76,7 +79,7 @@ class _Template:
 def _template(
     clients: tuple[str, ...],
     n_samples: int,
-    sizes: tuple[int, ...],
+    sizes: tuple[int | None, ...],
     is_stamp: bool,
     n_offset: int | None,
     precision: fmt.Precision,
@@ -105,11 +108,14 @@ def _record_batch(
     schema: pa.Schema,
     clients: tuple[str, ...],
     n_samples: int,
-    sizes: tuple[int, ...],
+    sizes: tuple[int | None, ...],
     is_stamp: bool,
     n_offset: int | None,
 ) -> pa.RecordBatch:
-    """Return one row per upload and, for a stamp, one more without a client; all numbers are zero."""
+    """Return one row per client and, for a stamp, one more without a client; all numbers are zero.
+
+    `sizes` are the numbers of embeddings, None for a client that is absent.
+    """
     number = np.float32 if schema.field("embeddings").type.value_type == pa.float32() else np.float64
     stamp = [None] * is_stamp
     own = None if n_offset is None else np.zeros(n_offset, dtype=number)
@@ -117,9 +123,9 @@ def _record_batch(
         pa.array([*clients, *stamp], pa.string()),
         pa.array(np.zeros(len(clients) + is_stamp), pa.float64()),
         pa.array([None] * len(clients) + [own] * is_stamp, schema.field("offset").type),
-        pa.array([bytes(32)] * len(clients) + stamp, pa.binary(32)),
-        _lists([n_samples] * len(clients) + [0] * is_stamp, np.uint32),
-        _lists([*sizes] + [0] * is_stamp, number),
+        pa.array([None if size is None else bytes(32) for size in sizes] + stamp, pa.binary(32)),
+        _lists([0 if size is None else n_samples for size in sizes] + [0] * is_stamp, np.uint32),
+        _lists([size or 0 for size in sizes] + [0] * is_stamp, number),
     ]
     return pa.record_batch(columns, schema=schema)
 

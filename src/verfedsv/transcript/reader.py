@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from verfedsv.losses import Array
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Chain
+from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
+from verfedsv.transcript.meaning import Rules, check_labels, labels_of
+from verfedsv.transcript.rows import Rows
 from verfedsv.transcript.storage import FolderStorage, Storage
 
 FOLDER = "transcript"
@@ -49,22 +53,25 @@ class Stamp:
     """A time of valuation: in synchronous training the end of an iteration.
 
     `offset` is the server's own part, (samples, classes), for the samples of the iteration, or in asynchronous training
-    for all samples; None if there is none.
+    for all samples; None if there is none. `absent` are the clients that were declared absent from the iteration.
     """
 
     time: float
     offset: Array | None
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Verified:
     """How much of a transcript is as it was written: so many messages, up to a link of a chain that began at `origin`.
 
-    In them are `n_rounds` time stamps, and of each client so many uploads with so many embeddings.
+    In them are `n_rounds` time stamps, and of each client so many uploads with so many embeddings. `last_time` is the
+    time of the last record.
     """
 
     origin: bytes
     link: bytes
+    last_time: float = -math.inf
     n_messages: int = 0
     n_rounds: int = 0
     n_uploads: Counter[str] = field(default_factory=Counter)
@@ -74,15 +81,21 @@ class Verified:
 class Transcript:
     """A recorded training. Open a folder with `Transcript.open`; iterate over its uploads and stamps in order.
 
-    A record that a crash left unfinished is not part of it.
+    A record that a crash left unfinished is not part of it. All that is read is valid: what no `Recorder` would have
+    written is a TranscriptError, when it is opened or when the record is read. `verify` finds what was changed.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        # In the order in which nothing is missing that a recorder writes meanwhile: it writes the last of them first.
+        chain = storage.read(fmt.CHAIN)
+        self._stream = storage.stream(fmt.UPLOADS)
         self._description_bytes = storage.read(fmt.DESCRIPTION).to_pybytes()
         self.description = fmt.Description.from_json(self._description_bytes)
-        self._stream = storage.stream(fmt.UPLOADS)
-        self._chain = Chain.of(storage.read(fmt.CHAIN), self._stream.size)
+        self._chain = Chain.of(chain, self._stream.size)
+        self._check_files(chain.size)
+        self._check_schema()
+        self._labels = self._read_labels()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, mapped: bool = True) -> Transcript:
@@ -104,26 +117,36 @@ class Transcript:
     def __repr__(self) -> str:
         return f"<Transcript: {describe(self.description)}, {count(self.n_rounds, 'round')}>"
 
-    @cached_property
-    def _label_table(self) -> pa.Table:
+    def _check_files(self, chain_size: int) -> None:
+        """Raise TranscriptError if there were uploads, and they are gone."""
+        is_begun = self.description.mode is not None
+        for name in (fmt.UPLOADS, fmt.CHAIN) if is_begun else ():
+            if not self._storage.exists(name):
+                raise TranscriptError(f"{name} is missing, and {fmt.DESCRIPTION} says that there were uploads")
+        if not len(self._chain) and chain_size >= self._chain.entry_size:
+            raise TranscriptError(f"{fmt.UPLOADS} was cut off or emptied: {fmt.CHAIN} says that there were uploads")
+        if len(self._chain) and not is_begun:
+            raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, and there are some")
+
+    def _read_labels(self) -> pa.RecordBatch:
+        if not self._storage.exists(fmt.LABELS):
+            raise TranscriptError(f"{fmt.LABELS} is missing")
         try:
-            with pa.ipc.open_file(pa.BufferReader(self._storage.read(fmt.LABELS))) as reader:
-                return reader.read_all()
-        except (pa.ArrowInvalid, OSError, IndexError):
-            raise TranscriptError(f"{fmt.LABELS} is damaged: it cannot be read") from None
+            batch = read_file_of_one_batch(self._storage.read(fmt.LABELS))
+        except UNREADABLE as error:
+            raise TranscriptError(f"{fmt.LABELS} is damaged: it cannot be read ({error})") from None
+        check_labels(batch, self.description)
+        return batch
 
     @property
     def labels(self) -> Array:
-        """The labels as they were given, (samples,) or (samples, classes)."""
-        column = self._label_table.column("label").combine_chunks()
-        if pa.types.is_fixed_size_list(column.type):
-            return np.asarray(column.values).reshape(len(column), -1)
-        return np.asarray(column)
+        """The labels, (samples,) or (samples, classes): as they were given, or the numbers of `description.classes`."""
+        return labels_of(self._labels)
 
     @property
     def receives_gradient(self) -> NDArray[np.bool_]:
         """Which samples receive gradients in training, (samples,)."""
-        return np.asarray(self._label_table.column("receives_gradient"))
+        return np.asarray(self._labels.column("receives_gradient"))
 
     @property
     def head(self) -> str:
@@ -150,22 +173,39 @@ class Transcript:
     @cached_property
     def n_rounds(self) -> int:
         """The number of time stamps."""
-        batches = (self._batch(self._message(index), f"record {index}") for index in range(1, len(self._chain)))
+        n_records = max(0, len(self._chain) - 1)
+        if self.description.mode == "synchronous":
+            return n_records  # one in each
+        batches = (self._batch(self._message(index), f"record {index}") for index in range(1, n_records + 1))
         return sum(batch.column("client").null_count for batch in batches)
 
     @cached_property
     def last_time(self) -> float:
         """The time of the last record, minus infinity if there is none."""
-        *_, last = [-np.inf, *(record.time for record in self.records(max(1, len(self._chain) - 1)))]
-        return float(last)
+        last = len(self._chain) - 1
+        if last < 1:
+            return -math.inf
+        place = f"record {last}"
+        return _rows(self._batch(self._message(last), place), place).times[-1]
 
     def __iter__(self) -> Iterator[Upload | Stamp]:
         return self.records()
 
     def records(self, first: int = 1) -> Iterator[Upload | Stamp]:
-        """Yield the uploads and stamps in order, from a message on; message 0 is the schema, and has none."""
+        """Yield the uploads and stamps in order, from a message on; message 0 is the schema, and has none.
+
+        Raises TranscriptError, naming round and client, at a record that is not valid. What comes before `first` is not
+        read.
+        """
+        rules = Rules(self.description, -math.inf if first == 1 else None)
+        is_numbered = first == 1 or self.description.mode == "synchronous"
+        round_number = first
         for index in range(first, len(self._chain)):
-            yield from self._records(self._batch(self._message(index), f"record {index}"))
+            place = f"round {round_number}" if is_numbered else f"record {index}"
+            rows = _rows(self._batch(self._message(index), place), place)
+            rules.check(rows, place)
+            round_number += rows.clients[-1] is None
+            yield from self._records(rows)
 
     @property
     def origin(self) -> tuple[bytes, bytes]:
@@ -179,12 +219,10 @@ class Transcript:
             yield message, None if index == 0 else self._batch(message, f"record {index}"), self._chain.link(index)
 
     def verify(self, *, may_go_on: bool = False) -> None:
-        """Raise TranscriptError, naming the place, unless every byte is as it was written.
+        """Raise TranscriptError, naming the place, unless every byte is as it was written and every record is valid.
 
         With `may_go_on`, bytes after the last complete record are not looked at: those of one that is being written.
         """
-        if not len(self._chain):
-            return
         self.verify_on()
         if not may_go_on:
             self._check_ends()
@@ -203,32 +241,36 @@ class Transcript:
         origin = fmt.first_link(*self.origin)
         if since is None or not self._begins_with(since, origin):
             since = Verified(origin, origin)
-        link, n_rounds = since.link, since.n_rounds
+        link, last_time, n_rounds = since.link, since.last_time, since.n_rounds
         n_uploads, n_embeddings = since.n_uploads.copy(), since.n_embeddings.copy()
+        rules = Rules(self.description, since.last_time)
         total = len(self._chain)
         last = total if most is None else min(total, since.n_messages + most)
         for index in range(since.n_messages, last):
             place = _ORIGIN if index == 0 else f"round {n_rounds + 1}"
             message = self._message(index)
             batch = None if index == 0 else self._batch(message, place)
+            rows = None if batch is None else _rows(batch, place)
             try:
                 ranges = fmt.frame_ranges(message, batch)
             except ValueError as error:
                 raise TranscriptError(f"the transcript was changed: {place} is not as recorded ({error})") from None
-            if batch is not None:
-                for upload in self._checked(batch, n_rounds + 1):
-                    n_uploads[upload.client] += 1
-                    n_embeddings[upload.client] += len(upload.samples)
+            if rows is not None:
+                _check_digests(rows, place)
             link = fmt.frame_hash(link, message, ranges)
             if link != self._chain.link(index):
                 raise TranscriptError(f"the transcript was changed: {place}, or its entry in {fmt.CHAIN}")
-            if batch is None:
-                self._check_schema(message)
-            else:
-                n_rounds += batch.column("client").null_count
+            if rows is not None:
+                rules.check(rows, place)
+                last_time = rows.times[-1]
+                n_rounds += rows.clients[-1] is None
+                for client, n_samples in zip(rows.clients, rows.samples.lengths, strict=True):
+                    if client is not None and n_samples:
+                        n_uploads[client] += 1
+                        n_embeddings[client] += n_samples
             if index % _BETWEEN_REPORTS == 0:
                 progress(index, total)
-        return Verified(origin, link, last, n_rounds, n_uploads, n_embeddings)
+        return Verified(origin, link, last_time, last, n_rounds, n_uploads, n_embeddings)
 
     def _begins_with(self, verified: Verified, origin: bytes) -> bool:
         n_messages = verified.n_messages
@@ -238,7 +280,7 @@ class Transcript:
 
     def _check_ends(self) -> None:
         """Raise TranscriptError if there are bytes that no link covers."""
-        end, chain = self._chain.end(-1), self._storage.read(fmt.CHAIN).size
+        end, chain = self._chain.end(-1) if len(self._chain) else 0, self._storage.read(fmt.CHAIN).size
         after, entries = self._stream.size - end, chain - self._chain.n_bytes
         if after == entries == 0:
             return
@@ -254,20 +296,15 @@ class Transcript:
             )
         raise TranscriptError(f"{done} {why}")
 
-    def _check_schema(self, message: pa.Buffer) -> None:
+    def _check_schema(self) -> None:
         """Raise TranscriptError if a reader that goes by the head of the stream would find other columns than this."""
+        if not len(self._chain):
+            return
         try:
+            message = self._stream.slice(0, self._chain.end(0))
             fmt.check_schema(message, fmt.upload_schema(self.description.precision or "float64"))
-        except (ValueError, OSError) as error:
+        except UNREADABLE as error:
             raise TranscriptError(f"the head of {fmt.UPLOADS} is damaged: {error}") from None
-
-    def _checked(self, batch: pa.RecordBatch, round_number: int) -> Iterator[Upload]:
-        """Yield the uploads of a batch; raise TranscriptError at one that is not what its digest is of."""
-        for record, digest in zip(self._records(batch), batch.column("digest").to_pylist(), strict=True):
-            if isinstance(record, Upload):
-                if fmt.digest_of(record.samples, record.embeddings) != digest:
-                    raise TranscriptError(f"the transcript was changed: round {round_number}, client {record.client!r}")
-                yield record
 
     def _message(self, index: int) -> pa.Buffer:
         start = self._chain.end(index - 1) if index else 0
@@ -282,24 +319,43 @@ class Transcript:
     def _batch(self, message: pa.Buffer, place: str) -> pa.RecordBatch:
         schema = fmt.upload_schema(self.description.precision or "float64")
         try:
-            batch = fmt.read_message(message, schema)
-            batch.validate(full=True)
-        except (pa.ArrowException, OSError, ValueError) as error:
+            return fmt.read_message(message, schema)
+        except UNREADABLE as error:
             raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
-        return batch
 
-    def _records(self, batch: pa.RecordBatch) -> Iterator[Upload | Stamp]:
-        """Yield the rows of a batch, their arrays being views of the file."""
+    def _records(self, rows: Rows) -> Iterator[Upload | Stamp]:
+        """Yield the uploads and stamps of valid rows, their arrays being views of the file."""
         n_classes = self.description.n_classes or 1
-        samples, embeddings, offsets = (batch.column(name) for name in ("samples", "embeddings", "offset"))
-        times = batch.column("time").to_pylist()
-        for row, client in enumerate(batch.column("client").to_pylist()):
+        absent: list[str] = []
+        for row, (client, time) in enumerate(zip(rows.clients, rows.times, strict=True)):
             if client is None:
-                own = offsets[row].values
-                yield Stamp(times[row], None if own is None else np.asarray(own).reshape(-1, n_classes))
+                own = rows.offsets[row]
+                offset = None if own is None else own.reshape(-1, n_classes)
+                yield Stamp(time, offset, tuple(name for name in self.description.clients if name in absent))
+            elif rows.digests[row] is None:
+                absent.append(client)
             else:
-                numbers = np.asarray(embeddings[row].values).reshape(-1, n_classes)
-                yield Upload(client, times[row], np.asarray(samples[row].values), numbers)
+                yield Upload(client, time, rows.samples.row(row), rows.embeddings.row(row).reshape(-1, n_classes))
+
+
+def _rows(batch: pa.RecordBatch, place: str) -> Rows:
+    try:
+        return Rows.of(batch)
+    except ValueError as error:
+        raise TranscriptError(f"the transcript was changed: {place} is not as recorded ({error})") from None
+
+
+def _check_digests(rows: Rows, place: str) -> None:
+    """Raise TranscriptError at numbers that are not what their digest is of, or that have none."""
+    for row, (client, digest) in enumerate(zip(rows.clients, rows.digests, strict=True)):
+        samples, embeddings = rows.samples.row(row), rows.embeddings.row(row)
+        if digest is None:
+            if len(samples) or len(embeddings):
+                which = "samples" if len(samples) else "embeddings"
+                why = f"there are {which} that are part of no upload"
+                raise TranscriptError(f"the transcript was changed: {place} is not as recorded ({why})")
+        elif fmt.digest_of(samples, embeddings) != digest:
+            raise TranscriptError(f"the transcript was changed: {place}, client {client!r}")
 
 
 def describe(description: fmt.Description) -> str:

@@ -7,6 +7,8 @@ import os
 import time
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -128,6 +130,17 @@ class MemoryStorage(Storage):
         return
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise TranscriptError if something else than a file has that name, or it cannot be read."""
+    if path.exists() and not path.is_file():
+        raise TranscriptError(f"{path} is not a file")
+    try:
+        yield
+    except OSError as error:
+        raise TranscriptError(f"cannot read {path}: {error.strerror}") from None
+
+
 class FolderStorage(Storage):
     """Files in a folder. Only one process at a time can write there.
 
@@ -169,17 +182,21 @@ class FolderStorage(Storage):
 
     def read(self, name: str) -> pa.Buffer:
         path = self.folder / name
-        if not path.exists() or path.stat().st_size == 0:
-            return pa.py_buffer(b"")
-        if not self._mapped:
-            return pa.py_buffer(path.read_bytes())
-        # Not pyarrow's own map, which takes no name that is not valid UTF-8.
-        with path.open("rb") as file:
-            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        with _readable(path):
+            if not path.exists() or path.stat().st_size == 0:
+                return pa.py_buffer(b"")
+            if not self._mapped:
+                return pa.py_buffer(path.read_bytes())
+            # Not pyarrow's own map, which takes no name that is not valid UTF-8.
+            with path.open("rb") as file:
+                return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def stream(self, name: str) -> Stream:
         path = self.folder / name
-        return self.read(name) if self._mapped or not path.exists() else FileStream(path)
+        if self._mapped or not path.exists():
+            return super().stream(name)
+        with _readable(path):
+            return FileStream(path)
 
     def write(self, name: str, content: bytes) -> None:
         write_whole(self.folder / name, content)

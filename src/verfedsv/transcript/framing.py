@@ -1,0 +1,148 @@
+"""Where Arrow messages begin and end, and whether they are plain: checked before anything is unpacked.
+
+Arrow would unpack compressed columns of any size, read the first of several messages in a buffer, and follow the footer
+of a file wherever it points. Its own check of the metadata comes first, so what is read here has its place.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import NamedTuple
+
+import pyarrow as pa
+
+_CONTINUES = 0xFFFFFFFF
+_VERSION_5 = 4
+_MAGIC, _PADDING = b"ARROW1", 2
+_END_OF_STREAM = struct.pack("<II", _CONTINUES, 0)
+_BLOCK = struct.Struct("<qi4xq")
+
+UNREADABLE = (ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, struct.error, pa.ArrowException)
+"""What Arrow and the functions here raise at bytes that are not what they should be."""
+
+
+class Extent(NamedTuple):
+    """How many bytes the head of a message takes, metadata included, and how many its body."""
+
+    head: int
+    body: int
+
+    @property
+    def size(self) -> int:
+        return self.head + self.body
+
+
+def read_plain(message: pa.Buffer) -> pa.Message:
+    """Return the message that a buffer consists of; raise ValueError if it is compressed, or not all of the buffer."""
+    found = pa.ipc.read_message(message)
+    head = message.size - (0 if found.body is None else found.body.size)
+    extent, is_plain = _examine(bytes(memoryview(message)[:head]), found.type)
+    if extent is None or extent.size != message.size or extent.head % 8 or extent.body % 8:
+        raise ValueError("it does not end where its entry does")
+    if not is_plain:
+        raise ValueError("it is compressed, or of an older version of Arrow")
+    return found
+
+
+@lru_cache(maxsize=256)  # messages of the same clients and sizes have the same metadata
+def _examine(head: bytes, kind: str) -> tuple[Extent | None, bool]:
+    """Return the extent of the message that begins like this, and whether its columns are not compressed."""
+    extent = find_extent(memoryview(head))
+    if extent is None or kind != "record batch":
+        return extent, True
+    root = _Table.root(memoryview(head), 8)
+    # Before version 5, compression could be said elsewhere.
+    return extent, root.number(0, "<h") == _VERSION_5 and not root.table(2).has(3)
+
+
+def find_extent(content: memoryview) -> Extent | None:
+    """Return the extent of the message at the beginning of some bytes; None if they do not tell."""
+    if len(content) < 8:
+        return None
+    continues, n_metadata = struct.unpack_from("<Ii", content)
+    if continues != _CONTINUES or not 0 < n_metadata <= len(content) - 8:
+        return None
+    try:
+        body = _Table.root(content[: 8 + n_metadata], 8).number(3, "<q")
+    except struct.error:
+        return None
+    return Extent(8 + n_metadata, body) if body >= 0 else None
+
+
+def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
+    """Return the one record batch of an Arrow file; raise one of `UNREADABLE` if there is anything else in it.
+
+    So a reader of the file, which goes by the footer, finds what a reader of the stream within does.
+    """
+    whole = memoryview(content)
+    start = len(_MAGIC) + _PADDING
+    if bytes(whole[:start]) != _MAGIC + bytes(_PADDING) or bytes(whole[-len(_MAGIC) :]) != _MAGIC:
+        raise ValueError("it is not an Arrow file")
+    messages, blocks = [], []
+    for _ in ("schema", "record batch"):
+        extent = find_extent(whole[start:])
+        if extent is None:
+            raise ValueError("it ends within a message")
+        messages.append(read_plain(content.slice(start, extent.size)))
+        blocks.append((start, *extent))
+        start += extent.size
+    end_of_footer = len(whole) - len(_MAGIC) - 4
+    (n_footer,) = struct.unpack_from("<i", whole, end_of_footer)
+    if bytes(whole[start : start + 8]) != _END_OF_STREAM or start + 8 + n_footer != end_of_footer:
+        raise ValueError("it has more than one record batch")
+    footer = _Table.root(whole[:end_of_footer], start + 8)
+    if footer.structs(2, _BLOCK) or footer.structs(3, _BLOCK) != [blocks[1]]:
+        raise ValueError("its footer does not list its record batch")
+    schema = pa.ipc.read_schema(messages[0])
+    with pa.ipc.open_file(content) as reader:
+        if not reader.schema.equals(schema, check_metadata=True):
+            raise ValueError("its footer has other columns")
+    batch = pa.ipc.read_record_batch(messages[1], schema)
+    batch.validate(full=True)
+    return batch
+
+
+class _Table:
+    """A table of a flatbuffer: https://flatbuffers.dev/internals. Beyond the end of the bytes is a struct.error."""
+
+    def __init__(self, content: memoryview, place: int) -> None:
+        self._content, self._place = content, place
+        self._fields = place - self._at(place, "<i")
+        self._n_bytes = self._at(self._fields, "<H")
+
+    @classmethod
+    def root(cls, content: memoryview, place: int) -> _Table:
+        return cls(content, place + int(struct.unpack_from("<I", content, place)[0]))
+
+    def has(self, field: int) -> bool:
+        return self._find(field) != self._place
+
+    def number(self, field: int, kind: str) -> int:
+        """Return a field; 0 if it is not there, which is the default of all that are read here."""
+        return self._at(self._find(field), kind) if self.has(field) else 0
+
+    def table(self, field: int) -> _Table:
+        place = self._find(field)
+        return _Table(self._content, place + self._at(place, "<I"))
+
+    def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:
+        """Return a vector of structs; empty if it is not there."""
+        if not self.has(field):
+            return []
+        place = self._find(field)
+        place += self._at(place, "<I")
+        n_structs = self._at(place, "<I")
+        if n_structs * kind.size > len(self._content):
+            raise struct.error("a vector is longer than all there is")
+        return [kind.unpack_from(self._content, place + 4 + index * kind.size) for index in range(n_structs)]
+
+    def _find(self, field: int) -> int:
+        slot = 4 + 2 * field
+        return self._place + (self._at(self._fields + slot, "<H") if slot < self._n_bytes else 0)
+
+    def _at(self, place: int, kind: str) -> int:
+        if place < 0:  # which Python would count from the end
+            raise struct.error("a place before the beginning")
+        number: int = struct.unpack_from(kind, self._content, place)[0]
+        return number

@@ -1,0 +1,198 @@
+"""What users pass to a `Recorder`, as the arrays and names that are recorded."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from verfedsv.arguments import as_numpy, as_whole
+from verfedsv.errors import InputError
+from verfedsv.losses import Array, get_loss
+from verfedsv.transcript.meaning import check_fit
+from verfedsv.transcript.names import check_names
+
+_MOST_CLASSES = 1000
+_FEW = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels as numbers, the names of their classes if they were texts, and the width of embeddings if known."""
+
+    numbers: Array
+    classes: tuple[str, ...] | None
+    width: int | None
+
+    def file(self, receives_gradient: NDArray[np.bool_]) -> bytes:
+        """Return the bytes of labels.arrow."""
+        numbers = self.numbers
+        column = pa.array(numbers)
+        if numbers.ndim == 2:
+            column = pa.FixedSizeListArray.from_arrays(numbers.ravel(), numbers.shape[1])
+        table = pa.table({"label": column, "receives_gradient": pa.array(receives_gradient)})
+        sink = io.BytesIO()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        return sink.getvalue()
+
+    def check_width(self, width: int) -> None:
+        """Raise InputError if embeddings of that width are not one logit for each class."""
+        if self.width is not None and width != self.width:
+            raise InputError(
+                f"the embeddings have {width} numbers per sample, and there are {self.width} classes: softmax takes "
+                "one logit per class from each client. If they are a hidden layer, log each client's part of the "
+                f"logits instead. If there are {width} classes, of which the labels show only some, pass "
+                f"n_classes={width} to the Recorder"
+            )
+
+
+def as_labels(labels: ArrayLike, loss: str, n_classes: int | None) -> Labels:
+    """Return the labels if the loss can use them, as far as that can be told before the first upload."""
+    known = get_loss(loss)
+    if n_classes is not None and known.name != "softmax":
+        raise InputError(f"n_classes is for loss 'softmax'; loss {loss!r} needs none")
+    values = as_numpy("labels", labels)
+    if values.dtype.kind == "U" and not hasattr(labels, "dtype"):
+        values = np.asarray(labels, dtype=object)  # in which a NaN among texts has not become a text
+    if hasattr(labels, "columns") and values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]  # a data frame of one column
+    if values.ndim not in (1, 2) or len(values) == 0:
+        raise InputError(f"labels need one row per sample, and at least one; received shape {values.shape}")
+    classes: tuple[str, ...] | None = None
+    if known.name != "squared" and values.ndim == 1:
+        values, classes = _encode(values)
+    if classes is not None and known.name == "logistic" and len(classes) != 2:
+        shown = ", ".join(map(repr, classes[:6])) + (", ..." if len(classes) > 6 else "")
+        raise InputError(f"loss 'logistic' takes labels of two classes; received {len(classes)}: {shown}")
+    width = None if n_classes is None else as_whole("n_classes", n_classes, at_least=2)
+    check_fit(values, loss, width)
+    if known.name == "softmax" and width is None:
+        width = max(2, int(values.max()) + 1)
+    return Labels(values, classes, width)
+
+
+def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
+    """Return texts and truth values as numbers from 0 on, and what these stand for, in order; numbers as they are."""
+    if values.dtype == bool:
+        return values.astype(np.int64), ("False", "True")
+    if values.dtype.kind == "O":
+        kinds = {type(value) for value in values.tolist()}
+        if kinds <= {bool, np.bool_}:
+            return _encode(values.astype(bool))
+        if str not in kinds:
+            return values, None
+        if kinds != {str}:
+            row = next(row for row, value in enumerate(values.tolist()) if not isinstance(value, str))
+            raise InputError(f"labels mix texts with other things, or are missing: label {row} is {values[row]!r}")
+    elif values.dtype.kind != "U":
+        return values, None
+    texts = np.char.strip(values.astype(str))
+    names, numbers = np.unique(texts, return_inverse=True)
+    if "" in names:
+        raise InputError(f"labels must not be empty; label {int(np.flatnonzero(texts == '')[0])} is")
+    if len(names) > _MOST_CLASSES or len(names) > max(_FEW, len(texts) / 2):
+        raise InputError(
+            f"labels are texts with {len(names)} different values in {len(texts)} samples, which are no classes; "
+            "pass numbers, or check that these are the labels"
+        )
+    if len(names) == 1:
+        raise InputError(f"all labels are {str(names[0])!r}; at least two classes are needed")
+    return numbers.astype(np.int64), tuple(names.tolist())
+
+
+def as_names(clients: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the clients."""
+    names = tuple(clients) if isinstance(clients, Iterable) and not isinstance(clients, set | frozenset) else ()
+    if isinstance(clients, str) or not names or not all(isinstance(name, str) and name for name in names):
+        raise InputError(f"clients must be a list of at least one name; received {clients!r}")
+    try:
+        check_names(names)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return names
+
+
+def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[str, Any]:
+    """Return the embeddings of the clients that are present, in the order of `clients`; the others must be `absent`."""
+    if hasattr(embeddings, "columns") and hasattr(embeddings, "to_numpy"):
+        # A data frame of one column per client.
+        embeddings = {name: embeddings[name] for name in embeddings.columns}
+    if not isinstance(embeddings, Mapping):
+        raise InputError(
+            f"embeddings must map the name of each client to its array; received {type(embeddings).__name__}"
+        )
+    if isinstance(absent, str) or not isinstance(absent, Iterable):
+        raise InputError(f"absent must be a list of names of clients; received {absent!r}")
+    away = list(absent)
+    both = [name for name in away if name in embeddings]
+    if both:
+        raise InputError(f"client {both[0]!r} is declared absent, and there are embeddings of it")
+    missing = [name for name in clients if name not in embeddings and name not in away]
+    unknown = [name for name in (*embeddings, *away) if name not in clients]
+    if missing or unknown:
+        hint = f"; if that is meant, pass absent={missing}, or use update for asynchronous training" if missing else ""
+        raise InputError(
+            "a synchronous iteration needs the embeddings of every client: "
+            f"missing {missing or 'none'}, unknown {unknown or 'none'}{hint}"
+        )
+    if not embeddings:
+        raise InputError("all clients are declared absent; an iteration needs at least one")
+    return {name: embeddings[name] for name in clients if name in embeddings}
+
+
+def as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32]:
+    """Return the sample numbers in a list or a mask."""
+    samples = as_numpy(name, batch)
+    if samples.dtype == bool:
+        if samples.shape != (n_samples,):
+            raise InputError(f"{name} as a mask needs one entry per sample, ({n_samples},); received {samples.shape}")
+        samples = np.flatnonzero(samples)
+    if samples.size == 0:
+        samples = samples.astype(np.uint32)
+    if samples.ndim != 1 or samples.dtype.kind not in "iu":
+        raise InputError(f"{name} must be a list of sample numbers; received shape {samples.shape} of {samples.dtype}")
+    if samples.size and not (samples.min() >= 0 and samples.max() < n_samples):
+        wrong = samples[(samples < 0) | (samples >= n_samples)][0]
+        raise InputError(f"{name} must hold sample numbers from 0 to {n_samples - 1}; received {wrong}")
+    # Marking is ten times faster than sorting.
+    seen = np.zeros(n_samples, dtype=bool)
+    seen[samples] = True
+    if np.count_nonzero(seen) < len(samples):
+        numbers, counts = np.unique(samples, return_counts=True)
+        raise InputError(f"{name} must not repeat samples; sample {numbers[counts > 1][0]} is there more than once")
+    return samples.astype(np.uint32)
+
+
+def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
+    """Return embeddings as (samples, classes), in float32 if they have no more digits than that, else in float64."""
+    array = as_numpy(f"{name}: embeddings", values)
+    if array.dtype.kind == "O":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"{name}: embeddings must be real numbers; received objects") from None
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name}: embeddings must be real numbers; received {array.dtype}")
+    if array.ndim not in (1, 2) or len(array) != n_samples:
+        raise InputError(
+            f"{name}: embeddings must have shape ({n_samples},) or ({n_samples}, classes), one row per sample; "
+            f"received {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        raise InputError(f"{name}: embeddings must be finite; received NaN or infinity")
+    array = array if array.ndim == 2 else array[:, np.newaxis]
+    return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
+
+
+def as_time(time: float) -> float:
+    """Return a time as a number."""
+    try:
+        return float(time)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"time must be a number; received {time!r}") from None

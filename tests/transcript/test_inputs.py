@@ -1,0 +1,228 @@
+import numpy as np
+import pytest
+import scipy.sparse
+
+import verfedsv
+from verfedsv.errors import InputError, TranscriptWarning
+from verfedsv.transcript import Recorder, Stamp, Transcript
+
+pd, torch = pytest.importorskip("pandas"), pytest.importorskip("torch")
+
+CLIENTS = ["bank", "telco", "shop"]
+LABELS = [0, 1, 1, 0, 1, 0]
+
+
+def uploads_of(recorder):
+    """Return what was recorded: a dictionary of samples and embeddings by client for each stamp, and the stamps."""
+    rounds, stamps, now = [], [], {}
+    for record in recorder.transcript:
+        if isinstance(record, Stamp):
+            rounds.append(now)
+            stamps.append(record)
+            now = {}
+        else:
+            now[record.client] = (record.samples.tolist(), record.embeddings.tolist())
+    return rounds, stamps
+
+
+def test_clients_can_be_declared_absent(tmp_path):
+    """The round then has the uploads of the others, and its stamp says who was absent; all of it is hashed."""
+    with Recorder(tmp_path / "run", LABELS, CLIENTS) as recorder:
+        recorder.log([0, 1], {"bank": [1.0, 2.0], "telco": [3.0, 4.0], "shop": [5.0, 6.0]})
+        recorder.log([2], {"shop": [7.0]}, [0.5], absent=["telco", "bank"])
+        recorder.log([3, 4], {"shop": [8.0, 9.0], "bank": [0.0, 1.0]}, absent=("telco",))
+    transcript = Transcript.open(tmp_path / "run")
+    transcript.verify()
+    rounds, stamps = uploads_of(recorder)
+    assert [set(now) for now in rounds] == [{*CLIENTS}, {"shop"}, {"bank", "shop"}]
+    assert [stamp.absent for stamp in stamps] == [(), ("bank", "telco"), ("telco",)]
+    assert rounds[1]["shop"] == ([2], [[7.0]])
+    assert rounds[2]["bank"] == ([3, 4], [[0.0], [1.0]])
+    assert stamps[1].offset.tolist() == [[0.5]]
+    assert transcript.verify_on().n_uploads == {"bank": 2, "telco": 1, "shop": 3}
+    with Recorder(tmp_path / "run", LABELS, CLIENTS, resume=True) as recorder:
+        recorder.log([5], {"telco": [1.0], "bank": [1.0]}, absent=["shop"])
+    Transcript.open(tmp_path / "run").verify()
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "absent", "message"),
+    [
+        ({"bank": [1.0], "shop": [1.0]}, [], r"missing \['telco'\].* pass absent=\['telco'\], or use update for"),
+        ({"bank": [1.0], "shop": [1.0]}, ["telko"], r"missing \['telco'\], unknown \['telko'\]"),
+        ({"bank": [1.0], "telco": [1.0], "shop": [1.0]}, ["telco"], "'telco' is declared absent, and there are"),
+        ({}, CLIENTS, "all clients are declared absent"),
+        ({"bank": [1.0], "shop": [1.0]}, "telco", "absent must be a list of names of clients; received 'telco'"),
+        ({"bank": [1.0], "shop": [1.0]}, None, "absent must be a list"),
+    ],
+)
+def test_a_client_is_not_left_out_by_mistake(embeddings, absent, message):
+    """Whoever is missing and not declared absent, or is declared absent wrongly, is named; nothing is recorded."""
+    recorder = Recorder(None, LABELS, CLIENTS)
+    with pytest.raises(InputError, match=message):
+        recorder.log([0], embeddings, absent=absent)
+    assert recorder.transcript.n_messages == 0
+
+
+def test_embeddings_wider_than_there_are_classes_are_refused():
+    """A hidden layer is not valued as if it were logits; the message says what to log instead."""
+    recorder = Recorder(None, [0, 1, 2], ["one"], "softmax")
+    with pytest.raises(InputError, match=r"16 numbers per sample, and there are 3 classes.*hidden layer.*n_classes=16"):
+        recorder.log([0], {"one": np.zeros((1, 16))})
+    recorder.log([0], {"one": np.zeros((1, 3))})
+    declared = Recorder(None, [0, 1, 2], ["one"], "softmax", n_classes=5)
+    for width in (3, 4, 6):
+        with pytest.raises(InputError, match=f"{width} numbers per sample, and there are 5 classes"):
+            declared.log([0], {"one": np.zeros((1, width))})
+    declared.log([0], {"one": np.zeros((1, 5))})
+    assert declared.transcript.description.n_classes == 5
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "loss", "message"),
+    [
+        (2, "softmax", "with 2 classes takes whole labels 0 to 1"),
+        (2, "logistic", "n_classes is for loss 'softmax'"),
+        (2.5, "softmax", "n_classes must be a whole number"),
+    ],
+)
+def test_numbers_of_classes_that_cannot_be(n_classes, loss, message):
+    """Fewer than the labels show, of a loss that has none, or no number of classes."""
+    with pytest.raises(InputError, match=message):
+        Recorder(None, [0, 1, 2] if loss == "softmax" else [0, 1], ["one"], loss, n_classes=n_classes)
+
+
+def test_tensors_of_any_type_are_recorded():
+    """bfloat16, which NumPy lacks, becomes float32 without rounding; gradients and their graph stay behind."""
+    recorder = Recorder(None, LABELS, ["one"])
+    values = torch.tensor([0.1, 1.5], dtype=torch.bfloat16, requires_grad=True)
+    recorder.log(torch.tensor([1, 2]), {"one": values})
+    recorder.log(torch.tensor([False, True, True, False, False, False]), {"one": values.half()})
+    rounds, _ = uploads_of(recorder)
+    assert rounds == [{"one": ([1, 2], [[0.10009765625], [1.5]])}] * 2
+    assert recorder.transcript.description.precision == "float32"
+
+
+SPARSE = {
+    "to_sparse": (lambda: torch.eye(2).to_sparse(), r"is a sparse tensor; convert it with \.to_dense\(\)"),
+    "to_sparse_csr": (lambda: torch.eye(2).to_sparse_csr(), r"is a sparse tensor; convert it with \.to_dense\(\)"),
+    "array": (lambda: scipy.sparse.eye_array(2), r"is a sparse matrix; convert it with \.toarray\(\)"),
+    "matrix": (lambda: scipy.sparse.csr_matrix(np.eye(2)), r"is a sparse matrix; convert it with \.toarray\(\)"),
+}
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+def test_sparse_embeddings_are_refused_with_what_to_do(kind):
+    """Whether torch's or scipy's, in `shapley_values` as well."""
+    make, message = SPARSE[kind]
+    with pytest.raises(InputError, match=f"one: embeddings {message}"):
+        Recorder(None, LABELS, ["one"], "softmax").log([0, 1], {"one": make()})
+    with pytest.raises(InputError, match=f"previous {message}"):
+        verfedsv.shapley_values(make(), np.eye(2), [0, 1])
+
+
+def test_data_frames_are_taken_wherever_arrays_are():
+    """Embeddings as a frame, labels as a frame of one column, batches as masks; also with types for missing values."""
+    frame = pd.DataFrame({"x": [0.5, 1.5], "y": pd.array([1.0, 2.0], "Float64")})
+    recorder = Recorder(None, pd.DataFrame({"label": LABELS}), ["one", "two"], "softmax")
+    mask = pd.Series(LABELS) == 2
+    mask[[1, 4]] = True
+    recorder.log(mask, {"one": frame, "two": frame.astype("float64")})
+    rounds, _ = uploads_of(recorder)
+    assert rounds == [{name: ([1, 4], [[0.5, 1.0], [1.5, 2.0]]) for name in ("one", "two")}]
+
+
+def test_a_data_frame_of_one_column_per_client():
+    """It will do in place of a dictionary; its columns must be the clients."""
+    recorder = Recorder(None, pd.Series(LABELS), ["one", "two"])
+    recorder.log([3, 0], pd.DataFrame({"two": [1.0, 2.0], "one": [3.0, 4.0]}, index=[3, 0]))
+    rounds, _ = uploads_of(recorder)
+    assert rounds == [{"one": ([3, 0], [[3.0], [4.0]]), "two": ([3, 0], [[1.0], [2.0]])}]
+    with pytest.raises(InputError, match=r"unknown \['x'\]"):
+        recorder.log([3], pd.DataFrame({"two": [1.0], "x": [3.0]}))
+
+
+TEXTS = ["yes", "no ", "yes", "no", " yes", "no"]
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pd.Categorical, pd.DataFrame])
+def test_labels_that_are_texts(tmp_path, kind):
+    """They are numbered in the order of the texts, without the spaces around them; the transcript has both."""
+    given = kind(TEXTS)
+    for loss, width in (("logistic", 1), ("softmax", 2)):
+        with Recorder(tmp_path / loss, given, ["one"], loss) as recorder:
+            recorder.log([0, 1], {"one": np.zeros((2, width))})
+        transcript = Transcript.open(tmp_path / loss)
+        transcript.verify()
+        assert transcript.labels.tolist() == [1, 0, 1, 0, 1, 0]
+        assert transcript.description.classes == ("no", "yes")
+        Recorder(tmp_path / loss, TEXTS, ["one"], loss, resume=True).close()
+        with pytest.raises(InputError, match="other labels"):
+            Recorder(tmp_path / loss, [1, 0, 1, 0, 1, 0], ["one"], loss, resume=True)
+
+
+def test_truth_values_are_labels():
+    """False is 0 and True is 1, even if all are True."""
+    for given in ([True, False, True], np.array([True] * 3), pd.Series([False, True, None]).dropna()):
+        recorder = Recorder(None, given, ["one"])
+        assert recorder.transcript.labels.tolist() == [int(value) for value in given]
+        assert recorder.transcript.description.classes == ("False", "True")
+
+
+def test_masks_of_another_length_are_refused():
+    """A mask has one entry per sample of the training, not of the batch."""
+    recorder = Recorder(None, LABELS, ["one"])
+    with pytest.raises(InputError, match=r"batch as a mask needs one entry per sample, \(6,\); received \(2,\)"):
+        recorder.log([True, False], {"one": [1.0]})
+    with pytest.raises(InputError, match="at least one sample"):
+        recorder.update("one", [False] * 6, [])
+
+
+def test_a_clock_that_is_set_back_does_not_stop_a_training(monkeypatch):
+    """Time stands still until the clock has caught up, with one warning; times that are given must still not fall."""
+    now = [100.0]
+    monkeypatch.setattr("verfedsv.transcript.recorder.clock.time", lambda: now[0])
+    recorder = Recorder(None, LABELS, ["one"])
+    recorder.update("one", [0], [1.0])
+    now[0] = 40.0
+    with pytest.warns(TranscriptWarning, match=r"clock says 40\.0, earlier than the last record \(100\.0\)") as caught:
+        recorder.update("one", [1], [1.0])
+    recorder.stamp()
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    now[0] = 101.0
+    recorder.stamp()
+    assert [record.time for record in recorder.transcript] == [100.0, 100.0, 100.0, 101.0]
+    with pytest.raises(InputError, match="time must not run backwards: received 50"):
+        recorder.stamp(time=50.0)
+
+
+ALIKE = [
+    ["Bank", "bank"],
+    ["telco", "tel\N{CYRILLIC SMALL LETTER ES}o"],
+    ["shop", "\N{FULLWIDTH LATIN SMALL LETTER S}hop"],
+    ["cafe", "café"],
+    ["b0b", "bob"],
+]
+
+
+@pytest.mark.parametrize("names", ALIKE)
+def test_names_that_look_alike_are_warned_about(names):
+    """By case, script, width, accent or digits: nobody should be paid by mistake."""
+    with pytest.warns(TranscriptWarning, match="look alike") as caught:
+        Recorder(None, LABELS, ["other", *names])
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("character", "\u200b\u2060\u202e\u00ad\u3164\ufe0f\u2028")
+def test_invisible_characters_in_names_are_refused(character):
+    """Zero-width, directional, soft hyphens, fillers, variation selectors and line separators."""
+    with pytest.raises(InputError, match="invisible characters"):
+        Recorder(None, LABELS, ["one", f"tel{character}co"])
+
+
+def test_ordinary_names_are_taken_as_they_are():
+    """Other scripts, accents, spaces and digits alone are no reason to warn."""
+    names = ["北京", "Zürich", "Банк", "client 1", "client 10", "client 11", "naïve & co.", "Τράπεζα", "नमस्ते"]
+    Recorder(None, LABELS, names)

@@ -1,0 +1,365 @@
+import hashlib
+import json
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import verfedsv
+from tests.transcript import forgeries
+from tests.transcript.forgeries import ABOUT, LABELS, absent, stamp, upload, write
+from verfedsv.errors import TranscriptError
+from verfedsv.settlement.audit import audit
+from verfedsv.transcript import Recorder, Stamp, Transcript
+
+NAMES = ("bank", "telco", "shop")
+NUMBERS = {"bank": [1.0, -2.0], "telco": [0.5, 0.25], "shop": [-1.5, 3.0]}
+EMPTY = hashlib.sha256().digest()
+ASYNCHRONOUS = ABOUT | {"mode": "asynchronous"}
+
+
+def round_of(batch=(0, 2), time=1.0, names=NAMES):
+    """Return the rows of an honest round."""
+    return [*(upload(name, [*batch], NUMBERS[name], time) for name in names), stamp(time)]
+
+
+def edited(rows, row, **others):
+    """Return the rows, one of them with other fields and a digest that fits."""
+    changed = {"client": rows[row]["client"], "time": rows[row]["time"], **others}
+    fields = {name: changed.pop(name, rows[row][name]) for name in ("samples", "embeddings")}
+    client, time = changed.pop("client"), changed.pop("time")
+    return [*rows[:row], upload(client, *fields.values(), time, **changed), *rows[row + 1 :]]
+
+
+def assert_refused(folder, match):
+    """Hold every way of reading a transcript to one answer; resuming leaves every file as it was."""
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    ways = [
+        lambda: Transcript.open(folder).verify(),
+        lambda: list(Transcript.open(folder)),
+        lambda: verfedsv.value(folder),
+        lambda: Recorder(folder, LABELS["label"], NAMES, resume=True),
+    ]
+    for way in ways:
+        with pytest.raises(TranscriptError, match=match):
+            way()
+    assert match.replace("\\", "") in audit(folder).difference
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"} == before
+
+
+def test_honest_rows_written_by_hand_are_valid(tmp_path):
+    """The tools of these tests write what a recorder does: verify and resume take it."""
+    folder = write(tmp_path / "run", [round_of(), round_of((3, 1), 2.0)])
+    Transcript.open(folder).verify()
+    with Recorder(folder, LABELS["label"], NAMES, resume=True) as recorder:
+        assert recorder.n_rounds == 2
+        recorder.log([1], {name: [0.5] for name in NAMES})
+    Transcript.open(folder).verify()
+
+
+def test_rows_in_another_order_are_read_by_name(tmp_path):
+    """Whoever reads names and samples has the same training; nobody's numbers become another's."""
+    honest = Transcript.open(write(tmp_path / "honest", [round_of()]))
+    swapped = Transcript.open(write(tmp_path / "swapped", [round_of(names=("shop", "bank", "telco"))]))
+    swapped.verify()
+    tables = [
+        {r.client: (r.samples.tolist(), r.embeddings.tolist()) for r in transcript if not isinstance(r, Stamp)}
+        for transcript in (honest, swapped)
+    ]
+    assert tables[0] == tables[1]
+
+
+INVALID_ROUNDS = {
+    "permuted": (edited(round_of(), 1, samples=[2, 0], embeddings=[0.25, 0.5]), "round 1, client 'telco': all uploads"),
+    "another batch": (edited(round_of(), 2, samples=[0, 1]), "round 1, client 'shop': all uploads of a round have the"),
+    "unknown": (edited(round_of(), 1, client="thief"), "round 1, client 'thief' is unknown"),
+    "repeated": (edited(round_of(), 1, client="bank"), "round 1, client 'bank' is there more than once"),
+    "missing": (round_of(names=("bank", "shop")), "round 1, client 'telco' is missing, and was not declared absent"),
+    "nobody": ([absent(name) for name in NAMES] + [stamp()], "round 1, a synchronous round needs at least one upload"),
+    "no stamp": (round_of()[:-1], "round 1, a synchronous round has the uploads of its clients, and one time stamp"),
+    "two stamps": ([*round_of(), stamp()], "round 1, a synchronous round has the uploads of its clients"),
+    "stamp first": ([stamp(), *round_of()[:-1]], "round 1, a synchronous round has the uploads of its clients"),
+    "an upload alone": ([upload("bank", [0], [1.0])], "round 1, a synchronous round has the uploads"),
+    "stamp with digest": (
+        [*round_of()[:-1], stamp(digest=EMPTY)],
+        "round 1, an upload has at least one sample",
+    ),
+    "out of range": (
+        [*[upload(n, [0, 4], [1, 2]) for n in NAMES], stamp()],
+        "client 'bank': sample 4 is none of 0 to 3",
+    ),
+    "repeated samples": ([*[upload(n, [3, 3], [1, 2]) for n in NAMES], stamp()], "'bank': a sample is there more than"),
+    "no samples": ([*[upload(n, [], []) for n in NAMES], stamp()], "round 1, an upload has at least one sample"),
+    "fewer embeddings": (edited(round_of(), 1, embeddings=[0.5]), "'telco': 1 embeddings for 2 samples of 1 classes"),
+    "more embeddings": (edited(round_of(), 1, embeddings=[0.5] * 4), "'telco': 4 embeddings for 2 samples"),
+    "fewer samples": (edited(round_of(), 1, samples=[0], embeddings=[1.0]), "client 'telco': all uploads of a round"),
+    "NaN": (edited(round_of(), 2, embeddings=[1.0, np.nan]), "round 1, client 'shop': embeddings must be finite"),
+    "infinity": (edited(round_of(), 0, embeddings=[-np.inf, 1.0]), "round 1, client 'bank': embeddings must be finite"),
+    "two times": (edited(round_of(), 1, time=2.0), "round 1, a record has one time, which is finite"),
+    "no time": (round_of(time=None), "round 1 is not as recorded (times are missing)"),
+    "NaN time": (round_of(time=np.nan), "round 1, a record has one time, which is finite"),
+    "infinite time": (round_of(time=np.inf), "round 1, a record has one time, which is finite"),
+    "offset of an upload": (edited(round_of(), 0, offset=[1.0, 2.0]), "round 1, only a time stamp has an offset"),
+    "short offset": ([*round_of()[:-1], stamp(offset=[1.0])], "round 1, the offset has 1 numbers for 2 samples"),
+    "NaN offset": ([*round_of()[:-1], stamp(offset=[1.0, np.nan])], "round 1, the offset has NaN or infinity in it"),
+    "null in offset": (
+        [*round_of()[:-1], stamp(offset=[1.0, None])],
+        "1 is not as recorded (offsets are missing)",
+    ),
+    "no digest": (edited(round_of(), 1, digest=None), "round 1"),
+    "nothing": ([], "round 1 is not as recorded (it is empty)"),
+}
+
+
+@pytest.mark.parametrize("case", INVALID_ROUNDS)
+def test_what_no_recorder_writes_in_a_synchronous_round_is_refused(tmp_path, case):
+    """With every hash in order: by verify, by whoever reads it, by value, by audit, and by a recorder that goes on."""
+    rows, why = INVALID_ROUNDS[case]
+    message = pa.record_batch([[]] * 6, schema=forgeries.SCHEMA).serialize().to_pybytes() if rows == [] else rows
+    folder = write(tmp_path / "run", [message])
+    assert_refused(folder, why.replace("(", r"\(").replace(")", r"\)"))
+
+
+INVALID_RECORDS = {
+    "unknown": ([upload("thief", [0], [1.0])], "round 1, client 'thief' is unknown"),
+    "two uploads": ([upload("bank", [0], [1.0]), upload("shop", [0], [1.0])], "one upload or one time stamp"),
+    "a round": (round_of(), "round 1, an asynchronous record is one upload or one time stamp"),
+    "absent": ([absent("bank")], "round 1, client 'bank': an upload has at least one sample"),
+    "no samples": ([upload("bank", [], [])], "client 'bank': an upload has at least one sample"),
+    "out of range": ([upload("bank", [9], [1.0])], "client 'bank': sample 9 is none of 0 to 3"),
+    "repeated samples": ([upload("bank", [1, 1], [1.0, 2.0])], "client 'bank': a sample is there more than once"),
+    "NaN": ([upload("bank", [1], [np.nan])], "client 'bank': embeddings must be finite"),
+    "more embeddings": ([upload("bank", [1], [1.0, 2.0])], "client 'bank': 2 embeddings for 1 samples"),
+    "offset of an upload": ([upload("bank", [1], [1.0], offset=[1.0])], "client 'bank': only a time stamp has an"),
+    "stamp first": ([stamp()], "a transcript begins with an upload, not with a bare time stamp"),
+}
+
+
+@pytest.mark.parametrize("case", INVALID_RECORDS)
+def test_what_no_recorder_writes_of_an_asynchronous_training_is_refused(tmp_path, case):
+    """Likewise."""
+    rows, why = INVALID_RECORDS[case]
+    assert_refused(write(tmp_path / "run", [rows, [stamp(2.0)]], ASYNCHRONOUS), why)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (stamp(1.5, offset=[1.0, 2.0]), "round 2, the offset has 2 numbers for 4 samples"),
+        (stamp(0.5), "round 2, time runs backwards, from 1.0 to 0.5"),
+        (upload("bank", [0], [1.0], 0.5), "round 2, time runs backwards, from 1.0 to 0.5"),
+    ],
+)
+def test_the_round_of_an_asynchronous_record_is_named(tmp_path, row, why):
+    """It is the one that ends with the next time stamp."""
+    folder = write(tmp_path / "run", [[upload("bank", [0], [1.0])], [stamp()], [row], [stamp(3.0)]], ASYNCHRONOUS)
+    assert_refused(folder, why)
+
+
+def test_time_never_falls_from_round_to_round(tmp_path):
+    """Also where verifying begins later."""
+    folder = write(tmp_path / "run", [round_of(time=1.0), round_of(time=3.0), round_of(time=2.0)])
+    assert_refused(folder, "round 3, time runs backwards, from 3.0 to 2.0")
+    transcript = Transcript.open(folder)
+    with pytest.raises(TranscriptError, match="round 3, time runs backwards"):
+        transcript.verify_on(transcript.verify_on(most=3))
+
+
+def test_a_client_that_was_declared_absent(tmp_path):
+    """Its row has neither numbers nor a digest; the stamp says who was absent, in the order of the clients."""
+    rows = [absent("shop"), upload("bank", [0, 2], [1.0, 2.0]), absent("telco"), stamp()]
+    transcript = Transcript.open(write(tmp_path / "run", [rows]))
+    transcript.verify()
+    first, last = transcript
+    assert (first.client, last.absent) == ("bank", ("telco", "shop"))
+    assert transcript.verify_on().n_uploads == {"bank": 1}
+
+
+ODD_LABELS = {
+    "shorter": ({"label": [0, 1], "receives_gradient": [True] * 2}, "it has 2 rows, and there are 4 samples"),
+    "longer": ({"label": [0, 1] * 3, "receives_gradient": [True] * 6}, "it has 6 rows"),
+    "no marks": ({"label": LABELS["label"]}, "its columns must be"),
+    "no labels": ({"receives_gradient": LABELS["receives_gradient"]}, "its columns must be"),
+    "null marks": (LABELS | {"receives_gradient": [True, None, True, True]}, "labels or marks are missing"),
+    "null labels": (LABELS | {"label": [0, None, 1, 1]}, "labels or marks are missing"),
+    "marks that are numbers": (LABELS | {"receives_gradient": [1, 1, 1, 0]}, "must be true or false"),
+    "texts": (LABELS | {"label": ["a", "b", "a", "b"]}, "labels must be numbers"),
+    "no numbers": (LABELS | {"label": pa.nulls(4)}, "labels must be numbers"),
+    "other classes": (LABELS | {"label": [0, 1, 2, 0]}, "takes labels -1 and"),
+    "two columns": (LABELS | {"label": pa.FixedSizeListArray.from_arrays([0.0] * 8, 2)}, "takes labels of shape"),
+    "empty lists": (LABELS | {"label": pa.array([[]] * 4, pa.list_(pa.int64(), 0))}, "labels must be numbers"),
+    "NaN": (LABELS | {"label": [0.0, 1.0, np.nan, 1.0]}, "finite"),
+}
+
+
+@pytest.mark.parametrize("case", ODD_LABELS)
+def test_labels_that_no_recorder_writes_are_refused(tmp_path, case):
+    """When the transcript is opened: values depend on them."""
+    labels, why = ODD_LABELS[case]
+    folder = write(tmp_path / "run", [round_of()], labels=labels)
+    with pytest.raises(TranscriptError, match=rf"labels\.arrow is not valid: .*{why}"):
+        Transcript.open(folder)
+
+
+ODD_FIELDS = [
+    {"version": True},
+    {"version": "1"},
+    {"version": 10**30},
+    {"format": ["verfedsv transcript"]},
+    {"mode": 3},
+    {"mode": None},
+    {"mode": ["synchronous"]},
+    {"mode": "Synchronous"},
+    {"n_classes": 0},
+    {"n_classes": 2},
+    {"n_classes": True},
+    {"n_classes": 1.0},
+    {"n_classes": None},
+    {"precision": "float16"},
+    {"precision": {}},
+    {"loss": "hinge"},
+    {"loss": ["logistic"]},
+    {"loss": None},
+    {"n_samples": 0},
+    {"n_samples": -4},
+    {"n_samples": "4"},
+    {"n_samples": 4.0},
+    {"n_samples": 2**33},
+    {"clients": "bank"},
+    {"clients": []},
+    {"clients": ["bank", "bank", "shop"]},
+    {"clients": ["bank", "telco ", "shop"]},
+    {"clients": ["bank", "tel\u200bco", "shop"]},
+    {"clients": ["bank", "telco\n", "shop"]},
+    {"clients": ["bank", 3, "shop"]},
+    {"clients": {"bank": 1, "telco": 2, "shop": 3}},
+    {"clients": None},
+    {"created": 5},
+    {"package": None},
+    {"classes": ["no"]},
+    {"classes": ["no", "no"]},
+    {"classes": ["no", "yes", "perhaps"]},
+    {"classes": "no"},
+    {"classes": [0, 1]},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("fields", ODD_FIELDS, ids=str)
+def test_descriptions_that_no_recorder_writes_are_refused(tmp_path, fields):
+    """Whatever is of another type or range than documented is found at opening."""
+    folder = write(tmp_path / "run", [round_of()], ABOUT | fields)
+    with pytest.raises(TranscriptError, match=r"transcript\.json|format version"):
+        Transcript.open(folder)
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_every_field_of_a_description_but_the_names_of_classes_is_needed(tmp_path, name):
+    """A transcript without one is not read as if it had a default."""
+    folder = write(tmp_path / "run", [round_of()], {key: value for key, value in ABOUT.items() if key != name})
+    if name == "classes":
+        Transcript.open(folder).verify()
+    else:
+        with pytest.raises(TranscriptError, match=r"transcript\.json|format version"):
+            Transcript.open(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(ABOUT).replace('"loss"', '"loss": "squared", "loss"'),
+        json.dumps(ABOUT).replace(": 4", ": 1" + "0" * 400),
+        json.dumps(ABOUT).replace(": 4", ": NaN"),
+        json.dumps(ABOUT)[:-1] + ', "x": ' + "[" * 100_000,
+        json.dumps(ABOUT).replace("bank", r"\ud800"),
+        json.dumps(ABOUT).replace("bank", r"\u0000"),
+    ],
+)
+def test_json_that_should_not_be_read_is_refused(tmp_path, text):
+    """Repeated names, numbers that overflow, depth, half of a surrogate pair and NUL."""
+    folder = write(tmp_path / "run", [round_of()], text.encode())
+    with pytest.raises(TranscriptError, match=r"transcript\.json"):
+        Transcript.open(folder)
+
+
+def in_one_entry(*messages):
+    return b"".join(forgeries.message_of(rows) for rows in messages)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        in_one_entry(round_of(), round_of(time=2.0)),
+        in_one_entry(round_of()) + b"\xff\xff\xff\xff\0\0\0\0",
+        b"\xff\xff\xff\xff\0\0\0\0",
+        in_one_entry(round_of()) + bytes(8),
+        forgeries.SCHEMA.serialize().to_pybytes(),
+    ],
+    ids=["two messages", "an end marker after it", "an end marker", "zeros after it", "a schema"],
+)
+def test_an_entry_is_one_message(tmp_path, entry):
+    """Or else a reader of the stream would see another number of rounds."""
+    folder = write(tmp_path / "run", [round_of(), entry])
+    for read in (lambda: Transcript.open(folder).verify(), lambda: list(Transcript.open(folder))):
+        with pytest.raises(TranscriptError, match="round 2 cannot be read"):
+            read()
+
+
+def peak_of(call):
+    """Return the largest amount of memory that Python and NumPy had while a call failed, in bytes."""
+    pool = pa.default_memory_pool()
+    before = pool.max_memory()
+    tracemalloc.start()
+    try:
+        with pytest.raises(TranscriptError):
+            call()
+        return tracemalloc.get_traced_memory()[1] + pool.max_memory() - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_columns_are_refused_before_they_are_unpacked(tmp_path, codec):
+    """Whether of uploads or of labels: a small file does not take much memory."""
+    n_numbers = 4_000_000
+    rows = pa.record_batch(
+        [
+            pa.array(["bank"]),
+            pa.array([1.0]),
+            pa.array([None], pa.list_(pa.float64())),
+            pa.array([bytes(32)], pa.binary(32)),
+            pa.ListArray.from_arrays([0, n_numbers], pa.array(np.zeros(n_numbers, np.uint32))),
+            pa.ListArray.from_arrays([0, n_numbers], pa.array(np.zeros(n_numbers))),
+        ],
+        schema=forgeries.SCHEMA,
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, forgeries.SCHEMA, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(rows)
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()
+    message = reader.read_next_message().serialize().to_pybytes()
+    assert len(message) < n_numbers / 4
+    del rows, sink, reader
+    uploads = write(tmp_path / "uploads", [message], ASYNCHRONOUS)
+    many = {"label": np.zeros(n_numbers, np.int64), "receives_gradient": np.ones(n_numbers, bool)}
+    content = forgeries.file_of(many, compression=codec)
+    labels = write(tmp_path / "labels", [round_of()], ABOUT | {"n_samples": n_numbers}, content)
+    for call in (lambda: Transcript.open(uploads).verify(), lambda: Transcript.open(labels)):
+        assert peak_of(call) < 4_000_000
+    with pytest.raises(TranscriptError, match="it is compressed"):
+        list(Transcript.open(uploads))
+    with pytest.raises(TranscriptError, match=r"labels\.arrow is damaged: .*it is compressed"):
+        Transcript.open(labels)
+
+
+def test_labels_are_one_batch_that_the_footer_lists(tmp_path):
+    """Or else a reader of the file and one of the stream in it could find different labels."""
+    table = pa.table(LABELS)
+    halves = pa.concat_tables([table.slice(0, 2), table.slice(2)])
+    whole = forgeries.file_of(LABELS)
+    for content in (forgeries.file_of(halves), whole[:-6], whole + whole, whole[:200], b"", b"ARROW1\0\0ARROW1"):
+        folder = write(tmp_path / f"{len(content)}", [round_of()], labels=content)
+        with pytest.raises(TranscriptError, match=r"labels\.arrow is damaged"):
+            Transcript.open(folder)
