@@ -80,14 +80,14 @@ def test_the_page_follows_a_run_without_reloading(show, watched):
         expected = state_of(page)
         rows = rows_of(tab)
         assert rows == [[client["name"], client["share_text"], client["share"]] for client in expected["clients"]]
-        assert f"in {n_rounds} time stamps" in tab.locator("#headline").inner_text()
+        assert f"In {n_rounds} rounds" in tab.locator("#headline").inner_text()
         seen.append((rows, tab.locator(".plot .line").first.get_attribute("points")))
     assert seen[0] != seen[1]
     assert tab.evaluate("window.stays")
     assert sorted(row[0] for row in seen[1][0]) == sorted(EVIL)
     assert tab.locator("main script, main img").count() == 0
     assert tab.locator("figure").count() == 3
-    assert "time stamps" in tab.locator("[role=status]").text_content()
+    assert "rounds" in tab.locator("[role=status]").text_content()
 
 
 def test_damage_is_shown_as_text(show, watched):
