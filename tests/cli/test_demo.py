@@ -1,26 +1,14 @@
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 import verfedsv
+from tests.cli.inprocess import call as run
+from tests.cli.processes import run_process
 from verfedsv import InputError
 from verfedsv.cli.demo import CONFIGS, HEADER, show
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(  # noqa: S603  # our own command line
-        [sys.executable, "-m", "verfedsv", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=os.environ | environment,
-    )
 
 
 @pytest.mark.slow
@@ -50,7 +38,7 @@ def test_a_second_demo_replaces_the_first(tmp_path):
     for mode in ("synchronous", "asynchronous"):
         (tmp_path / mode).mkdir()
         (tmp_path / mode / "config.toml").write_text(HEADER)
-    done = run("demo", "--json", "--output", str(tmp_path), PYTHONIOENCODING="ascii")
+    done = run_process("demo", "--json", "--output", tmp_path, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     for mode in ("synchronous", "asynchronous"):
@@ -112,8 +100,8 @@ def test_a_demo_into_a_file(tmp_path, place):
 
 
 def test_version():
-    """--version prints the version."""
-    assert run("--version").stdout == f"verfedsv {verfedsv.__version__}\n"
+    """--version prints the version, and python -m verfedsv is verfedsv."""
+    assert run_process("--version").stdout == f"verfedsv {verfedsv.__version__}\n"
 
 
 COMMANDS = [["demo"], ["run"], ["value"], ["data", "list"], ["data", "fetch"], ["data", "show"]]

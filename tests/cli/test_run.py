@@ -4,7 +4,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from tests.cli.test_demo import run
+from tests.cli.inprocess import call as run
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS
 from verfedsv.cli.run import carry_out
 from verfedsv.runs import Run
