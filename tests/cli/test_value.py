@@ -1,7 +1,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -228,39 +227,37 @@ def test_a_note_tells_what_cannot_be_estimated(tmp_path):
     assert "unknown (estimated)" in " ".join(done.stdout.split())
 
 
-STUCK = """
-import threading
+INTERRUPTED = """
+import signal, threading
+from concurrent.futures import Future
 from verfedsv.cli import app
 from verfedsv.shapley import blocks
 from verfedsv.valuation import stream
 
-wait_for, words = blocks.wait, ["computing"]
+sum_up = stream.Stream._sum
+
+def press(*_arguments, **_options):
+    signal.raise_signal(signal.SIGINT)
 
 def compute(*_arguments, **_options):
-    if words:
-        print(words.pop(), flush=True)
+    if threading.current_thread() is threading.main_thread():  # on a single core
+        press()
     threading.Event().wait()
 
-def wait(futures):
-    print("waiting", flush=True)
-    return wait_for(futures)
+def press_in_sum(*arguments):
+    Future.result = blocks.wait = press
+    return sum_up(*arguments)
 
-stream.value_chunk, blocks.wait = compute, wait
+stream.value_chunk, stream.Stream._sum = compute, press_in_sum
 app()
 """
 
 
 def test_interrupted(folder, tmp_path):
     """Ctrl-C ends it with code 130 and one line, and without a file; a second one does not wait for threads."""
-    command = [sys.executable, "-c", STUCK, "value", str(folder), "--output", str(tmp_path / "values.json")]
-    with subprocess.Popen(  # noqa: S603  # our own script, in which no chunk is ever done
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "computing\n"
-        process.send_signal(signal.SIGINT)
-        if process.stdout.readline():  # on a single core there is no thread to wait for
-            process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
-    assert process.returncode == 130
-    assert errors == "stopped; nothing was written, the same command begins anew.\n"
+    # No chunk is ever done; Ctrl-C is pressed while the first is waited for, and again while threads are.
+    command = [sys.executable, "-c", INTERRUPTED, "value", str(folder), "--output", str(tmp_path / "values.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
+    assert done.returncode == 130
+    assert done.stderr == "stopped; nothing was written, the same command begins anew.\n"
     assert not list(tmp_path.iterdir())
