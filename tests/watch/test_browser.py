@@ -30,7 +30,8 @@ def watched(tmp_path):
     yield run, page
     run.close()
     page.stop()
-    thread.join(timeout=10)
+    thread.join(timeout=120)
+    assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def show(browser, watched):  # noqa: F811
 
     def open_page(width=1100, colours="light"):
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=colours)
+        context.set_default_timeout(120_000)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
