@@ -14,7 +14,7 @@ ANOTHER := NUMBA_CPU_NAME=$(CPU) NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/$
 # Where the data sets lie that do not ship with the package.
 export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo test check processor bench paper format clean help
+.PHONY: demo test check processor soak bench paper format clean help
 
 help:            ## Show this help.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -54,7 +54,7 @@ check: $(VENV)/.dev    ## Linters, types, layers and the faster tests.
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -q -m 'not slow'
+	$(PYTEST) -q -m 'not slow and not soak'
 
 test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, all tests, numbers for two processors.
 	$(BIN)/ruff check $(SOURCES)
@@ -66,6 +66,9 @@ test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, 
 
 processor: $(VENV)/.dev    ## The tests of numbers, compiled for another processor: make processor CPU=haswell.
 	$(ANOTHER) $(PYTEST) -q -m 'not slow' $(NUMERIC)
+
+soak: $(VENV)/.dev    ## Forty thousand damaged files and a hundred killed runs: about an hour.
+	VERFEDSV_FUZZ=40000 VERFEDSV_KILLS=50 $(PYTEST) -q -m 'soak or not soak' tests/fuzz
 
 bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md.
 	$(BIN)/python -u -m benchmarks
