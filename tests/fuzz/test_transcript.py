@@ -99,7 +99,7 @@ def test_a_mutated_file_of_a_transcript(run, name):
     others = {other: (run / other).read_bytes() for other in FILES}
     mutate = mutations_of_json if name.endswith(".json") else mutations_of_bytes
     n_taken = 0
-    for changed in islice(mutate(content, seed=1), count_of_inputs(60)):
+    for changed in islice(mutate(content, seed=1), count_of_inputs(40)):
         for other, before in others.items():
             (run / other).write_bytes(before)
         (run / name).write_bytes(changed)
@@ -118,7 +118,7 @@ def test_a_mutated_transcript_with_a_chain_that_fits(run, tmp_path, name):
     honest = [message.to_pybytes() for message, batch, _ in transcript.messages() if batch is not None]
     source = {"transcript.json": description, "labels.arrow": marks, "uploads.arrows": honest[1]}[name]
     mutate = mutations_of_json if name.endswith(".json") else mutations_of_bytes
-    for changed in islice(mutate(source, seed=2), count_of_inputs(60)):
+    for changed in islice(mutate(source, seed=2), count_of_inputs(40)):
         parts = {
             "transcript.json": (honest, changed, marks),
             "labels.arrow": (honest, description, changed),
@@ -158,7 +158,7 @@ def test_rows_of_any_content(tmp_path, mode):
     rng = np.random.default_rng(3)
     about = forgeries.ABOUT | {"mode": mode, "n_samples": 12, "loss": "softmax", "n_classes": 3}
     labels = {"label": LABELS, "receives_gradient": [True] * 12}
-    for index in range(count_of_inputs(60)):
+    for index in range(count_of_inputs(40)):
         messages = [nasty_rows(rng, mode) for _ in range(int(rng.integers(1, 4)))]
         folder = forgeries.write(tmp_path / f"{index}", messages, about, labels)
         read_all(folder)
@@ -197,7 +197,7 @@ def test_a_mutated_extract(run):
     extract = make_extract(Transcript.open(run), "telco")
     text, head = extract.to_json().encode(), extract.verify().head
     n_passed = 0
-    for changed in islice(mutations_of_json(text, seed=4), count_of_inputs(150)):
+    for changed in islice(mutations_of_json(text, seed=4), count_of_inputs(100)):
         with suppress(VerfedsvError):
             n_passed += Extract.from_json(changed).verify().head == head and json.loads(changed) != json.loads(text)
     assert n_passed == 0

@@ -73,7 +73,7 @@ class Description:
         try:
             fields = read_json(text, DESCRIPTION)
         except InputError as error:
-            raise TranscriptError(str(error)) from None
+            raise TranscriptError(f"the transcript is damaged: {error}") from None
         if not isinstance(fields, dict) or fields.get("format") != NAME:
             raise TranscriptError(f"{DESCRIPTION} is damaged, or not the description of a transcript")
         version = fields.get("version")
