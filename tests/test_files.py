@@ -1,3 +1,4 @@
+import errno
 import os
 import stat
 from pathlib import Path
@@ -71,3 +72,13 @@ def test_what_a_killed_process_leaves_is_known(tmp_path):
         (name,) = (found.name for found in tmp_path.iterdir())
     assert is_unfinished(name, "config.toml")
     assert not is_unfinished("config.toml", "config.toml")
+    assert not is_unfinished(".config.toml.swp", "config.toml")  # an editor's
+
+
+def test_a_full_disk_is_named_by_its_file(tmp_path, monkeypatch):
+    """The operating system does not say which file it could not write."""
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_whole(tmp_path / "report.html", b"x")
+    assert caught.value.filename == str(tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []

@@ -1,50 +1,28 @@
 """verfedsv: what each data owner of a vertical federated learning consortium contributed.
 
-Everything named here is public and keeps its meaning, and so is what verfedsv.data, verfedsv.federation and
-verfedsv.settlement name; all else may change.
+Everything named in `verfedsv.public` is public, is found here, and keeps its meaning, and so is what verfedsv.data,
+verfedsv.federation and verfedsv.settlement name; all else may change.
 """
 
-from verfedsv._version import __version__
-from verfedsv.completion import Completion, CompletionReport, complete, epsilon_rank, rank_bound
-from verfedsv.errors import (
-    CompletionWarning,
-    InputError,
-    ToleranceWarning,
-    TooManyClientsError,
-    TranscriptError,
-    TranscriptWarning,
-    VerfedsvError,
-)
-from verfedsv.losses import CubicForm, Loss
-from verfedsv.shapley import Beta, Method, Progress, RoundGame, Semivalue, ShapleyResult, shapley_values
-from verfedsv.transcript import Recorder, Transcript
-from verfedsv.valuation import Valuation, value
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Beta",
-    "Completion",
-    "CompletionReport",
-    "CompletionWarning",
-    "CubicForm",
-    "InputError",
-    "Loss",
-    "Method",
-    "Progress",
-    "Recorder",
-    "RoundGame",
-    "Semivalue",
-    "ShapleyResult",
-    "ToleranceWarning",
-    "TooManyClientsError",
-    "Transcript",
-    "TranscriptError",
-    "TranscriptWarning",
-    "Valuation",
-    "VerfedsvError",
-    "__version__",
-    "complete",
-    "epsilon_rank",
-    "rank_bound",
-    "shapley_values",
-    "value",
-]
+if TYPE_CHECKING:
+    from verfedsv.public import *  # noqa: F403  # its __all__ is what is public
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is public when the first of it is asked for.
+
+    That takes a second or two, in which a command must already know what to do if Ctrl-C is pressed; see `__main__`.
+    """
+    if not name.startswith("__") or name in ("__all__", "__version__"):
+        public = import_module("verfedsv.public")
+        globals().update({known: getattr(public, known) for known in ("__all__", *public.__all__)})
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

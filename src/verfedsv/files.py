@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,29 +25,53 @@ def writing(path: Path, *, overwrite: bool = True) -> Iterator[IO[bytes]]:
 
     Without `overwrite`, raise FileExistsError if something has that name, even if it came there in the meantime.
     """
-    # Cut, as a name may be as long as the operating system allows.
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-    part = Path(name)
+    with naming(path):
+        # Cut, as a name may be as long as the operating system allows.
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+        part = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            # A temporary file is its owner's alone; this one may be read by whoever may read the others.
+            mask = os.umask(0)
+            os.umask(mask)
+            part.chmod(0o666 & ~mask)
+            if overwrite:
+                part.replace(path)
+            else:
+                _give_name(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError say which file it is about: that of a full disk, for one, does not."""
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        # A temporary file is its owner's alone; this one may be read by whoever may read the others.
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
-        if overwrite:
-            part.replace(path)
-        else:
-            _give_name(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
 
 
 def is_unfinished(name: str, whole: str) -> bool:
-    """Return whether a name is that of a file which a killed process did not finish, and which was to have another."""
-    return name.startswith(f".{whole}.")
+    """Return whether a name is that of the temporary file of an interrupted write, which was to become `whole`."""
+    return re.fullmatch(rf"\.{re.escape(whole)}\.[a-z0-9_]{{8}}", name) is not None
+
+
+def stored_members(archive: zipfile.ZipFile, size: int) -> list[zipfile.ZipInfo]:
+    """Return the members of a zip archive of that many bytes, so that reading them takes no more than those.
+
+    Raise ValueError if some are compressed, overlap or have the same name.
+    """
+    members = archive.infolist()
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise ValueError("an archive of arrays must not be compressed")
+    if sum(member.file_size for member in members) > size or len(set(archive.namelist())) < len(members):
+        raise ValueError("members of an archive overlap")
+    return members
 
 
 def _give_name(part: Path, path: Path) -> None:

@@ -1,11 +1,15 @@
+import errno
 import json
+import os
 
+import numpy as np
 import pytest
 import typer
 from rich.console import Console
 
-from tests.cli.test_demo import run
+from tests.cli.inprocess import call as run
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS
+from verfedsv import Recorder
 from verfedsv.cli.run import carry_out
 from verfedsv.runs import Run
 
@@ -50,7 +54,7 @@ def test_a_training_that_diverged_is_noticed(config, rate, scale, says):
     config.write_text(
         SYNCHRONOUS.replace("rate = 0.5", f"rate = {rate}").replace("clients", f"scale = '{scale}'\nclients")
     )
-    printed = " ".join(run("run", str(config)).stdout.split())
+    printed = " ".join(run("run", str(config)).stderr.split())
     assert ("note: the loss is larger than at the start: training diverged; try a smaller rate" in printed) == says
     assert ('or scale = "standardise"' in printed) == (says and scale == "none")
 
@@ -116,7 +120,7 @@ def test_interrupted_wherever_it_is(config, tmp_path, monkeypatch, capsys):
         patched.setattr("verfedsv.runs.execute.value", interrupt)
         code, printed = carry_out_here(config, capsys)
     assert code == 130
-    assert printed.splitlines()[-1] == "stopped; training is complete, and --resume values it."
+    assert printed.splitlines()[-1] == "stopped; training is complete: --resume values it."
     code, printed = carry_out_here(config, capsys, resume=True)
     assert code is None
     assert "Trained: loss" in printed
@@ -186,3 +190,88 @@ def test_data_commands():
     assert "client 4: features 93 to 123 (" in run("data", "show", "adult", "--clients", "4").stdout
     assert run("data", "fetch", "adult").stdout.count("a9a") == 2
     assert run("data", "show", "mnist").returncode == 2
+
+
+def write_files(folder, labels, rounds=40, **columns):
+    """Write a client's file and a configuration of a run on it; return the path of the latter."""
+    rng = np.random.default_rng(0)
+    columns = {"y": labels, "x": rng.normal(size=len(labels)), **columns}
+    rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    lines = [f"id,{','.join(columns)}", *(f"{i},{row}" for i, row in enumerate(rows))]
+    (folder / "bank.csv").write_text("\n".join(lines))
+    text = SYNCHRONOUS.replace(
+        'name = "adult"\nclients = 4\nsamples = 3000',
+        'label = "y"\nlabel_client = "bank"\n[[client]]\nname = "bank"\nfile = "bank.csv"',
+    )
+    (folder / "run.toml").write_text(text.replace("rounds = 30", f"rounds = {rounds}"))
+    return folder / "run.toml"
+
+
+def test_what_may_be_wrong_in_the_data_is_said_before_training_and_kept(tmp_path):
+    """By name and count: rare labels, columns that give the label away or are empty, numbers that are filled in."""
+    labels = [*"01" * 100, "yes"]
+    gaps = ["" if i < 5 else i % 9 for i in range(201)]
+    done = run("run", write_files(tmp_path, labels, copy=labels, gaps=gaps, nothing=[""] * 201), "--json")
+    assert done.returncode == 0, done.stderr
+    notes = json.loads((tmp_path / "out" / "notes.json").read_text())
+    said = " ".join(done.stderr.split())
+    for note in notes:
+        assert f"note: {note}" in said
+    assert said.index("'copy'") < said.index("Trained: loss")
+    for part in ("yes (1)", "'copy' gives the label away", "5 of 201 in 'gaps'", "no values in 'nothing'"):
+        assert part in said
+
+
+def test_amounts_are_not_taken_for_classes(tmp_path):
+    """A regression target of whole numbers is a question, with both answers, and not hundreds of classes."""
+    done = run("run", write_files(tmp_path, range(100, 533)))
+    assert done.returncode == 2
+    assert "has 433 different numbers, such as 100, 208, 316, 424" in done.stderr
+    assert "classes = 433 in [data]" in done.stderr
+    assert 'verfedsv.Recorder(loss="squared")' in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def fill_disk(*_arguments, **_options):
+    """Do what writing to a full disk does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_says_where_and_how_to_go_on(config, tmp_path, monkeypatch):
+    """And the run does go on."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Recorder, "log", fill_disk)
+        done = run("run", config)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: cannot use {tmp_path / 'out'}: No space left on device. Make room on that disk, or choose another "
+        "place. What was recorded is kept: go on with --resume\n"
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("verfedsv.runs.execute.write_whole", lambda path, _: (_ for _ in ()).throw(full(path)))
+        done = run("run", config, "--resume")
+    assert f"cannot use {tmp_path / 'out' / 'valuation.json'}: No space left" in done.stderr
+    assert "Training is complete: --resume values it" in done.stderr
+    assert run("run", config, "--resume").returncode == 0
+
+
+def full(path):
+    """Return the error of a full disk that names its file."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def test_an_example_is_not_left_half_written(tmp_path, monkeypatch):
+    """Nothing is there if the disk was full."""
+    monkeypatch.setattr(os, "fsync", fill_disk)
+    done = run("run", "--init", tmp_path / "run.toml")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: cannot use {tmp_path / 'run.toml'}: No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_folder_is_tried_before_the_data_are_read(config, monkeypatch):
+    """Reading them may take minutes."""
+    config.write_text(SYNCHRONOUS.replace('"out"', '"/proc/nowhere/out"'))
+    monkeypatch.setattr("verfedsv.runs.execute.load", interrupt)
+    done = run("run", config)
+    assert (done.returncode, "cannot be the output folder" in done.stderr) == (2, True)

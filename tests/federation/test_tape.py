@@ -1,27 +1,85 @@
 import os
 
+import numpy as np
 import pytest
 
-from verfedsv import InputError, Recorder
+from verfedsv import InputError, Recorder, TranscriptError
 from verfedsv.federation import Tape
 
 
-def test_records_that_are_there_are_not_written_again():
-    """The first ones are counted, and taken to be in the transcript."""
+def record(recorder):
+    """Record two asynchronous uploads and the end of their round."""
+    recorder.update("a", [0, 1], [1.0, 2.0], time=1)
+    recorder.update("b", [1], [4.0], time=2)
+    recorder.stamp([0.5, 0.5], time=3)
+
+
+def repeat(tape, *, client="b", samples=(1,), embeddings=(4.0,), time=2.0, own=0.5):
+    """Give a tape the last two records of those, or others."""
+    tape.update(client, np.array(samples), np.array(embeddings)[:, np.newaxis], time)
+    tape.stamp(None if own is None else np.full((2, 1), own), 3.0)
+
+
+def test_records_that_are_there_are_compared_and_not_written_again():
+    """Those after the ones that the tape begins with; then it records."""
+    with Recorder(None, [0, 1], ["a", "b"]) as recorder:
+        record(recorder)
+        tape = Tape(recorder, n_records=1)
+        repeat(tape)
+        assert (tape.n_records, tape.is_repeating, recorder.n_rounds) == (3, False, 1)
+        tape.stamp(None, 4.0)
+        assert (tape.n_records, recorder.n_rounds) == (4, 2)
+
+
+def test_rounds_that_are_there_are_compared_too():
+    """A synchronous round is one record."""
     with Recorder(None, [0, 1], ["a"]) as recorder:
         recorder.log([0], {"a": [1.0]})
-        tape = Tape(recorder, 1, n_records=3)
-        tape.log([0], {"a": [1.0]}, None)
-        assert (tape.n_records, recorder.n_rounds) == (4, 1)
-        tape.log([1], {"a": [2.0]}, None)
-        assert (tape.n_records, recorder.n_rounds) == (5, 2)
+        recorder.log([1], {"a": [2.0]})
+        tape = Tape(recorder, n_records=1)
+        assert tape.is_repeating
+        with pytest.raises(TranscriptError, match=r"record 2 of .* the samples of 'a' are others"):
+            tape.log(np.array([0]), {"a": np.array([[2.0]])}, None)
+        tape = Tape(recorder, n_records=1)
+        tape.log(np.array([1]), {"a": np.array([[2.0]])}, None)
+        assert not tape.is_repeating
 
 
-@pytest.mark.parametrize("n_skipped", [-1, 0.5])
-def test_less_than_nothing_cannot_be_skipped(n_skipped):
-    """It would keep the tape from ever recording again."""
-    with pytest.raises(InputError, match=f"n_skipped must be .*; received {n_skipped}"):
-        Tape(None, n_skipped)
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"client": "a"}, "it is an upload of 'b', not an upload of 'a'"),
+        ({"samples": [0]}, "the samples of 'b' are others"),
+        ({"time": 2.5}, r"its time is 2, not 2\.5"),
+        ({"embeddings": [4.0 + 1e-8]}, r"embeddings of 'b' differ by 2\.5e-09 of the largest"),
+        ({"embeddings": [np.nan]}, "embeddings of 'b' differ by nan"),
+        ({"own": None}, "one of the two has an offset"),
+        ({"own": 0.6}, "offsets of the server differ by 2.0e-01"),
+    ],
+)
+def test_what_is_computed_again_must_be_what_was_recorded(change, says):
+    """Names, samples and times exactly, numbers as another processor rounds them; nothing is written if not."""
+    with Recorder(None, [0, 1], ["a", "b"]) as recorder:
+        record(recorder)
+        head = recorder.transcript.head
+        with pytest.raises(TranscriptError, match=f"not what this training computes again from its checkpoint: {says}"):
+            repeat(Tape(recorder, n_records=1), **change)
+        assert recorder.transcript.head == head
+        repeat(Tape(recorder, n_records=1), embeddings=[4.0 + 1e-9])
+
+
+def test_another_kind_of_record_is_a_difference():
+    """The end of a round where an upload was, and nothing where something should be."""
+    with Recorder(None, [0, 1], ["a", "b"]) as recorder:
+        record(recorder)
+        with pytest.raises(TranscriptError, match="it is an upload of 'a', not the end of a round"):
+            Tape(recorder, n_records=0).stamp(None, 1.0)
+
+
+def test_a_tape_cannot_begin_after_the_end():
+    """It would never compare, nor record, the right thing."""
+    with Recorder(None, [0, 1], ["a", "b"]) as recorder, pytest.raises(InputError, match="must be at least 0"):
+        Tape(recorder, n_records=1)
 
 
 def test_what_was_recorded_can_be_brought_to_the_disk(tmp_path, monkeypatch):

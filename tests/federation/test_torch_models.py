@@ -1,3 +1,6 @@
+import io
+import zipfile
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -269,3 +272,24 @@ def test_modules_on_other_devices():
     """Are refused when the model is made, not at the first step."""
     with pytest.raises(InputError, match="must be on the CPU; received parameters on meta"):
         TorchModel(torch.nn.Linear(5, 2, device="meta"))
+
+
+@pytest.mark.parametrize("harm", ["cut", "compressed", "another", "nothing"])
+def test_a_saved_module_that_cannot_be_used_is_refused(harm):
+    """Damaged, of another module, or compressed, where a few bytes could become any amount of memory."""
+    model = TorchModel(torch.nn.Linear(3, 1))
+    content = model.state()["torch"].tobytes()
+    if harm == "cut":
+        content = content[:-100]
+    elif harm == "another":
+        content = TorchModel(torch.nn.Linear(4, 1)).state()["torch"].tobytes()
+    elif harm == "nothing":
+        content = b""
+    else:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        content = packed.getvalue()
+    with pytest.raises(InputError, match="the saved module is damaged, or of another model"):
+        model.restore({"torch": np.frombuffer(content, np.uint8)})

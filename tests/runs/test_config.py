@@ -122,13 +122,21 @@ def test_paths_are_relative_to_the_file(tmp_path):
             ("rounds = 3", "rounds = 3\nepochs = 2"),
             "line 5: training: synchronous training takes either epochs or rounds",
         ),
-        (("rounds = 3", "duration = 3.0"), "line 5: training: synchronous training takes either"),
+        (("rounds = 3", "rate_ = 3"), "line 8: training.rate_: there is no such setting"),
+        (("rounds = 3\n", ""), "line 5: training: synchronous training takes either epochs or rounds"),
+        (
+            ("rounds = 3", "duration = 3.0"),
+            "line 8: training.duration: is for asynchronous training, and this one is synchronous: replace it by ep",
+        ),
         (("rounds = 3", "mode = 'asynchronous'"), "line 5: training: asynchronous training takes a duration"),
         (
             ("rounds = 3", "mode = 'asynchronous'\nepochs = 3"),
-            "line 5: training: asynchronous training takes a duration in seconds; replace epochs by duration",
+            "line 9: training.epochs: is for synchronous training; replace it by duration, in seconds",
         ),
-        (("rounds = 3", "mode = 'asynchronous'\nduration = 0.01"), "duration must not be shorter than stamp_every"),
+        (
+            ("rounds = 3", "mode = 'asynchronous'\nduration = 0.01"),
+            "line 9: training.duration: must not be shorter than",
+        ),
         (('name = "adult"\n', ""), "line 1: data: needs a name"),
         (
             ("[output]", "[[client]]\nname = 'a'\nnoise = 2\n[output]"),
@@ -265,7 +273,7 @@ def test_settings_that_apply_are_taken(tmp_path):
         (GOOD + "[client]\nname = 'a'\n", r"line 12: client: should be tables, \[\[client\]\] for each client"),
         (
             GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1.0\nperiod = 0.1"),
-            "line 10: training.period: no client would upload before the first time stamp, after 0.04 s",
+            "line 10: training.period: no client would upload before the end of the first round, after 0.04 s",
         ),
     ],
 )
@@ -316,3 +324,55 @@ def test_lines_of_long_files_are_found_quickly(tmp_path):
     text = FILES + "".join(client.format(number) for number in range(1000)) + "nois = 1\n"
     with pytest.raises(InputError, match=r"line 6015: client\.nois: there is no such setting"):
         read_config(write(tmp_path, text))
+
+
+def test_lines_of_long_statements_are_found_quickly(tmp_path):
+    """A list of 30,000 lines is read a few times, not once for each of its lines."""
+    text = GOOD + "[valuation]\nodd = [\n" + "  1,\n" * 30_000 + "]\nseed = -1\n"
+    with pytest.raises(InputError) as caught:
+        read_config(write(tmp_path, text))
+    assert "line 13: valuation.odd: there is no such setting" in str(caught.value)
+    assert "line 30015: valuation.seed: input should be greater than" in str(caught.value)
+
+
+def test_only_the_first_of_many_mistakes_are_described(tmp_path):
+    """Each takes a while to find."""
+    text = "".join(f"k{number} = 1\n" for number in range(4000)) + GOOD
+    with pytest.raises(InputError) as caught:
+        read_config(write(tmp_path, text))
+    assert str(caught.value).splitlines()[-1] == f"{tmp_path / 'run.toml'}: and 3,995 more mistakes"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "it is nested too deeply"),
+        ("a" + ".a" * 100_000 + " = 1", "it is nested too deeply"),
+        (GOOD + "[valuation]\nrank = " + "[" * 300 + "]" * 300, r"valuation\.rank: .*received \[{79}…"),
+        (GOOD + "[valuation]\nrank = " + "1" * 5000, "is not valid TOML: Exceeds the limit"),
+        (GOOD + "[valuation]\nrank = 0x" + "f" * 5000, "received a number that is too large"),
+        (GOOD.replace("0.5", "1" + "0" * 400), r"training\.rate: input should be a valid number; received 10000"),
+        (GOOD.replace("0.5", "1e400"), r"training\.rate: input should be a finite number"),
+        (GOOD.replace("100", "1" + "0" * 400), r"training\.batch_size: input should be less than 9007199254740992"),
+        (
+            GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1e300\nstamp_every = 1e-300"),
+            r"training\.stamp_every: input should be greater than or equal to 0.000000001",
+        ),
+        (GOOD.replace('"out"', r'"o\u0000"'), "output.folder: a path cannot have the character NUL in it"),
+        (GOOD + "# \0", "is not valid TOML: Found invalid character"),
+        (GOOD + "[output]\n", r"is not valid TOML: Cannot declare .*output.* twice"),
+        (GOOD.replace("rate = 0.5", "rate = 0.5\nrate = 0.6"), "is not valid TOML: Cannot overwrite a value"),
+        (GOOD + "#" * 2**18, "it is larger than 262,144 bytes, and no configuration is"),
+    ],
+)
+def test_whatever_a_configuration_holds_is_an_error_of_our_own(tmp_path, text, says):
+    """Deep, large, odd or twice there."""
+    with pytest.raises(InputError, match=says):
+        read_config(write(tmp_path, text))
+
+
+def test_other_encodings_are_named(tmp_path):
+    """With where they begin."""
+    (tmp_path / "run.toml").write_bytes(GOOD.encode() + "# é".encode("latin-1"))
+    with pytest.raises(InputError, match=rf"it is not UTF-8 \(.* at byte {len(GOOD) + 2}\)"):
+        read_config(tmp_path / "run.toml")

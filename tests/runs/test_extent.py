@@ -1,5 +1,7 @@
 """How far a training is."""
 
+import os
+
 import pytest
 
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS, finish, make
@@ -13,40 +15,36 @@ def extent_of(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "unit", "n_planned"),
-    [
-        (SYNCHRONOUS, "round", 30),
-        (SYNCHRONOUS.replace("rounds = 30", "epochs = 2"), "round", 14),
-        (ASYNCHRONOUS, "time stamp", 30),
-    ],
+    ("text", "n_planned"),
+    [(SYNCHRONOUS, 30), (SYNCHRONOUS.replace("rounds = 30", "epochs = 2"), 14), (ASYNCHRONOUS, 30)],
 )
-def test_a_training_that_was_stopped_is_unfinished_until_it_has_gone_on(tmp_path, text, unit, n_planned):
+def test_a_training_that_was_stopped_is_unfinished_until_it_has_gone_on(tmp_path, text, n_planned):
     """The plan is in the configuration."""
     run = make(tmp_path, text)
     n_updates = iter(range(100))
     list(run.train(should_stop=lambda: next(n_updates) >= 4))
-    assert extent_of(run.folder) == Extent(unit, 5, n_planned, is_running=False)
+    assert extent_of(run.folder) == Extent(5, n_planned, is_running=False)
     assert extent_of(run.folder).is_unfinished
-    assert str(extent_of(run.folder)) == f"5 of {n_planned} {unit}s"
+    assert str(extent_of(run.folder)) == f"5 of {n_planned} rounds"
     finish(run, resume=True)
-    assert extent_of(run.folder) == Extent(unit, n_planned, n_planned, is_running=False)
+    assert extent_of(run.folder) == Extent(n_planned, n_planned, is_running=False)
     assert not extent_of(run.folder).is_unfinished
 
 
-def test_time_stamps_before_the_first_upload_are_no_part_of_the_plan(tmp_path):
+def test_rounds_before_the_first_upload_are_no_part_of_the_plan(tmp_path):
     """They are not recorded, as when a client is late on the real clock: two of 30 here."""
     (tmp_path / "config.toml").write_text(ASYNCHRONOUS)
     with Recorder(tmp_path / "transcript", [0, 1], ["a"]) as recorder:
         recorder.update("a", [0, 1], [0.1, 0.2], time=0.1)
         recorder.stamp(time=0.12)
-    assert extent_of(tmp_path) == Extent("time stamp", 1, 28, is_running=False)
+    assert extent_of(tmp_path) == Extent(1, 28, is_running=False)
 
 
 def test_a_training_is_running_while_its_recorder_is_open(tmp_path):
     """Asking does not disturb the recorder, nor the next one."""
     recorder = Recorder(tmp_path, [0, 1], ["a", "b"])
     recorder.log([0, 1], {"a": [0.1, 0.2], "b": [0.3, 0.4]})
-    assert extent_of(tmp_path) == Extent("round", 1, None, is_running=True)
+    assert extent_of(tmp_path) == Extent(1, None, is_running=True)
     with pytest.raises(InputError, match="the training is still running, 1 round so far, so it is not settled yet"):
         refuse_running(extent_of(tmp_path), "settled")
     recorder.log([0, 1], {"a": [0.1, 0.2], "b": [0.3, 0.4]})
@@ -56,11 +54,28 @@ def test_a_training_is_running_while_its_recorder_is_open(tmp_path):
     Recorder(tmp_path, [0, 1], ["a", "b"], resume=True).close()
 
 
-@pytest.mark.parametrize("config", [None, "", "[data", ASYNCHRONOUS])
+@pytest.mark.parametrize("config", [None, ASYNCHRONOUS])
 def test_without_a_plan_nothing_is_said_to_be_unfinished(tmp_path, config):
-    """No configuration, one that cannot be read, or one of another training."""
+    """No configuration, or one of another training."""
     record(tmp_path / "transcript")
     if config is not None:
         (tmp_path / "config.toml").write_text(config)
-    assert extent_of(tmp_path) == Extent("round", 6, None, is_running=False)
+    assert extent_of(tmp_path) == Extent(6, None, is_running=False)
     assert not extent_of(tmp_path).is_unfinished
+
+
+@pytest.mark.parametrize("config", ["", "[data", SYNCHRONOUS.replace("rounds = 30", "rounds = 0")])
+def test_a_configuration_that_cannot_be_read_is_not_taken_for_none(tmp_path, config):
+    """It is said what to do about it."""
+    record(tmp_path / "transcript")
+    (tmp_path / "config.toml").write_text(config)
+    with pytest.raises(InputError, match=r"config\.toml(?s:.*)Mend .*config\.toml, or move it away to go by the"):
+        extent_of(tmp_path)
+
+
+def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path):
+    """A named pipe, to which nobody writes, would take forever."""
+    record(tmp_path / "transcript")
+    os.mkfifo(tmp_path / "config.toml")
+    with pytest.raises(InputError, match="is no file; move it away"):
+        extent_of(tmp_path)

@@ -51,9 +51,9 @@ def begun(folder, *names):
     "names",
     [
         [],
-        [".config.toml.abcd"],
+        [".config.toml.abcd_123"],
         ["config.toml", "transcript/.lock"],
-        ["config.toml", "transcript/.lock", "transcript/labels.arrow", "metrics.jsonl", ".checkpoint.npz.abcd"],
+        ["config.toml", "transcript/.lock", "transcript/labels.arrow", "metrics.jsonl", ".checkpoint.npz.abcd_123"],
     ],
 )
 def test_a_run_that_recorded_nothing_is_begun_anew(tmp_path, names):
@@ -122,8 +122,10 @@ def test_folders_that_cannot_be(tmp_path, place, resume):
     """A file, a place below one, and one where nothing can be made are refused with the reason."""
     (tmp_path / "file").write_text("mine")
     message = "there is no run in" if resume else "cannot be the output folder: .*; choose another"
+    run = make(tmp_path, TINY.replace('"out"', f'"{place}"'))
+    run.data = None  # not read before that is known
     with pytest.raises(InputError, match=message):
-        finish(make(tmp_path, TINY.replace('"out"', f'"{place}"')), resume=resume)
+        finish(run, resume=resume)
     assert (tmp_path / "file").read_text() == "mine"
 
 

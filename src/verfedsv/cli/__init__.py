@@ -15,7 +15,7 @@ from verfedsv.cli.data import data
 from verfedsv.cli.demo import demo
 from verfedsv.cli.extract import extract
 from verfedsv.cli.keys import keys
-from verfedsv.cli.output import as_shown
+from verfedsv.cli.output import as_shown, describe_os_error
 from verfedsv.cli.progress import EXIT_INTERRUPTED
 from verfedsv.cli.report import report
 from verfedsv.cli.reproduce import reproduce
@@ -91,8 +91,7 @@ def app() -> None:
     except VerfedsvError as error:
         _fail(str(error))
     except OSError as error:
-        place = error.filename2 or error.filename
-        _fail(f"cannot use {place}: {error.strerror}" if place else str(error))
+        _fail(describe_os_error(error))
 
 
 def _fail(message: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 from collections.abc import Iterator
@@ -92,7 +93,33 @@ def write_file(path: Path, text: str, *, overwrite: bool = True) -> None:
     except FileExistsError:
         raise InputError(f"{path} is already there, and is not overwritten; name another file with -o") from None
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+        raise InputError(describe_os_error(error)) from None
+
+
+def describe_os_error(error: OSError, place: Path | None = None, remedy: str = "") -> str:
+    """Return which file or folder could not be used, why, and what to do; `place` is where it was, if not known."""
+    where = error.filename2 or error.filename or place
+    what = f"cannot use {where}: {error.strerror}" if where else str(error)
+    advice = [_REMEDIES.get(error.errno or 0, ""), remedy]
+    return ". ".join([what, *filter(None, advice)])
+
+
+_REMEDIES = {
+    errno.ENOSPC: "Make room on that disk, or choose another place",
+    errno.EDQUOT: "Make room within your quota, or choose another place",
+    errno.EROFS: "Nothing can be written there; choose another place",
+}
+
+
+@contextmanager
+def explain_os_errors(place: Path, remedy: str) -> Iterator[None]:
+    """Turn an error of the operating system, such as a full disk, into one that says what to do about it."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # of whoever reads what is printed
+    except OSError as error:
+        raise InputError(describe_os_error(error, place, remedy)) from None
 
 
 def print_text(text: str) -> None:
@@ -108,13 +135,15 @@ def print_note(console: Console, message: str) -> None:
 
 
 @contextmanager
-def explain_warnings(console: Console) -> Iterator[None]:
-    """Print the warnings of what runs within, one line each, when it is done."""
+def explain_warnings(console: Console) -> Iterator[list[str]]:
+    """Print the warnings of what runs within, one line each, when it is done; yield a list that then has them."""
+    messages = list[str]()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        yield
-    for warning in caught:
-        print_note(console, str(warning.message))
+        yield messages
+    messages += [str(warning.message) for warning in caught]
+    for message in messages:
+        print_note(console, message)
 
 
 def as_shown(message: str) -> str:

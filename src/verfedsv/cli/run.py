@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from verfedsv.cli.output import explain_warnings, print_text
+from verfedsv.cli.output import explain_os_errors, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, interrupts, progress_bar, stop_on_interrupt
 from verfedsv.cli.value import say_without_effect, show
 from verfedsv.errors import InputError
@@ -38,8 +38,8 @@ def run(
     """Train a model across clients, record who uploaded what, and value each client.
 
     Everything is checked before work starts. The output folder gets the transcript, metrics, the valuation and the
-    configuration. Ctrl-C stops after the current round; --resume then goes on to the same result. What is complete and
-    valued it shows again.
+    configuration. Ctrl-C stops after the current round; --resume then goes on to the same result. A finished run is
+    only displayed.
 
     Exit codes: 0 done; 2 something in the configuration or the data cannot be used; 130 stopped by Ctrl-C.
 
@@ -61,20 +61,27 @@ def run(
 def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     """Train and value a run, showing how far it is; return False if it was stopped."""
     whole.check_folder(resume=resume)
+    notes = Console(stderr=True)
     with explain_interrupt(console, "stopped while reading the data; nothing was written."):
         _introduce(console, whole)
+    for note in whole.data.cautions:
+        print_note(notes, note)
     at_once = "stopped at once; --resume goes on from the last checkpoint."
-    with explain_interrupt(console, at_once), stop_on_interrupt() as stopped:
+    kept = "What was recorded is kept: go on with --resume"
+    with explain_interrupt(console, at_once), explain_os_errors(whole.folder, kept), stop_on_interrupt() as stopped:
         train_with_bar(console, whole, resume=resume, should_stop=stopped)
         if stopped():
             message = f"stopped; go on with --resume. What was recorded lies in {whole.folder}"
             console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
             return False
     _show_figures(console, whole)
+    for note in whole.note_progress():
+        print_note(notes, note)
     known = whole.known_valuation() if resume else None
     if known is not None:
         console.print("It was valued before; this is the valuation of then.", highlight=False)
-    with explain_interrupt(console, "stopped; training is complete, and --resume values it."):
+    trained = "Training is complete: --resume values it"
+    with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(whole.folder, trained):
         result = known or value_with_bar(console, whole)
     show(console, result)
     say_without_effect(console, result)
@@ -110,11 +117,8 @@ def train_with_bar(
         task = bar.add_task(description, total=None)
         for update in whole.train(resume=resume, should_stop=should_stop):
             if resume:
-                done, unit = (
-                    update.n_rounds - 1,
-                    "round" if whole.config.training.mode == "synchronous" else "time stamp",
-                )
-                console.print(f"Going on from {unit} {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
+                done = update.n_rounds - 1
+                console.print(f"Going on from round {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
                 resume = False
             bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
             if update.evaluation is not None and update.shares is not None:
@@ -141,7 +145,7 @@ def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) 
 
 
 def _show_figures(console: Console, whole: Run) -> None:
-    """Print how well the model does in the end, and whether training diverged."""
+    """Print how well the model does in the end."""
     last = whole.last_metrics()
     if last is None:
         return
@@ -149,15 +153,10 @@ def _show_figures(console: Console, whole: Run) -> None:
     if not np.isnan(last["test_loss"]):  # there is something to test on
         text += f"; on test samples {last['test_loss']:.4f}, {last['test_accuracy']:.2%}"
     console.print(text + ".", highlight=False)
-    if not last["train_loss"] <= np.log(whole.data.n_classes):  # what it is when all embeddings are zero
-        console.print(f"note: the loss is larger than at the start: {whole.advice}.", style="yellow", highlight=False)
 
 
 def _write_example(path: Path) -> None:
     if path.exists():
         raise InputError(f"{path} is already there; name another file")
-    try:
-        path.write_text(EXAMPLE, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    write_file(path, EXAMPLE, overwrite=False)
     typer.echo(f"wrote {path}; now: verfedsv run {path}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -14,12 +16,17 @@ from rich.markup import escape
 
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
+from verfedsv.report import wording
 from verfedsv.report.tables import shown, values_table
 from verfedsv.runs.config import ValuationSection
+from verfedsv.runs.extent import Extent, find_extent
 from verfedsv.runs.folders import CONFIG
-from verfedsv.runs.valuations import options_for
+from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
+from verfedsv.transcript.reader import folder_of
+from verfedsv.transcript.storage import is_being_written
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 
@@ -94,6 +101,9 @@ def value(
     of the one there. Without either, method, rank and regularization are auto, rows are all, the tolerance is 0.001 and
     the seed 0.
 
+    A training that is still running, was stopped before its end, or whose record was cut off is valued as far as it is
+    recorded; that is said, and in JSON `finished` is false then (null if no plan is known) and `notes` say why.
+
     Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
 
     Example: verfedsv value runs/credit --json > values.json
@@ -116,16 +126,36 @@ def value(
         if given[name] is None:
             print_note(progress_console, f"{name} = {setting}, as {CONFIG} of the run says")
     stopped = "stopped; nothing was written, the same command begins anew."
-    with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
-        result = value_folder(progress_console, run, options, check)
-        check()
+    with explain_interrupt(progress_console, stopped), explain_warnings(progress_console) as notes:
+        with interrupts() as check:
+            result = value_folder(progress_console, run, options, check)
+            check()
+        extent = _look_at(run)
     say_without_effect(progress_console, result)
+    content = json.loads(result.to_json()) | {"finished": extent.is_finished, "notes": notes}
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     if output is not None:
-        write_file(output, result.to_json())
+        write_file(output, text)
     if as_json:
-        print_text(result.to_json())
+        print_text(text)
     else:
         show(Console(), result)
+
+
+def _look_at(run: Path) -> Extent:
+    """Return how far a training is; warn if it is not finished, or if what was valued before is not recorded."""
+    transcript = Transcript.open(run)
+    extent = find_extent(run, transcript)
+    if extent.is_running:
+        warnings.warn(f"the training is still running: {extent} so far", TranscriptWarning, 2)
+    elif extent.is_unfinished:
+        said = f"the training is not finished: {extent} are recorded, and these values are of those"
+        warnings.warn(said, TranscriptWarning, 2)
+    try:
+        find_valuation(run, transcript)
+    except InputError as error:
+        warnings.warn(str(error), TranscriptWarning, 2)
+    return extent
 
 
 def _configured(run: Path) -> dict[str, Any]:
@@ -143,7 +173,7 @@ def value_folder(
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = Transcript.open(run)
-        transcript.verify(may_go_on=True)
+        verify(transcript, run)
         bar.update(task, description=escape(f"{what} {shown(run.name or str(run), 40)}"))
 
         def progress(done: int, total: int) -> None:
@@ -151,6 +181,15 @@ def value_folder(
             bar.update(task, completed=done, total=total)
 
         return value_run(transcript, progress=progress, **options)
+
+
+def verify(transcript: Transcript, run: Path) -> None:
+    """Check a transcript; warn if there is something after what is whole, unless it is being written."""
+    try:
+        transcript.verify(may_go_on=is_being_written(folder_of(run)))
+    except TranscriptError as error:
+        transcript.verify(may_go_on=True)
+        warnings.warn(str(error), TranscriptWarning, 2)
 
 
 def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:
@@ -166,11 +205,15 @@ def show(console: Console, result: Valuation) -> None:
     size = f"{count(len(result.clients), 'client')}, {count(result.n_rounds, 'round')}"
     title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
     console.print(title, style="bold", highlight=False)
-    console.print(values_table(result.clients, result, width=console.width))
+    for alarm in wording.alarms(result.books):
+        console.print(alarm, style="bold red", highlight=False)
+    for warning in wording.mostly_server(result.books):
+        console.print(warning, style="yellow", highlight=False)
+    console.print(values_table(result, width=console.width))
     if doubt := _doubt(result):
         console.print(f"\n{doubt}", style="yellow", highlight=False, markup=False)
     for line in _explain(result):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False)
 
 
 def say_without_effect(console: Console, result: Valuation) -> None:
@@ -217,17 +260,19 @@ def _as_part(size: float) -> str:
 
 def _explain(result: Valuation) -> list[str]:
     """Return sentences on what the values and their errors mean."""
-    total, largest = float(result.values.sum()) * result.n_rounds, float(np.abs(result.values).max())
+    largest = float(np.abs(result.values).max())
     took = f"Valued in {result.seconds['total']:.1f} s ({result.method})."
+    meaning = "A total value is by how much a client lowered the loss, over all rounds together."
+    lines = [f"\n{wording.balance(result.books)}.", f"{meaning} {took}"]
     if largest == 0:
-        return [f"\nNo client changed the loss, so there are no shares. {took}"]
-    change = f"{'lowered' if total >= 0 else 'RAISED'} the loss by {abs(total):.4g}"
-    lines = [f"\nThe clients {change} over the training; a value is a client's part of it per round. {took}"]
-    if total < 0:
-        lines.append("As the loss rose, shares are shares of the damage: look at the values.")
+        return lines
     kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
     estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
-    lines.append(f"Errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
+    lines.append(f"Numerical errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
+    unknown = [name for name, error in zip(result.clients, result.errors, strict=True) if np.isnan(error)]
+    if 0 < len(unknown) < len(result.clients):
+        whose = wording.names([shown(name, 40) for name in unknown])
+        lines.append(f"The error of {whose} is unknown; errors of the other shares leave them out of the sum.")
     if result.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
         what = "left out of the mean" if result.mode == "synchronous" else "their embeddings are zero throughout"
@@ -239,8 +284,8 @@ def _explain_completion(result: Valuation, largest: float) -> str:
     if result.completion is None:
         return "nothing had to be completed."
     ranks = sorted({report.rank for report in result.completion})
-    error = float(result.completion_errors.max())
-    size = "unknown" if np.isnan(error) else f"about {_as_part(error / largest)} at most"
+    errors = result.completion_errors[np.isfinite(result.completion_errors)]
+    size = f"about {_as_part(float(errors.max()) / largest)} at most" if len(errors) else "unknown"
     text = f"of completing embeddings that were not uploaded {size} (estimated). Rank {ranks[0]}"
     text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
     asked = result.settings.rank
@@ -250,5 +295,6 @@ def _explain_completion(result: Valuation, largest: float) -> str:
         held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)
         text += f", error of held-out embeddings up to {held_out:.2g}"
     if result.guarantee is not None:
-        text += f". Worst case by the paper's Proposition 2: {result.guarantee:.2g} (estimated)"
+        worst = result.guarantee * result.n_rounds
+        text += f". Worst case by the paper's Proposition 2, over all rounds: {worst:.2g} (estimated)"
     return text + "."

@@ -22,19 +22,22 @@ def read_table(path: Path, id_column: str) -> pa.Table:
     All text is of the type large_string, also where the file has it as categories; blank text is missing. Ids in a CSV
     file are text, as they are written there: 0012 is not 12. Only decimal numbers, which are no ids, are numbers.
     """
-    if not path.exists():
-        raise DataError(f"there is no file {path}")
     try:
+        if not path.exists():
+            raise DataError(f"there is no file {path}")
         table = _read(path, id_column)
+        table.validate(full=True)  # Parquet may hold text that is none
         _check_names(path, table.column_names)
         if table.num_rows == 0:
             raise DataError(f"{path} has no rows")
         return pa.table([_plain(column) for column in table.columns], names=table.column_names)
+    except InputError:
+        raise
     except UnicodeDecodeError:
         raise DataError(_not_utf8(path)) from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
-            _not_utf8(path) if "invalid UTF8" in str(error) else f"{path} cannot be read: {error}"
+            _not_utf8(path) if "invalid utf8" in str(error).lower() else f"{path} cannot be read: {error}"
         ) from None
 
 
@@ -46,6 +49,15 @@ def is_text(kind: pa.DataType) -> bool:
 def is_number(kind: pa.DataType) -> bool:
     """Return whether a column of a table that was read holds numbers or booleans."""
     return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def remedy(kind: pa.DataType) -> str:
+    """Return what to do about a column of a type that cannot be used."""
+    if pa.types.is_temporal(kind):
+        return "Write dates and times as numbers, such as days since a date"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "If it is text, save the file in UTF-8"
+    return "Write it as columns of numbers or text"
 
 
 def _read(path: Path, id_column: str) -> pa.Table:

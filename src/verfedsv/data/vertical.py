@@ -37,7 +37,8 @@ class ClientData:
 class VerticalData:
     """The columns of all clients, in one order of samples, and the labels, 0 to C - 1.
 
-    `is_test` marks samples that are kept out of training. `notes` say what happened to the data on the way.
+    `is_test` marks samples that are kept out of training. `notes` say what happened to the data on the way, `cautions`
+    what in them may be a mistake.
     """
 
     clients: tuple[ClientData, ...]
@@ -45,6 +46,7 @@ class VerticalData:
     n_classes: int
     is_test: NDArray[np.bool_]
     notes: tuple[str, ...] = field(default=())
+    cautions: tuple[str, ...] = field(default=())
 
     @property
     def names(self) -> tuple[str, ...]:

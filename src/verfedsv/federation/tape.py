@@ -2,50 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+import numpy as np
 
 from verfedsv.arguments import as_whole
+from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array, Floats
-from verfedsv.transcript import Recorder
+from verfedsv.transcript import Recorder, Stamp, Upload
+
+SAME = 1e-9
+"""Embeddings computed again are the same if they differ by at most this fraction of the largest of them.
+
+On one machine they are the same bits; another processor rounds sums differently."""
 
 
 class Tape:
-    """Writes to a recorder; the first `n_skipped` records are taken to be there already.
+    """Writes to a recorder; records that the recorder's transcript has already are compared in place of written.
 
-    A training that was killed goes on from its last checkpoint, and does again what came after; the transcript, which
-    loses nothing, already has it. `n_records` counts all records of the training, from those before this tape on.
+    A training that was killed goes on from its last checkpoint, and repeats what came after; the transcript, which
+    loses nothing, already has it. `n_records` counts all records of the training: given at the start, those before this
+    tape; by default all that there are, so that nothing is repeated.
     """
 
-    def __init__(self, recorder: Recorder | None, n_skipped: int = 0, *, n_records: int = 0) -> None:
-        self._recorder, self._n_skipped = recorder, as_whole("n_skipped", n_skipped, at_least=0)
-        self.n_records = n_records
+    def __init__(self, recorder: Recorder | None, *, n_records: int | None = None) -> None:
+        self._recorder = recorder
+        self._recorded: Iterator[Upload | Stamp] = iter(())
+        self._n_left = 0
+        n_there = 0
+        if recorder is not None:
+            transcript = recorder.transcript
+            n_there = max(0, transcript.n_messages - 1)  # the first message is the schema
+            if n_records is not None:
+                self._n_left = as_whole("the number of records after the checkpoint", n_there - n_records, at_least=0)
+                self._recorded = transcript.records(1 + n_records)
+        self.n_records = n_there if n_records is None else n_records
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether the next record is in the transcript already."""
+        return self._n_left > 0
 
     def log(self, batch: Array, embeddings: Mapping[str, Floats], offset: Floats | None) -> None:
         """Record a synchronous round."""
-        recorder = self._next()
-        if recorder is not None:
-            recorder.log(batch, embeddings, offset)
+        self.n_records += 1
+        if self.is_repeating:
+            time = float(self.n_records)
+            self._compare(*(Upload(name, time, batch, h) for name, h in embeddings.items()), Stamp(time, offset))
+        elif self._recorder is not None:
+            self._recorder.log(batch, embeddings, offset)
 
     def update(self, client: str, samples: Array, embeddings: Floats, time: float) -> None:
         """Record an asynchronous upload."""
-        recorder = self._next()
-        if recorder is not None:
-            recorder.update(client, samples, embeddings, time=time)
+        self.n_records += 1
+        if self.is_repeating:
+            self._compare(Upload(client, time, samples, embeddings))
+        elif self._recorder is not None:
+            self._recorder.update(client, samples, embeddings, time=time)
 
     def stamp(self, offset: Floats | None, time: float) -> None:
-        """Record a time of valuation."""
-        recorder = self._next()
-        if recorder is not None:
-            recorder.stamp(offset, time=time)
+        """Record the end of an asynchronous round."""
+        self.n_records += 1
+        if self.is_repeating:
+            self._compare(Stamp(time, offset))
+        elif self._recorder is not None:
+            self._recorder.stamp(offset, time=time)
 
     def sync(self) -> None:
         """Bring what was recorded to the disk."""
         if self._recorder is not None:
             self._recorder.sync()
 
-    def _next(self) -> Recorder | None:
-        self.n_records += 1
-        if self._n_skipped:
-            self._n_skipped -= 1
-            return None
-        return self._recorder
+    def _compare(self, *record: Upload | Stamp) -> None:
+        """Raise TranscriptError unless the next record of the transcript is this one."""
+        self._n_left -= 1
+        for computed in record:
+            difference = _difference(computed, next(self._recorded, None))
+            if difference:
+                raise TranscriptError(
+                    f"record {self.n_records} of the transcript is not what this training computes again from its "
+                    f"checkpoint: {difference}. The checkpoint, the transcript or the data were changed, or computed "
+                    "by other software; nothing was overwritten. Bring the right files back, or begin a new run in "
+                    "another folder"
+                )
+
+
+def _difference(computed: Upload | Stamp, recorded: Upload | Stamp | None) -> str:
+    """Return in what a record is not the one that was computed again, in words; empty if it is the same."""
+    if recorded is None or type(recorded) is not type(computed):
+        return f"it is {_called(recorded)}, not {_called(computed)}"
+    if recorded.time != computed.time:
+        return f"its time is {recorded.time:g}, not {computed.time:g}"
+    if isinstance(recorded, Upload) and isinstance(computed, Upload):
+        if recorded.client != computed.client:
+            return f"it is {_called(recorded)}, not {_called(computed)}"
+        if not np.array_equal(recorded.samples, computed.samples):
+            return f"the samples of {computed.client!r} are others"
+        distance = _distance(recorded.embeddings, computed.embeddings)
+        return (
+            f"embeddings of {computed.client!r} differ by {distance:.1e} of the largest" if not distance <= SAME else ""
+        )
+    own = [record.offset for record in (recorded, computed) if isinstance(record, Stamp)]
+    if (own[0] is None) != (own[1] is None):
+        return "one of the two has an offset of the server, the other has none"
+    if own[0] is None or own[1] is None:
+        return ""
+    distance = _distance(own[0], own[1])
+    return f"offsets of the server differ by {distance:.1e} of the largest" if not distance <= SAME else ""
+
+
+def _called(record: Upload | Stamp | None) -> str:
+    if record is None:
+        return "missing"
+    return f"an upload of {record.client!r}" if isinstance(record, Upload) else "the end of a round"
+
+
+def _distance(recorded: Array, computed: Array) -> float:
+    """Return the largest difference as a fraction of the largest number; infinite if the shapes differ."""
+    if recorded.shape != computed.shape:
+        return np.inf
+    difference, size = float(np.abs(recorded - computed).max()), float(np.abs(recorded).max())
+    return 0.0 if difference == 0 else difference / size if size else np.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ import torch
 from verfedsv.data.vertical import Matrix
 from verfedsv.errors import InputError
 from verfedsv.federation.models import State
+from verfedsv.files import stored_members
 from verfedsv.losses import Floats
 
 BuildOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
@@ -69,9 +71,17 @@ class TorchModel:
         return {"torch": np.frombuffer(buffer.getvalue(), np.uint8)}
 
     def restore(self, state: State) -> None:
-        saved = torch.load(io.BytesIO(state["torch"].tobytes()), weights_only=True)
-        self._module.load_state_dict(saved["module"])
-        self._optimizer.load_state_dict(saved["optimizer"])
+        content = io.BytesIO(state["torch"].tobytes())
+        try:
+            with zipfile.ZipFile(content) as archive:
+                stored_members(archive, content.getbuffer().nbytes)
+            content.seek(0)
+            saved = torch.load(content, weights_only=True)
+            self._module.load_state_dict(saved["module"])
+            self._optimizer.load_state_dict(saved["optimizer"])
+            torch.Generator().set_state(saved["random"])
+        except Exception as error:  # what a damaged archive raises cannot be foreseen
+            raise InputError(f"the saved module is damaged, or of another model ({type(error).__name__})") from None
         self._random = saved["random"]
 
     @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -42,9 +43,17 @@ def _or_auto(what: str) -> WrapValidator:
     return WrapValidator(check)
 
 
+def _usable(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("a path cannot have the character NUL in it")
+    return path
+
+
 # A whole number may stand where any number may; True and texts are no numbers.
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
+Positive = Annotated[float, Field(gt=0, le=1e300, allow_inf_nan=False, strict=True)]
+Seconds = Annotated[float, Field(ge=1e-9, le=1e12, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, lt=2**53, strict=True)]
+Place = Annotated[Path, AfterValidator(_usable)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 DataName = Literal["adult", "web", "covtype", "rcv1", "sector"]
 CountOrAuto = Annotated[Count | Literal["auto"], _or_auto("a whole number from 1 on")]
@@ -70,6 +79,7 @@ class DataSection(Section):
     clients: Count | None = None
     label: str | None = None
     label_client: str | None = None
+    classes: Count | None = None
     test: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = None
     samples: Count | None = None
     scale: Scale | None = None
@@ -83,7 +93,7 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _is_one_thing(self) -> Self:
         if self.name is not None:
-            self.refuse(["label", "label_client"], "is for files of your own ([[client]] with file)")
+            self.refuse(["label", "label_client", "classes"], "is for files of your own ([[client]] with file)")
         return self
 
 
@@ -91,13 +101,13 @@ class ClientSection(Section):
     """A client: its file, or, if it is an artificial one of the experiments, what it is made of."""
 
     name: Annotated[str, Field(min_length=1)]
-    file: Path | None = None
+    file: Place | None = None
     id: str = "id"
     columns: list[str] | None = None
     copy_of: str | None = None
     noise: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.0
     random_level: Positive | None = None
-    period: Positive | None = None
+    period: Seconds | None = None
     batch_size: Count | None = None
 
     @model_validator(mode="after")
@@ -138,9 +148,9 @@ class TrainingSection(Section):
     seed: Seed = 0
     epochs: Positive | None = None
     rounds: Count | None = None
-    period: Positive = 0.01
-    stamp_every: Positive = 0.04
-    duration: Positive | None = None
+    period: Seconds = 0.01
+    stamp_every: Seconds = 0.04
+    duration: Seconds | None = None
     clock: Literal["virtual", "real"] = "virtual"
     evaluate_every: Count = 20
 
@@ -151,32 +161,45 @@ class TrainingSection(Section):
 
     @property
     def n_stamps(self) -> int:
-        """The number of time stamps of a whole asynchronous training."""
+        """The number of rounds of a whole asynchronous training."""
         # A duration that is a multiple of the stamps' distance must not lose one to rounding.
         return int((self.duration or 0) / self.stamp_every + 1e-9)
 
     @model_validator(mode="after")
     def _has_an_end(self) -> Self:
         if self.mode == "synchronous":
-            if (self.epochs is None) == (self.rounds is None):
-                raise ValueError("synchronous training takes either epochs or rounds")
-            self.refuse(
-                ["duration", "period", "stamp_every", "clock"],
-                "is for asynchronous training, and this one is synchronous",
-            )
+            self._check_synchronous()
         else:
-            if self.duration is None:
-                given = " and ".join(name for name in ("epochs", "rounds") if name in self.model_fields_set)
-                remedy = f"; replace {given} by duration" if given else ""
-                raise ValueError(f"asynchronous training takes a duration in seconds{remedy}")
-            self.refuse(["epochs", "rounds"], "is for synchronous training, and this one is asynchronous")
-            if self.duration < self.stamp_every:
-                raise Misfit(
-                    f"duration must not be shorter than stamp_every, the seconds between two time stamps, "
-                    f"{self.stamp_every:g}; received {self.duration:g}",
-                    "duration",
-                )
+            self._check_asynchronous()
         return self
+
+    def _check_synchronous(self) -> None:
+        has_end = self.epochs is not None or self.rounds is not None
+        if self.duration is not None and not has_end:
+            raise Misfit(
+                "is for asynchronous training, and this one is synchronous: replace it by epochs or rounds, or say "
+                'mode = "asynchronous"',
+                "duration",
+            )
+        self.refuse(
+            ["duration", "period", "stamp_every", "clock"], "is for asynchronous training, and this one is synchronous"
+        )
+        if (self.epochs is None) == (self.rounds is None):
+            raise ValueError("synchronous training takes either epochs or rounds")
+
+    def _check_asynchronous(self) -> None:
+        if self.duration is None:
+            for name in ("epochs", "rounds"):
+                if name in self.model_fields_set:
+                    raise Misfit("is for synchronous training; replace it by duration, in seconds", name)
+            raise ValueError("asynchronous training takes a duration in seconds")
+        self.refuse(["epochs", "rounds"], "is for synchronous training, and this one is asynchronous")
+        if self.duration < self.stamp_every:
+            raise Misfit(
+                f"must not be shorter than stamp_every, the seconds from one round to the next, "
+                f"{self.stamp_every:g}; received {self.duration:g}",
+                "duration",
+            )
 
 
 class ValuationSection(Section):
@@ -192,7 +215,7 @@ class ValuationSection(Section):
 class OutputSection(Section):
     """Where the results go."""
 
-    folder: Path
+    folder: Place
 
 
 class Config(Section):
@@ -260,8 +283,8 @@ class Config(Section):
         shortest = min([training.period, *(client.period for client in self.client if client.period is not None)])
         if shortest > training.stamp_every:
             raise Misfit(
-                f"no client would upload before the first time stamp, after {training.stamp_every:g} s: the shortest "
-                f"period is {shortest:g} s, and must not be longer than stamp_every",
+                f"no client would upload before the end of the first round, after {training.stamp_every:g} s: the "
+                f"shortest period is {shortest:g} s, and must not be longer than stamp_every",
                 "training",
                 "period" if "period" in training.model_fields_set else "stamp_every",
             )

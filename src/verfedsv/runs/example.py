@@ -15,6 +15,7 @@ scale = "standardise"     # each client's own: none (default of data sets by nam
 # Files of your own: in place of name and clients, one file per client, joined on a column of ids.
 # label = "y"             # for example: the column of the labels
 # label_client = "bank"   # for example: the client whose file has it; one without other columns is no player
+# classes = 2             # for example: so many different labels there must be; needed if they are many numbers
 # [[client]]
 # name = "bank"           # for example
 # file = "bank.csv"       # for example; or .parquet; relative to this file
@@ -53,9 +54,9 @@ epochs = 20
 # decay = "constant"      # default; or inverse: rate / t
 intercept = true          # whether the server learns one, so that no client is paid for standing in for it
 # seed = 0                # default
-# evaluate_every = 20     # default: rounds or time stamps
+# evaluate_every = 20     # default: rounds
 # period = 0.01           # default, asynchronous only: seconds between two uploads of a client
-# stamp_every = 0.04      # default, asynchronous only: seconds between two time stamps
+# stamp_every = 0.04      # default, asynchronous only: seconds from one round to the next
 # clock = "virtual"       # default, asynchronous only: as fast as it goes, the same each time; or real
 
 [valuation]

@@ -3,15 +3,16 @@
 config.toml         the configuration as it was given
 transcript/         who uploaded what (docs/transcript.md)
 metrics.jsonl       loss and accuracy, a line for each evaluation
+notes.json          what users should know of the data and the training, a list of sentences
 checkpoint.npz      where training goes on after an interruption; in the end, the models of all clients
 valuation.json      what each client contributed
 """
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import numpy as np
 from verfedsv.data.catalogue import get_entry, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
-from verfedsv.errors import InputError, TooManyClientsError
+from verfedsv.errors import InputError, TooManyClientsError, TranscriptError
 from verfedsv.federation import (
     AsynchronousPlan,
     Evaluation,
@@ -30,6 +31,7 @@ from verfedsv.federation import (
     Rate,
     RealClock,
     SynchronousPlan,
+    Tape,
     VirtualClock,
     asynchronous_rounds,
     federate,
@@ -41,8 +43,9 @@ from verfedsv.losses import Floats
 from verfedsv.runs import folders
 from verfedsv.runs.checkpoints import Checkpoint, Saver, fingerprint
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.runs.folders import CHECKPOINT, CONFIG, METRICS, VALUATION
+from verfedsv.runs.folders import CHECKPOINT, CONFIG, METRICS, NOTES, VALUATION
 from verfedsv.runs.live import LiveShares
+from verfedsv.runs.notes import describe_progress, write_notes
 from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import ResumePoint, take_up
 from verfedsv.shapley import Progress
@@ -97,7 +100,7 @@ class Run:
         else:
             test = 0.2 if section.test is None else section.test
             label = str(section.label_client), str(section.label)
-            data = join_tables(files, label, test=test, seed=section.seed)
+            data = join_tables(files, label, test=test, seed=section.seed, n_classes=section.classes)
         if section.samples is not None and section.samples < len(data.labels):
             rng = np.random.default_rng(section.seed)
             data = take_rows(data, np.sort(rng.permutation(len(data.labels))[: section.samples]))
@@ -136,24 +139,27 @@ class Run:
         """Train and record, yielding how far it is; ends early, at a checkpoint, if told to stop.
 
         With `resume`, goes on where the run in the folder was. What a killed run recorded after its last checkpoint is
-        done again, and found in the transcript. Nothing is written before everything was checked.
+        computed again and compared with the transcript. Nothing is written before everything was checked, and nothing
+        is overwritten before that comparison is done.
         """
         self.check_folder(resume=resume)
         federation = self._federate()
-        checkpoint = self._find_checkpoint(resume)
-        if not resume:
+        checkpoint = self._find_checkpoint(federation, resume)
+        if resume:
+            folders.check_transcript(self.folder)
+        else:
             folders.begin(self.folder, self._text)
         with self._record(self.folder / FOLDER, federation, resume=resume) as recorder:
-            is_repeatable, transcript = self.config.training.is_repeatable, recorder.transcript
-            point = ResumePoint.find(transcript, checkpoint, is_repeatable=is_repeatable)
-            self._bring_up_to_date(point, checkpoint)
+            section, transcript = self.config.training, recorder.transcript
+            point = ResumePoint.find(transcript, checkpoint, section)
             live = LiveShares(federation)
-            take_up(federation, live, transcript, checkpoint, is_repeatable=is_repeatable)
-            federation.tape = point.tape(recorder)
+            take_up(federation, live, transcript, checkpoint, is_repeatable=section.is_repeatable)
+            federation.tape = Tape(recorder, n_records=point.n_records)
             saver = Saver(self.folder / CHECKPOINT, federation, live, checkpoint.fingerprint)
+            bring_up_to_date = self._plan_update(point, checkpoint)
             del checkpoint, transcript  # the state in it is as large as the federation's own
             try:
-                yield from self._follow(federation, point, live, saver, should_stop)
+                yield from self._follow(federation, point, live, saver, bring_up_to_date, should_stop)
             except InputError as error:  # embeddings that are too large, or no numbers any more, are not recorded
                 raise InputError(f"{error}: {self.advice}") from None
 
@@ -169,25 +175,40 @@ class Run:
         point: ResumePoint,
         live: LiveShares,
         saver: Saver,
+        bring_up_to_date: Callable[[], None],
         should_stop: Callable[[], bool],
     ) -> Iterator[Update]:
-        """Yield the updates of a training, evaluating and saving on the way."""
-        in_all = self.n_rounds(federation.n_train)
-        with (self.folder / METRICS).open("a", encoding="utf-8") as metrics:
-            for moment in self._rounds(federation, point):
-                done = moment.n_rounds
-                is_last, stopped = done >= in_all, should_stop()
-                update = Update(done, in_all)
-                if done % self.config.training.evaluate_every == 0 or is_last:
-                    evaluation = federation.evaluate(*moment)
-                    metrics.write(json.dumps(evaluation.metrics()) + "\n")
-                    metrics.flush()
-                    update = Update(done, in_all, evaluation, live.after(evaluation))
+        """Yield the updates of a training, evaluating and saving on the way.
+
+        While it repeats what the transcript has, nothing is written: that may turn out not to be the same training.
+        """
+        in_all, tape = self.n_rounds(federation.n_train), federation.tape
+        is_repeating, measured = tape.is_repeating, list[dict[str, float | None]]()
+        if not is_repeating:
+            bring_up_to_date()
+        for moment in self._rounds(federation, point):
+            done = moment.n_rounds
+            is_last, stopped = done >= in_all, should_stop()
+            update = Update(done, in_all)
+            if done % self.config.training.evaluate_every == 0 or is_last:
+                evaluation = federation.evaluate(*moment)
+                measured.append(evaluation.metrics())
+                update = Update(done, in_all, evaluation, live.after(evaluation))
+            if is_repeating and not tape.is_repeating:
+                is_repeating = False
+                bring_up_to_date()
+            if not is_repeating:
+                folders.add_metrics(self.folder / METRICS, measured)
+                measured.clear()
                 if stopped or is_last or saver.is_due():
                     saver.save(moment, point.steps)
-                yield update
-                if stopped:
-                    return
+            yield update
+            if stopped:
+                return
+        if tape.is_repeating:
+            raise TranscriptError(
+                "the transcript has more records than the whole training: it is of another one, or was added to"
+            )
 
     def _rounds(self, federation: Federation, point: ResumePoint) -> Iterator[Moment]:
         section = self.config.training
@@ -224,12 +245,13 @@ class Run:
         n_classes = self.data.n_classes if loss == "softmax" else None
         return Recorder(path, labels, self.data.names, loss, n_classes=n_classes, resume=resume)
 
-    def _find_checkpoint(self, resume: bool) -> Checkpoint:
+    def _find_checkpoint(self, federation: Federation, resume: bool) -> Checkpoint:
         """Return the checkpoint to go on from; raise InputError if it was made with other data."""
         path, mark = self.folder / CHECKPOINT, fingerprint(self.data)
+        start = Checkpoint.at_start(len(self.data.clients), mark)
         if not resume or not path.exists():
-            return Checkpoint.at_start(len(self.data.clients), mark)
-        checkpoint = Checkpoint.read(path)
+            return start
+        checkpoint = Checkpoint.read(path, start, federation.state())
         if checkpoint.fingerprint != mark:
             raise InputError(
                 f"the data are not those that the run in {self.folder} began with; bring those back to go on, or "
@@ -237,13 +259,21 @@ class Run:
             )
         return checkpoint
 
-    def _bring_up_to_date(self, point: ResumePoint, checkpoint: Checkpoint) -> None:
-        """Write what the folder lacks, and take off what will be written again."""
-        if read_text(self.folder / CONFIG) != self._text:
-            write_whole(self.folder / CONFIG, self._text.encode())
-        if not (self.folder / CHECKPOINT).exists():
-            checkpoint.write(self.folder / CHECKPOINT)
-        folders.cut_metrics(self.folder / METRICS, point.steps.n_stamps)
+    def _plan_update(self, point: ResumePoint, checkpoint: Checkpoint) -> Callable[[], None]:
+        """Return what writes what the folder lacks, and takes off what will be written again."""
+        n_rounds = point.steps.n_stamps
+        start = replace(checkpoint, state={}) if checkpoint.n_rounds == 0 else None
+
+        def bring_up_to_date() -> None:
+            folders.remove_leftovers(self.folder)
+            if read_text(self.folder / CONFIG) != self._text:
+                write_whole(self.folder / CONFIG, self._text.encode())
+            if start is not None and not (self.folder / CHECKPOINT).exists():
+                start.write(self.folder / CHECKPOINT)
+            folders.cut_metrics(self.folder / METRICS, n_rounds)
+            write_notes(self.folder / NOTES, self.data.cautions)
+
+        return bring_up_to_date
 
     def value(self, progress: Progress | None = None) -> Valuation:
         """Value what was recorded, and write it down."""
@@ -281,12 +311,20 @@ class Run:
         is_current = known.settings == settings and known.head == Transcript.open(self.folder).head
         return known if is_current else None
 
+    def note_progress(self) -> list[str]:
+        """Return what a user should know of the training that is done, and write it down with that of the data."""
+        # Before the first round all embeddings are zero.
+        start = math.log(self.data.n_classes)
+        lines = describe_progress(folders.read_metrics(self.folder / METRICS), start, self.advice)
+        write_notes(self.folder / NOTES, [*self.data.cautions, *lines])
+        return lines
+
     def last_metrics(self) -> dict[str, float] | None:
         """Return loss and accuracy of the last evaluation, NaN where there is nothing to test on."""
         return folders.last_metrics(self.folder / METRICS)
 
     def n_rounds(self, n_train: int) -> int:
-        """Return the number of rounds or time stamps of the whole training."""
+        """Return the number of rounds of the whole training."""
         if self.config.training.mode == "synchronous":
             return self._synchronous_plan(n_train).n_rounds
         return self._asynchronous_plan().n_stamps

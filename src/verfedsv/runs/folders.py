@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from verfedsv.errors import InputError
-from verfedsv.files import is_unfinished, write_whole
+from verfedsv.files import is_unfinished, naming, write_whole
 from verfedsv.runs.config import Config
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import FolderStorage
+from verfedsv.untrusted import read_json
 
-FILES = CONFIG, METRICS, CHECKPOINT, VALUATION = "config.toml", "metrics.jsonl", "checkpoint.npz", "valuation.json"
+CONFIG, METRICS, NOTES = "config.toml", "metrics.jsonl", "notes.json"
+CHECKPOINT, VALUATION = "checkpoint.npz", "valuation.json"
+FILES = (CONFIG, METRICS, NOTES, CHECKPOINT, VALUATION)
+
+
+def read_config_of(folder: Path) -> Config | None:
+    """Return the configuration in the folder of a run, None if there is none.
+
+    All that asks how a run was planned or is to be valued asks here, so that one that cannot be read stops them all:
+    without it they would go by defaults, which may be other settings than were agreed on.
+    """
+    path = folder / CONFIG
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise InputError(f"{path} is no file; move it away to go by the transcript alone")
+    try:
+        return parse_config(read_text(path), path)
+    except InputError as error:
+        raise InputError(
+            f"{error}\nMend {path}, or move it away to go by the transcript and default settings"
+        ) from None
 
 
 def check_free(folder: Path, text: str) -> None:
@@ -27,6 +50,7 @@ def check_free(folder: Path, text: str) -> None:
     with _explained(folder):
         if folder.exists() and not is_free(folder, text):
             raise InputError(f"{folder} is not empty; go on with --resume, or choose another output folder")
+    _try_writing(folder)
 
 
 def is_free(folder: Path, text: str) -> bool:
@@ -58,18 +82,19 @@ def begin(folder: Path, text: str) -> None:
             for name in (fmt.UPLOADS, fmt.CHAIN, fmt.LABELS, fmt.DESCRIPTION):
                 (folder / FOLDER / name).unlink(missing_ok=True)
             storage.close()
-        for name in (METRICS, CHECKPOINT):
+        for name in (METRICS, NOTES, CHECKPOINT):
             (folder / name).unlink(missing_ok=True)
         write_whole(folder / CONFIG, text.encode())
 
 
 def check_same(folder: Path, config: Config) -> None:
     """Raise InputError unless the run in a folder trains as a configuration says; how it is valued may differ."""
-    path = folder / CONFIG
     with _explained(folder):
-        if not path.exists():
-            raise InputError(f"there is no run in {folder} to go on with; begin it without --resume")
-    before, now = _meaning(parse_config(read_text(path), path)), _meaning(config)
+        there = read_config_of(folder)
+    if there is None:
+        raise InputError(f"there is no run in {folder} to go on with; begin it without --resume")
+    _try_writing(folder)
+    before, now = _meaning(there), _meaning(config)
     names = dict.fromkeys([*before, *now])
     changed = [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
@@ -94,30 +119,74 @@ def _meaning(config: Config) -> dict[str, Any]:
     return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
 
 
+def _try_writing(folder: Path) -> None:
+    """Raise InputError unless a file can be made in a folder, which need not be there yet, and is not afterwards."""
+    with _explained(folder):
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        finally:
+            for path in missing:
+                with suppress(OSError):
+                    path.rmdir()
+
+
+def check_transcript(folder: Path) -> None:
+    """Raise TranscriptError unless what a run recorded is as it was written; an unfinished record may follow it."""
+    files = [folder / FOLDER / name for name in (fmt.UPLOADS, fmt.CHAIN)]
+    if any(path.exists() and path.stat().st_size for path in files):
+        Transcript.open(folder).verify(may_go_on=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files of interrupted writes in the folder of a run that nobody else is writing to."""
+    for path in folder.iterdir():
+        if any(is_unfinished(path.name, whole) for whole in FILES):
+            path.unlink(missing_ok=True)
+
+
+def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None:
+    """Add what was measured to a file."""
+    if lines:
+        with naming(path), path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def cut_metrics(path: Path, n_rounds: int) -> None:
     """Take off what was measured after that many rounds: it will be measured again."""
     if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if _round_of(line) <= n_rounds]
-        write_whole(path, "".join(line + "\n" for line in kept).encode())
+        kept = [line for line in path.read_bytes().splitlines() if _round_of(line) <= n_rounds]
+        write_whole(path, b"".join(line + b"\n" for line in kept))
 
 
 def last_metrics(path: Path) -> dict[str, float] | None:
     """Return what was measured last, NaN for what there is not; None if nothing was."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    known = [line for line in lines if np.isfinite(_round_of(line))]
-    if not known:
-        return None
-    content: dict[str, float | None] = json.loads(known[-1])
-    return {name: np.nan if value is None else value for name, value in content.items()}
+    known = read_metrics(path)
+    return known[-1] if known else None
 
 
-def _round_of(line: str) -> float:
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Return what was measured, NaN for what there is not; lines that cannot be read are left out."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [figures for line in lines if (figures := _figures(line)) is not None]
+
+
+def _round_of(line: bytes) -> float:
+    figures = _figures(line)
+    return np.inf if figures is None else figures["n_rounds"]
+
+
+def _figures(line: bytes) -> dict[str, float] | None:
+    """Return what a line of metrics says; None if it was cut short by a crash, or says something else."""
     try:
-        content: dict[str, Any] = json.loads(line)
-        return float(content["n_rounds"])
-    except (ValueError, KeyError):
-        return np.inf  # cut short by a crash
+        content = read_json(line, "a line of metrics")
+        return {name: np.nan if content[name] is None else float(content[name]) for name in MEASURED}
+    except (InputError, KeyError, TypeError, ValueError):
+        return None
+
+
+MEASURED = ("n_rounds", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
 
 
 @contextmanager

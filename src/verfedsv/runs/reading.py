@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -12,6 +13,16 @@ from pydantic import BaseModel, ValidationError
 
 from verfedsv.errors import InputError
 from verfedsv.runs.config import ClientSection, Config, Misfit
+from verfedsv.texts import shortened
+
+MOST_BYTES = 1 << 18
+"""Of a configuration. One of a thousand clients has 60,000."""
+
+_DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
+"""A key of so many parts, over which tomllib takes time that is quadratic in their number."""
+
+MOST_MISTAKES = 5
+"""So many are described, each with its line, which takes a while to find in a long file."""
 
 Place = Sequence[str | int]
 """Where a setting is: names of tables, numbers of their repetitions, and its own name."""
@@ -23,23 +34,38 @@ def read_config(path: Path) -> Config:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, without a byte order mark."""
+    """Return the text of a configuration, without a byte order mark."""
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise InputError(f"cannot read {path}: it is larger than {MOST_BYTES:,} bytes, and no configuration is")
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot read {path}: it is not UTF-8 ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
 def parse_config(text: str, path: Path) -> Config:
     """Return the configuration in a text, its files as they are written there; `path` is named in messages."""
+    too_deep = InputError(f"{path} is not a configuration: it is nested too deeply")
+    if _DEEP_KEY.search(text):
+        raise too_deep
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise too_deep from None
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise InputError(f"{path} is not valid TOML: {error}") from None
     try:
         return Config.model_validate(content)
     except ValidationError as error:
-        raise InputError("\n".join(_describe(path, text, mistake) for mistake in error.errors())) from None
+        mistakes = error.errors()
+        lines = [_describe(path, text, mistake) for mistake in mistakes[:MOST_MISTAKES]]
+        if len(mistakes) > MOST_MISTAKES:
+            lines.append(f"{path}: and {len(mistakes) - MOST_MISTAKES:,} more mistakes")
+        raise InputError("\n".join(lines)) from None
 
 
 def resolve(config: Config, folder: Path) -> Config:
@@ -55,7 +81,7 @@ def resolve(config: Config, folder: Path) -> Config:
 def _describe(path: Path, text: str, mistake: Any) -> str:
     error = mistake.get("ctx", {}).get("error")
     where = (*mistake["loc"], *(error.where if isinstance(error, Misfit) else ()))
-    name = ".".join(part for part in where if isinstance(part, str))
+    name = shortened(".".join(part for part in where if isinstance(part, str)), 80)
     line = find_line(text, where)
     return f"{path}{'' if line is None else f', line {line}'}: {name}: {_explain(mistake, where)}"
 
@@ -76,7 +102,14 @@ def _explain(mistake: Any, where: Place) -> str:
     else:
         message = mistake["msg"].removeprefix("Value error, ")
         message = message[0].lower() + message[1:]
-    return message if isinstance(received, dict) else f"{message}; received {received!r}"
+    return message if isinstance(received, dict) else f"{message}; received {_shown(received)}"
+
+
+def _shown(received: Any) -> str:
+    try:
+        return shortened(repr(received), 80)
+    except ValueError:  # a number of thousands of digits
+        return "a number that is too large"
 
 
 def _settings_at(where: Place) -> list[str]:
@@ -97,7 +130,7 @@ def find_line(text: str, where: Place) -> int | None:
     6
     """
     lines = text.split("\n")
-    begins = [*_statements(lines), len(lines)]
+    begins = [*_statements(text), len(lines)]
 
     def depth(n_statements: int) -> int:
         return _depth(tomllib.loads("\n".join(lines[: begins[n_statements]])), where)
@@ -107,16 +140,24 @@ def find_line(text: str, where: Place) -> int | None:
     return begins[bisect_left(n_statements, deepest, key=depth) - 1] + 1 if deepest else None
 
 
-def _statements(lines: Sequence[str]) -> list[int]:
-    """Return the numbers, from 0, of the lines at which statements begin: those that can be read by themselves."""
-    begins, begin = [], 0
-    for end in range(1, len(lines) + 1):
-        try:
-            tomllib.loads("\n".join(lines[begin:end]))
-        except tomllib.TOMLDecodeError:
-            continue
-        begins.append(begin)
-        begin = end
+_PART = re.compile(
+    r"""
+    \"{3}(?:\\.|[^\\])*?"{3,5} | '{3}.*?'{3,5}    # texts of several lines
+    | "(?:\\.|[^"\\])*" | '[^']*' | \#[^\n]*       # texts of one line, and comments
+    | [\[{] | [\]}] | \n
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def _statements(text: str) -> list[int]:
+    """Return the numbers, from 0, of the lines of valid TOML at which statements may begin: not within another."""
+    begins, line, n_open = [0], 0, 0
+    for part in _PART.findall(text):
+        line += part.count("\n")
+        n_open += (part in "[{") - (part in "]}")
+        if part == "\n" and not n_open:
+            begins.append(line)
     return begins
 
 

@@ -2,62 +2,77 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 
-from verfedsv.errors import TranscriptError
-from verfedsv.federation import Federation, Steps, Tape
-from verfedsv.runs.checkpoints import Checkpoint
+from verfedsv.errors import InputError, TranscriptError
+from verfedsv.federation import Federation, Steps
+from verfedsv.runs.checkpoints import REMEDY, Checkpoint
+from verfedsv.runs.config import TrainingSection
+from verfedsv.runs.extent import left_out, planned_rounds
 from verfedsv.runs.folders import CHECKPOINT
 from verfedsv.runs.live import LiveShares
-from verfedsv.transcript import Recorder, Stamp, Transcript
+from verfedsv.shapley.result import count
+from verfedsv.transcript import Stamp, Transcript, Upload
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a training goes on: `steps` and `n_records` are done, `n_skipped` further records are there already.
+    """Where a training goes on: `steps` and `n_records` are done.
 
-    A training that can be repeated goes on from its checkpoint: what it recorded after that is computed again and found
-    in the transcript. One on the real clock, which is never the same again, goes on from the last record, at the time
-    `begin`, with models that may be older.
+    A training that can be repeated goes on from its checkpoint: what it recorded after that is computed again and
+    compared with the transcript. One on the real clock, which is never the same again, goes on from the last record, at
+    the time `begin`, with models that may be older.
     """
 
     steps: Steps
     n_records: int
-    n_skipped: int
     begin: float
 
     @classmethod
-    def find(cls, transcript: Transcript, checkpoint: Checkpoint, *, is_repeatable: bool) -> ResumePoint:
-        """Return it; raise TranscriptError if the transcript has lost what the checkpoint counts."""
-        n_uploads = dict.fromkeys(transcript.description.clients, 0)
-        n_stamps, n_stamps_after, begin = 0, 0, 0.0
-        for number, record in enumerate(transcript):
-            if isinstance(record, Stamp):
-                n_stamps += 1
-                n_stamps_after += number >= checkpoint.n_records
-            else:
-                n_uploads[record.client] += 1
-            begin = record.time
-        # A synchronous round is one record, with its uploads and its time stamp.
-        is_synchronous = transcript.description.mode == "synchronous"
-        n_there = n_stamps if is_synchronous else n_stamps + sum(n_uploads.values())
-        n_before = checkpoint.n_records
-        if n_there < n_before:
+    def find(cls, transcript: Transcript, checkpoint: Checkpoint, section: TrainingSection) -> ResumePoint:
+        """Return it; raise an error if transcript, checkpoint and plan do not fit each other."""
+        n_there = max(0, transcript.n_messages - 1)  # the first message is the schema
+        if n_there < checkpoint.n_records:
             raise TranscriptError(
-                f"the checkpoint was written after {n_before} records, of which the transcript has only {n_there}: "
-                f"others were lost, as in a power failure. Delete {CHECKPOINT} to start over; what the transcript has "
-                "is found there, and what it lost is recorded again"
+                f"the checkpoint was written after {checkpoint.n_records} records, of which the transcript has only "
+                f"{n_there}: others were lost, as in a power failure. Delete {CHECKPOINT} to start over; what the "
+                "transcript has is found there, and what it lost is recorded again"
             )
-        if is_repeatable:
-            steps = Steps(checkpoint.steps.tolist(), checkpoint.n_rounds)
-            return cls(steps, n_before, n_there - n_before, begin)
-        # Stamps before the first upload count as time, but are not recorded.
-        return cls(Steps(list(n_uploads.values()), checkpoint.n_rounds + n_stamps_after), n_there, 0, begin)
+        whole, after = (_count(transcript.records(1 + first)) for first in (0, checkpoint.n_records))
+        n_planned = planned_rounds(section, transcript.description.n_samples)
+        n_left_out = left_out(section, transcript) if section.is_repeatable else 0
+        if whole[None] + n_left_out > n_planned:
+            raise TranscriptError(
+                f"the transcript has {count(whole[None], 'round')}, and the configuration plans "
+                f"{n_planned - n_left_out:,}: it is of another training, or was added to"
+            )
+        clients = transcript.description.clients
+        steps = Steps([whole[name] - after[name] for name in clients], whole[None] - after[None])
+        if section.mode == "synchronous":
+            steps.of_clients = [0] * len(clients)
+        elif steps.n_stamps:
+            steps.n_stamps += n_left_out
+        is_counted = checkpoint.steps.tolist() == steps.of_clients
+        is_timed = checkpoint.n_rounds == steps.n_stamps
+        if not section.is_repeatable:  # rounds before the first upload are not recorded, nor is their number known
+            is_timed = steps.n_stamps <= checkpoint.n_rounds <= n_planned
+        if not (is_counted and is_timed):
+            raise InputError(
+                f"{CHECKPOINT} does not fit the transcript: it counts {count(checkpoint.n_rounds, 'round')} in "
+                f"{count(checkpoint.n_records, 'record')}, where the transcript has {steps.n_stamps:,}, or other "
+                f"uploads of clients. {REMEDY}"
+            )
+        begin = max([0.0, *(record.time for record in transcript.records(max(1, n_there)))])
+        if section.is_repeatable:
+            return cls(steps, checkpoint.n_records, begin)
+        return cls(Steps([whole[name] for name in clients], checkpoint.n_rounds + after[None]), n_there, begin)
 
-    def tape(self, recorder: Recorder) -> Tape:
-        """Return a tape that goes on from here."""
-        return Tape(recorder, self.n_skipped, n_records=self.n_records)
+
+def _count(records: Iterable[Upload | Stamp]) -> Counter[str | None]:
+    """Return how many uploads of each client there are, and, for None, how many rounds ended."""
+    return Counter(None if isinstance(record, Stamp) else record.client for record in records)
 
 
 def take_up(
@@ -65,10 +80,13 @@ def take_up(
 ) -> None:
     """Bring the parties of a training to where it goes on."""
     if checkpoint.n_rounds:
-        federation.restore(checkpoint.state)
+        try:
+            federation.restore(checkpoint.state)
+        except InputError as error:
+            raise InputError(f"{CHECKPOINT} cannot be used: {error}. {REMEDY}") from None
         live.take_up(checkpoint.live, checkpoint.n_rounds)
     if not is_repeatable:
         # What was uploaded after the checkpoint is not uploaded again: the server has it from the transcript.
-        for record in islice(transcript, checkpoint.n_records, None):
-            if not isinstance(record, Stamp):
+        for record in transcript.records(1 + checkpoint.n_records):
+            if isinstance(record, Upload):
                 federation.server.upload(record.client, record.samples, record.embeddings)

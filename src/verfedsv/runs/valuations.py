@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verfedsv.errors import InputError
-from verfedsv.runs.folders import CONFIG, VALUATION
-from verfedsv.runs.reading import parse_config, read_text
+from verfedsv.runs.folders import VALUATION, read_config_of
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
@@ -39,19 +38,24 @@ def read_valuation(folder: Path) -> Valuation | None:
     if not path.exists():
         return None
     try:
-        return Valuation.from_json(read_text(path))
+        # Not so long as to wait for a named pipe that nobody writes to.
+        return Valuation.from_json(path.read_bytes() if path.is_file() else b"")
+    except OSError as error:
+        why = str(error.strerror)
     except InputError as error:
-        raise InputError(f"{path} cannot be used: {error}. Delete it, and the run is valued again") from None
+        why = str(error).split(";")[0]  # what follows is for those who call from_json
+    raise InputError(f"{path} cannot be used: {why}. Delete it, and the run is valued again")
 
 
 def options_for(folder: Path) -> dict[str, Any]:
     """Return how the transcript in a folder is to be valued: as its configuration says, or as it was, or by default.
 
-    The configuration comes first because it is what `verfedsv run` goes by. A damaged valuation counts as none.
+    The configuration comes first because it is what `verfedsv run` goes by. A damaged valuation counts as none; a
+    damaged configuration does not, and raises InputError.
     """
-    path = folder / CONFIG
-    if path.exists():
-        return dict(parse_config(read_text(path), path).valuation)
+    config = read_config_of(folder)
+    if config is not None:
+        return dict(config.valuation)
     try:
         before = read_valuation(folder)
     except InputError:

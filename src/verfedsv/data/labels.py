@@ -1,0 +1,107 @@
+"""Labels in users' files: which classes there are, and what looks like a mistake in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from verfedsv.data.ids import MISSING
+from verfedsv.data.reading import is_number, is_text, remedy
+from verfedsv.errors import DataError
+from verfedsv.texts import LONGEST_NAME, shortened
+
+MOST_NUMBERS = 20
+"""More different numbers than that are an amount to be predicted, unless they are said to be classes."""
+
+MOST_CLASSES = 1000
+
+RARE, PART_OF_MEAN = 10, 0.1
+"""A class with fewer samples than both that number and that part of the mean is pointed out: it may be a mistake."""
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels as 0 to C - 1, which of them are known, and the C classes as they are written, with their samples."""
+
+    numbers: NDArray[np.intp]
+    is_known: NDArray[np.bool_]
+    classes: tuple[str, ...]
+    counts: NDArray[np.intp]
+
+    def __str__(self) -> str:
+        shown = ", ".join(self._shown(m) for m in range(min(5, len(self.classes))))
+        return f"labels: {shown}{', ...' if len(self.classes) > 5 else ''}"
+
+    @property
+    def rarest(self) -> str:
+        """The classes with the fewest samples, in words."""
+        order = self.counts.argsort(kind="stable")
+        return ", ".join(self._shown(m) for m in order[:5]) + (", ..." if len(order) > 5 else "")
+
+    @property
+    def cautions(self) -> list[str]:
+        """What looks like a mistake, in sentences."""
+        most = min(RARE, PART_OF_MEAN * self.counts.mean())
+        rare = [m for m in self.counts.argsort(kind="stable") if self.counts[m] < most]
+        folded = [name.casefold() for name in self.classes]
+        alike = [name for name, key in zip(self.classes, folded, strict=True) if folded.count(key) > 1]
+        missing = [name for name in self.classes if name in MISSING]
+        n_known = int(self.counts.sum())
+        lines = []
+        if rare:
+            more = f" and {len(rare) - 5:,} more classes" if len(rare) > 5 else ""
+            lines.append(
+                f"labels: few of {n_known:,} samples have {', '.join(self._shown(m) for m in rare[:5])}{more}, which "
+                f"makes {len(self.classes):,} classes. If it is a mistake, correct the file"
+            )
+        if alike:
+            lines.append(
+                f"labels: {', '.join(map(repr, alike[:6]))} differ in capitals only, and are different classes"
+            )
+        if missing:
+            lines.append(f"labels: {missing[0]!r} is a class here; leave the cell empty if there is no label")
+        return lines
+
+    def _shown(self, m: int) -> str:
+        return f"{shortened(self.classes[m], LONGEST_NAME)} ({self.counts[m]:,})"
+
+
+def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -> Labels:
+    """Return the labels in a column, without blanks around them.
+
+    Raise DataError if they are not as many classes as was said, or if nothing was said and they may be no classes.
+    """
+    column = table.column(name)
+    kind = column.type
+    if not (is_number(kind) or is_text(kind) or pa.types.is_null(kind)):
+        raise DataError(
+            f"{path}: labels must be numbers, booleans or text; column {name!r} is of type {kind}. {remedy(kind)}"
+        )
+    is_known = pc.invert(column.is_null(nan_is_null=True))
+    known = (pc.utf8_trim_whitespace(column) if is_text(kind) else column).filter(is_known).to_numpy()
+    values, numbers = np.unique(known.astype(str) if is_text(kind) else known, return_inverse=True)
+    is_labelled = np.asarray(is_known.to_numpy(), bool)
+    padded = np.zeros(len(column), np.intp)
+    padded[is_labelled] = numbers
+    labels = Labels(padded, is_labelled, tuple(map(str, values)), np.bincount(numbers, minlength=len(values)))
+    if n_classes is None and not is_text(kind) and len(values) > MOST_NUMBERS:
+        shown = ", ".join(labels.classes[:: max(1, len(values) // 4)][:4])
+        raise DataError(
+            f"{path}: labels must be classes, and column {name!r} has {len(values):,} different numbers, such as "
+            f"{shown}. If each of them is a class, say so: classes = {len(values)} in [data]. If they are amounts, "
+            'group them into classes, or train elsewhere and record it with verfedsv.Recorder(loss="squared"): '
+            "verfedsv run has no regression yet"
+        )
+    if n_classes is not None and n_classes != len(values):
+        raise DataError(
+            f"{path}: {n_classes:,} classes were said to be in column {name!r}, and it has {len(values):,}; the rarest "
+            f"are {labels.rarest}. Correct the file, or classes in [data]"
+        )
+    if not 2 <= len(values) <= MOST_CLASSES:
+        raise DataError(f"{path}: labels need 2 to {MOST_CLASSES:,} different values; there are {len(values):,}")
+    return labels

@@ -1,0 +1,46 @@
+"""What `import verfedsv` offers, imported at once; `verfedsv` itself does so when the first of it is asked for."""
+
+from verfedsv._version import __version__
+from verfedsv.completion import Completion, CompletionReport, complete, epsilon_rank, rank_bound
+from verfedsv.errors import (
+    CompletionWarning,
+    InputError,
+    ToleranceWarning,
+    TooManyClientsError,
+    TranscriptError,
+    TranscriptWarning,
+    VerfedsvError,
+)
+from verfedsv.losses import CubicForm, Loss
+from verfedsv.shapley import Beta, Method, Progress, RoundGame, Semivalue, ShapleyResult, shapley_values
+from verfedsv.transcript import Recorder, Transcript
+from verfedsv.valuation import Valuation, value
+
+__all__ = [
+    "Beta",
+    "Completion",
+    "CompletionReport",
+    "CompletionWarning",
+    "CubicForm",
+    "InputError",
+    "Loss",
+    "Method",
+    "Progress",
+    "Recorder",
+    "RoundGame",
+    "Semivalue",
+    "ShapleyResult",
+    "ToleranceWarning",
+    "TooManyClientsError",
+    "Transcript",
+    "TranscriptError",
+    "TranscriptWarning",
+    "Valuation",
+    "VerfedsvError",
+    "__version__",
+    "complete",
+    "epsilon_rank",
+    "rank_bound",
+    "shapley_values",
+    "value",
+]

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+
+from verfedsv.data.cautions import caution
+
+N = 400
+RNG = np.random.default_rng(0)
+LABELS = (RNG.random(N) < 0.4).astype(np.intp)
+NOISE = RNG.normal(size=N)
+
+
+def caution_of(labels=LABELS, empty=(), **columns):
+    """Return what is said of a bank with these columns."""
+    kinds = [{name: c for name, c in columns.items() if (c.dtype == object) == text} for text in (False, True)]
+    return caution("bank", *kinds, list(empty), labels)
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        (LABELS.astype(float), "sorted by it, 400 labels change only once"),
+        (-100.0 * LABELS + 0.1 * NOISE, "sorted by it, 400 labels change only once"),
+        (np.where(LABELS, np.nan, NOISE), "sorted by it, 400 labels change only once"),  # missing where it is yes
+        (np.where(np.arange(N) == 200, 1 - LABELS, LABELS).astype(float), "400 labels change only 3 times"),
+        (np.array(["no", "yes"], object)[LABELS], "its 2 categories tell 400 of 400 labels"),
+        (np.array([None, "yes"], object)[LABELS], "its 2 categories tell 400 of 400 labels"),
+    ],
+)
+def test_a_column_that_gives_the_label_away_is_named(column, says):
+    """A copy, the label in other words, one that is only there for some labels, or nearly so."""
+    lines = caution_of(x=column, other=NOISE)
+    assert any(line.startswith("bank: column 'x' gives the label away") and says in line for line in lines)
+    assert not any("'other'" in line for line in lines)
+
+
+def test_classes_in_order_are_given_away_too():
+    """Of several classes."""
+    labels = RNG.integers(0, 5, N)
+    assert "labels change only 4 times" in caution_of(labels, x=labels * 2.0)[0]
+    assert caution_of(labels, x=labels + 3 * NOISE) == []
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        LABELS + NOISE,
+        np.array([f"row {i}" for i in range(N)], object),  # one category a row tells nothing of others
+        np.where(NOISE > 1, 1 - LABELS, LABELS).astype(float),
+    ],
+)
+def test_a_good_column_is_not_suspected(column):
+    """Nor one that is merely different in each row."""
+    assert caution_of(x=column) == []
+
+
+def test_rare_labels_are_not_taken_for_given_away():
+    """Guessing the largest class is right nearly always, and tells nothing."""
+    labels = np.zeros(N, np.intp)
+    labels[:4] = 1
+    assert caution_of(labels, x=np.arange(N, dtype=float)) == []
+
+
+def test_missing_numbers_are_counted():
+    """By column; what is empty is named."""
+    some, most = NOISE.copy(), NOISE.copy()
+    some[:7], most[7:] = np.nan, np.nan
+    assert caution_of(some=some, most=most, none=np.full(N, np.nan), blank=np.full(N, None), empty=["typeless"]) == [
+        "bank: no values in 'typeless', 'none', 'blank', of which nothing is learnt",
+        "bank: missing numbers become the mean of their column: 7 of 400 in 'some', 393 of 400 in 'most'",
+    ]
+
+
+def test_many_columns_are_not_all_listed():
+    """The first five are, and how many there are."""
+    column = np.where(np.arange(N) == 3, np.nan, NOISE)
+    (line,) = caution_of(**{f"x{i}": column for i in range(9)})
+    assert line.endswith("1 of 400 in 'x4' and 4 more columns")

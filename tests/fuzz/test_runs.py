@@ -1,0 +1,134 @@
+"""Files of a run as others might leave them: reading them ends in a result or in an error of our own."""
+
+import json
+import warnings
+from contextlib import suppress
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from tests.fuzz.mutations import count_of_inputs, mutations_of_bytes, mutations_of_json, mutations_of_toml
+from verfedsv.data import ClientData, ClientFile, VerticalData, join_tables, prepare
+from verfedsv.errors import VerfedsvError
+from verfedsv.federation import Rate, federate
+from verfedsv.runs import EXAMPLE, read_config
+from verfedsv.runs.checkpoints import Checkpoint
+from verfedsv.runs.extent import planned_rounds
+from verfedsv.runs.folders import cut_metrics, read_config_of, read_metrics
+from verfedsv.runs.notes import describe_progress
+
+FILES = """[data]
+label = "y"
+label_client = "bank"
+classes = 2
+test = 0.2
+[[client]]
+name = "bank"
+file = "bank.csv"
+columns = ["age", "city"]
+[[client]]
+name = "copy"
+copy_of = "bank"
+noise = 0.5
+period = 0.02
+[model]
+kind = "perceptron"
+hidden = 8
+[training]
+mode = "asynchronous"
+batch_size = 10
+rate = 0.5
+duration = 2.0
+stamp_every = 0.05
+[valuation]
+rank = 3
+tolerance = 0.01
+[output]
+folder = "out"
+"""
+
+
+@pytest.mark.parametrize("text", [FILES, EXAMPLE], ids=["files", "example"])
+def test_configurations(tmp_path, text):
+    """Whatever is in one, it is read or refused; what is read has a plan."""
+    path = tmp_path / "config.toml"
+    n_read = 0
+    for content in islice(mutations_of_toml(text.encode()), count_of_inputs(400)):
+        path.write_bytes(content)
+        with suppress(VerfedsvError):
+            read_config(path)
+            config = read_config_of(tmp_path)
+            planned_rounds(config.training, 1000)
+            n_read += 1
+    assert n_read > 0
+
+
+@pytest.mark.parametrize("name", ["bank.csv", "bank.parquet"])
+def test_files_of_clients(tmp_path, name):
+    """Joined and prepared, or refused."""
+    table = pa.table(
+        {
+            "id": range(40),
+            "y": ["yes", "no"] * 20,
+            "age": [*range(39), None],
+            "city": ["north", None, "south", "west"] * 10,
+            "part": [0.5, -1e10, 1e-300, 2.0] * 10,
+        }
+    )
+    path = tmp_path / name
+    pa.csv.write_csv(table, path) if name.endswith("csv") else pa.parquet.write_table(table, path)
+    content, n_read = path.read_bytes(), 0
+    for changed in islice(mutations_of_bytes(content), count_of_inputs(300)):
+        path.write_bytes(changed)
+        with suppress(VerfedsvError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # numbers that overflow when they are scaled
+            data = join_tables({"bank": ClientFile(path, "id")}, ("bank", "y"))
+            for client in data.clients:
+                prepare(client, "standardise", ~data.is_test)
+            n_read += 1
+    assert n_read > 0
+
+
+def parties():
+    """Return the federation of a small training, and its first checkpoint."""
+    rng = np.random.default_rng(0)
+    clients = tuple(ClientData(name, rng.normal(size=(8, 3))) for name in ("bank", "telco"))
+    data = VerticalData(clients, np.arange(8) % 2, 2, np.zeros(8, bool))
+    return federate(data, rate=Rate(0.5), intercept=True), Checkpoint.at_start(2, "0" * 64)
+
+
+def test_checkpoints(tmp_path):
+    """Read and taken up, or refused."""
+    federation, start = parties()
+    path = tmp_path / "checkpoint.npz"
+    Checkpoint(3, 3, start.steps, start.live, start.fingerprint, federation.state()).write(path)
+    content, n_read = path.read_bytes(), 0
+    for changed in islice(mutations_of_bytes(content), count_of_inputs(400)):
+        path.write_bytes(changed)
+        with suppress(VerfedsvError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of names that are in an archive twice
+            checkpoint = Checkpoint.read(path, start, federation.state())
+            federation.restore(checkpoint.state)
+            n_read += 1
+    assert n_read > 0
+
+
+def test_metrics(tmp_path):
+    """What cannot be read is left out."""
+    path = tmp_path / "metrics.jsonl"
+    figures = {"n_rounds": 20, "time": 1.0, "train_loss": 0.5, "train_accuracy": 0.8}
+    line = json.dumps({**figures, "test_loss": None, "test_accuracy": 0.7}).encode()
+    n_read = 0
+    for number, changed in enumerate(islice(mutations_of_json(line), count_of_inputs(400))):
+        path.write_bytes(line + b"\n" + changed + b"\n" + line.replace(b"20", b"40"))
+        known = read_metrics(path)
+        describe_progress(known, 0.7, "advice")
+        if number % 20 == 0:  # written to the disk, which takes its time
+            cut_metrics(path, 20)
+            assert 1 <= len(read_metrics(path)) <= len(known)
+        n_read += len(known) == 3
+    assert n_read > 0
