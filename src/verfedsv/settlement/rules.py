@@ -76,10 +76,10 @@ def split(weights: Sequence[int], pot: Fraction, limits: Limits = Limits()) -> S
             return Split(None, limits, rest - floor * len(free))
         per_weight = rest / total
         # Weights are compared as whole numbers: with 2,000 clients, fractions took forty times as long.
-        smallest = math.ceil(floor / per_weight) if floor else -math.inf
-        largest = math.floor(cap / per_weight) if cap is not None and rest else math.inf
-        below = [weight for weight in free if weight < smallest]
-        above = [weight for weight in free if weight > largest]
+        smallest = math.ceil(floor / per_weight) if floor else 0
+        largest = math.floor(cap / per_weight) if cap is not None and rest else 0
+        below = [weight for weight in free if weight < smallest] if floor else []
+        above = [weight for weight in free if weight > largest] if cap is not None and rest else []
         added = floor * len(below) - per_weight * sum(below)
         taken = per_weight * sum(above) - (cap or 0) * len(above)
         if added == taken:
