@@ -5,10 +5,16 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
 SOURCES := src tests benchmarks scripts examples
+# Tests of numbers, which `make test` runs once more with loops compiled for another processor: any of this kind, without
+# AVX or FMA, or the one that CPU names, as LLVM does (haswell, znver3, skylake-avx512). An empty NUMBA_CPU_FEATURES
+# means those of that processor; if it were not set, numba would take those of this one.
+NUMERIC := tests/test_compiled.py tests/test_losses.py tests/completion tests/shapley tests/valuation tests/federation
+CPU ?= generic
+ANOTHER := NUMBA_CPU_NAME=$(CPU) NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-$(CPU)
 # Where the data sets lie that do not ship with the package.
 export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo test check bench paper format clean help
+.PHONY: demo test check processor soak bench paper format clean help
 
 help:            ## Show this help.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -48,14 +54,21 @@ check: $(VENV)/.dev    ## Linters, types, layers and the faster tests.
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -q -m 'not slow'
+	$(PYTEST) -q -m 'not slow and not soak'
 
-test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, all tests.
+test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, all tests, numbers for two processors.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST)
+	$(ANOTHER) $(PYTEST) -q -m 'not slow' $(NUMERIC)
+
+processor: $(VENV)/.dev    ## The tests of numbers, compiled for another processor: make processor CPU=haswell.
+	$(ANOTHER) $(PYTEST) -q -m 'not slow' $(NUMERIC)
+
+soak: $(VENV)/.dev    ## Forty thousand damaged files and a hundred killed runs: about an hour.
+	VERFEDSV_FUZZ=40000 VERFEDSV_KILLS=50 $(PYTEST) -q -m 'soak or not soak' tests/fuzz
 
 bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md.
 	$(BIN)/python -u -m benchmarks

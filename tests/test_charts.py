@@ -40,8 +40,8 @@ def test_a_valuation_plots_its_shares_with_error_bars():
 def test_a_valuation_without_shares_plots_its_values():
     """If the loss rose, there is nothing to have a share of."""
     chart = make_valuation([-1.0, 0.5], 0.1).plot()
-    assert [row["amount"] for row in rows_of(chart)] == [0.5, -1.0]
-    assert chart.to_dict()["layer"][0]["encoding"]["x"]["title"] == "value, in units of the loss"
+    assert [row["amount"] for row in rows_of(chart)] == [2.0, -4.0]
+    assert chart.to_dict()["layer"][0]["encoding"]["x"]["title"] == "total value"
 
 
 def test_unknown_errors_have_no_bar():

@@ -74,7 +74,7 @@ def test_compiles_where_nothing_can_be_written(tmp_path):
         "for locator in caching.CacheImpl._locator_classes:\n"
         "    locator.from_function = classmethod(lambda *_: None)\n"
         "import verfedsv\n"
-        "print(verfedsv.shapley_values([[0.0, 0.0]], [[1.0, -1.0]], [1, 0], method='exact').values)\n"
+        "print(verfedsv.shapley_values([[0.0, 0.0]], [[1.0, -1.0]], [1, 0], method='closed-form').values)\n"
     )
     done = subprocess.run(  # noqa: S603  # our own script
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path

@@ -59,21 +59,28 @@ def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool
         for label, m in zip(labels, order, strict=True)
     ]
     form = "~%" if as_shares else ".3~g"
-    title = "share of what the model learnt" if as_shares else "value, in units of the loss"
+    title = "share" if as_shares else "total value"
     tooltip = [
         alt.Tooltip("name:N", title="client"),
         alt.Tooltip("amount:Q", title="share" if as_shares else "value", format=".3%" if as_shares else ".4~g"),
         alt.Tooltip("low:Q", title="at least", format=".3%" if as_shares else ".4~g"),
         alt.Tooltip("high:Q", title="at most", format=".3%" if as_shares else ".4~g"),
     ]
-    # Names are cut here and not by Vega, which cuts through letters of two UTF-16 units and then cannot draw them.
+    # Names are cut here and not by Vega, which cuts through letters of two UTF-16 units and then cannot draw them. With
+    # its domain given, and without stacking, no name is ever a key of an object, where "constructor" is one already.
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=0, labelPadding=6, domain=False)),
+        y=alt.Y(
+            "label:N",
+            scale=alt.Scale(domain=labels),
+            sort=None,
+            title=None,
+            axis=alt.Axis(labelLimit=0, labelPadding=6, domain=False),
+        ),
         tooltip=tooltip,
     )
     colour = alt.condition("datum.amount < 0", alt.value(_NEGATIVE), alt.value(_POSITIVE))
     drawn = base.mark_bar(height=14, aria=False).encode(
-        x=alt.X("amount:Q", title=title, axis=alt.Axis(format=form, tickCount=5)), color=colour
+        x=alt.X("amount:Q", stack=None, title=title, axis=alt.Axis(format=form, tickCount=5)), color=colour
     )
     # Scales of layers without any number are warned of.
     errors = _error_bars(base, title) if any("low" in row for row in rows) else []
@@ -144,20 +151,19 @@ def lines(
     rows: Sequence[dict[str, Any]] = (),
     *,
     of: str = "client",
-    unit: str = "round",
     form: str = ".3~g",
     zero: bool = True,
     hover: bool = True,
 ) -> alt.LayerChart:
     """Return a chart of lines over rounds, of rows of `line_row`.
 
-    `of` is what they are of, `unit` how rounds are called, `form` how numbers look.
+    `of` is what they are of, `form` how numbers look.
 
     With `zero`, the axis of the numbers has a zero. With `hover`, the point nearest to the pointer shows its numbers.
     The data are named, so that a page can put in others.
     """
     base = alt.Chart(alt.InlineData(name=LINES, values=list(rows))).encode(
-        x=alt.X("round:Q", title=unit, axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
+        x=alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form, tickCount=5)),
         color=alt.Color("colour:N", scale=None),
         detail="line:N",
@@ -166,10 +172,10 @@ def lines(
         "dash:O", scale=alt.Scale(domain=list(range(len(DASHES))), range=list(map(list, DASHES))), legend=None
     )
     drawn = base.mark_line(strokeWidth=1.8, aria=False).encode(strokeDash=dash)
-    return _styled([drawn, _points(base, of, unit)] if hover else [drawn], width=640, height=280)
+    return _styled([drawn, _points(base, of)] if hover else [drawn], width=640, height=280)
 
 
-def _points(base: alt.Chart, of: str, unit: str) -> alt.Chart:
+def _points(base: alt.Chart, of: str) -> alt.Chart:
     """Return the points of a chart of lines: unseen, but for the one nearest to the pointer."""
     nearest = alt.selection_point("nearest", on="pointerover", nearest=True, empty=False, clear="pointerout")
     points: alt.Chart = (
@@ -178,7 +184,7 @@ def _points(base: alt.Chart, of: str, unit: str) -> alt.Chart:
             opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
             tooltip=[
                 alt.Tooltip("name:N", title=of),
-                alt.Tooltip("round:Q", title=unit, format=",d"),
+                alt.Tooltip("round:Q", title="round", format=",d"),
                 alt.Tooltip("value:Q", format=".5~g"),
             ],
         )

@@ -7,7 +7,7 @@
     └── DataError                           a data set cannot be found, fetched or read
 
     ToleranceWarning (a UserWarning)        the result is valid, its error is larger than was asked for
-    TranscriptWarning (a UserWarning)       a transcript was cut off by a crash; what was complete is kept
+    TranscriptWarning (a UserWarning)       what is recorded is valid, and something about it should be looked at
     CompletionWarning (a UserWarning)       how far completed embeddings are from the true ones cannot be estimated
 
 Every message says what was received, what is allowed, and, where there is one, what to do instead.
@@ -39,7 +39,7 @@ class ToleranceWarning(UserWarning):
 
 
 class TranscriptWarning(UserWarning):
-    """A transcript ended in the middle of a record; that record is left out."""
+    """A recorder found an earlier transcript, an unfinished record, names that look alike, or a clock set back."""
 
 
 class CompletionWarning(UserWarning):

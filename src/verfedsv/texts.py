@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterator, Sequence
+
 LONGEST_NAME = 60
 """Of a client or a run where it is shown, in letters, so that no page grows with names. JSON has them in full."""
 
@@ -23,3 +26,55 @@ def shortened(text: str, most: int) -> str:
     """
     shown = printable(text[: most + 1])
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+def misleading(names: Sequence[str]) -> Iterator[str]:
+    r"""Yield sentences on names that readers would take for others, or of which they do not see all.
+
+    >>> list(misleading(["bank", "Bank"]))
+    ["'bank' and 'Bank' look alike: make sure who is who."]
+    >>> list(misleading(["bank", "Zürich", "\u5317\u4eac", "client 1", "client 2"]))
+    []
+    """
+    for name in names:
+        if _has_unseen(name):
+            yield f"{name[:LONGEST_NAME]!a} has spaces or characters in it that nobody sees: make sure who that is."
+        elif len(scripts := _scripts(name)) > 1:
+            mixed = " and ".join(script.capitalize() for script in scripts)
+            yield f"{name[:LONGEST_NAME]!a} mixes {mixed} letters that look alike: make sure who that is."
+    seen: dict[str, str] = {}
+    for name in names:
+        keys = {_skeleton(name.translate(_LIKE_L_OR_O)), _skeleton(name)}
+        if other := next((seen[key] for key in sorted(keys) if key in seen), None):
+            yield f"{other[:LONGEST_NAME]!a} and {name[:LONGEST_NAME]!a} look alike: make sure who is who."
+        for key in keys:
+            seen.setdefault(key, name)
+
+
+_LIKE_L_OR_O = str.maketrans("I1|0", "lllO")
+_LIKE_LATIN = str.maketrans("аеорсухіјѕһԁԛԝвкмнтαβγεηικνορτυχ", "aeopcyxijshdqwbkmhtabyenikvoptux")
+"""Small letters of Cyrillic and Greek, and those of Latin that look like them or like their capitals."""
+
+_BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+"""Letters and marks that are printable and leave nothing to be seen."""
+
+
+def _skeleton(name: str) -> str:
+    """Return what is left of a name when what is easily overlooked is taken away; names that look alike share it."""
+    folded = unicodedata.normalize("NFKD", name).casefold().translate(_LIKE_LATIN)
+    return "".join(letter for letter in folded if not (letter.isspace() or _is_unseen(letter)))
+
+
+def _has_unseen(name: str) -> bool:
+    return name != " ".join(name.split()) or any(map(_is_unseen, name))
+
+
+def _is_unseen(letter: str) -> bool:
+    is_selector = "\ufe00" <= letter <= "\ufe0f" or "\U000e0100" <= letter <= "\U000e01ef"
+    return letter in _BLANK or is_selector or not (letter.isprintable() or letter.isspace())
+
+
+def _scripts(name: str) -> list[str]:
+    """Return which of the scripts that look alike a name has letters of."""
+    found = {unicodedata.name(letter, "").partition(" ")[0] for letter in name if letter.isalpha()}
+    return sorted(found & {"LATIN", "CYRILLIC", "GREEK"})

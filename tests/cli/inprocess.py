@@ -17,15 +17,15 @@ class Done:
     stderr: str
 
 
-def call(*arguments) -> Done:
-    """Run `verfedsv` with these arguments."""
+def call(*arguments, **environment: str) -> Done:
+    """Run `verfedsv` with these arguments and environment variables."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2)]
     code = 0
     with (
         patch.object(sys, "argv", ["verfedsv", *map(str, arguments)]),
         patch.object(sys, "stdout", streams[0]),
         patch.object(sys, "stderr", streams[1]),
-        patch.dict("os.environ", {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}),
+        patch.dict("os.environ", {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"} | environment),
     ):
         try:
             app()

@@ -2,25 +2,19 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 import verfedsv
+from tests.cli.inprocess import call as run
+from tests.cli.processes import run_process
 from verfedsv import InputError
 from verfedsv.cli.demo import CONFIGS, HEADER, show
 
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(  # noqa: S603  # our own command line
-        [sys.executable, "-m", "verfedsv", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=os.environ | environment,
-    )
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -44,13 +38,26 @@ def test_demo_trains_and_values_in_both_ways(tmp_path):
     assert set(largest[0]) == set(largest[1])
 
 
-@pytest.mark.slow
+SMALL = """
+from pytest import MonkeyPatch
+from tests.cli.test_demo import small
+from verfedsv.cli import app
+
+small(MonkeyPatch())
+app()
+"""
+
+
 def test_a_second_demo_replaces_the_first(tmp_path):
     """With --json nothing but both valuations is printed, also where the terminal has no letters for the bars."""
     for mode in ("synchronous", "asynchronous"):
         (tmp_path / mode).mkdir()
         (tmp_path / mode / "config.toml").write_text(HEADER)
-    done = run("demo", "--json", "--output", str(tmp_path), PYTHONIOENCODING="ascii")
+    command = [sys.executable, "-c", SMALL, "demo", "--json", "--output", str(tmp_path)]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(  # noqa: S603  # our own script
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+    )
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     for mode in ("synchronous", "asynchronous"):
@@ -112,8 +119,8 @@ def test_a_demo_into_a_file(tmp_path, place):
 
 
 def test_version():
-    """--version prints the version."""
-    assert run("--version").stdout == f"verfedsv {verfedsv.__version__}\n"
+    """--version prints the version, and python -m verfedsv is verfedsv."""
+    assert run_process("--version").stdout == f"verfedsv {verfedsv.__version__}\n"
 
 
 COMMANDS = [["demo"], ["run"], ["value"], ["data", "list"], ["data", "fetch"], ["data", "show"]]

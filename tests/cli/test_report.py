@@ -10,8 +10,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import verfedsv
-from tests.cli.inprocess import call
-from tests.cli.test_demo import run
+from tests.cli.inprocess import call as run
+from tests.cli.processes import run_process
 from tests.trainings import train
 from verfedsv import InputError
 from verfedsv.cli import _typer
@@ -46,7 +46,7 @@ def test_a_page_is_written_and_summed_up(folder, tmp_path, monkeypatch):
 def test_the_same_run_gives_the_same_bytes(folder, tmp_path):
     """Also in another process."""
     assert report(folder, "-o", tmp_path / "one.html").exit_code == 0
-    assert run("report", str(folder), "-o", str(tmp_path / "two.html")).returncode == 0
+    assert run_process("report", folder, "-o", tmp_path / "two.html").returncode == 0
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
@@ -127,7 +127,7 @@ def test_texts_of_files_do_nothing_in_the_terminal(folder, tmp_path):
     description = copy / "transcript.json"
     fields = json.loads(description.read_text())
     description.write_text(json.dumps(fields | {"version": evil}))
-    done = call("report", copy)
+    done = run("report", copy)
     assert (done.returncode, "\x1b" in done.stderr, "\x07" in done.stderr) == (2, False, False)
     assert "has format version \N{REPLACEMENT CHARACTER}]0;owned" in done.stderr
     console = Console(file=io.StringIO(), force_terminal=False, width=200)

@@ -1,14 +1,13 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.cli.test_demo import run
+from tests.cli.inprocess import call as run
 from verfedsv.experiments import EXPERIMENTS
+from verfedsv.experiments.results import ResultFile
 
 FAST = "random-features-async"
 
@@ -73,21 +72,28 @@ def test_a_data_set_that_an_experiment_does_not_know(tmp_path):
     assert (done.returncode, done.stderr) == (2, "error: efficiency is for adult; received sector\n")
 
 
-def test_a_stopped_experiment_goes_on(tmp_path):
+def test_a_stopped_experiment_goes_on(tmp_path, monkeypatch):
     """Ctrl-C between parts loses nothing that was measured."""
-    command = [sys.executable, "-m", "verfedsv", "reproduce", "efficiency", "--quick", "-o", str(tmp_path)]
-    path = tmp_path / "paper" / "efficiency-adult.json"
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
-        for _ in range(600):
+    arguments, path = (
+        ("reproduce", "efficiency", "--quick", "-o", tmp_path),
+        tmp_path / "paper" / "efficiency-adult.json",
+    )
+    measure = ResultFile.measure
+
+    def measure_one(file):
+        for step in measure(file):
             if path.exists():
-                break
-            time.sleep(0.1)
-        os.kill(process.pid, signal.SIGINT)
-        output = process.communicate(timeout=60)
-    assert process.returncode == 130, output
-    assert "goes on where this was" in "".join(output)
+                signal.raise_signal(signal.SIGINT)
+            yield step
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFile, "measure", measure_one)
+        patch.setattr(os, "_exit", sys.exit)  # this process has more to do
+        stopped = run(*arguments)
+    assert stopped.returncode == 130, stopped.stderr
+    assert "goes on where this was" in stopped.stdout
     before = json.loads(path.read_text())["parts"]
-    done = run("reproduce", "efficiency", "--quick", "-o", str(tmp_path))
+    done = run(*arguments)
     assert done.returncode == 0, done.stderr
     after = json.loads(path.read_text())["parts"]
     assert len(after) > len(before)

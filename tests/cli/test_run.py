@@ -7,8 +7,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from tests.cli.inprocess import call
-from tests.cli.test_demo import run
+from tests.cli.inprocess import call as run
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS
 from verfedsv import Recorder
 from verfedsv.cli.run import carry_out
@@ -212,7 +211,7 @@ def test_what_may_be_wrong_in_the_data_is_said_before_training_and_kept(tmp_path
     """By name and count: rare labels, columns that give the label away or are empty, numbers that are filled in."""
     labels = [*"01" * 100, "yes"]
     gaps = ["" if i < 5 else i % 9 for i in range(201)]
-    done = call("run", write_files(tmp_path, labels, copy=labels, gaps=gaps, nothing=[""] * 201), "--json")
+    done = run("run", write_files(tmp_path, labels, copy=labels, gaps=gaps, nothing=[""] * 201), "--json")
     assert done.returncode == 0, done.stderr
     notes = json.loads((tmp_path / "out" / "notes.json").read_text())
     said = " ".join(done.stderr.split())
@@ -225,7 +224,7 @@ def test_what_may_be_wrong_in_the_data_is_said_before_training_and_kept(tmp_path
 
 def test_amounts_are_not_taken_for_classes(tmp_path):
     """A regression target of whole numbers is a question, with both answers, and not hundreds of classes."""
-    done = call("run", write_files(tmp_path, range(100, 533)))
+    done = run("run", write_files(tmp_path, range(100, 533)))
     assert done.returncode == 2
     assert "has 433 different numbers, such as 100, 208, 316, 424" in done.stderr
     assert "classes = 433 in [data]" in done.stderr
@@ -242,7 +241,7 @@ def test_a_full_disk_says_where_and_how_to_go_on(config, tmp_path, monkeypatch):
     """And the run does go on."""
     with monkeypatch.context() as patched:
         patched.setattr(Recorder, "log", fill_disk)
-        done = call("run", config)
+        done = run("run", config)
     assert done.returncode == 2
     assert done.stderr == (
         f"error: cannot use {tmp_path / 'out'}: No space left on device. Make room on that disk, or choose another "
@@ -250,10 +249,10 @@ def test_a_full_disk_says_where_and_how_to_go_on(config, tmp_path, monkeypatch):
     )
     with monkeypatch.context() as patched:
         patched.setattr("verfedsv.runs.execute.write_whole", lambda path, _: (_ for _ in ()).throw(full(path)))
-        done = call("run", config, "--resume")
+        done = run("run", config, "--resume")
     assert f"cannot use {tmp_path / 'out' / 'valuation.json'}: No space left" in done.stderr
     assert "Training is complete: --resume values it" in done.stderr
-    assert call("run", config, "--resume").returncode == 0
+    assert run("run", config, "--resume").returncode == 0
 
 
 def full(path):
@@ -264,7 +263,7 @@ def full(path):
 def test_an_example_is_not_left_half_written(tmp_path, monkeypatch):
     """Nothing is there if the disk was full."""
     monkeypatch.setattr(os, "fsync", fill_disk)
-    done = call("run", "--init", tmp_path / "run.toml")
+    done = run("run", "--init", tmp_path / "run.toml")
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: cannot use {tmp_path / 'run.toml'}: No space left on device")
     assert list(tmp_path.iterdir()) == []
@@ -274,5 +273,5 @@ def test_an_output_folder_is_tried_before_the_data_are_read(config, monkeypatch)
     """Reading them may take minutes."""
     config.write_text(SYNCHRONOUS.replace('"out"', '"/proc/nowhere/out"'))
     monkeypatch.setattr("verfedsv.runs.execute.load", interrupt)
-    done = call("run", config)
+    done = run("run", config)
     assert (done.returncode, "cannot be the output folder" in done.stderr) == (2, True)

@@ -60,6 +60,7 @@ def test_json_and_files_hold_the_same_payouts(folder, tmp_path):
     [
         (["--rule", "floor", "--floor", "300"], "at least 300.00 EUR for each"),
         (["--rule", "cap", "--cap", "600"], "at most 600.00 EUR for each"),
+        (["--rule", "floor-and-cap", "--floor", "10", "--cap", "600"], "at least 10.00 and at most 600.00 EUR for"),
         (["--fixed-part", "20%"], "20% of the budget shared equally first"),
         (["--rule", "shapley-positive"], "in proportion to positive values"),
     ],
@@ -112,11 +113,26 @@ def test_a_run_that_has_grown_is_valued_first(tmp_path):
     before = (folder / "valuation.json").read_bytes()
     labels, clients = np.arange(40) % 2, ["bank", "telco", "shop"]
     record(folder, n_rounds=2, recorder=verfedsv.Recorder(folder / "transcript", labels, clients, resume=True))
-    done = call("settle", folder, *BUDGET, "--negative", "zero", "--json")
+    done = call("settle", folder, *BUDGET, "--negative", "zero", "--json", "--accept-settings")
     expected = verfedsv.value(folder, "exact", seed=3)
     assert json.loads(done.stdout)["values"] == expected.values.tolist()
     assert json.loads(done.stdout)["head"] == expected.head
     assert (folder / "valuation.json").read_bytes() == before
+
+
+def test_values_by_settings_that_were_not_agreed_are_not_settled(tmp_path):
+    """Unless that is said; of a valuation that lies elsewhere nothing is known."""
+    folder = make_run(tmp_path / "run")
+    (folder / "valuation.json").write_text(verfedsv.value(folder, seed=3).to_json())
+    for path in (folder, folder / "valuation.json"):
+        done = call("settle", path, *BUDGET, "--negative", "zero")
+        assert done.returncode == 2
+        assert "are not those of config.toml: seed is 3 and not 0; value the run with the agreed" in done.stderr
+        assert call("settle", path, *BUDGET, "--negative", "zero", "--accept-settings").returncode == 0
+    (folder / "valuation.json").rename(tmp_path / "v.json")
+    done = call("settle", tmp_path / "v.json", *BUDGET, "--negative", "zero")
+    assert done.returncode == 0
+    assert "what was agreed is unknown; the settings of the valuation" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("has_config", [True, False])
@@ -129,7 +145,8 @@ def test_a_run_that_has_grown_is_valued_alike_everywhere(tmp_path, has_config):
     labels, clients = np.arange(40) % 2, ["bank", "telco", "shop"]
     record(folder, n_rounds=2, recorder=verfedsv.Recorder(folder / "transcript", labels, clients, resume=True))
     payouts = tmp_path / "p.json"
-    assert call("settle", folder, *BUDGET, "--negative", "zero", "-o", payouts).returncode == 0
+    options = [] if has_config else ["--accept-settings"]
+    assert call("settle", folder, *BUDGET, "--negative", "zero", "-o", payouts, *options).returncode == 0
     assert json.loads(payouts.read_text())["values"] == verfedsv.value(folder, **options_for(folder)).values.tolist()
     done = call("report", folder, "--settlement", payouts, "-o", tmp_path / "report.md")
     assert done.returncode == 0, done.stderr
@@ -202,7 +219,7 @@ def test_names_cannot_draw_on_the_terminal(folder, tmp_path):
     assert done.stderr.count("\n") == 1
     fields["clients"][0] = "\ud800"
     (tmp_path / "v.json").write_text(json.dumps(fields))
-    assert "is no text that could be written" in call("settle", tmp_path / "v.json", *BUDGET).stderr
+    assert "half of a surrogate pair" in call("settle", tmp_path / "v.json", *BUDGET).stderr
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cli.inprocess import call
-from tests.settlement.runs import CLIENTS, make_run
+from tests.settlement.runs import CLIENTS, diverge, make_run
 from verfedsv import Recorder, value
 
 
@@ -64,6 +64,35 @@ def test_a_difference_is_one_line_and_code_1(place):
     done = call("audit", place / "run", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["difference"] == "'config.toml' was changed"
+
+
+def test_what_passes_with_reservation_only_has_a_code_of_its_own(place):
+    """Errors of another version are half of what they are: the values agree, and a line says what does not."""
+    path = place / "run" / "valuation.json"
+    fields = json.loads(path.read_text())
+    fields |= {"package": "verfedsv 0.0.1", "estimator_errors": [error / 9 for error in fields["estimator_errors"]]}
+    path.write_text(json.dumps(fields))
+    (place / "run" / "statement.json").unlink()
+    done = call("audit", place / "run")
+    assert done.returncode == 3, done.stdout
+    assert done.stdout.splitlines()[-1] == "passes only with reservation"
+    assert "reservation: error of client 'bank': valuation.json says 9.2e-07, the transcript gives" in done.stdout
+    found = json.loads(call("audit", place / "run", "--json").stdout)
+    assert (found["passes"], found["difference"], len(found["reservations"])) == (False, None, 2)
+
+
+def test_values_by_settings_that_were_not_agreed_are_signed_and_audited_only_if_asked(place):
+    """By an option of each command."""
+    (place / "run" / "valuation.json").write_text(value(place / "run", seed=3).to_json())
+    arguments = ("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
+    done = call(*arguments)
+    assert done.returncode == 2
+    assert "are not those of config.toml: seed is 3 and not 0" in done.stderr
+    assert call(*arguments, "--accept-settings").returncode == 0
+    assert call("audit", place / "new.json", "--run", place / "run").returncode == 1
+    done = call("audit", place / "new.json", "--run", place / "run", "--accept-settings")
+    assert done.returncode == 0, done.stdout
+    assert "seed is 3 and not 0; accepted, as asked" in " ".join(done.stdout.split())
 
 
 def test_an_extract_is_checked_against_a_statement(place):
@@ -133,7 +162,7 @@ def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, 
     [
         (
             {"per_round": [[1.0, 0.0, 0.0]] * 6, "values": [1.0, 0.0, 0.0]},
-            "value of client 'bank': valuation.json says 1, the transcript gives",
+            "value of client 'bank': valuation.json says 6, the transcript gives",
         ),
         ({"estimator_errors": [0.0, 0.0, 0.0]}, "error of client 'bank': valuation.json says 0"),
         ({"n_samples": 9}, "n_samples: valuation.json says 9, the run gives 40"),
@@ -145,7 +174,7 @@ def test_a_valuation_that_was_changed_is_not_signed(place, change, message):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
     assert done.returncode == 2
-    assert "valuation.json is not signed, as it is not true: " in done.stderr
+    assert "valuation.json is not signed, as it is not what the transcript gives: " in done.stderr
     assert message in done.stderr
     assert not (place / "new.json").exists()
 
@@ -225,5 +254,53 @@ def test_a_valuation_of_another_version_is_not_signed_if_it_differs(place):
     path.write_text(json.dumps(fields))
     done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
     assert done.returncode == 2
-    assert "not true (it was made with verfedsv 0.0.1, and this is verfedsv " in done.stderr
+    assert "gives (it was made with verfedsv 0.0.1, and this is verfedsv " in done.stderr
     assert "Delete it, and the run is valued again" in done.stderr
+
+
+def test_a_training_that_diverged_is_neither_settled_nor_signed_unless_asked(tmp_path):
+    """Clients would be paid for undoing what the server's intercept did; who insists is told so everywhere."""
+    run = diverge(tmp_path / "run")
+    call("keys", "new", tmp_path / "k")
+    pay = ("settle", run, "--budget", 50, "--currency", "CHF", "-o", tmp_path / "p.json")
+    sign = ("statement", run, "--key", tmp_path / "k.key", "--settlement", tmp_path / "p.json")
+    rose = "The loss rose over the training, from 0.6931 to 12.92: the model became worse."
+    mostly = "The server's own part changed the loss more than all clients together: it raised it by 36.43, the clients"
+    books = "loss 0.6931 at the start, 12.92 at the end; the clients lowered it by 24.21, the server raised it by 36.43"
+    done = call(*pay)
+    assert (done.returncode, done.stdout, (tmp_path / "p.json").exists()) == (2, "", False)
+    assert f"not settled: {rose} {mostly}" in done.stderr
+    assert "To go on all the same, add --even-if-the-loss-rose" in done.stderr
+    done = call(*pay, "--even-if-the-loss-rose")
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert all(text in shown for text in (rose, mostly, f"Books: {books}."))
+    assert json.loads((tmp_path / "p.json").read_text())["books"]["end"] == pytest.approx(12.92, abs=0.01)
+    done = call(*sign)
+    assert (done.returncode, f"not signed: {rose}" in done.stderr) == (2, True)
+    done = call(*sign, "--even-if-the-loss-rose")
+    assert done.returncode == 0, done.stderr
+    assert f"books: {books}" in done.stdout
+    assert rose in " ".join(done.stderr.split())
+    done = call("audit", run)
+    assert done.returncode == 0, done.stdout
+    shown = " ".join(done.stdout.split())
+    assert all(text in shown for text in (rose, mostly, "books ok loss 0.6931 at the start"))
+
+
+def test_the_server_can_be_paid(tmp_path):
+    """Only if asked, by a name of its own."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").unlink()
+    pay = ("settle", run, "--budget", 50, "--currency", "CHF", "--negative", "deduct")
+    assert "hub" not in call(*pay).stdout
+    done = call(*pay, "--pay-server", "hub")
+    assert done.returncode == 0, done.stderr
+    assert any(line.startswith("hub ") for line in done.stdout.splitlines())
+    assert "the server is paid for its own part, as 'hub'" in " ".join(done.stdout.split())
+    call(*pay, "--pay-server", "hub", "-o", tmp_path / "p.json")
+    done = call("report", run, "--settlement", tmp_path / "p.json", "-o", tmp_path / "report.md")
+    assert done.returncode == 0, done.stderr
+    assert "| hub |" in (tmp_path / "report.md").read_text()
+    done = call(*pay, "--pay-server", "telco")
+    assert (done.returncode, "cannot be called 'telco', as a client is" in done.stderr) == (2, True)

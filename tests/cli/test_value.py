@@ -1,10 +1,8 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +10,7 @@ import pytest
 from rich.console import Console
 
 import verfedsv
-from tests.cli.inprocess import call
-from tests.cli.test_demo import run
+from tests.cli.inprocess import call as run
 from tests.settlement.runs import make_run
 from tests.trainings import train
 from verfedsv.cli.value import show
@@ -88,13 +85,13 @@ def test_a_run_is_valued_as_its_configuration_says(tmp_path):
     folder = make_run(tmp_path / "run")
     text = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(text + "[valuation]\nmethod = 'exact'\nseed = 3\n")
-    done = call("value", folder, "--json")
+    done = run("value", folder, "--json")
     settings = json.loads(done.stdout)["settings"]
     assert (settings["method"], settings["seed"]) == ("exact", 3)
     assert done.stderr == (
         "note: method = exact, as config.toml of the run says\nnote: seed = 3, as config.toml of the run says\n"
     )
-    done = call("value", folder, "--json", "--method", "auto", "--seed", "0")
+    done = run("value", folder, "--json", "--method", "auto", "--seed", "0")
     assert (json.loads(done.stdout)["settings"]["method"], done.stderr) == ("auto", "")
 
 
@@ -230,50 +227,63 @@ def test_a_note_tells_what_cannot_be_estimated(tmp_path):
     assert "unknown (estimated)" in " ".join(done.stdout.split())
 
 
-def test_interrupted(tmp_path):
+INTERRUPTED = """
+import signal, threading
+from concurrent.futures import Future
+from verfedsv.cli import app
+from verfedsv.shapley import blocks
+from verfedsv.valuation import stream
+
+sum_up = stream.Stream._sum
+
+def press(*_arguments, **_options):
+    signal.raise_signal(signal.SIGINT)
+
+def compute(*_arguments, **_options):
+    if threading.current_thread() is threading.main_thread():  # on a single core
+        press()
+    threading.Event().wait()
+
+def press_in_sum(*arguments):
+    Future.result = blocks.wait = press
+    return sum_up(*arguments)
+
+stream.value_chunk, stream.Stream._sum = compute, press_in_sum
+app()
+"""
+
+
+def test_interrupted(folder, tmp_path):
     """Ctrl-C ends it with code 130 and one line, and without a file; a second one does not wait for threads."""
-    training = train(n_samples=20_000, batch=500, n_epochs=3, n_clients=8)
-    with training.record(tmp_path / "run"):
-        pass
-    # Minutes of work, so that it is still at it two seconds after it began, however busy the machine is.
-    begin = time.monotonic()
-    run("--version")
-    to_begin = time.monotonic() - begin
-    options = ["--method", "permutation", "--output", str(tmp_path / "values.json")]
-    command = [sys.executable, "-m", "verfedsv", "value", str(tmp_path / "run"), *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)  # noqa: S603
-    time.sleep(to_begin + 2)
-    assert process.poll() is None
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-        time.sleep(1)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert errors == "stopped; nothing was written, the same command begins anew.\n"
-    assert not list(tmp_path.glob("values*"))
+    # No chunk is ever done; Ctrl-C is pressed while the first is waited for, and again while threads are.
+    command = [sys.executable, "-c", INTERRUPTED, "value", str(folder), "--output", str(tmp_path / "values.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
+    assert done.returncode == 130
+    assert done.stderr == "stopped; nothing was written, the same command begins anew.\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unfinished_training_is_said_to_be_one(tmp_path):
     """On the standard error and in JSON; a finished one is not, and of a recorder's own nothing is known."""
     folder = make_run(tmp_path / "run")
     n_rounds = verfedsv.Transcript.open(folder).n_rounds
-    done = call("value", folder, "--json")
+    done = run("value", folder, "--json")
     assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"], done.stderr) == (True, [], "")
     text = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(text.replace(f"rounds = {n_rounds}", "rounds = 200"))
-    done = call("value", folder, "--json")
+    done = run("value", folder, "--json")
     note = f"the training is not finished: {n_rounds} of 200 rounds are recorded, and these values are of those"
     assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"]) == (False, [note])
     assert " ".join(done.stderr.split()) == f"note: {note}"
     assert verfedsv.Valuation.from_json(done.stdout).n_rounds == n_rounds
     (folder / "config.toml").unlink()
-    assert json.loads(call("value", folder, "--json").stdout)["finished"] is None
+    assert json.loads(run("value", folder, "--json").stdout)["finished"] is None
 
 
 def test_a_training_that_is_running_is_said_to_be_so(tmp_path):
     """Its last record may be half written."""
     with train(n_samples=40, batch=40, n_epochs=3).record(tmp_path) as recorder:
-        done = call("value", tmp_path, "--json")
+        done = run("value", tmp_path, "--json")
         assert json.loads(done.stdout)["finished"] is False
         assert done.stderr == "note: the training is still running: 3 rounds so far\n"
         assert recorder.n_rounds == 3
@@ -284,7 +294,7 @@ def test_a_record_that_was_cut_off_is_named(tmp_path):
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder).to_json())
     os.truncate(folder / "transcript" / "uploads.arrows", (folder / "transcript" / "uploads.arrows").stat().st_size - 9)
-    done = call("value", folder, "--json")
+    done = run("value", folder, "--json")
     assert done.returncode == 0
     notes = json.loads(done.stdout)["notes"]
     assert len(notes) == 3
@@ -298,7 +308,7 @@ def test_a_damaged_valuation_is_named_with_what_to_do(tmp_path):
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text('{"a":')
     for command in (["value"], ["settle", "--budget", "10", "--currency", "EUR"]):
-        done = call(command[0], folder, *command[1:])
+        done = run(command[0], folder, *command[1:])
         said = " ".join(done.stderr.split())
         assert f"{folder / 'valuation.json'} cannot be used: " in said
         assert "Delete it, and the run is valued again" in said
@@ -312,6 +322,6 @@ def test_a_broken_configuration_stops_every_command(tmp_path, monkeypatch, comma
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder).to_json())
     (folder / "config.toml").write_text("[data")
-    done = call(command[0], folder, *command[1:])
+    done = run(command[0], folder, *command[1:])
     assert done.returncode == 2
     assert f"{folder / 'config.toml'} is not valid TOML" in done.stderr

@@ -24,29 +24,31 @@ from verfedsv.transcript import Stamp
 def test_a_clock_that_begins_late_leaves_out_what_was_due_before():
     """Going on at 100.5 s, an actor of period 1 s that has done 3 steps goes on every second, without 97 in a burst."""
     acts, clock = [], RealClock(speed=20, begin=100.5)
-    rounds = clock.run([Actor(1.0, acts.append)], [3], 104.0, 1)
-    next(rounds)
+    rounds = clock.run([Actor(1.0, acts.append)], [3], 0.5, 208)
+    while len(acts) < 3:
+        next(rounds)
     rounds.close()
     assert acts == list(range(3, 3 + len(acts)))
-    assert 1 <= len(acts) <= clock.now() - 100.5 + 3
+    assert len(acts) <= clock.now() - 100.5 + 3
 
 
 def test_an_actor_that_is_late_leaves_out_what_it_missed():
     """One that takes ten periods for each of two steps acts again at once, and then in its periods."""
-    acts, clock = [], RealClock(speed=20)
+    acts, clock = [], RealClock(speed=50)
 
     def act(step):
         acts.append(clock.now())
         if step < 2:
-            time.sleep(0.5)
+            time.sleep(0.2)
 
-    rounds = clock.run([Actor(1.0, act)], [0], 30.0, 1)
-    next(rounds)
+    rounds = clock.run([Actor(1.0, act)], [0], 1.0, 30)
+    while len(acts) < 6:
+        next(rounds)
     rounds.close()
-    # At 1, 11, 21, 22, ..., 30; to catch up would have been 30 of them.
+    # At 1, 11, 21, 22, ..., or later; to catch up would have been one for each second.
     assert acts[1] >= 11
     assert acts[2] >= 21
-    assert 4 <= len(acts) - 2 <= clock.now() - 21 + 3
+    assert len(acts) - 2 <= clock.now() - 21 + 3
 
 
 def test_stamps_may_be_late_and_none_is_left_out():
@@ -58,7 +60,8 @@ def test_stamps_may_be_late_and_none_is_left_out():
         moments.append(moment)
         if len(moments) == 1:
             time.sleep(0.7)
-    assert [moment.n_rounds for moment in moments] == [1, 2, 3, 4, 5]
+    # On a busy machine the first stamps may come before the first upload, and are not recorded then.
+    assert [moment.n_rounds for moment in moments] == list(range(moments[0].n_rounds, 6))
     assert all(moment.time >= moment.n_rounds for moment in moments)
 
 
@@ -76,7 +79,7 @@ def test_states_in_wall_time_are_of_whole_steps():
     recorder = Recorder(None, data.labels[~data.is_test], data.names)
     federation = federate(data, rate=Rate(0.1), model=Slow, tape=Tape(recorder))
     steps = Steps([0] * 3)
-    plan = AsynchronousPlan([0.005, 0.007, 0.009], [30] * 3, 0.01, 60)
+    plan = AsynchronousPlan([0.005, 0.007, 0.009], [30] * 3, 0.01, 10_000)
     seen = set()
     for n_stamps, _ in enumerate(asynchronous_rounds(federation, plan, RealClock(), steps), 1):
         for _ in range(3):
@@ -86,7 +89,9 @@ def test_states_in_wall_time_are_of_whole_steps():
             assert n_records == sum(counts) + n_stamps
             seen.add(tuple(counts))
             time.sleep(0.0007)
-    assert len(seen) > 10
+        if len(seen) > 30:
+            break
+    assert len(seen) > 30
 
 
 def test_evaluation_in_wall_time_is_of_whole_steps():

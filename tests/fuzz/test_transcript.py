@@ -30,7 +30,9 @@ def record(folder, mode):
             batch = rng.permutation(12)[:6]
             numbers = {name: rng.normal(size=(6, 3)) for name in CLIENTS}
             if mode == "synchronous":
-                recorder.log(batch, numbers, rng.normal(size=(6, 3)))
+                away = CLIENTS[: number % 2]
+                present = {name: numbers[name] for name in CLIENTS if name not in away}
+                recorder.log(batch, present, rng.normal(size=(6, 3)), absent=away)
             else:
                 for name, values in numbers.items():
                     recorder.update(name, batch, values, time=number)
@@ -58,7 +60,7 @@ def read_all(folder):
 def _open(folder):
     for mapped in (True, False):
         transcript = Transcript.open(folder, mapped=mapped)
-        repr(transcript), transcript.labels, transcript.receives_gradient, transcript.head, transcript.last_time
+        repr(transcript), transcript.labels, transcript.receives_gradient, transcript.head
 
 
 def _verify(folder):

@@ -91,3 +91,11 @@ def test_bytes_that_are_no_text_are_left_out(path):
     metrics = GrowingMetrics(path)
     metrics.read()
     assert (metrics.n_bad, metrics.n_evaluations) == (1, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+def test_a_pipe_is_not_waited_for(path):
+    """It is no regular file, and refused at once."""
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="not a regular file"):
+        GrowingMetrics(path).read()

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 import tracemalloc
@@ -40,7 +41,8 @@ def test_a_summary_has_the_numbers_of_the_valuation(folder):
     assert {client.uploads.n_bytes for client in summary.clients} == {240 * 12}
     assert summary.quarters == (3, 6, 9, 12)
     np.testing.assert_allclose(summary.clients[0].quarters[-1], valuation.values.max() * 12)
-    np.testing.assert_allclose(summary.decrease, valuation.values.sum() * 12)
+    assert summary.books == valuation.books
+    assert json.loads(summary.to_json())["books"] == valuation.books._asdict()
 
 
 def test_a_valuation_of_this_transcript_is_not_computed_again(folder, monkeypatch):
@@ -101,7 +103,7 @@ def test_a_metric_that_is_never_a_number_is_none(folder, tmp_path):
     summary = summarise(copy)
     assert summary.metrics["train_loss"] is None
     assert "## How training went" not in to_markdown(summary)
-    assert "were not recorded with this run" in to_html(summary)
+    assert "Nothing else was measured in this training" in to_html(summary)
 
 
 def test_long_metrics_take_little_memory(folder, tmp_path):
@@ -120,7 +122,7 @@ def test_json_has_everything_and_no_nan():
     """What is unknown is null."""
     content = json.loads(make_summary([3.0, 1.0], [0.1, np.nan], completed=True).to_json())
     assert content["format"] == "verfedsv report"
-    assert (content["verdict"], content["estimator_error_kind"]) == ("unknown", "certified")
+    assert (content["numerical_error"], content["estimator_error_kind"]) == ("estimated", "certified")
     assert content["clients"][1]["error"] is None
     assert content["clients"][0]["completion"]["rank"] == 3
 
@@ -173,7 +175,7 @@ def test_markdown_has_the_sections_of_the_page():
     text = to_markdown(make_large_summary(20))
     for heading in ("Contributions", "Who cannot be ranked", "Value over rounds", "How training went", "Five terms"):
         assert f"## {heading}" in text
-    assert "- Place 1: **bank 1** contributed 18.8 % (between 17.7 and 19.9 %) of what the model learnt." in text
+    assert "- Place 1: **bank 1** contributed 18.8 % (between 17.7 and 19.9 %)." in text
     assert "Set aside as a check" in text
     assert "| test accuracy | 69.4 % after round 20, 85.0 % after round 600 |" in text
     assert "| Part | Setting | Was |\n| --- | --- | --- |" in text
@@ -216,10 +218,10 @@ def test_a_training_that_was_stopped_is_said_to_be_unfinished(tmp_path, training
     """At the top, in every format; the plan is in config.toml."""
     summary = summarise(run_of(tmp_path, training, 3))
     assert (summary.n_rounds, summary.n_planned, summary.is_unfinished) == (3, n_planned, True)
-    said = f"Unfinished: 3 of {n_planned:,} planned {summary.unit}s are recorded"
+    said = f"Unfinished: 3 of {n_planned:,} planned rounds are recorded"
     assert to_html(summary).index(said) < to_html(summary).index("Contributions</h2>")
     assert to_markdown(summary).index(said) < to_markdown(summary).index("## Contributions")
-    assert f"n the first 3 of {n_planned:,} planned {summary.unit}s" in wording.headline(summary)
+    assert f"n the first 3 of {n_planned:,} planned rounds" in wording.headline(summary)
     assert json.loads(summary.to_json())["n_planned"] == n_planned
 
 
@@ -240,3 +242,36 @@ def test_a_record_that_lost_its_end_is_noticed(folder, tmp_path):
     assert "its valuation.json is of 12 rounds" in summary.cautions[0]
     assert summary.cautions[0] in to_markdown(summary)
     assert summarise(folder).cautions == ()
+
+
+PIPES = ["config.toml", "metrics.jsonl", "valuation.json", "transcript/labels.arrow", "transcript/.lock"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_among_the_files_is_not_waited_for(folder, tmp_path, name):
+    """It is named, whichever file it stands for."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    (copy / name).unlink(missing_ok=True)
+    os.mkfifo(copy / name)
+    with pytest.raises(InputError, match=f"{name} is not a regular file"):
+        summarise(copy)
+
+
+def test_names_that_mislead_are_warned_of():
+    """In every format, above the contributions."""
+    summary = make_summary([3.0, 1.0], 0.01, clients=["bank", "b\u0430nk"])
+    said = "'bank' and 'b\\\\u0430nk' look alike"
+    assert to_markdown(summary).index(said) < to_markdown(summary).index("## Contributions")
+    assert "look alike" in to_html(summary)
+    assert "look alike" in json.loads(summary.to_json())["cautions"][-1]
+
+
+def test_names_are_whole_in_markdown():
+    """However long they are, in sentences, lists and tables; on a page they are cut."""
+    names = [f"{m} {'x' * 500}" for m in range(3)]
+    summary = make_summary([3.0, 2.99, 2.98], [0.02, 0.02, np.nan], clients=names, completed=True)
+    text = to_markdown(summary)
+    assert "…" not in text
+    assert text.count(names[2]) > 3
+    assert names[2] not in to_html(summary)

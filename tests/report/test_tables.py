@@ -2,25 +2,37 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tests.report.valuations import make_summary, make_valuation
+from verfedsv.report.amounts import Amounts
 from verfedsv.report.tables import values_table
-from verfedsv.shapley import ShapleyResult
 
 
 def render(clients, values, width=90, errors=1e-9) -> list[str]:
-    values = np.asarray(values, dtype=float)
-    result = ShapleyResult(values, np.zeros(len(values)) + errors, "certified", "exact", "shapley", 1)
+    result = make_valuation(np.asarray(values) / 4, np.asarray(errors) / 4, clients=clients, n_rounds=4)
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(values_table(clients, result, width))
+        console.print(values_table(result, width))
     return captured.get().splitlines()
 
 
 def test_clients_are_sorted_by_value():
-    """The table lists share and value of each client with their errors, the largest first."""
+    """The table lists share and total value of each client with their errors, the largest first."""
     lines = render(["bank", "telco", "shop"], [0.1, 0.3, -0.1])
     assert [line.split()[0] for line in lines[1:]] == ["telco", "bank", "shop"]
-    assert lines[1].split()[1:7] == ["100.00%", "±", "0.00%", "3.0000e-01", "±", "1e-09"]
+    assert lines[1].split()[1:7] == ["100.00%", "±", "0.00%", "0.3000", "±", "1.0"]
     assert lines[3].split()[1] == "-33.33%"
+
+
+def test_values_are_those_over_all_rounds():
+    """As in the report, whatever the number of rounds; the header says so."""
+    result = make_valuation([0.0103, 0.002], 1e-5, n_rounds=75)
+    console = Console(width=90, color_system=None)
+    with console.capture() as captured:
+        console.print(values_table(result, 90))
+    lines = captured.get().splitlines()
+    assert "total value ± error" in lines[0]
+    assert "0.7725 ± 0.00075" in lines[1]
+    assert Amounts.of(make_summary([0.0103, 0.002], 1e-5, n_rounds=75)).value(0.7725) == "0.7725"
 
 
 def test_errors_of_shares_are_how_far_they_can_be_off():
@@ -53,13 +65,27 @@ def test_numbers_are_never_cut(width):
     """In a narrow terminal bars and names give way, and then values come below the shares."""
     lines = render(["a client with a long name", "b"], [0.4, -0.25], width, errors=0.03)
     assert "266.67% ± 144%" in lines[1]
-    assert "4.0000e-01 ± 3e-02" in lines[1 if width >= 60 else 2]
+    assert "0.4000 ± 0.030" in lines[1 if width >= 60 else 2]
     assert max(map(len, lines)) <= width
 
 
 def test_names_are_not_markup():
     """A client's name is printed as it is, whatever is in it."""
     assert "[red]bank[/red] [link=x]" in render(["[red]bank[/red] [link=x]"], [1.0])[1]
+
+
+def test_there_are_no_shares_of_a_damage():
+    """If the clients raised the loss, the table has values alone."""
+    lines = render(["a", "b"], [0.1, -0.4])
+    assert "%" not in "".join(lines)
+    assert "-0.4000" in lines[2].replace("\N{MINUS SIGN}", "-")
+
+
+def test_one_unknown_error_leaves_the_others_theirs():
+    """Errors of shares are those among the clients whose errors are known."""
+    lines = render(["a", "b", "c"], [0.6, 0.3, 0.1], errors=np.array([0.001, 0.001, np.nan]))
+    assert "60.00% ±   0.11%" in lines[1]
+    assert "10.00% ± unknown" in lines[3]
 
 
 def test_nothing_happened():

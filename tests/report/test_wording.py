@@ -1,3 +1,5 @@
+import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -6,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.report.valuations import make_large_summary, make_summary
-from verfedsv.report import explanations, wording
+from verfedsv.report import wording
 from verfedsv.report.amounts import Amounts, interval_text, place_text, share_text
+from verfedsv.report.brief import brief
+from verfedsv.report.html import to_html
+from verfedsv.report.markdown import to_markdown
+from verfedsv.valuation.result import Books
 
 
 def sentence(summary, place=0):
@@ -18,20 +24,20 @@ def sentence(summary, place=0):
 def test_a_share_is_said_with_its_interval():
     """In one sentence, with as many decimals as the error allows."""
     summary = make_summary([3.0, 1.0], [0.03, 0.01])
-    assert sentence(summary) == "bank contributed 75.0 % (between 74.6 and 75.4 %) of what the model learnt."
+    assert sentence(summary) == "bank contributed 75.0 % (between 74.6 and 75.4 %)."
 
 
 def test_a_share_that_is_exact_has_no_interval():
     """Where both ends read the same, they say nothing."""
     summary = make_summary([3.0, 1.0], 1e-9)
-    assert sentence(summary) == "bank contributed 75.00 % of what the model learnt."
-    assert interval_text(summary.clients[0]) == "± less than 0.01\N{NO-BREAK SPACE}%"
+    assert sentence(summary) == "bank contributed 75.00 %."
+    assert interval_text(summary.clients[0], summary) == "± less than 0.01\N{NO-BREAK SPACE}%"
 
 
 def test_a_negative_share_is_called_what_it_is():
     """It is not clipped, and explained."""
     summary = make_summary([3.0, -1.0], 0.01)
-    assert sentence(summary, 1).startswith("telco made the model worse: \N{MINUS SIGN}50.0 % (between")
+    assert sentence(summary, 1).startswith("telco raised the loss: \N{MINUS SIGN}50.0 % (between")
     assert wording.negative(summary).startswith("A negative share means that the model's loss rose")
 
 
@@ -61,53 +67,58 @@ def test_a_tiny_share_is_less_than_something():
 
 
 @pytest.mark.parametrize(
-    ("values", "errors", "verdict", "words"),
+    ("options", "numerical_error", "words"),
     [
-        ([3.0, 1.0], 0.01, "proven", "Proven: "),
-        ([3.0, 1.0], [0.01, np.nan], "unknown", "A first impression: how exact the shares are is not known"),
-        ([3.0, 1.0], 5.0, "unreliable", "Not reliable: "),
-        ([3.0, -4.0], 0.01, "loss rose", "made the model worse"),
-        ([3.0, -3.0], 0.01, "cancelled", "add up to nothing"),
-        ([0.0, 0.0], 0.0, "nothing changed", "nothing that was sent changed the loss"),
+        ({}, "proven", "every value and share would lie within the range given for it; that is proven."),
+        ({"error_kind": "confidence"}, "confident", "with 99.9 % confidence"),
+        ({"completed": True}, "estimated", "the ranges are no guarantee"),
+        ({"errors": np.nan, "completed": True}, "unknown", "could not be estimated for any client"),
+        ({"errors": 5.0}, "unreliable", "together as large as what the clients took off the loss"),
+        ({"values": [3.0, -4.0]}, "proven", "every value would lie within the range given for it; that is proven."),
     ],
 )
-def test_the_verdict_says_how_sure_shares_are(values, errors, verdict, words):
-    """And sentences give no share where there is none."""
-    summary = make_summary(values, errors)
-    assert summary.verdict == verdict
-    assert words in wording.verdict(summary)
-    said = " ".join(sentence(summary, place) for place in range(2))
-    assert ("%" in said) == summary.has_shares
-    assert "nan" not in said.lower()
+def test_proven_is_said_of_numerical_error_alone(options, numerical_error, words):
+    """And the same sentence says what it is not about."""
+    summary = make_summary(**({"values": [3.0, 1.0], "errors": 0.01} | options))
+    said = wording.numerical_error(summary)
+    assert summary.numerical_error == numerical_error
+    assert said.startswith("Numerical error: ")
+    assert words in said
+    assert said.endswith("not about whether the training went well or what is fair to pay.")
+    assert ("proven" in said) == (numerical_error == "proven")
+    assert wording.is_doubtful(summary) == (numerical_error in ("unknown", "unreliable"))
 
 
 @pytest.mark.parametrize(
-    ("options", "verdict", "tone"),
+    ("values", "words"),
     [
-        ({}, "proven", "good"),
-        ({"error_kind": "confidence"}, "confident", "good"),
-        ({"completed": True}, "estimated", "plain"),
-        ({"values": [3.0, 0.001]}, "proven", "plain"),
-        ({"n_planned": 9}, "proven", "plain"),
-        ({"errors": 5.0}, "unreliable", "bad"),
+        ([3.0, -4.0], "the clients together raised the loss"),
+        ([3.0, -3.0], "the clients' values add up to nothing"),
+        ([0.0, 0.0], "the clients' values add up to nothing"),
     ],
 )
-def test_only_what_is_sure_is_green(options, verdict, tone):
-    """Not an estimate, nor where somebody may have done harm or good, nor an unfinished training."""
-    summary = make_summary(**({"values": [3.0, 1.0], "errors": 0.01} | options))
-    assert (summary.verdict, wording.tone(summary)) == (verdict, tone)
-    assert ("Estimated" in wording.verdict(summary)) == (verdict == "estimated")
+def test_there_are_no_shares_of_nothing(values, words):
+    """That is said before anything else, and no sentence has a percentage."""
+    summary = make_summary(values, 0.01)
+    assert words in wording.alarms(summary.books)[-1]
+    said = " ".join(sentence(summary, place) for place in range(2))
+    assert "%" not in said
+    assert "nan" not in said.lower()
+    assert wording.payout_warning(summary).startswith("Do not pay by these amounts yet: ")
+    assert wording.alarms(make_summary([3.0, 1.0], 5.0).books) == []
 
 
-def test_a_client_that_may_have_done_nothing_is_named_with_the_verdict():
-    """Whatever the errors are, zero is within its interval."""
-    said = wording.verdict(make_summary([3.0, 1.0, 0.001], 0.01))
-    assert said.endswith("Whether hospital helped at all is open: its interval has zero inside.")
+def test_a_client_that_may_have_done_nothing_is_named():
+    """Whatever the errors are, zero is within its range."""
+    said = wording.numerical_error(make_summary([3.0, 1.0, 0.001], 0.01))
+    assert "Whether hospital helped at all is open: its range has zero inside." in said
 
 
 def test_one_client_alone_is_not_the_1_client():
     """And has nobody to do things with."""
-    assert wording.headline(make_summary([3.0])) == "In 4 rounds, the only client lowered the model's loss by 12.0."
+    assert wording.headline(make_summary([3.0])) == (
+        "In 4 rounds the model's loss fell, from 0.693 to \N{MINUS SIGN}11.3: the only client lowered it by 12.0."
+    )
 
 
 def test_one_pair_that_cannot_be_ranked_is_named():
@@ -149,7 +160,7 @@ def test_intervals_as_written_hold_the_intervals_as_computed(values, error):
     for client in summary.clients:
         if client.share is None or client.share_low is None:
             continue
-        text = interval_text(client).replace("\N{MINUS SIGN}", "-").replace(",", "")
+        text = interval_text(client, summary).replace("\N{MINUS SIGN}", "-").replace(",", "")
         if text.startswith("±"):
             share, distance = share_text(client), float(text.split()[-2])
             written = 0.0 if "less" in share else float(share.replace("\N{MINUS SIGN}", "-").replace(",", "")[:-2])
@@ -174,23 +185,10 @@ def test_what_is_said_of_other_pairs_is_true():
 def test_values_that_cancel_are_no_damage():
     """The loss is where it was; nobody is told that the model got worse."""
     summary = make_summary([1.0, -1.0])
-    assert summary.verdict == "cancelled"
-    said = f"{wording.headline(summary)} {wording.verdict(summary)}"
-    assert "left the model's loss where it was" in said
+    said = f"{wording.headline(summary)} {wording.alarms(summary.books)}"
+    assert "did not change it" in said
     assert "worse" not in said
     assert sentence(summary, 1).startswith("telco raised the loss by 4")
-
-
-@pytest.mark.parametrize(
-    ("errors", "why"),
-    [
-        ([5.0, 0.1], "the errors of all clients together are too large"),
-        ([np.nan, 0.1], "how exact that is, is unknown, because the errors of others are"),
-    ],
-)
-def test_a_client_is_not_blamed_for_the_errors_of_others(errors, why):
-    """Its own may be small."""
-    assert why in sentence(make_summary([3.0, 1.0], errors), 1)
 
 
 def test_those_who_cannot_be_ranked_share_their_places():
@@ -213,7 +211,7 @@ def written_ends(amounts, client):
 def test_values_as_written_say_who_can_be_ranked(values, error):
     """Ranges that overlap overlap as written; and those that do not, do not, unless they nearly touch."""
     summary = make_summary(values, error)
-    ends = [written_ends(Amounts(summary), client) for client in summary.clients]
+    ends = [written_ends(Amounts.of(summary), client) for client in summary.clients]
     largest = max(abs(end) for client in summary.clients for end in (client.decrease_low, client.decrease_high))
     for one, (low, high) in zip(summary.clients, ends, strict=True):
         for other, (other_low, other_high) in zip(summary.clients, ends, strict=True):
@@ -227,8 +225,9 @@ def test_values_as_written_say_who_can_be_ranked(values, error):
 
 def test_an_interval_does_not_end_at_the_share_itself():
     """Where two decimals are too few for the ends, how far they are is said in place of them."""
-    client = replace(make_summary([3.0, 1.0]).clients[0], share=0.310951, share_low=0.310899, share_high=0.311)
-    assert interval_text(client) == "± less than 0.02\N{NO-BREAK SPACE}%"
+    summary = make_summary([3.0, 1.0])
+    client = replace(summary.clients[0], share=0.310951, share_low=0.310899, share_high=0.311)
+    assert interval_text(client, summary) == "± less than 0.02\N{NO-BREAK SPACE}%"
 
 
 def test_payouts_have_a_warning_unless_the_values_are_sure():
@@ -236,14 +235,116 @@ def test_payouts_have_a_warning_unless_the_values_are_sure():
     assert wording.payout_warning(make_summary([3.0, 1.0], 0.01, completed=True)) == ""
     said = wording.payout_warning(make_summary([3.0, 1.0], np.nan, n_planned=9, cautions=("So.",)))
     assert said.startswith(
-        "Do not pay by these amounts yet: how exact the shares are is not known; only 4 of 9 planned"
+        "Do not pay by these amounts yet: the numerical error is too large, or not known; only 4 of 9 planned rounds"
     )
-    assert "do not fit each other" in said
+    assert "something is wrong with the record" in said
 
 
-def test_every_format_speaks_of_time_stamps_where_there_are_no_rounds():
-    """In sentences and settings."""
-    summary = make_summary([3.0, 1.0], 0.01, mode="asynchronous")
-    assert "in 4 time stamps" in wording.headline(summary)
-    assert "time stamps" in [fact.name for fact in explanations.facts(summary)]
-    assert all("round" not in text for text in explanations.over_rounds(summary).values())
+@pytest.mark.parametrize("render", [to_html, to_markdown])
+def test_rounds_are_rounds_in_both_modes(render):
+    """In every format; nobody has to know of time stamps."""
+    text = render(make_summary([3.0, 1.0], 0.01, mode="asynchronous"))
+    assert "In 4 rounds the model" in text
+    assert "stamp" not in text.partition("<script")[0]
+
+
+@pytest.mark.parametrize("render", [to_html, to_markdown])
+def test_values_are_said_to_be_totals(render):
+    """Over all rounds, as in the terminal."""
+    assert "Total value: by how much the client lowered the loss, over all rounds together" in render(
+        make_summary([3.0, 1.0], 0.01)
+    )
+
+
+def diverged():
+    """Return the summary of a training whose server raised the loss by more than the clients lowered it."""
+    return make_summary([3.0, 1.35], 0.01, n_rounds=4, server=-4.78)
+
+
+def shown_in(summary, form):
+    """Return a summary as people see it."""
+    if form == "brief":
+        return "\n".join(line.plain for line in brief(summary))
+    return {"html": to_html, "markdown": to_markdown}[form](summary).replace("&#39;", "'")
+
+
+@pytest.mark.parametrize("form", ["html", "markdown", "brief"])
+def test_a_loss_that_rose_is_said_first_and_in_red(form):
+    """Before what the clients lowered, and nothing calls such a training good; the server's part is said too."""
+    summary = diverged()
+    text = shown_in(summary, form)
+    alarm = text.index("The loss rose, from 0.693 to 2.41: the model is worse than before the training.")
+    assert alarm < text.index("the 2 clients together lowered it by 17.4, and the server's own part raised it by 19.1")
+    assert alarm < text.index("that is proven")
+    assert "did more than the clients: it raised the loss by 19.1, the clients together lowered it by 17.4." in text
+    assert 'class="alarm">The loss rose' in text or form != "html"
+    assert "the loss rose; the server's own part did more than the clients" in wording.payout_warning(summary)
+    assert "green" not in text.partition("<script")[0]
+
+
+def test_alarms_are_red_in_the_terminal():
+    """And nothing is where all is well."""
+    styles = [line.style for line in brief(diverged())]
+    assert styles[0] == "bold red"
+    assert "bold red" not in [line.style for line in brief(make_summary([0.1, 0.05], 1e-4))]
+
+
+@pytest.mark.parametrize("form", ["html", "markdown", "brief"])
+def test_the_books_are_shown_with_the_server_apart(form):
+    """As an equation that holds, and the server without a share or a place among the clients."""
+    summary = make_summary([0.1, 0.05], 1e-4, server=0.01)
+    text = shown_in(summary, form)
+    assert "Loss at the start 0.6931 = at the end 0.0531 + by the clients 0.6000 + by the server 0.0400" in text
+    assert "such as an intercept, lowered the loss by 0.0400 over all rounds" in text
+    assert "It is no client's and has no share." in text
+    assert json.loads(summary.to_json())["books"].keys() == {"start", "end", "clients", "server"}
+    assert len(summary.clients) == 2
+    without = shown_in(make_summary([0.1, 0.05], 1e-4), form)
+    assert "by the server" not in without
+    assert "such as an intercept" not in without
+
+
+def test_one_unknown_error_leaves_the_other_shares_their_ranges():
+    """They are among the clients whose errors are known, and it is said who is left out and why."""
+    errors = [1e-4, 1e-4, np.nan, np.nan]
+    summary = make_summary([0.994, 0.0046, 0.001, 0.0004], errors, completed=True, n_rounds=4)
+    assert summary.numerical_error == "estimated"
+    bounds = [(client.share_low, client.share_high) for client in summary.clients]
+    assert bounds[0] == pytest.approx((0.9953, 0.9955), abs=1e-4)
+    assert bounds[2:] == [(None, None)] * 2
+    said = wording.numerical_error(summary)
+    assert "It is unknown for hospital and shop, whose missing embeddings could not be filled in" in said
+    assert "The ranges of the others' shares leave them out of the sum." in said
+    assert sentence(summary) == (
+        "bank contributed 99.40 % (among the clients whose errors are known, between 99.52 and 99.55 %)."
+    )
+    assert sentence(summary, 2) == "hospital comes out at 0.1 %; its numerical error is unknown."
+    assert wording.interval_header(summary) == "Share among those with known errors"
+    assert "the numerical error of hospital and shop is not known" in wording.payout_warning(summary)
+
+
+def test_a_loss_that_is_still_falling_at_the_end_is_said():
+    """With how much; a training that came to rest has no such note."""
+    falling = replace(make_summary([0.1, 0.05], n_rounds=40), still_falling=0.08)
+    assert any("the last 4 rounds took off 8.0\N{NO-BREAK SPACE}% of" in note for note in wording.notes(falling))
+    straight = make_summary([0.1], n_rounds=40, losses=np.linspace(0.7, 0.3, 41))
+    assert straight.still_falling == pytest.approx(0.1, rel=0.01)
+    at_rest = make_summary([0.1], n_rounds=40, losses=0.3 + 0.4 * np.exp(-np.arange(41) / 3))
+    assert at_rest.still_falling is None
+    assert make_summary([0.1], n_rounds=40, losses=np.linspace(0.3, 0.7, 41)).still_falling is None
+    assert make_summary([0.1], n_rounds=3).still_falling is None
+
+
+@given(st.floats(0.1, 2), st.floats(-20, 20), st.floats(-20, 20), st.sampled_from([0.0, 0.0, 1e-3]))
+def test_books_as_written_balance(start, clients, server, error):
+    """The numbers that are printed add up, or it is said by how much they do not."""
+    books = Books(start, start - clients - server + error, clients, server)
+    text = wording.balance(books).replace("\N{MINUS SIGN} by the ", "by the -").replace("\N{MINUS SIGN}", "-")
+    numbers = re.findall(
+        r"-?[0-9][0-9,.]*", text.partition(" (but")[0].replace("-clients ", "-").replace("-server ", "-")
+    )
+    found = [float(number.replace(",", "")) for number in numbers]
+    if "but for" not in text:
+        assert found[0] == pytest.approx(sum(found[1:]), abs=1e-9)
+    else:
+        assert abs(found[0] - sum(found[1:])) <= 2e-3

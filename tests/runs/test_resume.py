@@ -118,14 +118,18 @@ def test_a_transcript_that_lost_records_is_not_gone_on_with(tmp_path, text):
     assert entries(tmp_path / "out") == entries(tmp_path / "whole")
 
 
+def n_stamps_of(folder):
+    """Return how many time stamps were recorded."""
+    return sum(isinstance(record, Stamp) for record in Transcript.open(folder))
+
+
 def check_real(folder):
-    """Check that a run of REAL has all its stamps, in order, and that no client did a step twice or left one out."""
+    """Check that a run of REAL is in order, and that no client did a step twice or left one out."""
     transcript = Transcript.open(folder)
     transcript.verify()
     records = list(transcript)
     times = [record.time for record in records]
     assert times == sorted(times)
-    assert sum(isinstance(record, Stamp) for record in records) == 10
     n_samples = transcript.description.n_samples
     for m, name in enumerate(transcript.description.clients):
         uploads = [record for record in records if not isinstance(record, Stamp) and record.client == name]
@@ -136,22 +140,27 @@ def check_real(folder):
 
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
-@pytest.mark.parametrize("n_records", [3, 40])
+@pytest.mark.parametrize("n_records", [3, 20])
 def test_a_killed_run_on_the_real_clock_has_as_many_stamps(tmp_path, n_records, has_checkpoint):
     """Stamps and steps go on from the transcript, the models from the checkpoint."""
     kill_after(n_records, make(tmp_path, REAL))
     if not has_checkpoint:
         (tmp_path / "out" / "checkpoint.npz").unlink()
+    n_before = n_stamps_of(tmp_path / "out")
     updates = finish(make(tmp_path, REAL), resume=True)
-    assert updates[-1].n_rounds == 10
+    assert [update.n_rounds for update in updates] == list(range(updates[0].n_rounds, 11))
+    assert n_stamps_of(tmp_path / "out") == n_before + len(updates)
     check_real(tmp_path / "out")
 
 
 def test_a_stopped_run_on_the_real_clock_has_as_many_stamps(tmp_path):
     """What clients still did after the checkpoint is counted."""
-    finish(make(tmp_path, REAL), should_stop=stop_at(7))
-    updates = finish(make(tmp_path, REAL), resume=True)
-    assert [update.n_rounds for update in updates] == list(range(8, 11))
+    before = finish(make(tmp_path, REAL), should_stop=stop_at(7))
+    after = finish(make(tmp_path, REAL), resume=True)
+    # On a busy machine the first stamps may come before the first upload, and are not recorded then.
+    numbers = [update.n_rounds for update in before + after]
+    assert numbers == list(range(numbers[0], 11))
+    assert n_stamps_of(tmp_path / "out") == len(numbers)
     check_real(tmp_path / "out")
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from scipy.special import expit
 
 from verfedsv import Recorder, value
 from verfedsv.settlement.keys import new_keys, read_private_key
@@ -60,10 +61,25 @@ def sign(folder: Path, place: Path | None = None, change=None, **terms) -> Path:
     if not name.with_name("consortium.key").exists():
         new_keys(name)
     valuation = value(folder)
-    paid = settle(valuation, 1000, "EUR", **({"negative": "zero"} | terms))
+    paid = settle(valuation, 1000, "EUR", **({"negative": "zero", "even_if_the_loss_rose": True} | terms))
     if change is not None:
         valuation, paid = change(valuation, paid)
     place = place or folder / "statement.json"
     key = read_private_key(name.with_name("consortium.key"))
     place.write_bytes(make_statement(folder, Transcript.open(folder), valuation, key, place, paid).to_json())
     return place
+
+
+def diverge(folder: Path) -> Path:
+    """Record a training that diverges: at a rate of 1,000 the intercept jumps, and the clients partly undo the harm."""
+    rng = np.random.default_rng(8)
+    labels = (rng.random(60) < 0.3).astype(int)
+    features = rng.normal(size=(2, 60)) + 0.3 * (2 * labels - 1)
+    weights, intercept = np.zeros(2), 0.0
+    with Recorder(folder / "transcript", labels, ["bank", "telco"]) as recorder:
+        for _ in range(7):
+            slopes = expit(weights @ features + intercept) - labels
+            weights, intercept = weights - 1000 * features @ slopes / 60, intercept - 1000 * slopes.mean()
+            uploads = dict(zip(["bank", "telco"], weights[:, None] * features, strict=True))
+            recorder.log(np.arange(60), uploads, np.full(60, intercept))
+    return folder

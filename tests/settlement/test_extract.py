@@ -1,19 +1,22 @@
 import base64
+import hashlib
 import json
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.settlement.runs import CLIENTS, make_run, record, sign
 from tests.transcript import forgeries
 from verfedsv import InputError, TranscriptError
 from verfedsv.settlement.audit import audit
-from verfedsv.settlement.extract import Extract, make_extract
+from verfedsv.settlement.extract import Extract, Record, _cut, make_extract
 from verfedsv.settlement.keys import read_private_key
 from verfedsv.settlement.statement import Statement, canonical
-from verfedsv.transcript import Transcript, Upload
+from verfedsv.transcript import Recorder, Transcript, Upload
+from verfedsv.transcript.format import upload_schema
 
 MODES = [("synchronous", np.float64), ("asynchronous", np.float64), ("asynchronous", np.float32)]
 
@@ -44,7 +47,8 @@ def test_an_extract_leads_to_the_head_of_the_statement(run):
         assert found.passes, found.difference
         names = [check.name for check in found.checks]
         assert names == ["signature", "chain", "uploads", "payouts", "own payout"]
-        assert found.notes[-1].startswith(f"the statement says of client {client!r}: value ")
+        assert found.notes[1].startswith(f"the statement says of client {client!r}: value ")
+        assert found.notes[2].startswith("the statement says: loss 0.6931 at the start, ")
         extract = Extract.from_json(written(run, client).read_bytes())
         assert extract.verify().head == Transcript.open(run).head
         mine = [upload for record in extract.records for upload in record.uploads]
@@ -191,6 +195,58 @@ def test_an_extract_of_a_forged_transcript_is_found(tmp_path):
         replace(honest, records=records).verify()
 
 
+INVALID = {
+    "unknown": ([forgeries.upload("thief", [0], [1.0])], "round 1, client 'thief' is unknown"),
+    "lengths": ([forgeries.upload("shop", [0, 1], [1.0])], "round 1, client 'shop': 1 embeddings for 2 samples"),
+    "infinite time": (
+        [forgeries.upload("bank", [0], [1.0], np.inf)],
+        "round 1, a record has one time, which is finite",
+    ),
+    "repeated samples": (
+        [forgeries.upload("telco", [1, 1], [1.0, 2.0])],
+        "client 'telco': a sample is there more than",
+    ),
+    "out of range": ([forgeries.upload("telco", [9], [1.0])], "client 'telco': sample 9 is none of 0 to 3"),
+    "infinite": ([forgeries.upload("telco", [1], [np.inf])], "client 'telco': embeddings must be finite"),
+}
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_an_extract_of_what_no_recorder_writes_is_found(tmp_path, case):
+    """By the rules for transcripts, as far as an extract shows the numbers; all its hashes are in order."""
+    rows, why = INVALID[case]
+    about = forgeries.ABOUT | {"mode": "asynchronous"}
+    forged = Transcript.open(forgeries.write(tmp_path / "run", [rows, [forgeries.stamp(2.0)]], about))
+    description, labels = forged.origin
+    records = [_cut(message, batch, link, "telco", 1) for message, batch, link in forged.messages()]
+    extract = Extract("telco", description.decode(), hashlib.sha256(labels).hexdigest(), records)
+    with pytest.raises(TranscriptError, match=why):
+        extract.verify()
+
+
+def test_a_client_that_was_absent_has_an_extract(tmp_path):
+    """Of the rounds that it took part in; the others are in the chain like any other."""
+    with Recorder(tmp_path / "run", [0, 1, 1], ["bank", "telco"]) as recorder:
+        recorder.log([0, 1], {"bank": [1.0, 2.0], "telco": [3.0, 4.0]})
+        recorder.log([2], {"bank": [5.0]}, absent=["telco"])
+    transcript = Transcript.open(tmp_path / "run")
+    for client, n_uploads in (("bank", 2), ("telco", 1)):
+        verified = Extract.from_json(make_extract(transcript, client).to_json()).verify()
+        assert (verified.n_uploads, verified.n_rounds, verified.head) == (n_uploads, 2, transcript.head)
+
+
+@pytest.mark.parametrize("gap", [2**33, 2**60, -8, True, 8.0, "8"])
+def test_gaps_take_no_memory(tmp_path, gap):
+    """However large an extract says that they are; what is no size of a gap is refused."""
+    resource = pytest.importorskip("resource")
+    honest = make_extract(Transcript.open(make_run(tmp_path / "run", mode="asynchronous")), "telco")
+    forged = replace(honest.records[1], gaps=[gap, *honest.records[1].gaps[1:]])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TranscriptError, match="the extract was changed"):
+        replace(honest, records=[honest.records[0], forged, *honest.records[2:]]).verify()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes
+
+
 def test_gaps_are_where_the_numbers_were(run):
     """Bytes in their place would not be part of the chain, and could say anything."""
     honest = make_extract(Transcript.open(run), "telco")
@@ -250,3 +306,20 @@ def test_what_cannot_be_extracted_is_refused(run):
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
     with pytest.raises(TranscriptError):
         make_extract(Transcript.open(run), "telco")
+
+
+def test_an_extract_has_no_more_rows_than_bytes(tmp_path):
+    """Rows whose columns lie in a gap would cost nothing in the file: a billion of them, all without a client."""
+    rows = 10_000
+    schema = upload_schema("float64")
+    columns = [pa.nulls(rows, field.type) if field.nullable else None for field in schema]
+    columns[1] = pa.array(np.zeros(rows))
+    for number in (4, 5):
+        columns[number] = pa.array([[]] * rows, schema.field(number).type)
+    message = pa.record_batch(columns, schema=schema).serialize().to_pybytes()
+    start = message.index(bytes(1000))
+    pieces = [base64.b64encode(piece).decode() for piece in (message[:start], b"")]
+    forged = Record(pieces, [len(message) - start], [], "00" * 32)
+    extract = make_extract(record(tmp_path / "run").transcript, "telco")
+    with pytest.raises(TranscriptError, match="it has more rows than the extract has bytes"):
+        replace(extract, records=[extract.records[0], forged]).verify()

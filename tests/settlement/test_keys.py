@@ -1,8 +1,11 @@
+import base64
 import os
 import stat
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x448 import X448PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from verfedsv import InputError
@@ -81,3 +84,58 @@ def test_fingerprints_differ():
     """Eight groups of four digits, of the key alone."""
     assert fingerprint(bytes(32)) != fingerprint(bytes(31) + b"\1")
     assert len(fingerprint(bytes(32)).split("-")) == 8
+
+
+WEAK = [0, 1, 2**255 - 20, 2**255 - 19, 2**255 - 18, 2**255 - 1]
+ORDER_8 = [
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+]
+
+
+@pytest.mark.parametrize(
+    "key", [*(number.to_bytes(32, "little").hex() for number in WEAK), *ORDER_8], ids=lambda key: key[:6]
+)
+@pytest.mark.parametrize("sign", [0, 128])
+def test_keys_that_anybody_can_sign_for_are_refused(tmp_path, key, sign):
+    """The eight points of small order, with either sign, and numbers that are not written as usual."""
+    weak = bytes.fromhex(key)
+    weak = weak[:-1] + bytes([weak[-1] | sign])
+    assert not is_signed(weak, bytes.fromhex("01" + 63 * "00"), b"any text")
+    path = tmp_path / "weak.pub"
+    public = Ed25519PublicKey.from_public_bytes(weak)
+    path.write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    with pytest.raises(InputError, match="is a key that anybody can sign for"):
+        read_public_key(path)
+
+
+def test_a_key_of_small_order_would_sign_anything():
+    """By the library alone, one signature by the neutral element is that of every text: so it is refused here."""
+    neutral = (1).to_bytes(32, "little")
+    signature = neutral + bytes(32)
+    Ed25519PublicKey.from_public_bytes(neutral).verify(signature, b"pay telco everything")
+    assert not is_signed(neutral, signature, b"pay telco everything")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such modes")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
+def test_a_private_key_that_others_can_read_is_refused(tmp_path, mode):
+    """As ssh does, with the command that mends it."""
+    private, _ = new_keys(tmp_path / "mine")
+    private.chmod(mode)
+    with pytest.raises(InputError, match=rf"\(mode {mode:o}\), and could sign with it; .* chmod 600 "):
+        read_private_key(private)
+    private.chmod(0o400)
+    read_private_key(private)
+
+
+def test_a_key_that_the_library_stumbles_over_is_refused(tmp_path):
+    """An X448 key that says it is one of Ed448 is an internal error there; an X448 key as it is, one of no use."""
+    whole = X448PrivateKey.generate().private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    path = tmp_path / "x.key"
+    for content in (whole, whole.replace(b"\x2b\x65\x6f", b"\x2b\x65\x71")):
+        text = base64.b64encode(content).decode()
+        path.write_text(f"-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n")
+        path.chmod(0o600)
+        with pytest.raises(InputError, match=r"is not an Ed25519 key|is not a private key"):
+            read_private_key(path)

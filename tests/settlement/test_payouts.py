@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 import verfedsv
 from verfedsv import InputError, Recorder
-from verfedsv.settlement import Settlement
+from verfedsv.settlement import Settlement, settle
 from verfedsv.settlement.explanation import explain
-from verfedsv.settlement.payouts import pay
+from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
 from verfedsv.settlement.terms import Terms
+from verfedsv.valuation.result import Books
 
 NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
 
@@ -24,7 +25,14 @@ NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
 def settled(values, budget="100", errors=None, currency="EUR", **terms):
     """Return the settlement of values; without errors they are 0."""
     errors = [0.0] * len(values) if errors is None else errors
-    return pay(Terms.of(budget, currency, **terms), NAMES[: len(values)], values, errors, "head", 6)
+    return pay(Terms.of(budget, currency, **terms), basis(values, errors))
+
+
+def basis(values, errors, names=NAMES, n_planned=None, server=(0.0, 0.0), books=None):
+    """Return what payouts are computed from; the books balance if none are given, with a loss of 1 at the start."""
+    if books is None:
+        books = Books(1.0, 1.0 - 6 * (sum(values) + server[0]), 6 * sum(values), 6 * server[0])
+    return Basis(tuple(names[: len(values)]), tuple(values), tuple(errors), *server, books, "head", 6, n_planned)
 
 
 def euros(settlement):
@@ -41,14 +49,14 @@ def settlements(draw):
     """Return values, errors and terms that can be settled together."""
     values = draw(st.lists(any_value, min_size=1, max_size=7))
     errors = draw(st.lists(st.floats(0, 1e3), min_size=len(values), max_size=len(values)))
-    rule = draw(st.sampled_from(["shares", "floor", "cap", "shapley-positive"]))
+    rule = draw(st.sampled_from(["shares", "floor", "cap", "floor-and-cap", "shapley-positive"]))
     negative = draw(st.sampled_from(["zero", "deduct"] if rule == "shares" else ["zero"]))
     terms = {"rule": rule, "negative": negative, "fixed_part": f"{draw(st.integers(0, 100))}%"}
     budget = draw(budgets)
     cents = int(budget.replace(".", ""))
-    if rule == "floor":
+    if rule in ("floor", "floor-and-cap"):
         terms["floor"] = f"{draw(st.integers(0, cents // len(values))) / 100:.2f}"
-    if rule == "cap":
+    if rule in ("cap", "floor-and-cap"):
         terms["cap"] = f"{draw(st.integers(-(-cents // len(values)), cents)) / 100:.2f}"
     try:
         return settled(values, budget, errors, **terms)
@@ -86,7 +94,7 @@ def test_the_json_comes_back(settlement):
     """As the same settlement, and settles to the same again."""
     again = Settlement.from_json(settlement.to_json())
     assert again == settlement
-    assert pay(again.terms, again.clients, again.values, again.errors, again.head, again.n_rounds) == settlement
+    assert pay(again.terms, basis(again.values, again.errors, books=again.books)) == settlement
 
 
 @pytest.mark.parametrize(
@@ -150,6 +158,10 @@ def test_floats_are_taken_as_they_are():
         ({"rule": "cap", "cap": 50}, [50, 37.5, 12.5]),
         ({"rule": "cap", "cap": 40}, [40, 40, 20]),
         ({"rule": "cap", "cap": 60}, [60, 30, 10]),
+        ({"rule": "floor-and-cap", "floor": 20, "cap": 50}, [50, 30, 20]),
+        ({"rule": "floor-and-cap", "floor": 25, "cap": 70}, [50, 25, 25]),
+        ({"rule": "floor-and-cap", "floor": 12, "cap": 45}, [45, 41.25, 13.75]),
+        ({"rule": "floor-and-cap", "floor": 25, "cap": 45, "fixed_part": "30%"}, [45, 30, 25]),
         ({"fixed_part": "30%"}, [52, 31, 17]),
         ({"fixed_part": "100%"}, [33.34, 33.33, 33.33]),
         ({"rule": "floor", "floor": 20, "fixed_part": "30%"}, [50, 30, 20]),
@@ -205,7 +217,14 @@ def test_negative_values_by_hand(terms, expected):
             "30.00 EUR .* raise the cap or the --f",
         ),
         ([1.0], {"rule": "floor"}, "rule 'floor' needs a floor: say how much with --floor AMOUNT"),
-        ([1.0], {"cap": 5}, "a cap of 5.00 EUR is for rule 'cap', and the rule is 'shares': add --rule cap, or leave"),
+        ([1.0], {"cap": 5}, "a cap of 5.00 EUR is not for rule 'shares': add --rule cap, or leave the cap out"),
+        (
+            [1.0],
+            {"rule": "floor", "floor": 1, "cap": 5},
+            "a cap of 5.00 EUR is not for rule 'floor': add --rule floor-and-cap",
+        ),
+        ([1.0], {"rule": "floor-and-cap", "cap": 5}, "rule 'floor-and-cap' needs a floor: say how much with --floor"),
+        ([1.0], {"rule": "floor-and-cap", "floor": 6, "cap": 5}, "the floor of 6.00 is above the cap of 5.00"),
         ([1.0], {"fixed_part": "20"}, "the fixed part must be a percentage"),
         ([1.0], {"rule": "floor", "floor": 1, "negative": "deduct"}, "only with rule 'shares'"),
         ([1.0], {"rule": "shapley-positive", "negative": "refuse"}, "to refuse them, use 'shares'"),
@@ -220,26 +239,31 @@ def test_what_cannot_be_settled_is_an_error(values, terms, message):
         settled(values, **terms)
 
 
-def fill(weights, pot, limit, kind):
-    """Return the floor and cap rules by bisection for the price of a unit of weight; None if the pot is not taken."""
+def fill(weights, pot, floor, cap):
+    """Return the floor and cap rules by bisection for the price of a unit of weight."""
     low, high = 0.0, 1e9
-    clamp = max if kind == "floor" else min
     parts = []
     for _ in range(200):
         price = (low + high) / 2
-        parts = [clamp(limit, price * weight) for weight in weights]
+        parts = [min(cap, max(floor, price * weight)) for weight in weights]
         low, high = (price, high) if sum(parts) < pot else (low, price)
-    return parts if abs(sum(parts) - pot) < 1e-3 else None
+    return parts
 
 
-@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=6), st.floats(0, 1), st.sampled_from(["floor", "cap"]))
-def test_floor_and_cap_are_the_same_as_by_bisection(weights, position, kind):
-    """One price of value for all whom the limit does not touch."""
+@given(
+    st.lists(st.floats(0.01, 100), min_size=2, max_size=6),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.sampled_from(["floor", "cap", "floor-and-cap"]),
+)
+def test_floor_and_cap_are_the_same_as_by_bisection(weights, low, high, rule):
+    """One price of value for all whom no limit touches."""
     even = 1000 / len(weights)
-    limit = round(position * even if kind == "floor" else even + position * (1000 - even), 2)
-    assume(limit >= even if kind == "cap" else limit <= even)
-    expected = fill(weights, 1000, limit, kind)
-    result = settled(weights, "1000", rule=kind, **{kind: f"{limit:.2f}"})
+    limits = {"floor": math.floor(100 * low * even) / 100, "cap": math.ceil(100 * (even + high * (1000 - even))) / 100}
+    if rule != "floor-and-cap":
+        limits = {rule: limits[rule]}
+    expected = fill(weights, 1000, limits.get("floor", 0), limits.get("cap", 1000))
+    result = settled(weights, "1000", rule=rule, **{name: f"{limit:.2f}" for name, limit in limits.items()})
     np.testing.assert_allclose(euros(result), expected, atol=0.02)
 
 
@@ -262,6 +286,7 @@ TERMS = [
     {"rule": "floor", "floor": 150, "negative": "zero"},
     {"rule": "cap", "cap": 400, "negative": "zero"},
     {"rule": "cap", "cap": 300, "negative": "zero", "fixed_part": "50%"},
+    {"rule": "floor-and-cap", "floor": 150, "cap": 400, "negative": "zero"},
 ]
 
 
@@ -290,7 +315,9 @@ def test_ranges_are_those_of_all_corners(terms, data):
     np.testing.assert_array_less(np.array(result.highest) - 2, found.max(axis=0))
 
 
-@pytest.mark.parametrize("terms", [{}, {"rule": "floor", "floor": 20}, {"rule": "cap", "cap": 60}], ids=str)
+@pytest.mark.parametrize(
+    "terms", [{}, {"rule": "floor", "floor": 20}, {"rule": "floor-and-cap", "floor": 10, "cap": 60}], ids=str
+)
 @given(st.data())
 def test_no_values_within_the_errors_pay_more_or_less_than_the_range(terms, data):
     """Also inside the box, and with errors larger than the values."""
@@ -315,14 +342,20 @@ def test_a_corner_that_cannot_be_paid_is_a_limit():
     assert (result.lowest, result.highest) == ((10000, 0), (10000, 0))
 
 
-def test_unknown_errors_make_all_ranges_unknown():
-    """As everybody's payout depends on everybody's value; a fixed part is sure."""
-    result = settled([1.0, 2.0], errors=[math.nan, 0.1])
-    assert result.lowest == result.highest == (None, None)
-    assert json.loads(result.to_json())["lowest"] == [None, None]
+def test_an_unknown_error_leaves_the_other_ranges_known():
+    """They are those for that value as it is; its own range is unknown, but for a fixed part, which is sure."""
+    values, errors = [1.0, 2.0, 1.0], [math.nan, 0.1, 0.1]
+    result = settled(values, errors=errors)
+    known = settled(values, errors=[0.0, 0.1, 0.1])
+    assert result.lowest == (None, *known.lowest[1:])
+    assert result.highest == (None, *known.highest[1:])
+    assert known.lowest[1] < result.payouts[1] < known.highest[1]
+    assert json.loads(result.to_json())["lowest"][0] is None
     assert '"unknown","unknown"' in result.to_csv()
+    assert settled([1.0, 2.0], errors=[math.nan, math.nan]).lowest == (None, None)
     assert settled([1.0, 2.0], errors=[math.nan, 0.1], fixed_part="100%").lowest == (5000, 5000)
     assert settled([1.0, -0.5], errors=[0.3, 0.3], negative="deduct").lowest == (None, None)
+    assert settled([1.0, -0.5], errors=[0.3, math.nan], negative="deduct").lowest[0] is not None
 
 
 def test_currencies_with_other_cents():
@@ -363,11 +396,12 @@ NASTY = [
 def test_names_are_harmless_in_a_spreadsheet():
     """No cell begins like a formula, there is one row for each client, and numbers stay numbers."""
     values = [1.0] * (len(NASTY) - 1) + [-1.0]
-    result = pay(Terms.of(100, "EUR", negative="deduct"), NASTY, values, [0.0] * len(NASTY), "", 6)
+    result = pay(Terms.of(100, "EUR", negative="deduct"), basis(values, [0.0] * len(NASTY), NASTY))
     text = result.to_csv({"run": "=1+1"}).removeprefix("\ufeff")
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert [row[0] for row in rows[1 + len(NASTY) :] if row] == [
-        *("sum", "budget", "currency", "rule", "negative", "fixed part", "rounds", "head of the transcript", "run"),
+        *("sum", "budget", "currency", "rule", "negative", "fixed part", "rounds", "books", "head of the transcript"),
+        "run",
     ]
     assert rows[-1] == ["run", "'=1+1"]
     assert rows[1 + len(NASTY)][1] == "100.00"
@@ -387,7 +421,13 @@ def test_names_are_harmless_in_a_spreadsheet():
     [
         ({"format": "novel"}, "this is not a settlement that verfedsv wrote"),
         ({"format": "verfedsv valuation"}, "this is a valuation, not a settlement that verfedsv wrote"),
-        ({"version": 2}, "a settlement of format version 2; this verfedsv reads version 1"),
+        ({"version": 1}, "a settlement of format version 1; this verfedsv reads version 2"),
+        ({"books": {"start": 1.0}}, "'end' is missing"),
+        ({"books": [1.0, 1.0, 1.0, 1.0]}, "is damaged"),
+        ({"clients": "ab"}, "clients should be lists"),
+        ({"values": ["1.0", 1.0]}, "'1.0' should be a number"),
+        ({"notes": [1, ""]}, "1 should be a text"),
+        ({"pay_server": " "}, "the server needs a name like that of a client: "),
         ({"n_rounds": 1.5}, "n_rounds must be a whole number"),
         ({"n_planned": -1}, "n_planned must be at least 0"),
         ({"payouts": ["1.00"]}, "payouts has 1 entries for 2 clients"),
@@ -406,9 +446,9 @@ def test_damaged_json_is_named(change, message):
         Settlement.from_json("[1")
 
 
-def said(values, errors, n_planned=None, names=NAMES, **terms):
+def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noqa: B006  # it is only read
     """Return what is said of a settlement, in one text."""
-    result = pay(Terms.of(100, "EUR", **terms), names[: len(values)], values, errors, "head", 6, n_planned)
+    result = pay(Terms.of(100, "EUR", **terms), basis(values, errors, names, n_planned, **about))
     zeros = np.zeros(len(values))
     with Recorder(None, labels=[0, 1], clients=[*result.clients]) as recorder:
         recorder.log([0, 1], dict.fromkeys(result.clients, zeros[:2]))
@@ -424,11 +464,14 @@ def said(values, errors, n_planned=None, names=NAMES, **terms):
         ),
         (([3.0, 1.0], [0.1, 2.0]), "may owe; say with --negative zero or deduct what would happen then."),
         (([3.0, 1.0, 1.0], [0.1, 2.0, 1.5]), "Values of 'telco', 'shop' may be negative"),
-        (([3.0, 1.0], [math.nan, 0.1]), "How exact the values are cannot be said: the error of a value is unknown."),
+        (([3.0, 1.0], [math.nan, 0.1]), "The error of the value of 'bank' is unknown: take that value as a first "),
+        (([3.0, 1.0], [math.nan, 0.1]), "Unknown for 'bank', whose error is unknown; the others' ranges take that"),
+        (([3.0, 1.0], [math.nan, math.nan]), "Ranges are unknown: no error is known."),
         (([3.0, 1.0], [2.0, 2.0]), "The values cannot be relied on: their errors together are as large as their sum."),
         (([3.0, 1.0], [0.1, 0.1], 9), "The training was stopped after 6 of 9 rounds"),
         (([3.0, 1.0], [0.1, 0.1], None, ["\u00c1", "A\u0301"]), "have nearly the same name: make sure who is who."),
         (([3.0, 1.0], [0.1, 0.1], None, ["A", "a"]), "Clients 'A' and 'a' have nearly the same name"),
+        (([3.0, 1.0], [0.1, 0.1], None, ["bank", "b\u0430nk"]), "have nearly the same name: make sure who is who."),
     ],
 )
 @pytest.mark.filterwarnings("ignore:the names .* look alike")
@@ -440,7 +483,7 @@ def test_what_speaks_against_paying_is_said(arguments, expected):
 def test_nothing_is_said_where_all_is_well():
     """And who pays in is named."""
     text = said([3.0, 1.0], [0.1, 0.1], 6)
-    assert text.startswith("Rule: shares")
+    assert text.startswith("Books: loss 1 at the start, -23 at the end; the clients lowered it by 24. Rule: shares")
     assert "may be negative" not in text
     assert "may be negative" not in said([3.0, 1.0], [0.1, 2.0], negative="zero")
     assert "then nothing would be settled" in said([3.0, 1.0], [0.1, 2.0], negative="refuse")
@@ -451,3 +494,53 @@ def test_a_chosen_rule_for_negative_values_is_in_the_range():
     """A value that may be negative may cost its client money if negative values are deducted."""
     assert settled([3.0, 1.0], errors=[0.1, 2.0], negative="deduct").lowest[1] < 0
     assert settled([3.0, 1.0], errors=[0.1, 2.0], negative="zero").lowest[1] == 0
+
+
+def test_the_server_is_paid_only_if_asked():
+    """It is then one more to be paid, by its value: shares, ranges, floors and fixed parts include it."""
+    source = basis([6.0, 2.0], [0.1, 0.1], server=(2.0, 0.5))
+    assert pay(Terms.of(100, "EUR"), source).payouts == (7500, 2500)
+    result = pay(Terms.of(100, "EUR", pay_server="hub"), source)
+    assert (result.clients, result.payouts) == (("bank", "telco", "hub"), (6000, 2000, 2000))
+    assert result.shares == (0.6, 0.2, 0.2)
+    assert result.lowest[2] < 2000 < result.highest[2]
+    assert Settlement.from_json(result.to_json()) == result
+    assert '"pay server","hub"' in result.to_csv()
+    floored = pay(Terms.of(100, "EUR", rule="floor", floor=30, pay_server="hub"), source)
+    assert floored.payouts == (4000, 3000, 3000)
+    assert pay(Terms.of(99, "EUR", fixed_part="100%", pay_server="hub"), source).payouts == (3300,) * 3
+    with pytest.raises(InputError, match="the server cannot be called 'telco', as a client is"):
+        pay(Terms.of(100, "EUR", pay_server="telco"), source)
+    with pytest.raises(InputError, match="the value of 'hub' is negative"):
+        pay(Terms.of(100, "EUR", pay_server="hub"), basis([6.0, 2.0], [0.1, 0.1], server=(-2.0, 0.5)))
+
+
+@pytest.mark.parametrize(
+    ("books", "expected"),
+    [
+        (Books(0.7, 2.4, 17.4, -19.1), "The loss rose over the training, from 0.7 to 2.4: the model became worse."),
+        (
+            Books(0.7, 2.4, 17.4, -19.1),
+            "The server's own part changed the loss more than all clients together: it raised",
+        ),
+        (Books(0.7, 0.6, -0.1, 0.2), "The clients together did not lower the loss: their values add up to -0.1."),
+        (
+            Books(0.7, 0.6, 0.03, 0.07),
+            "more than all clients together: it lowered it by 0.07, the clients lowered it by",
+        ),
+    ],
+)
+def test_where_the_loss_went_is_said_before_anything_is_paid(books, expected):
+    """A loss that rose, clients who did not lower it, a server that changed more than they."""
+    assert expected in said([3.0, 1.0], [0.1, 0.1], about={"books": books})
+
+
+def test_what_the_clients_did_not_make_better_is_not_settled():
+    """Unless that is said explicitly."""
+    with Recorder(None, labels=[0, 1], clients=["bank", "telco"]) as recorder:
+        recorder.log([0, 1], {"bank": [1.0, 0.0], "telco": [-0.5, 0.0]})
+    valuation = verfedsv.value(recorder)
+    with pytest.raises(InputError, match=r"not settled: The loss rose over the training, from 0\.6931 to "):
+        settle(valuation, 100, "EUR", negative="zero")
+    paid = settle(valuation, 100, "EUR", negative="zero", even_if_the_loss_rose=True)
+    assert paid.payouts == (0, 10_000)

@@ -2,10 +2,9 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
+import warnings
+from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -206,37 +205,38 @@ def test_a_torn_record_is_cut_off_wherever_it_tore(tmp_path):
         assert Transcript.open(folder).n_rounds == 3
 
 
-KILLED = """
-import sys, numpy as np
-from verfedsv.transcript import Recorder
-recorder = Recorder(sys.argv[1], np.arange(40) % 2, ["bank", "telco", "shop"], resume=True)
-number = recorder.n_rounds
-print("ready", number, flush=True)
-while True:
-    number += 1
-    recorder.log([number % 40], dict.fromkeys(["bank", "telco", "shop"], [float(number)]))
-    print(number, flush=True)
-"""
+def record_until_killed(path, connection):
+    """Log round after round, each with its number, and say so after each."""
+    warnings.simplefilter("ignore", TranscriptWarning)
+    recorder = Recorder(path, LABELS, CLIENTS, resume=True)
+    number = recorder.n_rounds
+    while True:
+        connection.send(number)
+        number += 1
+        recorder.log([number % 40], full([float(number)]))
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::verfedsv.errors.TranscriptWarning")
 def test_no_completed_upload_is_lost_by_kill(tmp_path):
     """Killed at 50 random moments and continued each time: every round whose log() returned is there, in order."""
     rng = np.random.default_rng(0)
-    completed = 0
+    context = get_context("forkserver")  # which imports everything once, and not 50 times
+    context.set_forkserver_preload([__name__, "pandas"])  # pyarrow imports pandas if it is there
     for _ in range(50):
-        command = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  # our own script
-            assert process.stdout.readline().startswith("ready")
-            time.sleep(rng.uniform(0, 0.02))
-            process.send_signal(signal.SIGKILL)
-            lines = process.stdout.read().split("\n")[:-1]
-        completed = max([completed, *map(int, lines)])
+        connection, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=record_until_killed, args=(tmp_path, theirs))
+        process.start()
+        theirs.close()
+        completed = [connection.recv() for _ in range(rng.integers(2, 12))]
+        process.kill()
+        with suppress(EOFError):
+            while True:
+                completed.append(connection.recv())
+        process.join()
         found = [uploads[0].embeddings[0, 0] for uploads, _ in rounds(Transcript.open(tmp_path))]
-        assert len(found) >= completed
+        assert len(found) >= completed[-1]
         assert found == list(range(1, len(found) + 1))
-    assert completed > 50
+    assert completed[-1] > 50
     Recorder(tmp_path, LABELS, CLIENTS, resume=True).close()
     Transcript.open(tmp_path).verify()
 

@@ -49,7 +49,8 @@ class Asynchronous:
 
     def record(self, path=None, last=None, recorder=None, first=0):
         """Record the first stamps of the training, from `first` on; the recorder stays open."""
-        recorder = recorder or Recorder(path, self.labels, self.clients, self.loss)
+        n_classes = self.n_classes if self.loss == "softmax" else None
+        recorder = recorder or Recorder(path, self.labels, self.clients, self.loss, n_classes=n_classes)
         n_stamps = 0
         for m, batch, values in self.events:
             if m is not None and n_stamps >= first:
@@ -259,11 +260,12 @@ def test_any_executor_gives_the_same_numbers(mode):
         recorder = train(n_samples=26_000, batch=2600, n_epochs=2).record()
     else:
         recorder = Asynchronous(n_samples=26_000, n_rounds=3).record()
-    expected = value(recorder)
+    settings = {"rank": 2, "regularization": 0.1}
+    expected = value(recorder, **settings)
     serial = SerialExecutor()
     with ThreadPoolExecutor(3) as threads, ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         for executor in (threads, processes, serial):
-            result = value(recorder, executor=executor)
+            result = value(recorder, executor=executor, **settings)
             np.testing.assert_array_equal(result.per_round, expected.per_round)
             np.testing.assert_array_equal(result.errors, expected.errors)
     assert serial.n_calls > 3

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import verfedsv
+from tests.report.test_summary import PIPES
 from tests.report.valuations import make_summary
 from tests.trainings import train
 from tests.watch.runs import GrowingRun
@@ -77,22 +78,22 @@ def test_a_follower_rests_ten_times_as_long_as_it_worked(run, follow, monkeypatc
     """Meanwhile the loss goes on and the shares stay."""
 
     def value(*arguments, **options):
-        follow.now[0] += 3.0
+        follow.now[0] += 0.9
         return verfedsv.value(*arguments, **options)
 
     monkeypatch.setattr(module, "value", value)
     watching = follow(run.folder)
-    for rest in (0.0, 3.5):
+    for rest in (0.0, 1.0):
         run.grow(1)
         follow.now[0] += rest  # the first valuation includes compiling, and is not held against the run
         watching.look()
     assert follow.states[-1].n_rounds == 2
     run.grow(3)
-    follow.now[0] += 29.0
+    follow.now[0] += 8.5
     watching.look()
     assert follow.states[-1].n_rounds == 2
-    assert follow.states[-1].message == "Valued: 2 time stamps. Training is at time stamp 5."
-    follow.now[0] += 1.5
+    assert follow.states[-1].message == "Valued: 2 rounds. Training is at round 5."
+    follow.now[0] += 1.0
     watching.look()
     assert follow.states[-1].n_rounds == 5
 
@@ -155,7 +156,7 @@ def test_a_training_that_stands_still_is_said_to(run):
     assert states[-3] != states[-2]
 
 
-@pytest.mark.parametrize(("n_stamps", "message"), [(10, "Valued: 4 time stamps. 10 time stamps are planned."), (4, "")])
+@pytest.mark.parametrize(("n_stamps", "message"), [(10, "Valued: 4 rounds. 10 rounds are planned."), (4, "")])
 def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
     """As its config.toml has it; where it is all there, standing still is no bad sign, and a stopped one is told."""
     (run.folder / "config.toml").write_text(
@@ -167,7 +168,7 @@ def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
     state = follow.states[-1]
     assert (state.n_rounds, state.n_planned) == (4, n_stamps)
     assert message in state.message
-    assert (f"in the first 4 of {n_stamps} planned time stamps" in state.headline) == (n_stamps > 4)
+    assert (f"n the first 4 of {n_stamps} planned rounds" in state.headline) == (n_stamps > 4)
     assert ("may hang" in state.stalled) == (n_stamps > 4)
     run.close()
     follow(run.folder).look()
@@ -282,35 +283,84 @@ def test_a_long_run_is_valued_in_portions(run, follow, monkeypatch):
     follow(run.folder).look()
     valued = [state.n_rounds for state in follow.states if state.n_rounds]
     assert valued == [3, 7, 11, 15, 19, 20]
-    assert follow.states[2].message == "Valued: 7 of about 20 time stamps. Computing."
-    assert follow.states[-1].message == "Valued: 20 time stamps."
+    assert follow.states[2].message == "Valued: 7 of about 20 rounds. Computing."
+    assert follow.states[-1].message == "Valued: 20 rounds."
     whole = summarise(run.folder)
     assert shares(follow.states[-1]) == pytest.approx(
         {client.name: client.share for client in whole.clients}, rel=1e-12
     )
 
 
-def test_a_run_that_goes_on_meanwhile_is_not_hurried_after(run, follow, monkeypatch):
-    """After the first time there is a rest after each portion, unless nothing is being recorded."""
+def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow, monkeypatch):
+    """By valuing what is waiting as one round, on some samples; the page says so, and all charts have one axis."""
+    monkeypatch.setattr(module, "_MOST_NUMBERS", 12)
+    monkeypatch.setattr(module, "_FEWEST_SAMPLES", 1)
+    monkeypatch.setattr(module, "_SMALLEST_PORTION", 4)
+    monkeypatch.setattr(module, "_SKIMMED", 40)
+    watching = follow(run.folder)
+    run.grow(30)
+    watching.look()
+    assert [state.n_rounds for state in follow.states if state.n_rounds][-1] == 30
+    whole = watching._growth.valuation.losses
+    read, message = [], Transcript._message
+    monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
+    for n_rounds in (300, 400):
+        run.grow(n_rounds - run.n_rounds)
+        follow.now[0] += 11.0  # no rest is longer than ten seconds, whatever was to be done
+        n_steps = len(follow.states)
+        read.clear()
+        watching.look()
+        state = follow.states[-1]
+        assert state.n_rounds == n_rounds
+        assert len(follow.states) - n_steps <= 2
+        assert len(read) < 100
+        assert state.last_round == n_rounds
+        assert {chart.lines[0].rounds[-1] for chart in state.charts} == {n_rounds}
+    said = state.numerical_error
+    assert "4 of 6 samples were drawn at random and valued, and about 400 rounds were valued in 32 steps" in said
+    assert "proven" not in said
+    assert {(row.error, row.interval_text, row.value_interval_text) for row in state.clients} == {
+        (None, "unknown", "unknown")
+    }
+    # What was skipped changes who is credited with what, and not where the loss went.
+    valuation = watching._growth.valuation
+    rows = np.sort(np.random.default_rng(0).choice(6, 4, replace=False))
+    exact = verfedsv.value(run.folder, rows=rows)
+    assert valuation.losses[:31] == pytest.approx(whole)
+    assert valuation.books == pytest.approx(exact.books, abs=1e-6)
+    (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
+    watching.look()
+    assert (follow.states[-1].status, follow.states[-1].n_rounds) == ("finished", 400)
+    assert "keep up" not in follow.states[-1].numerical_error
+
+
+def test_a_slower_training_is_valued_round_by_round(run, follow, monkeypatch):
+    """As long as what is waiting becomes less from one look to the next, however much it was at first."""
     monkeypatch.setattr(module, "_SMALLEST_PORTION", 2)
     monkeypatch.setattr(module, "_SHORT", -1.0)
+    run.grow(40)
     watching = follow(run.folder)
-    run.grow(1)
     watching.look()
-    run.grow(20)
-    take = watching._take
+    run.grow(15)
+    watching.look()
+    assert follow.states[-1].n_rounds == 55
+    assert watching._growth.rounds is None
 
-    def take_while_it_grows():
-        take()
-        run.grow(1)
 
-    monkeypatch.setattr(watching, "_take", take_while_it_grows)
+def test_values_of_some_samples_are_near_those_of_all(run, follow, monkeypatch):
+    """And those of all are shown once there is a valuation.json."""
+    monkeypatch.setattr(module, "_MOST_NUMBERS", 12)
+    monkeypatch.setattr(module, "_FEWEST_SAMPLES", 1)
+    run.grow(30)
+    watching = follow(run.folder)
     watching.look()
-    assert follow.states[-1].n_rounds == 5
-    assert follow.states[-1].message.startswith("Valued: 5 of about 21 time stamps.")
-    monkeypatch.setattr(watching, "_take", take)
+    whole = summarise(run.folder)
+    expected = {client.name: client.share for client in whole.clients}
+    assert shares(follow.states[-1]) == pytest.approx(expected, abs=0.05)
+    (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
     watching.look()
-    assert follow.states[-1].n_rounds == 22
+    assert shares(follow.states[-1]) == pytest.approx(expected)
+    assert "drawn at random" not in follow.states[-1].numerical_error
 
 
 def test_checking_and_valuing_show_how_far_they_are(run, follow, monkeypatch):
@@ -358,3 +408,24 @@ def test_a_valuation_of_an_earlier_state_does_not_end_the_rest(run, follow, monk
         os.utime(run.folder / "valuation.json", ns=(moment, moment))
         watching.look()
     assert follow.states[-1].n_rounds == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_among_the_files_is_named_and_not_waited_for(run, follow, name):
+    """Whichever file it stands for; when it is gone, the run is followed again."""
+    run.grow(2)
+    run.close()
+    path, kept = run.folder / name, run.folder / "kept"
+    if path.exists():
+        path.rename(kept)
+    watching = follow(run.folder)
+    os.mkfifo(path)
+    watching.look()
+    assert f"{name} is not a regular file" in follow.states[-1].problems[0]
+    path.unlink()
+    if kept.exists():
+        kept.rename(path)
+    watching.look()
+    assert follow.states[-1].n_rounds == 2
+    assert follow.states[-1].problems == ()

@@ -14,6 +14,7 @@ from verfedsv.cli.output import print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts
 from verfedsv.cli.run import train_with_bar, value_with_bar
 from verfedsv.errors import InputError
+from verfedsv.report import wording
 from verfedsv.report.tables import side_by_side
 from verfedsv.runs import Run
 from verfedsv.runs.folders import CONFIG, has_others, is_free
@@ -101,8 +102,8 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
     console.print()
     for mode, result in results.items():
         console.print(
-            f"{mode.capitalize()}: {result.n_rounds} rounds, the loss fell by "
-            f"{result.values.sum() * result.n_rounds:.3f}, valued in {result.seconds['total']:.1f} s.",
+            f"{mode.capitalize()}: {result.n_rounds} rounds. {wording.balance(result.books)}. Valued in "
+            f"{result.seconds['total']:.1f} s.",
             highlight=False,
         )
     console.print(

@@ -24,10 +24,13 @@ from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.settlement import Settlement
+from verfedsv.settlement.agreement import refuse_other_settings, say_other_settings
+from verfedsv.settlement.books import refuse_doubtful
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
-from verfedsv.settlement.payouts import settle_on
+from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.rules import Negative, Rule
+from verfedsv.settlement.statement import configuration_of
 from verfedsv.settlement.terms import Terms
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
@@ -43,8 +46,8 @@ def settle(
     rule: Annotated[
         Rule,
         typer.Option(
-            help="shares: in proportion to values. floor, cap: the same, but nobody less, or more, than an amount. "
-            "shapley-positive: only positive values share."
+            help="shares: in proportion to values. floor, cap, floor-and-cap: the same, but nobody less, or more, than "
+            "an amount. shapley-positive: only positive values share."
         ),
     ] = "shares",
     negative: Annotated[
@@ -55,12 +58,24 @@ def settle(
         ),
     ] = None,
     floor: Annotated[
-        str | None, typer.Option(help="For --rule floor: what each gets at least.", metavar="AMOUNT")
+        str | None, typer.Option(help="For --rule floor and floor-and-cap: what each gets at least.", metavar="AMOUNT")
     ] = None,
-    cap: Annotated[str | None, typer.Option(help="For --rule cap: what each gets at most.", metavar="AMOUNT")] = None,
+    cap: Annotated[
+        str | None, typer.Option(help="For --rule cap and floor-and-cap: what each gets at most.", metavar="AMOUNT")
+    ] = None,
     fixed_part: Annotated[
         str | None, typer.Option(help="Part of the budget that all share equally, such as 20%.", metavar="PERCENT")
     ] = None,
+    pay_server: Annotated[
+        str | None,
+        typer.Option(help="Pay the server too, by the value of its own part, under this name.", metavar="NAME"),
+    ] = None,
+    even_if_the_loss_rose: Annotated[
+        bool, typer.Option("--even-if-the-loss-rose", help="Settle though the clients did not make the model better.")
+    ] = False,
+    accept_settings: Annotated[
+        bool, typer.Option("--accept-settings", help="Pay by values though they were computed with other settings.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the payouts to this file, .csv or .json.")
     ] = None,
@@ -70,7 +85,8 @@ def settle(
 
     Beside each payout is the range in which it would lie if the values were off by their errors. The valuation of the
     run is taken if it is there and up to date; if not, the run is valued first. A training that is still running is not
-    settled, and one that was stopped before its end is said to be such.
+    settled, and one that was stopped before its end is said to be such. Nor is one in which the loss rose, or which the
+    clients together did not lower, unless --even-if-the-loss-rose is given.
 
     Exit codes: 0 settled; 2 it cannot be settled like this, with a message that says why; 130 interrupted.
 
@@ -80,14 +96,29 @@ def settle(
         check_writable(output, "settlement")
         if output.suffix.lower() not in (".csv", ".json"):
             raise InputError(f"cannot write {output}: its name must end in .csv or .json")
-    terms = Terms.of(budget, currency, rule, negative=negative, floor=floor, cap=cap, fixed_part=fixed_part)
-    n_planned = _plan_of(run)
+    terms = Terms.of(
+        budget,
+        currency,
+        rule,
+        negative=negative,
+        floor=floor,
+        cap=cap,
+        fixed_part=fixed_part,
+        pay_server=pay_server,
+    )
+    folder = _folder_of(run)
+    n_planned = None if folder is None else _plan_of(folder)
     valuation = valuation_of(run)
-    result = settle_on(terms, valuation, n_planned)
+    if folder is not None:
+        refuse_other_settings(valuation.settings, configuration_of(folder), accepted=accept_settings)
+    elif (others := say_other_settings(valuation.settings, None)) is not None and not accept_settings:
+        print_note(Console(stderr=True), f"{run} is in no run's folder, so what was agreed is unknown; {others}")
+    refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)
+    result = pay(terms, Basis.of(valuation, n_planned))
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
     if as_json:
-        for line in _cautions(result, valuation):
+        for line in cautions(result):
             print_note(Console(stderr=True), line)
         print_text(result.to_json())
     else:
@@ -120,17 +151,17 @@ def compute(run: Path, options: dict[str, Any], what: str = "valuing") -> Valuat
     return result
 
 
-def _plan_of(run: Path) -> int | None:
-    """Return how many rounds the training of a run was to have; raise InputError if it is still running.
+def _folder_of(run: Path) -> Path | None:
+    """Return the folder of a run, also if its valuation.json was named; None for a valuation that lies elsewhere."""
+    if not run.is_file():
+        return run
+    is_of_run = run.name == VALUATION and (folder_of(run.parent) / fmt.DESCRIPTION).exists()
+    return run.parent if is_of_run else None
 
-    A valuation in the folder of its run is of that run; of another nothing is known.
-    """
-    if run.is_file():
-        folder = run.parent
-        if run.name != VALUATION or not (folder_of(folder) / fmt.DESCRIPTION).exists():
-            return None
-        run = folder
-    extent = find_extent(run, Transcript.open(run))
+
+def _plan_of(folder: Path) -> int | None:
+    """Return how many rounds the training of a run was to have; raise InputError if it is still running."""
+    extent = find_extent(folder, Transcript.open(folder))
     refuse_running(extent, "settled")
     return extent.n_planned
 
@@ -145,14 +176,10 @@ def show(console: Console, result: Settlement, valuation: Valuation) -> None:
     """Print the payouts with their sum, and by which rule they came about."""
     console.print(payouts_table(result, console.width))
     console.print()
-    warned = _cautions(result, valuation)
+    warned = cautions(result)
     for line in explain(result, valuation):
         console.print(line, style="yellow" if line in warned else None, highlight=False, markup=False)
     console.print("This is a draft: what counts is what verfedsv statement signs.", highlight=False)
-
-
-def _cautions(result: Settlement, valuation: Valuation) -> list[str]:
-    return cautions(result.clients, result.values, result.errors, valuation.mode, result.n_rounds, result.n_planned)
 
 
 def payouts_table(result: Settlement, width: int = 80) -> RenderableType:

@@ -15,12 +15,14 @@ from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import find_valuation, options_for, options_of
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.comparisons import Difference, compare_valuations
+from verfedsv.settlement.agreement import refuse_other_settings
+from verfedsv.settlement.books import refuse_doubtful, say_books
+from verfedsv.settlement.comparisons import Claim, Difference, Reservation, compare_rounds, compare_valuation
 from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.folders import find_files
 from verfedsv.settlement.keys import fingerprint, read_private_key
-from verfedsv.settlement.statement import STATEMENT, Statement, make_statement
+from verfedsv.settlement.statement import STATEMENT, configuration_of, make_statement
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import PACKAGE
@@ -37,6 +39,12 @@ def statement(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help=f"The file to write; {STATEMENT} in the run if not given.")
     ] = None,
+    even_if_the_loss_rose: Annotated[
+        bool, typer.Option("--even-if-the-loss-rose", help="Sign though the clients did not make the model better.")
+    ] = False,
+    accept_settings: Annotated[
+        bool, typer.Option("--accept-settings", help="Sign values though they were computed with other settings.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the statement too, and nothing else.")] = False,
 ) -> None:
     """Sign what a run is: the head of its transcript, all its files, its configuration, values and payouts.
@@ -61,42 +69,47 @@ def statement(
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
     find_files(run)
     paid = None if settlement is None else _read_settlement(settlement)
-    signed = make_statement(run, transcript, _true_valuation(run, transcript), private, place, paid)
+    valuation = _true_valuation(run, transcript, accept_settings=accept_settings)
+    refuse_doubtful(valuation.books, "signed", accepted=even_if_the_loss_rose)
+    signed = make_statement(run, transcript, valuation, private, place, paid)
     write_file(place, signed.to_json().decode(), overwrite=False)
-    _say_cautions(signed)
+    for line in cautions(signed.basis):
+        print_note(Console(stderr=True), line)
     if as_json:
         print_text(signed.to_json().decode())
     else:
         typer.echo(f"wrote {place}, signed with key {fingerprint(signed.public_key)}")
+        typer.echo(f"books: {say_books(signed.basis.books)}")
         is_found = run.resolve().is_relative_to(place.parent.resolve())
         where = "" if is_found else f" --run {run}"
         typer.echo(f"to check it: verfedsv audit {place}{where} --public-key {key.with_suffix('.pub')}")
 
 
-def _say_cautions(signed: Statement) -> None:
-    """Print what should be looked at before anything is paid by what was signed."""
-    said = signed.content
-    for line in cautions(
-        signed.clients, signed.values, signed.errors, said["mode"], said["n_rounds"], said["n_planned"]
-    ):
-        print_note(Console(stderr=True), line)
-
-
-def _true_valuation(run: Path, transcript: Transcript) -> Valuation:
+def _true_valuation(run: Path, transcript: Transcript, *, accept_settings: bool) -> Valuation:
     """Return the valuation of a run: computed now, or the one in its folder if computing it again gives the same."""
     known = find_valuation(run, transcript)
+    valuation = known or compute(run, options_for(run))
+    refuse_other_settings(valuation.settings, configuration_of(run), accepted=accept_settings)
     if known is None:
-        return compute(run, options_for(run))
-    try:
-        again = compute(run, options_of(known.settings), "valuing again, to be sure what is signed:")
-        compare_valuations(known, again, may_be_older=False)
-    except Difference as found:
+        return valuation
+    again = compute(run, {**options_of(known.settings), "like": known}, "valuing again, to be sure what is signed:")
+    found = _find_difference(known, again)
+    if found is not None:
         version = "" if known.package == PACKAGE else f" (it was made with {known.package}, and this is {PACKAGE})"
         raise InputError(
-            f"{run / VALUATION} is not signed, as it is not true{version}: {found}. Delete it, and the run is valued "
-            "again"
-        ) from None
+            f"{run / VALUATION} is not signed, as it is not what the transcript gives{version}: {found}. Delete it, "
+            "and the run is valued again"
+        )
     return known
+
+
+def _find_difference(known: Valuation, again: Valuation) -> str | None:
+    """Return why a valuation is not that computed now; nobody should sign what others accept only with reservation."""
+    try:
+        findings = [*compare_valuation(Claim.of_file(known), again), *compare_rounds(known, again)]
+    except Difference as found:
+        return str(found)
+    return next((finding.said for finding in findings if isinstance(finding, Reservation)), None)
 
 
 def _read_settlement(path: Path) -> Settlement:

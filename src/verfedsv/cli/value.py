@@ -17,6 +17,7 @@ from rich.markup import escape
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
+from verfedsv.report import wording
 from verfedsv.report.tables import shown, values_table
 from verfedsv.runs.config import ValuationSection
 from verfedsv.runs.extent import Extent, find_extent
@@ -204,11 +205,15 @@ def show(console: Console, result: Valuation) -> None:
     size = f"{count(len(result.clients), 'client')}, {count(result.n_rounds, 'round')}"
     title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
     console.print(title, style="bold", highlight=False)
-    console.print(values_table(result.clients, result, width=console.width))
+    for alarm in wording.alarms(result.books):
+        console.print(alarm, style="bold red", highlight=False)
+    for warning in wording.mostly_server(result.books):
+        console.print(warning, style="yellow", highlight=False)
+    console.print(values_table(result, width=console.width))
     if doubt := _doubt(result):
         console.print(f"\n{doubt}", style="yellow", highlight=False, markup=False)
     for line in _explain(result):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False)
 
 
 def say_without_effect(console: Console, result: Valuation) -> None:
@@ -255,17 +260,19 @@ def _as_part(size: float) -> str:
 
 def _explain(result: Valuation) -> list[str]:
     """Return sentences on what the values and their errors mean."""
-    total, largest = float(result.values.sum()) * result.n_rounds, float(np.abs(result.values).max())
+    largest = float(np.abs(result.values).max())
     took = f"Valued in {result.seconds['total']:.1f} s ({result.method})."
+    meaning = "A total value is by how much a client lowered the loss, over all rounds together."
+    lines = [f"\n{wording.balance(result.books)}.", f"{meaning} {took}"]
     if largest == 0:
-        return [f"\nNo client changed the loss, so there are no shares. {took}"]
-    change = f"{'lowered' if total >= 0 else 'RAISED'} the loss by {abs(total):.4g}"
-    lines = [f"\nThe clients {change} over the training; a value is a client's part of it per round. {took}"]
-    if total < 0:
-        lines.append("As the loss rose, shares are shares of the damage: look at the values.")
+        return lines
     kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
     estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
-    lines.append(f"Errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
+    lines.append(f"Numerical errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
+    unknown = [name for name, error in zip(result.clients, result.errors, strict=True) if np.isnan(error)]
+    if 0 < len(unknown) < len(result.clients):
+        whose = wording.names([shown(name, 40) for name in unknown])
+        lines.append(f"The error of {whose} is unknown; errors of the other shares leave them out of the sum.")
     if result.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
         what = "left out of the mean" if result.mode == "synchronous" else "their embeddings are zero throughout"
@@ -277,8 +284,8 @@ def _explain_completion(result: Valuation, largest: float) -> str:
     if result.completion is None:
         return "nothing had to be completed."
     ranks = sorted({report.rank for report in result.completion})
-    error = float(result.completion_errors.max())
-    size = "unknown" if np.isnan(error) else f"about {_as_part(error / largest)} at most"
+    errors = result.completion_errors[np.isfinite(result.completion_errors)]
+    size = f"about {_as_part(float(errors.max()) / largest)} at most" if len(errors) else "unknown"
     text = f"of completing embeddings that were not uploaded {size} (estimated). Rank {ranks[0]}"
     text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
     asked = result.settings.rank

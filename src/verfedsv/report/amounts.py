@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import accumulate
+from typing import NamedTuple
 
 from verfedsv.report.numbers import (
     MINUS,
     MOST_DECIMALS,
     SPACE,
-    digits,
     number,
     number_ends,
     percent,
@@ -26,12 +26,24 @@ _LEAST_DIGITS, _MOST_DIGITS = 4, 7
 _MOST_DECIMALS_OF_VALUES = 8
 
 
-class Amounts:
-    """Values of a summary's clients, over the whole training, with decimals that all of them share."""
+class Range(NamedTuple):
+    """A value over all rounds, and between what it lies; None if that is not known."""
 
-    def __init__(self, summary: Summary) -> None:
-        self._n_rounds = summary.n_rounds
-        self._decimals, self._exponent = _scale(summary.clients)
+    value: float
+    low: float | None
+    high: float | None
+
+
+class Amounts:
+    """Values over all rounds as texts, with decimals that all of them share."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        self._decimals, self._exponent = _scale(ranges)
+
+    @classmethod
+    def of(cls, summary: Summary) -> Amounts:
+        """Return the amounts of a summary's clients."""
+        return cls([Range(c.decrease, c.decrease_low, c.decrease_high) for c in summary.clients])
 
     def value(self, decrease: float) -> str:
         """Return a value; one that is too small to be written is said to be so."""
@@ -49,24 +61,19 @@ class Amounts:
         low, high = (Decimal(end) / power for end in (client.decrease_low, client.decrease_high))
         return self._with_power(" to ".join(number_ends(low, high, self._decimals)))
 
-    def error(self, per_round: float | None) -> str:
-        """Return an error per round as that of the whole training, with two digits, however small."""
-        return digits(None if per_round is None else per_round * self._n_rounds, 2)
-
     def _with_power(self, text: str) -> str:
         if self._exponent == 0:
             return text
         return f"{f'({text})' if ' to ' in text else text} {power_of_ten(self._exponent)}"
 
 
-def _scale(clients: Sequence[ClientSummary]) -> tuple[int, int]:
+def _scale(ranges: Sequence[Range]) -> tuple[int, int]:
     """Return with how many decimals values are written, and the power of ten behind them, 0 if there is none."""
-    amounts = (amount for c in clients for amount in (c.decrease, c.decrease_low, c.decrease_high))
-    largest = max(abs(amount) for amount in amounts if amount is not None)
+    largest = max(abs(amount) for each in ranges for amount in each if amount is not None)
     if largest == 0:
         return _LEAST_DIGITS, 0
     magnitude = math.floor(math.log10(largest))
-    gap = _smallest_gap(clients)
+    gap = _smallest_gap(ranges)
     # Ends that are rounded outwards come closer by less than two units of the last decimal.
     wanted = 0 if gap is None else magnitude + 1 + math.ceil(-math.log10(gap / 2))
     n_digits = min(_MOST_DIGITS, max(_LEAST_DIGITS, wanted))
@@ -74,10 +81,9 @@ def _scale(clients: Sequence[ClientSummary]) -> tuple[int, int]:
     return (n_digits - 1, magnitude) if decimals > _MOST_DECIMALS_OF_VALUES else (max(0, decimals), 0)
 
 
-def _smallest_gap(clients: Sequence[ClientSummary]) -> float | None:
+def _smallest_gap(ranges: Sequence[Range]) -> float | None:
     """Return the smallest distance from one value with its error to the next; None if all overlap."""
-    ends = [(client.decrease_low, client.decrease_high) for client in clients]
-    known = sorted((low, high) for low, high in ends if low is not None and high is not None)
+    known = sorted((low, high) for _, low, high in ranges if low is not None and high is not None)
     reaches = accumulate((high for _, high in known), max)
     return min((low - reach for (low, _), reach in zip(known[1:], reaches, strict=False) if low > reach), default=None)
 
@@ -92,27 +98,33 @@ def share_text(client: ClientSummary) -> str:
     return percent(client.share, _decimals(client))
 
 
-def interval_text(client: ClientSummary) -> str:
-    """Return between which shares a client's lies, or that nobody knows."""
+def interval_text(client: ClientSummary, summary: Summary) -> str:
+    """Return between which shares a client's lies, or that nobody knows.
+
+    Where the errors of some are not known, it is the share among the others, and need not hold the share of all.
+    """
     if client.share is None:
         return "no share"
     if client.share_low is None or client.share_high is None:
         return "unknown"
-    if distance := _distance(client):
+    if not summary.unknown and (distance := _distance(client)):
         return f"± less than {distance}{SPACE}%"
     low, high = percent_ends(client.share_low, client.share_high, _decimals(client))
     return f"{low} to {high}{SPACE}%"
 
 
-def between_text(client: ClientSummary) -> str:
-    """Return the interval of a share as a sentence has it in brackets; nothing if the share as written is exact."""
+def between_text(client: ClientSummary, among: str = "") -> str:
+    """Return the interval of a share as a sentence has it in brackets; nothing if the share as written is exact.
+
+    `among` is what the interval is of where that is not all clients; it need not hold the share of all then.
+    """
     if client.share_low is None or client.share_high is None or share_text(client).startswith(("less", "negative")):
         return ""
     decimals = _decimals(client)
-    if distance := _distance(client):
+    if not among and (distance := _distance(client)):
         return "" if distance == f"{10**-decimals:g}" else f" (give or take {distance}{SPACE}%)"
     low, high = percent_ends(client.share_low, client.share_high, decimals)
-    return f" (between {low} and {high}{SPACE}%)"
+    return f" ({among}between {low} and {high}{SPACE}%)"
 
 
 def _distance(client: ClientSummary) -> str | None:

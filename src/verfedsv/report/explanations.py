@@ -12,8 +12,7 @@ GLOSSARY = {
     "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
     "Round": (
         "One step of training, at the end of which the model is a little different from before. Where clients train "
-        "each at its own pace, the stretch from one time stamp (a moment at which the state of all was noted) to the "
-        "next."
+        "each at its own pace, the time from one moment at which the state of all was noted to the next."
     ),
     "Embedding": (
         "The number, or few numbers, into which a client turns what it knows of a sample (a person, say) before it "
@@ -21,10 +20,10 @@ GLOSSARY = {
     ),
     "Value": (
         "How much of the decrease of the loss a client is credited with: its Shapley value, which is what it adds when "
-        "it joins the others, averaged over all orders in which they could join. On this page it is of the whole "
-        "training; statements, audits and files of values have the average over the rounds, which is this divided by "
-        "their number. The values of all clients add up to the decrease of the loss, but for what the server learnt by "
-        "itself. A client's share is its part of that sum."
+        "it joins the others, averaged over all orders in which they could join. Here it is the total over all "
+        "rounds; statements, audits and files of values have the mean per round, which is this divided by "
+        "their number. The values of all clients, and that of the server's own part where it has one, add up to the "
+        "decrease of the loss. A client's share is its part of that sum."
     ),
     "Completion": (
         "In a round, clients send embeddings of some of the samples only. Those of the others are filled in from the "
@@ -34,35 +33,32 @@ GLOSSARY = {
 }
 
 
-def over_rounds(summary: Summary) -> dict[str, str]:
-    """Return how to read the chart over rounds: of sums up to each round, and of single rounds."""
-    unit = summary.unit
-    return {
-        "cumulative": (
-            f"When each client's contribution was made: by how much it had lowered the loss up to each {unit}. A line "
-            "that climbs early and then stays level belongs to a client whose data were learnt early; where a line "
-            f"falls, the client did harm in those {unit}s. It ends at the client's value."
-        ),
-        "per_round": (
-            f"By how much each client lowered the loss in each single {unit}; below zero, it raised it. Single {unit}s "
-            "go up and down for everybody; what counts is their sum."
-        ),
-    }
+OVER_ROUNDS = {
+    "cumulative": (
+        "When each client's contribution was made: by how much it had lowered the loss up to each round. A line "
+        "that climbs early and then stays level belongs to a client whose data were learnt early; where a line "
+        "falls, the client did harm in those rounds. It ends at the client's value."
+    ),
+    "per_round": (
+        "By how much each client lowered the loss in each single round; below zero, it raised it. Single rounds "
+        "go up and down for everybody; what counts is their sum."
+    ),
+}
+"""How to read the chart over rounds: of sums up to each round, and of single rounds."""
 
 
 def training(summary: Summary) -> str:
-    """Return how the curves of training and the decrease named at the top fit together."""
+    """Return how the curves of training and the losses named at the top fit together."""
     curves = [curve for curve in summary.metrics.values() if curve is not None]
     if not curves:
         return (
-            f"How much of the loss the clients have taken away up to each {summary.unit}. Loss and accuracy themselves "
-            "were not recorded with this run."
+            "The loss on the embeddings that were valued, from before the first round on. Nothing else was measured in "
+            "this training."
         )
     first = min(curve.rounds[0] for curve in curves)
     return (
-        f"Loss and accuracy were first measured after {summary.unit} {first:,}, when the model had already changed. "
-        f"The {digits(abs(summary.decrease))} named at the top counts from the very beginning, before anything was "
-        "sent, and leaves out what the server learnt by itself, which is no client's. So the two differ."
+        f"As the training itself measured it, first after round {first:,}. The losses named at the top are of the "
+        "embeddings that were valued, from before anything was sent, so they differ a little from these."
     )
 
 
@@ -71,12 +67,12 @@ def metric(name: str, amount: float) -> str:
     return percent(amount, 1) if name.endswith("accuracy") else digits(amount)
 
 
-def from_to(name: str, curve: Curve, unit: str) -> str:
+def from_to(name: str, curve: Curve) -> str:
     """Return the first and the last number of what was measured."""
-    last = f"{metric(name, curve.values[-1])} after {unit} {curve.rounds[-1]:,}"
+    last = f"{metric(name, curve.values[-1])} after round {curve.rounds[-1]:,}"
     if len(curve.rounds) == 1:
         return last
-    return f"{metric(name, curve.values[0])} after {unit} {curve.rounds[0]:,}, {last}"
+    return f"{metric(name, curve.values[0])} after round {curve.rounds[0]:,}, {last}"
 
 
 def errors(summary: Summary) -> str:
@@ -138,7 +134,7 @@ def facts(summary: Summary) -> list[Setting]:
         ("training", summary.mode),
         ("loss", summary.loss),
         ("clients", f"{len(summary.clients):,}"),
-        (f"{summary.unit}s", rounds),
+        ("rounds", rounds),
         ("samples valued", samples),
         ("numbers per embedding", f"{summary.n_classes:,}"),
         ("values computed by", summary.method),

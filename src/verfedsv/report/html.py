@@ -2,16 +2,19 @@
 
 Charts are Altair's, drawn as SVG when the page is made; a script then puts interactive ones in their place. It is
 Vega's own, bundled by vl-convert, and interprets expressions rather than evaluating them as code, so the page can
-forbid itself both the network and `eval` (Content-Security-Policy). Colours of SVG come from the style sheet: one
-drawing serves light, dark and print.
+forbid itself the network, `eval` and every script and style sheet but its own, named by their hashes
+(Content-Security-Policy). Colours of SVG come from the style sheet: one drawing serves light, dark and print.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache, partial
+from importlib.resources import files
 from typing import Any
 
 import altair as alt
@@ -27,7 +30,7 @@ from verfedsv.report.amounts import Amounts
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import Summary
-from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.texts import shortened
 
 N_SHOWN = 10
 """How many clients are switched on in the chart over rounds when a page is opened, and have their sentence at once."""
@@ -47,7 +50,9 @@ _VEGA_LITE = "6.1"
 
 def to_html(summary: Summary) -> str:
     """Return the report as a page. The same summary gives the same bytes."""
+    summary = summary.with_short_names()
     series = _series(summary)
+    name_width = min(_WIDEST_NAME, max(len(client.name) for client in summary.clients))
     specs = {name: _fitting(chart) for name, chart in _figures(summary, hover=True).items()}
     return (
         _environment()
@@ -57,24 +62,23 @@ def to_html(summary: Summary) -> str:
             words=wording,
             explain=explanations,
             amounts=amounts,
-            values=Amounts(summary),
+            values=Amounts.of(summary),
             numbers=numbers,
             most_rows=MOST_ROWS,
-            name_width=min(_WIDEST_NAME, max(len(client.name) for client in summary.clients)),
             drawings={name: _draw(chart) for name, chart in _figures(summary, hover=False).items()},
             series=series,
             n_shown=N_SHOWN,
             first=wording.first(summary, N_SHOWN),
-            places={client.name: place for place, client in enumerate(summary.clients)},
             listed=summary.clients[:N_LISTED],
             n_points=max(len(client.cumulative.rounds) for client in summary.clients if client.cumulative),
             n_bars=len(charts.pick_bars(np.array([client.value for client in summary.clients]))),
             look=look,
-            looks=[look(number)._asdict() for number in range(N_LOOKS)],
-            lines={name: [(metric, label) for metric, label, _ in lines] for name, lines in series.items()},
             curves=_embeddable(_curves(summary)),
             specs=_embeddable(specs),
-            runtime=Markup(_runtime()),  # noqa: S704  # Vega's own code, with nothing of the run in it
+            style=_trusted(f":root {{ --name: {name_width}ch; }}\n{_static('report.css')}"),
+            runtime=_trusted(_runtime()),
+            script=_trusted(_static("report.js")),
+            hash=_hash,
         )
     )
 
@@ -88,7 +92,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    result.filters["name"] = partial(shortened, most=LONGEST_NAME)
     result.filters["text"] = partial(shortened, most=_LONGEST_TEXT)
     return result
 
@@ -98,6 +101,21 @@ def _runtime() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script, 0.9 MB."""
     script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE)
     return script.replace("</script", "<\\/script")
+
+
+def _static(name: str) -> str:
+    return (files("verfedsv.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _trusted(text: str) -> Markup:
+    """Return a style sheet or a script, in which nothing of the run is."""
+    return Markup(text)  # noqa: S704
+
+
+def _hash(content: Markup) -> Markup:
+    """Return what a Content-Security-Policy calls an inline style sheet or script: no other one is used or run."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return Markup(f"'sha256-{base64.b64encode(digest).decode()}'")  # noqa: S704
 
 
 def _embeddable(content: Any) -> Markup:
@@ -112,7 +130,14 @@ def _curves(summary: Summary) -> dict[str, Any]:
     """Return what the page's script draws: the curves of the summary, under the names they have there."""
     content = asdict(summary)
     clients = [{kind: client[kind] for kind in ("cumulative", "per_round")} for client in content["clients"]]
-    return {"clients": clients, "metrics": content["metrics"], "learnt": content["learnt"]}
+    return {
+        "clients": clients,
+        "metrics": content["metrics"],
+        "losses": content["losses"],
+        "training": {name: [line[:2] for line in lines] for name, lines in _series(summary).items()},
+        "looks": [look(number)._asdict() for number in range(N_LOOKS)],
+        "n_shown": N_SHOWN,
+    }
 
 
 def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
@@ -120,12 +145,12 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
     shown = [(client.name, client.cumulative) for client in summary.clients[:N_SHOWN] if client.cumulative]
     figures = {
         "shares": _bars(summary),
-        "rounds": charts.lines("decrease of the loss", _rows(shown, hover), unit=summary.unit, hover=hover),
+        "rounds": charts.lines("decrease of the loss", _rows(shown, hover), hover=hover),
     }
     for name, lines in _series(summary).items():
         form = "~%" if name == "accuracy" else ".3~g"
         rows = _rows([line[1:] for line in lines], hover)
-        chart = charts.lines(name, rows, of="of", unit=summary.unit, form=form, zero=False, hover=hover)
+        chart = charts.lines(name, rows, of="of", form=form, zero=False, hover=hover)
         figures[name] = chart.properties(height=220)
     return figures
 
@@ -135,7 +160,8 @@ def _bars(summary: Summary) -> alt.LayerChart:
     if summary.has_shares:
         shares = [[_or_nan(x) for x in (c.share, c.share_low, c.share_high)] for c in summary.clients]
         found = np.array(shares)
-        return charts.bars(names, found[:, 0], found[:, 1:])
+        # Where errors are unknown, intervals are of shares among the other clients, and not of these.
+        return charts.bars(names, found[:, 0], np.where(bool(summary.unknown), np.nan, found[:, 1:]))
     values = [[_or_nan(x) for x in (c.decrease, c.decrease_low, c.decrease_high)] for c in summary.clients]
     found = np.array(values)
     return charts.bars(names, found[:, 0], found[:, 1:], as_shares=False)
@@ -148,14 +174,14 @@ def _or_nan(amount: float | None) -> float:
 def _series(summary: Summary) -> dict[str, list[tuple[str, str, Curve]]]:
     """Return the lines of each chart of the training: what is measured, its label, the curve.
 
-    Where nothing was measured, it is what the valuation says the model learnt.
+    Where nothing was measured, it is the loss on the embeddings that were valued.
     """
     series: dict[str, list[tuple[str, str, Curve]]] = {}
     for metric, (chart, label) in METRICS.items():
         found = summary.metrics[metric]
         if found is not None:
             series.setdefault(chart, []).append((metric, label, found))
-    return series or {"decrease of the loss": [("", "all clients together", summary.learnt)]}
+    return series or {"loss": [("", "samples that were valued", summary.losses)]}
 
 
 def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, Any]]:

@@ -16,27 +16,29 @@ _LINKING = re.compile(r"(:(?=//)|w(?=ww\.)|@)", re.IGNORECASE)
 
 def to_markdown(summary: Summary) -> str:
     """Return the report as Markdown. The same summary gives the same bytes."""
-    values = Amounts(summary)
+    values = Amounts.of(summary)
     parts = [
         f"# Who contributed how much: {escape(summary.run)}",
+        *(f"> **{escape(alarm)}**" for alarm in wording.alarms(summary.books)),
         escape(wording.headline(summary)),
+        escape(wording.balance(summary.books)),
         *(f"> **{escape(warning)}**" for warning in wording.warnings(summary)),
-        *map(escape, [wording.verdict(summary), wording.measured_on(summary), *wording.notes(summary)]),
+        *map(escape, [wording.numerical_error(summary), wording.measured_on(summary), *wording.notes(summary)]),
         *_contributions(summary, values),
         *_ranking(summary),
         *_payouts(summary),
-        f"## Value over {summary.unit}s",
-        escape(explanations.over_rounds(summary)["cumulative"]),
+        "## Value over rounds",
+        escape(explanations.OVER_ROUNDS["cumulative"]),
         _table(
-            ["Client", *(f"{summary.unit.capitalize()} {at:,}" for at in summary.quarters)],
+            ["Client", *(f"Round {at:,}" for at in summary.quarters)],
             ([client.name, *map(values.value, client.quarters)] for client in summary.clients),
         ),
         *_training(summary),
         "## What the errors consist of",
         escape(explanations.errors(summary)),
         _table(
-            ["Client", "Value", "Error of computing", "Error of completion", "Together", "Of the value"],
-            (_error_row(client, values) for client in summary.clients),
+            ["Client", "Total value", "Error of computing", "Error of completion", "Together", "Of the value"],
+            (_error_row(client, summary, values) for client in summary.clients),
         ),
         *_completion(summary),
         "## What was sent",
@@ -97,15 +99,17 @@ def _contributions(summary: Summary, values: Amounts) -> list[str]:
     )
     negative = wording.negative(summary)
     note = [f"> **What a share below zero means.** {escape(negative)}"] if negative else []
-    shares = ["Share", "Share lies between"] if summary.has_shares else []
-    header = ["Client", "Place", *shares, "Value", "Value lies between", f"{summary.unit.capitalize()}s below zero"]
+    shares = ["Share", wording.interval_header(summary)] if summary.has_shares else []
+    header = ["Client", "Place", *shares, "Total value", "Value lies between", "Rounds below zero"]
     rows = (_client_row(client, summary, values) for client in summary.clients)
-    caption = "Value: by how much the client lowered the loss over the whole training; below zero, it raised it."
-    return ["## Contributions", sentences, *note, caption, _table(header, rows)]
+    caption = wording.VALUE
+    server = [escape(wording.server(summary))] if summary.books.server else []
+    intro = [wording.SHARES] if summary.has_shares else []
+    return ["## Contributions", *intro, sentences, *note, caption, _table(header, rows), *server]
 
 
 def _client_row(client: ClientSummary, summary: Summary, values: Amounts) -> list[str]:
-    shares = [amounts.share_text(client), amounts.interval_text(client)] if summary.has_shares else []
+    shares = [amounts.share_text(client), amounts.interval_text(client, summary)] if summary.has_shares else []
     negative = f"{client.n_negative_rounds:,} of {summary.n_rounds:,}"
     place = amounts.place_text(client, summary)
     return [client.name, place, *shares, values.value(client.decrease), values.ends(client), negative]
@@ -119,7 +123,7 @@ def _ranking(summary: Summary) -> list[str]:
 
 def _training(summary: Summary) -> list[str]:
     rows = [
-        [name.replace("_", " "), explanations.from_to(name, curve, summary.unit)]
+        [name.replace("_", " "), explanations.from_to(name, curve)]
         for name, curve in summary.metrics.items()
         if curve is not None
     ]
@@ -150,8 +154,11 @@ def _completion(summary: Summary) -> list[str]:
     return [*parts, _table(header, rows)] if rows else parts
 
 
-def _error_row(client: ClientSummary, values: Amounts) -> list[str]:
-    sizes = map(values.error, (client.estimator_error, client.completion_error, client.error))
+def _error_row(client: ClientSummary, summary: Summary, values: Amounts) -> list[str]:
+    sizes = (
+        numbers.digits(summary.total(error), 2)
+        for error in (client.estimator_error, client.completion_error, client.error)
+    )
     return [client.name, values.value(client.decrease), *sizes, amounts.relative_error(client)]
 
 

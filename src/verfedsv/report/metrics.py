@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import stat
 from array import array
 from pathlib import Path
 from typing import Any
@@ -57,12 +59,14 @@ class GrowingMetrics:
     def read(self) -> None:
         """Read what was added; raise OSError if that cannot be done. A line that is not finished waits."""
         try:
-            file = self._path.open("rb")
+            file = open(self._path, "rb", opener=_open_at_once)  # noqa: SIM115
         except FileNotFoundError:
             self._begin(None)
             return
         with file:
             found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
             identity = (found.st_dev, found.st_ino)
             if identity != self._file or found.st_size < self._position:
                 self._begin(identity)
@@ -96,7 +100,7 @@ class GrowingMetrics:
 
     def _add(self, line: bytes) -> None:
         try:
-            content = json.loads(line)
+            content = json.loads(line)  # takes NaN, which training writes of a loss that is none
             n_rounds = float(content["n_rounds"])
             numbers = [_number(content.get(name)) for name in METRICS]
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -108,6 +112,11 @@ class GrowingMetrics:
             self._rounds.append(int(n_rounds))
             for column, number in zip(self._columns.values(), numbers, strict=True):
                 column.append(number)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; of a pipe, do not wait for somebody to write to it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _number(content: Any) -> float:

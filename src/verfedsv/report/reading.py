@@ -27,8 +27,10 @@ from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
+from verfedsv.transcript import format as fmt
 from verfedsv.transcript.format import Description
-from verfedsv.transcript.reader import Verified
+from verfedsv.transcript.reader import FOLDER, Verified
+from verfedsv.transcript.storage import LOCK
 from verfedsv.valuation import Valuation, value
 
 _BYTES_OF_AN_ID = 4
@@ -45,11 +47,14 @@ def summarise(
     values comes into the report too.
     """
     folder = Path(run)
+    refuse_irregular(folder)
     recorded = Transcript.open(folder)
     verified = recorded.verify_on()
     transcript = recorded.up_to(verified)
     config = _read_config(folder / CONFIG)
     before = read_valuation(folder)
+    if before is not None and before.head == transcript.head:
+        refuse_misfit(before, transcript)
     valuation = (
         before
         if before is not None and before.head == transcript.head
@@ -64,6 +69,26 @@ def summarise(
     )
     metrics = _read_metrics(folder / METRICS, valuation.n_rounds)
     return build(valuation, uploads_of(transcript.description, verified), metrics, about)
+
+
+def refuse_irregular(folder: Path) -> None:
+    """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
+    inner = (fmt.DESCRIPTION, fmt.LABELS, fmt.UPLOADS, fmt.CHAIN, LOCK)
+    names = (CONFIG, METRICS, VALUATION, *inner)
+    for path in [*(folder / name for name in names), *(folder / FOLDER / name for name in inner)]:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
+
+
+def refuse_misfit(valuation: Valuation, transcript: Transcript) -> None:
+    """Raise InputError if a valuation has the hash of a transcript, and says other things of it."""
+    description = transcript.description
+    stated = valuation.clients, valuation.mode, valuation.loss, valuation.n_rounds
+    if stated != (description.clients, description.mode, description.loss, transcript.n_rounds):
+        raise InputError(
+            f"{VALUATION} is damaged: it names this transcript, but other clients, rounds, mode or loss. Delete it, "
+            "and the run is valued again"
+        )
 
 
 def about_run(
@@ -90,10 +115,9 @@ def about_run(
 
 def _lost(before: Valuation, now: Valuation) -> str:
     """Return what it means that a valuation is of a transcript that this one never was."""
-    unit = "round" if now.mode == "synchronous" else "time stamp"
     return (
-        f"The files of this run do not fit each other: its {VALUATION} is of {count(before.n_rounds, unit)}, and what "
-        f"is recorded now is not the same, and has {count(now.n_rounds, unit)}. Part of the record was lost or "
+        f"The files of this run do not fit each other: its {VALUATION} is of {count(before.n_rounds, 'round')}, and "
+        f"what is recorded now is not the same, and has {count(now.n_rounds, 'round')}. Part of the record was lost or "
         "replaced, or that file is of another run. This report is of what is recorded now."
     )
 
@@ -113,7 +137,7 @@ def _settlement(settlement: Settlement, valuation: Valuation) -> SettlementSumma
         budget=settlement.currency.shown(settlement.terms.budget),
         currency=settlement.currency.code,
         sentences=tuple(explain(settlement, valuation)),
-        payouts=tuple(lines[m] for m in np.argsort(-valuation.values, kind="stable")),
+        payouts=tuple(lines[m] for m in np.argsort(-np.array(settlement.values), kind="stable")),
     )
 
 

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
 from verfedsv.shapley.result import ErrorKind
+from verfedsv.texts import LONGEST_NAME, misleading, shortened
 from verfedsv.transcript.format import Mode
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.result import Books
 
 FORMAT, VERSION = "verfedsv report", 1
 
-Verdict = Literal[
-    "proven", "confident", "estimated", "unknown", "unreliable", "loss rose", "cancelled", "nothing changed"
-]
-"""How sure shares are: their intervals are proven, hold with 99.9 % confidence, or are estimated; some errors are
-unknown; errors may be as large as the values. There are no shares where the sum of the values is negative, where it is
-zero, and where all values are."""
+NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
+"""What is known of how far the numbers are off: that they lie within their ranges is proven, holds with 99.9 %
+confidence, or is estimated; no client's error is known; the errors together reach the sum of the values. Clients whose
+own error is not known are left out of that."""
 
-_WITHOUT_SHARES = ("loss rose", "cancelled", "nothing changed")
-_WITH_INTERVALS = ("proven", "confident", "estimated")
 _MOST_GROUPS = 50
+
+_ABSURD = 1e100
+
+_LITTLE = 0.01
+"""A loss that falls by less than that part of its decrease, in the last tenth of the rounds, has come to rest."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +126,17 @@ class Setting:
 class Summary:
     """All that a report says of a run; `clients` are sorted by falling value, and numbered so in `groups`.
 
-    `decrease` is how much lower the loss became over all rounds, as far as it is owed to clients; `learnt` is the same
-    over rounds. Values are means over `n_samples`; `n_recorded` samples are in the transcript, and of these `n_unseen`
-    were never uploaded. `groups` are clients of which no two can be ranked; there are `n_overlaps` such pairs in all,
-    and `n_groups` groups, of which the first 50 are listed. `metrics` are None where nothing was measured.
+    `books` say where the loss went over all rounds, and `losses` how it changed, from before the first round on, on the
+    embeddings that were valued. If the clients did not lower it, there are no shares. `server_error` is of the server's
+    own part, a mean per round like the errors of clients. `still_falling` is which part of the whole decrease came in
+    the last tenth of the rounds, None if that is little. Values are means over `n_samples`; `n_recorded`
+    samples are in the transcript, and of these `n_unseen` were never uploaded. `groups` are clients of which no two can
+    be ranked; there are `n_overlaps` such pairs in all, and `n_groups` groups, of which the first 50 are listed.
+    `metrics` are None where nothing was measured.
 
-    `n_planned` is how many rounds the training was to have, None if that is not known. `cautions` are sentences on what
-    is wrong with the files of the run. `estimator_error_kind` is of the estimator's errors alone; `verdict` is of all.
+    `n_games` is how many were valued: less than `n_rounds` where several were valued as one. `n_planned` is how many
+    rounds the training was to have, None if that is not known. `cautions` are sentences on what is wrong with the
+    record. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
     """
 
     run: str
@@ -137,13 +146,16 @@ class Summary:
     mode: Mode
     loss: str
     n_rounds: int
+    n_games: int
     n_planned: int | None
     n_samples: int
     n_unseen: int
     n_recorded: int
     n_classes: int
-    verdict: Verdict
-    decrease: float
+    numerical_error: NumericalError
+    books: Books
+    server_error: float | None
+    still_falling: float | None
     estimator_error_kind: ErrorKind
     method: str
     tolerance_met: bool | None
@@ -152,7 +164,7 @@ class Summary:
     groups: tuple[tuple[int, ...], ...]
     n_groups: int
     n_overlaps: int
-    learnt: Curve
+    losses: Curve
     metrics: Mapping[str, Curve | None]
     quarters: tuple[int, ...]
     settings: tuple[Setting, ...]
@@ -162,12 +174,12 @@ class Summary:
     @property
     def has_shares(self) -> bool:
         """Whether shares mean anything."""
-        return self.verdict not in _WITHOUT_SHARES
+        return self.books.clients > 0
 
     @property
     def has_intervals(self) -> bool:
-        """Whether shares have intervals, proven or estimated."""
-        return self.verdict in _WITH_INTERVALS
+        """Whether shares have intervals, proven or estimated: those of the clients whose errors are known."""
+        return self.has_shares and self.numerical_error in ("proven", "confident", "estimated")
 
     @property
     def is_unfinished(self) -> bool:
@@ -175,13 +187,26 @@ class Summary:
         return self.n_planned is not None and self.n_rounds < self.n_planned
 
     @property
-    def unit(self) -> Literal["round", "time stamp"]:
-        """What the steps of the training are called."""
-        return "round" if self.mode == "synchronous" else "time stamp"
+    def unknown(self) -> list[str]:
+        """The names of the clients whose errors are not known."""
+        return [client.name for client in self.clients if client.error is None]
+
+    def total(self, per_round: float | None) -> float | None:
+        """Return a mean per round as what it is over all rounds; None stays None."""
+        return None if per_round is None else per_round * self.n_games
+
+    def with_short_names(self) -> Summary:
+        """Return the summary with names that no page grows with."""
+        clients = tuple(replace(client, name=shortened(client.name, LONGEST_NAME)) for client in self.clients)
+        settlement = self.settlement
+        if settlement is not None:
+            lines = (replace(line, client=shortened(line.client, LONGEST_NAME)) for line in settlement.payouts)
+            settlement = replace(settlement, payouts=tuple(lines))
+        return replace(self, run=shortened(self.run, LONGEST_NAME), clients=clients, settlement=settlement)
 
     def to_json(self) -> str:
         """Return the summary as JSON; what is unknown is null."""
-        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        content = {"format": FORMAT, "version": VERSION, **asdict(self), "books": self.books._asdict()}
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -200,22 +225,36 @@ class About:
     cautions: tuple[str, ...] = ()
 
 
-def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping[str, Curve], about: About) -> Summary:
+def build(
+    valuation: Valuation,
+    uploads: Mapping[str, Uploads],
+    metrics: Mapping[str, Curve],
+    about: About,
+    rounds: Sequence[int] | None = None,
+) -> Summary:
     """Return the summary of a valuation; nothing is read, so that a growing run can be summarised again and again.
 
-    `uploads` is what each client sent, `metrics` is what was measured of METRICS.
+    `uploads` is what each client sent, `metrics` is what was measured of METRICS. `rounds` are the last of those that
+    were valued as one, where that was done.
     """
+    _refuse_absurd(valuation)
+    at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
-    total = float(valuation.values.sum())
     quarters = _quarters(valuation.n_rounds)
     cumulative = np.cumsum(valuation.per_round, axis=0)
-    verdict = judge(valuation)
-    shares = _shares(valuation, verdict)
+    shares = _shares(valuation)
     drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:MOST_CURVES].tolist())
     places = possible_places(valuation.values, valuation.errors)
     clients = tuple(
         _client(
-            valuation, m, cumulative[:, m], quarters, shares[m], places[m], uploads[valuation.clients[m]], m in drawn
+            valuation,
+            m,
+            cumulative[:, m],
+            quarters,
+            shares[m],
+            places[m],
+            uploads[valuation.clients[m]],
+            at if m in drawn else None,
         )
         for m in order.tolist()
     )
@@ -228,14 +267,17 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         head=valuation.head,
         mode=valuation.mode,
         loss=valuation.loss,
-        n_rounds=valuation.n_rounds,
+        n_rounds=int(at[-1]),
+        n_games=valuation.n_rounds,
         n_planned=about.n_planned,
         n_samples=valuation.n_samples,
         n_unseen=valuation.n_unseen,
         n_recorded=about.n_recorded,
         n_classes=about.n_classes,
-        verdict=verdict,
-        decrease=total * valuation.n_rounds,
+        numerical_error=judge(valuation),
+        books=valuation.books,
+        server_error=known(valuation.server_error),
+        still_falling=_still_falling(valuation.losses),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
         tolerance_met=valuation.tolerance_met,
@@ -244,34 +286,41 @@ def build(valuation: Valuation, uploads: Mapping[str, Uploads], metrics: Mapping
         groups=tuple(groups[:_MOST_GROUPS]),
         n_groups=len(groups),
         n_overlaps=count_overlaps(values, errors),
-        learnt=curve(cumulative.sum(axis=1)),
+        losses=curve(valuation.losses, rounds=np.concatenate([[0], at])),
         metrics={name: metrics.get(name) for name in METRICS},
         quarters=quarters,
         settings=about.settings,
-        cautions=about.cautions,
+        cautions=(*about.cautions, *misleading(valuation.clients)),
         settlement=about.settlement,
     )
 
 
-def judge(valuation: Valuation) -> Verdict:
-    """Return how sure the shares of a valuation are."""
-    total, errors = float(valuation.values.sum()), valuation.errors
-    if not valuation.values.any():
-        return "nothing changed"
-    if total <= 0:
-        return "loss rose" if total < 0 else "cancelled"
-    if np.nansum(errors) >= total:
-        return "unreliable"
-    if np.isnan(errors).any():
+def _refuse_absurd(valuation: Valuation) -> None:
+    """Raise InputError at numbers that no training has, of which sums overflow: the file they are from is damaged."""
+    numbers = (
+        *(valuation.per_round, valuation.estimator_errors, valuation.completion_errors, valuation.losses),
+        *(valuation.per_round_server, np.array([valuation.server_error, valuation.guarantee or 0.0])),
+    )
+    if any(np.nanmax(np.abs(each), initial=0) > _ABSURD for each in numbers):
+        raise InputError(f"a valuation with numbers above {_ABSURD:g} is damaged; value the run again")
+
+
+def judge(valuation: Valuation) -> NumericalError:
+    """Return what is known of how far values and shares are off, leaving out clients of which nothing is known."""
+    is_known = np.isfinite(valuation.errors)
+    if not is_known.any():
         return "unknown"
-    if valuation.completion_errors.any():
+    total, error = float(valuation.values[is_known].sum()), float(valuation.errors[is_known].sum())
+    if valuation.values.sum() > 0 and error >= total:
+        return "unreliable"
+    if valuation.completion_errors[is_known].any():
         return "estimated"
     return "proven" if valuation.error_kind == "certified" else "confident"
 
 
-def _shares(valuation: Valuation, verdict: Verdict) -> Floats:
+def _shares(valuation: Valuation) -> Floats:
     """Return each client's share and the ends of its interval, (clients, 3); NaN where they mean nothing."""
-    if verdict in _WITHOUT_SHARES:
+    if valuation.values.sum() <= 0:
         return np.full((len(valuation.clients), 3), np.nan)
     return np.column_stack([valuation.shares, valuation.share_bounds])
 
@@ -284,7 +333,7 @@ def _client(
     shares: Floats,
     places: tuple[int, int],
     uploads: Uploads,
-    has_curves: bool,
+    at: NDArray[np.intp] | None,
 ) -> ClientSummary:
     n_clients, n_rounds = len(valuation.clients), valuation.n_rounds
     value, error = float(valuation.values[m]), float(valuation.errors[m])
@@ -304,8 +353,8 @@ def _client(
         completion_error=known(valuation.completion_errors[m]),
         n_negative_rounds=int((valuation.per_round[:, m] < 0).sum()),
         quarters=tuple(float(cumulative[number - 1]) for number in quarters),
-        cumulative=curve(cumulative, n_clients) if has_curves else None,
-        per_round=curve(valuation.per_round[:, m], n_clients) if has_curves else None,
+        cumulative=None if at is None else curve(cumulative, n_clients, at),
+        per_round=None if at is None else curve(valuation.per_round[:, m], n_clients, at),
         completion=_completion(valuation, m),
         uploads=uploads,
     )
@@ -318,6 +367,18 @@ def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
     rmse = known(report.held_out_rmse) if report.n_held_out else None
     relative = rmse / report.held_out_size if rmse is not None and report.held_out_size > 0 else None
     return CompletionSummary(report.rank, rmse, relative, report.n_held_out, report.n_unseen)
+
+
+def _still_falling(losses: Floats) -> float | None:
+    """Return which part of the decrease of the loss came in the last tenth of the rounds; None if that is little.
+
+    Means over the last two tenths are compared, as single rounds go up and down.
+    """
+    tenth, decrease = (len(losses) - 1) // 10, float(losses[0] - losses[-1])
+    if tenth < 2 or decrease <= 0:
+        return None
+    part = float(losses[-2 * tenth : -tenth].mean() - losses[-tenth:].mean()) / decrease
+    return part if part > _LITTLE else None
 
 
 def _quarters(n_rounds: int) -> tuple[int, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from verfedsv.losses import Floats
-from verfedsv.shapley.result import bounds_of_shares
+from verfedsv.report.amounts import Amounts, Range
+from verfedsv.report.numbers import digits
+from verfedsv.report.summary import known
 from verfedsv.texts import printable
 from verfedsv.valuation import Valuation
 
@@ -19,44 +21,38 @@ _NONE = "-"
 _WIDEST_BAR, _SHORTEST_NAME = 24, 12
 
 
-class Valued(Protocol):
-    """Values of clients with their shares and errors, (clients,) each: of a round, or of a training."""
-
-    @property
-    def values(self) -> Floats: ...
-    @property
-    def shares(self) -> Floats: ...
-    @property
-    def errors(self) -> Floats: ...
-
-
-def values_table(clients: Sequence[str], result: Valued, width: int = 80) -> Table:
+def values_table(result: Valuation, width: int = 80) -> Table:
     """Return a table of the clients by falling value: share and value with their errors, and a bar for the value.
 
-    The error of a share is how far it can be off if every value is off by at most its error. In a terminal of `width`
-    columns, the bars and then the names give way; where it is narrower still, values come below shares. No number is
-    left out.
+    Values and their errors are those over all rounds. The error of a share is how far it can be off if every value is
+    off by at most its error. In a terminal of `width` columns, the bars and then the names give way; where it is
+    narrower still, values come below shares. No number is left out.
     """
-    shares = _with_errors([_as_share(share) for share in result.shares], _share_errors(result), _as_share_error)
-    values = _with_errors([f"{value:.4e}" for value in result.values], result.errors, lambda error: f"{error:.0e}")
+    clients, totals, errors = result.clients, result.values * result.n_rounds, result.errors * result.n_rounds
+    parts = result.shares if result.values.sum() > 0 else np.full(len(clients), np.nan)  # not shares of a damage
+    amounts = Amounts(
+        [Range(v, known(v - e), known(v + e)) for v, e in zip(totals.tolist(), errors.tolist(), strict=True)]
+    )
+    shares = _with_errors([_as_share(share) for share in parts], _share_errors(result), _as_share_error)
+    values = _with_errors([amounts.value(total) for total in totals.tolist()], errors, partial(digits, n_digits=2))
     longest = max(map(len, clients))
-    details = {"share ± error": shares, "value ± error": values}
-    if min(longest, _SHORTEST_NAME) + sum(map(_room, details.values())) > width:
+    details = {"share ± error": shares, "total value ± error": values}
+    if min(longest, _SHORTEST_NAME) + sum(_room(*column) for column in details.items()) > width:
         both = [Text("\n").join(cells) for cells in zip(shares, values, strict=True)]
-        details = {"share, value": both}
-    room_for_names = width - sum(map(_room, details.values()))
+        details = {"share, total value": both}
+    room_for_names = width - sum(_room(*column) for column in details.items())
     names = min(longest, max(4, room_for_names))
     room = min(room_for_names - names - 2, _WIDEST_BAR)
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column("client", overflow="ellipsis", no_wrap=True, max_width=max(6, names))
     for name, cells in details.items():
-        table.add_column(name, no_wrap=True, min_width=_room(cells) - 2)
+        table.add_column(name, no_wrap=True, min_width=_room(name, cells) - 2)
     if room > 4:
         table.add_column("", no_wrap=True)
-    low, high = min(0.0, float(result.values.min())), max(0.0, float(result.values.max()))
-    for m in (-result.values).argsort(kind="stable"):
-        value = float(result.values[m])
-        drawn = [Text(bar(value, low, high, room), style="cyan" if value >= 0 else "red")] if room > 4 else []
+    low, high = min(0.0, float(totals.min())), max(0.0, float(totals.max()))
+    for m in (-totals).argsort(kind="stable"):
+        total = float(totals[m])
+        drawn = [Text(bar(total, low, high, room), style="cyan" if total >= 0 else "red")] if room > 4 else []
         # Text, not a string: a name is never read as markup.
         table.add_row(Text(shown(clients[m], names)), *(cells[m] for cells in details.values()), *drawn)
     return table
@@ -72,9 +68,9 @@ def _with_errors(numbers: Sequence[str], errors: Floats, write: Callable[[float]
     ]
 
 
-def _room(cells: Sequence[Text]) -> int:
-    """Return the width of a column below its header, with the space beside it."""
-    return max(13, *(line.cell_len for cell in cells for line in cell.split())) + 2
+def _room(header: str, cells: Sequence[Text]) -> int:
+    """Return the width of a column, with the space beside it."""
+    return max(len(header), *(line.cell_len for cell in cells for line in cell.split())) + 2
 
 
 def _as_share(share: float) -> str:
@@ -85,10 +81,11 @@ def _as_share_error(error: float) -> str:
     return f"{error:.2%}" if error < 1 else f"{error:.0%}"
 
 
-def _share_errors(result: Valued) -> Floats:
-    """Return how far shares can be off, (clients,); NaN if that is not known."""
-    bounds = bounds_of_shares(result.values, result.errors)
-    errors: Floats = np.abs(bounds - result.shares[:, np.newaxis]).max(axis=1)
+def _share_errors(result: Valuation) -> Floats:
+    """Return how far shares can be off, (clients,), among the clients whose errors are known; NaN for the others."""
+    total = result.values[np.isfinite(result.errors)].sum()
+    shares = result.values / (total or np.nan)
+    errors: Floats = np.abs(result.share_bounds - shares[:, np.newaxis]).max(axis=1)
     return errors
 
 

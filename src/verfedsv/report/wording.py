@@ -1,41 +1,117 @@
-"""What a summary says in plain words: for people who neither train models nor read code.
+"""What a report says in sentences: for people who neither train models nor read code.
 
 Texts are plain. Whoever renders them escapes them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Literal
 
 from verfedsv.report.amounts import between_text, share_text
-from verfedsv.report.numbers import digits
+from verfedsv.report.numbers import MINUS, digits, number, percent
 from verfedsv.report.summary import ClientSummary, Payout, SettlementSummary, Summary
 from verfedsv.shapley.result import count
-from verfedsv.texts import LONGEST_NAME, shortened
-
-Tone = Literal["good", "plain", "bad"]
+from verfedsv.valuation.result import Books
 
 _MOST_NAMES = 12
+_ARITHMETIC_ONLY = "This is about the arithmetic only, not about whether the training went well or what is fair to pay."
 
 
 def headline(summary: Summary) -> str:
-    """Return what all clients achieved together."""
-    who = "the only client" if len(summary.clients) == 1 else f"the {len(summary.clients):,} clients"
-    rounds = _extent(summary)
-    if summary.verdict == "nothing changed":
-        return f"In {rounds}, {who} did not change the model's loss at all."
-    if summary.verdict == "cancelled":
-        return f"In {rounds}, {who} left the model's loss where it was: what some took off it, others put back."
-    change = "lowered" if summary.decrease > 0 else "raised"
-    together = "In" if len(summary.clients) == 1 else "Together, in"
-    return f"{together} {rounds}, {who} {change} the model's loss by {digits(abs(summary.decrease))}."
+    """Return how the loss changed, and who changed it."""
+    books, who = summary.books, "the only client"
+    if len(summary.clients) > 1:
+        who = f"the {len(summary.clients):,} clients together"
+    ends = f"from {digits(books.start)} to {digits(books.end)}"
+    is_same = not books.loss_rose and books.start - books.end <= 1e-12 * abs(books.start)
+    path = "stayed the same" if is_same else f"{'rose' if books.loss_rose else 'fell'}, {ends}"
+    server = f", and the server's own part {_change(books.server)}" if books.server else ""
+    return f"In {_extent(summary)} the model's loss {path}: {who} {_change(books.clients)}{server}."
+
+
+def _change(decrease: float) -> str:
+    if decrease == 0:
+        return "did not change it"
+    return f"{'lowered' if decrease > 0 else 'raised'} it by {digits(abs(decrease))}"
 
 
 def _extent(summary: Summary) -> str:
     if summary.n_planned is None or not summary.is_unfinished:
-        return count(summary.n_rounds, summary.unit)
-    return f"the first {summary.n_rounds:,} of {summary.n_planned:,} planned {summary.unit}s"
+        return count(summary.n_rounds, "round")
+    return f"the first {summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
+
+
+def alarms(books: Books) -> list[str]:
+    """Return what must be read before anything else, in red: that the training did not do what it was for."""
+    lines = []
+    if books.loss_rose:
+        change = f"from {digits(books.start)} to {digits(books.end)}"
+        lines.append(f"The loss rose, {change}: the model is worse than before the training.")
+    if books.clients < 0:
+        lines.append(
+            "There are no shares: the clients together raised the loss. Percentages would be shares of the damage, the "
+            "largest for those who did most of it. What each did to the loss is given instead."
+        )
+    elif books.clients == 0:
+        lines.append("There are no shares: the clients' values add up to nothing.")
+    return lines
+
+
+def mostly_server(books: Books) -> list[str]:
+    """Return that the server's own part changed the loss by more than the clients did, if that is so."""
+    if not books.is_mostly_server:
+        return []
+    change = f"{_change(books.server).replace(' it ', ' the loss ')}, the clients together {_change(books.clients)}"
+    return [f"The server's own part of the model, such as an intercept, did more than the clients: it {change}."]
+
+
+def balance(books: Books) -> str:
+    """Return where the loss went, as an equation whose numbers have the same decimals.
+
+    >>> balance(Books(0.6931, 2.413, 17.4, -19.1199))
+    'Loss at the start 0.693 = at the end 2.413 + by the clients 17.400 − by the server 19.120'
+    """
+    sizes = [math.floor(math.log10(abs(amount))) for amount in books if amount] or [0]
+    # Three digits of the smallest, but not more than seven of the largest; more where rounding would not balance.
+    least = max(0, min(2 - min(sizes), 6 - max(sizes)))
+    decimals = next((n for n in range(least, least + 4) if _balances(books, n)), least + 3)
+    terms = [f"Loss at the start {number(books.start, decimals)} = at the end {number(books.end, decimals)}"]
+    for who, amount in (("clients", books.clients), ("server", books.server)):
+        if amount or who == "clients":
+            terms.append(f"{MINUS if amount < 0 else '+'} by the {who} {number(abs(amount), decimals)}")
+    if not _balances(books, decimals):
+        terms.append(f"(but for {digits(abs(_remainder(books)), 2)}, the numerical error)")
+    return " ".join(terms)
+
+
+def _balances(books: Books, decimals: int) -> bool:
+    rounded = Books(*(round(amount, decimals) for amount in books))
+    return abs(_remainder(rounded)) < 0.5 * 0.1**decimals
+
+
+def _remainder(books: Books) -> float:
+    return books.start - books.end - books.clients - books.server
+
+
+def server(summary: Summary) -> str:
+    """Return what the server's own part did, apart from the clients; nothing if it has none."""
+    if not summary.books.server:
+        return ""
+    change = _change(summary.books.server).replace(" it ", " the loss ")
+    return (
+        f"The server's own part of the model, such as an intercept, {change} over all rounds, with an error of "
+        f"{digits(summary.total(summary.server_error), 2)}. It is no client's and has no share."
+    )
+
+
+SHARES = "Shares are parts of what the clients together took off the loss."
+VALUE = "Total value: by how much the client lowered the loss, over all rounds together; below zero, it raised it."
+
+
+def interval_header(summary: Summary) -> str:
+    """Return what the intervals of shares are of."""
+    return "Share among those with known errors" if summary.unknown else "Share lies between"
 
 
 def measured_on(summary: Summary) -> str:
@@ -48,42 +124,35 @@ def measured_on(summary: Summary) -> str:
     )
 
 
-def verdict(summary: Summary) -> str:
-    """Return how sure the shares are, and why not surer."""
-    unclear = _unclear(summary)
-    if summary.verdict == "proven":
-        return f"Proven: the true shares lie within the intervals given.{unclear}"
-    if summary.verdict == "confident":
-        return f"Known with 99.9 % confidence: the true shares lie within the intervals given.{unclear}"
-    if summary.verdict == "estimated":
-        return (
-            "Estimated: the shares, and the intervals in which they are expected, are estimates, because part of what "
-            "they depend on was never sent and had to be filled in. How well that works was checked on numbers that "
-            f"were sent but set aside as a check, and a margin was added; it is no guarantee.{unclear}"
-        )
-    if summary.verdict == "unknown":
-        without = names([client.name for client in summary.clients if client.error is None])
-        return (
-            f"A first impression: how exact the shares are is not known, because the error of {without} could not be "
-            f"estimated. Record more {summary.unit}s before anything is paid by them."
-        )
-    if summary.verdict == "unreliable":
-        return (
-            "Not reliable: the errors together are as large as what the model learnt, so every share could be quite "
-            f"another. Record more {summary.unit}s before anything is paid by them."
-        )
-    if summary.verdict == "loss rose":
-        return (
-            "There are no shares: the clients together made the model worse, so there is no gain to have a share of. "
-            "Percentages would be shares of the damage, the largest for those who did most of it; what each did to the "
-            "loss is given instead."
-        )
-    if summary.verdict == "cancelled":
-        return (
-            "There are no shares: the values of the clients add up to nothing that could be shared. What each did to "
-            "the loss is given instead of percentages."
-        )
-    return "There are no shares: nothing that was sent changed the loss."
+def numerical_error(summary: Summary) -> str:
+    """Return how far the numbers may be off, and that nothing else is said by that."""
+    what = "value and share" if summary.has_shares else "value"
+    exact = f"computed exactly, every {what} would lie within the range given for it"
+    more_rounds = "Record more rounds before anything is paid by these numbers."
+    said = {
+        "proven": f"{exact}; that is proven.",
+        "confident": f"{exact}, with 99.9 % confidence.",
+        "estimated": (
+            "estimated. Part of what the numbers depend on was never sent and had to be filled in. How well that works "
+            "was checked on embeddings that were sent but set aside, and a margin was added; the ranges are no "
+            "guarantee."
+        ),
+        "unknown": f"unknown. It could not be estimated for any client. {more_rounds}",
+        "unreliable": (
+            "together as large as what the clients took off the loss, so every share could be quite another. "
+            f"{more_rounds}"
+        ),
+    }[summary.numerical_error]
+    return f"Numerical error: {said}{_left_out(summary)}{_unclear(summary)} {_ARITHMETIC_ONLY}"
+
+
+def _left_out(summary: Summary) -> str:
+    """Return whose errors are not known, and what that means for the others, as a sentence to follow another."""
+    if not summary.unknown or summary.numerical_error == "unknown":
+        return ""
+    whose = names(summary.unknown)
+    ranges = " The ranges of the others' shares leave them out of the sum." if summary.has_intervals else ""
+    return f" It is unknown for {whose}, whose missing embeddings could not be filled in well enough to tell.{ranges}"
 
 
 def _unclear(summary: Summary) -> str:
@@ -91,8 +160,8 @@ def _unclear(summary: Summary) -> str:
     found = [client.name for client in summary.clients if may_be_zero(client)]
     if not found:
         return ""
-    intervals = "its interval has" if len(found) == 1 else "their intervals have"
-    return f" Whether {names(found)} helped at all is open: {intervals} zero inside."
+    ranges = "its range has" if len(found) == 1 else "their ranges have"
+    return f" Whether {names(found)} helped at all is open: {ranges} zero inside."
 
 
 def may_be_zero(client: ClientSummary) -> bool:
@@ -100,42 +169,43 @@ def may_be_zero(client: ClientSummary) -> bool:
     return client.share_low is not None and client.share_high is not None and client.share_low < 0 < client.share_high
 
 
-def tone(summary: Summary) -> Tone:
-    """Return in which colour to say how sure shares are: good only if nothing is estimated, missing or open."""
-    if not summary.has_intervals:
-        return "bad"
-    is_sure = summary.verdict != "estimated" and not any(map(may_be_zero, summary.clients))
-    return "good" if is_sure and not summary.is_unfinished and not summary.cautions else "plain"
+def is_doubtful(summary: Summary) -> bool:
+    """Return whether the numbers may be off so far that they say little."""
+    return summary.numerical_error in ("unknown", "unreliable")
 
 
 def warnings(summary: Summary) -> list[str]:
-    """Return what everybody must have read before anything else: an unfinished training, files that do not fit."""
-    return [*([unfinished(summary)] if summary.is_unfinished else []), *summary.cautions]
+    """Return what nobody should miss: a server that did most, an unfinished training, what is wrong with the record."""
+    so_far = [unfinished(summary)] if summary.is_unfinished else []
+    return [*mostly_server(summary.books), *so_far, *summary.cautions]
 
 
 def unfinished(summary: Summary) -> str:
     """Return what it means that fewer rounds are recorded than planned."""
-    unit = summary.unit
     return (
-        f"Unfinished: {summary.n_rounds:,} of {summary.n_planned or 0:,} planned {unit}s are recorded. The training "
-        f"was stopped, or still runs. All that follows is of these {unit}s only, and changes if it goes on."
+        f"Unfinished: {summary.n_rounds:,} of {summary.n_planned or 0:,} planned rounds are recorded. The training "
+        "was stopped, or still runs. All that follows is of these rounds only, and changes if it goes on."
     )
 
 
 def payout_warning(summary: Summary) -> str:
     """Return why payouts by these values should not be made yet, or nothing."""
-    reasons = {
-        "unknown": "how exact the shares are is not known",
-        "unreliable": "the errors together are as large as what the model learnt",
-        "loss rose": "the clients together made the model worse",
-        "cancelled": "the values of the clients add up to nothing",
-        "nothing changed": "nothing that was sent changed the loss",
-    }
-    found = [reasons[summary.verdict]] if summary.verdict in reasons else []
+    found = []
+    books = summary.books
+    if books.loss_rose:
+        found.append("the loss rose")
+    if books.clients <= 0:
+        found.append("the clients together did not lower the loss")
+    if books.is_mostly_server:
+        found.append("the server's own part did more than the clients")
+    if is_doubtful(summary):
+        found.append("the numerical error is too large, or not known")
+    elif summary.unknown:
+        found.append(f"the numerical error of {names(summary.unknown)} is not known")
     if summary.is_unfinished:
-        found.append(f"only {summary.n_rounds:,} of {summary.n_planned or 0:,} planned {summary.unit}s are recorded")
+        found.append(f"only {summary.n_rounds:,} of {summary.n_planned or 0:,} planned rounds are recorded")
     if summary.cautions:
-        found.append("the files of this run do not fit each other (see the top of this page)")
+        found.append("something is wrong with the record of this run (see the top)")
     return f"Do not pay by these amounts yet: {'; '.join(found)}." if found else ""
 
 
@@ -145,29 +215,23 @@ def predicate(client: ClientSummary, summary: Summary) -> str:
         return _predicate_of_value(client, summary)
     if client.value == 0 and not client.error:
         return "contributed nothing: what it sent never changed the loss."
+    share = share_text(client)
     if client.share_low is None or client.share_high is None:
-        return f"comes out at {share_text(client)} of what the model learnt; {_why_unsure(client, summary)}."
-    between = between_text(client)
+        why = "its numerical error is unknown" if client.error is None else "the errors are too large to rely on that"
+        return f"comes out at {share}; {why}."
+    between = between_text(client, "among the clients whose errors are known, " if summary.unknown else "")
     if client.share_low <= 0 <= client.share_high:
-        return f"comes out at {share_text(client)}{between}: not to be told from nothing."
+        return f"comes out at {share}{between}: not to be told from nothing."
     if client.value < 0:
-        return f"made the model worse: {share_text(client)}{between} of what it learnt."
-    return f"contributed {share_text(client)}{between} of what the model learnt."
-
-
-def _why_unsure(client: ClientSummary, summary: Summary) -> str:
-    if client.error is None:
-        return "how exact that is, is unknown"
-    if summary.verdict == "unknown":
-        return "how exact that is, is unknown, because the errors of others are"
-    return "the errors of all clients together are too large to rely on that"
+        return f"raised the loss: {share}{between}."
+    return f"contributed {share}{between}."
 
 
 def _predicate_of_value(client: ClientSummary, summary: Summary) -> str:
     if client.value == 0:
         return "did not change the loss."
     change = "lowered" if client.value > 0 else "raised"
-    error = "an unknown error" if client.error is None else f"an error of {digits(client.error * summary.n_rounds, 2)}"
+    error = "an unknown error" if client.error is None else f"an error of {digits(summary.total(client.error), 2)}"
     return f"{change} the loss by {digits(abs(client.decrease))} over the training, with {error}."
 
 
@@ -175,9 +239,15 @@ def notes(summary: Summary) -> list[str]:
     """Return what else the first paragraph must not leave out."""
     lines = []
     if summary.tolerance_met is False:
-        lines.append("The exactness that was asked for was not reached; the intervals say what remains.")
+        lines.append("The accuracy that was asked for was not reached; the ranges say what remains.")
     if summary.n_unseen:
         lines.append(unseen(summary))
+    if summary.still_falling is not None:
+        last = count(summary.n_rounds // 10, "round")
+        lines.append(
+            f"The loss was still falling at the end: the last {last} took off {percent(summary.still_falling, 1)} of "
+            "the whole decrease. A longer training may have other shares."
+        )
     return lines
 
 
@@ -226,7 +296,7 @@ def ranking(summary: Summary) -> str:
     """Return how far the order of the clients is clear."""
     if len(summary.clients) == 1:
         return "There is only one client, and nothing to rank."
-    unknown = [client.name for client in summary.clients if client.error is None]
+    unknown = summary.unknown
     lines = [_overlaps(summary, len(summary.clients) - len(unknown), has_unknown=bool(unknown))]
     if unknown:
         lines.append(f"{names(unknown)}: without a known error there is no rank.")
@@ -234,7 +304,7 @@ def ranking(summary: Summary) -> str:
 
 
 def _overlaps(summary: Summary, n_known: int, *, has_unknown: bool) -> str:
-    estimated = ", if the estimated errors hold" if summary.verdict == "estimated" else ""
+    estimated = ", if the estimated errors hold" if summary.numerical_error == "estimated" else ""
     others = "other pairs of clients with a known error" if has_unknown else "other pairs"
     if n_known > 1 and not summary.n_overlaps:
         whose = "the other" if has_unknown else "all"
@@ -301,7 +371,7 @@ def names(all_of_them: Sequence[str]) -> str:
     'bank, shop and telco'
     """
     most = len(all_of_them) if len(all_of_them) <= _MOST_NAMES + 3 else _MOST_NAMES
-    shown = [shortened(name, LONGEST_NAME) for name in all_of_them[:most]]
+    shown = list(all_of_them[:most])
     if len(all_of_them) > most:
         shown.append(f"{len(all_of_them) - most} more")
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -64,7 +64,7 @@ class ResumePoint:
                 f"{count(checkpoint.n_records, 'record')}, where the transcript has {steps.n_stamps:,}, or other "
                 f"uploads of clients. {REMEDY}"
             )
-        begin = max(0.0, transcript.last_time)
+        begin = max([0.0, *(record.time for record in transcript.records(max(1, n_there)))])
         if section.is_repeatable:
             return cls(steps, checkpoint.n_records, begin)
         return cls(Steps([whole[name] for name in clients], checkpoint.n_rounds + after[None]), n_there, begin)

@@ -17,53 +17,60 @@ from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import options_of, read_valuation
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
+from verfedsv.settlement.agreement import say_other_settings
+from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
     Check,
+    Claim,
     Difference,
-    check_nothing_is_missing,
+    Finding,
+    Reservation,
     check_payouts,
-    check_shares,
-    compare_content,
+    check_same_run,
+    check_sums,
     compare_files,
-    compare_valuations,
+    compare_rest,
+    compare_rounds,
+    compare_valuation,
     compare_with_file,
-    say_version,
-    say_what_is_odd,
 )
 from verfedsv.settlement.documents import parse, read_bytes
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import fingerprint
-from verfedsv.settlement.statement import STATEMENT, Statement
-from verfedsv.settlement.transcripts import check_chain, count_both, open_stated, open_whole
+from verfedsv.settlement.statement import STATEMENT, Statement, configuration_of
+from verfedsv.settlement.transcripts import check_chain, count_both, open_whole
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
+from verfedsv.valuation.result import Settings
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found: the checks that passed, in order; what differs, or None; what else a reader should know."""
+    """What an audit found: the checks that were made, in order; what differs, or None; and what a reader should know.
+
+    `reservations` are what another version of this package or another processor may have computed otherwise: whether
+    that explains it, the reader has to judge.
+    """
 
     checks: tuple[Check, ...]
     difference: str | None
+    reservations: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def passes(self) -> bool:
-        return self.difference is None
+        """Whether all is as stated, without reservation."""
+        return self.difference is None and not self.reservations
 
     def to_json(self) -> str:
         """Return the audit as JSON."""
         return json.dumps({"passes": self.passes, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
-
-
-Finding = Check | str
-"""A check that passed, or a note."""
 
 
 def audit(
@@ -72,30 +79,42 @@ def audit(
     run: Path | None = None,
     statement_path: Path | None = None,
     public_key: bytes | None = None,
+    accept_settings: bool = False,
     progress: Progress | None = None,
 ) -> Audit:
     """Return the audit of whatever is there: a statement, an extract, or the folder of a run.
 
-    A folder that has a statement in it is audited by that; another can be given.
+    A folder that has a statement in it is audited by that; another can be given. Values that were not computed with the
+    agreed settings differ, unless the reader accepts that.
     """
+    options = _Options(public_key, accept_settings, progress)
     if path.is_dir():
         _refuse_unused("the folder of a run", run=run)
         there = statement_path or (path / STATEMENT if (path / STATEMENT).exists() else None)
         if there is not None:
-            return _collect(_of_statement(_read_statement(there), path, public_key, progress))
+            return _collect(_of_statement(_read_statement(there), path, options))
         _refuse_unused("a run without a statement", public_key=public_key)
-        return _collect(_of_run(path, progress))
+        return _collect(_of_run(path, options))
     text = read_bytes(path)
     fields = parse(text, statement.FORMAT)
     if fields["format"] == extracts.FORMAT:
         _refuse_unused("an extract", run=run)
-        if statement_path is None and public_key is not None:
-            raise InputError("an extract is not signed, its statement is: add --statement FILE to check it by the key")
+        if public_key is not None and statement_path is None:
+            raise InputError("an extract is not signed; add --statement FILE to check it by the key")
         signed = None if statement_path is None else _read_statement(statement_path)
-        return _collect(_of_extract(Extract.from_fields(fields), signed, public_key))
+        return _collect(_of_extract(Extract.from_fields(fields), signed, options))
     if fields["format"] == statement.FORMAT:
         _refuse_unused("a statement", statement=statement_path)
-    return _collect(_of_statement(_Signed(path, text, Statement.from_fields(fields)), run, public_key, progress))
+    return _collect(_of_statement(_Signed(path, text, Statement.from_fields(fields)), run, options))
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The key that must have signed, if any; whether any settings are accepted; and who is told how far it is."""
+
+    public_key: bytes | None
+    accept_settings: bool
+    progress: Progress | None
 
 
 @dataclass(frozen=True)
@@ -114,58 +133,60 @@ def _read_statement(path: Path) -> _Signed:
 
 def _collect(findings: Iterable[Finding]) -> Audit:
     checks: list[Check] = []
+    reservations: list[str] = []
     notes: list[str] = []
     difference = None
     try:
-        for finding in findings:
-            if isinstance(finding, Check):
-                checks.append(Check(finding.name, _one_line(finding.said)))
-            else:
-                notes.append(_one_line(finding))
+        # Numbers that were received may overflow where they are added up: what comes of them is no warning's matter.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for finding in findings:
+                if isinstance(finding, Check):
+                    checks.append(Check(finding.name, _one_line(finding.said)))
+                elif isinstance(finding, Reservation):
+                    reservations.append(_one_line(finding.said))
+                else:
+                    notes.append(_one_line(finding))
     except Difference as found:
         difference = _one_line(str(found))
-    return Audit(tuple(checks), difference, tuple(notes))
+    return Audit(tuple(checks), difference, tuple(reservations), tuple(notes))
 
 
 def _one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def _of_statement(
-    signed: _Signed, run: Path | None, public_key: bytes | None, progress: Progress | None
-) -> Iterator[Finding]:
+def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Iterator[Finding]:
     """Yield whether a statement is signed and true: of the run's files, chain, values and payouts.
 
     Without `run`, it is where the statement says, from where it lies, or the statement's own folder.
     """
     stated = signed.statement
-    yield from _check_signature(signed, public_key)
+    yield from _check_signature(signed, options.public_key)
     folder = run if run is not None else _find_run(stated, signed.path)
     found = _hash_files(folder, signed.path)
     if not found.keys() & stated.content["files"].keys():
         raise InputError(f"nothing of what the statement lists is in {folder}; say where its run is with --run FOLDER")
-    # Before the files as a whole, as this can tell the round and the client of a change, and another run.
-    transcript = open_stated(folder, stated, found)
-    yield check_chain(transcript, stated, found)
-    check_nothing_is_missing(stated, found)
+    check_same_run(stated, found)
+    # Before the other files, as this can tell the round and the client of a change, and another run.
+    transcript = open_whole(folder)
+    yield check_chain(transcript, stated)
     yield from compare_files(stated, found)
     extent = find_extent(folder, transcript)
-    again = value(transcript, progress=progress, **options_of(stated.settings))
+    compare_rest(stated, {"configuration": configuration_of(folder), "n_planned": extent.n_planned})
     written = _read_valuation(folder)
-    if written is not None and written.head == again.head:
-        compare_valuations(written, again)
-    check = compare_content(stated, folder, again, extent.n_planned)
-    if written is not None and written.head == again.head:
+    written = written if written is not None and written.head == transcript.head else None
+    if written is not None:
         compare_with_file(stated, written)
-    yield check
-    values, errors = np.array(stated.values), np.array(stated.errors)
-    yield from say_version("the statement", stated.content["package"], values, errors, again)
-    yield from say_what_is_odd(values, again)
+    yield from _check_settings(stated.settings, stated.content["configuration"], options)
+    again = value(transcript, progress=options.progress, like=written, **options_of(stated.settings))
+    yield from compare_valuation(Claim.of_statement(stated), again)
+    if written is not None:
+        yield from compare_rounds(written, again)
     yield from check_payouts(stated)
-    yield from _say_cautions(stated)
+    yield from cautions(stated.basis)
 
 
-def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
+def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
     """Yield whether a run without a statement fits together: its chain, and its valuation."""
     if not any((place / fmt.DESCRIPTION).exists() for place in (folder, folder / FOLDER)):
         raise InputError(f"there is no run in {folder}: it has no {fmt.DESCRIPTION}")
@@ -184,20 +205,33 @@ def _of_run(folder: Path, progress: Progress | None) -> Iterator[Finding]:
             grown = transcript.contains(written.head)
             why = "the transcript has grown since" if grown else "it was cut off, or is another one"
             raise Difference(f"{VALUATION} is not of this transcript: {why}")
-        again = value(transcript, progress=progress, **options_of(written.settings))
-        yield compare_valuations(written, again)
-        yield from say_version(VALUATION, written.package, written.values, written.errors, again)
-        yield from say_what_is_odd(written.values, again)
+        yield from _check_settings(written.settings, configuration_of(folder), options)
+        again = value(transcript, progress=options.progress, like=written, **options_of(written.settings))
+        yield from compare_valuation(Claim.of_file(written), again)
+        yield from compare_rounds(written, again)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
         "anew, or changes in other files of the folder are not found"
     )
 
 
-def _of_extract(extract: Extract, signed: _Signed | None, public_key: bytes | None) -> Iterator[Finding]:
+def _check_settings(settings: Settings, configuration: str | None, options: _Options) -> Iterator[Finding]:
+    """Raise Difference if values were not computed with the agreed settings, and the reader does not accept that."""
+    try:
+        others = say_other_settings(settings, configuration)
+    except InputError as error:
+        others = f"what was agreed is unknown: {error}"
+    if others is None:
+        return
+    if not options.accept_settings:
+        raise Difference(f"{others}; to accept these settings, add --accept-settings")
+    yield f"{others}; accepted, as asked"
+
+
+def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> Iterator[Finding]:
     """Yield whether an extract fits together and belongs to the transcript of a signed statement."""
     if signed is not None:
-        yield from _check_signature(signed, public_key)
+        yield from _check_signature(signed, options.public_key)
     try:
         verified = extract.verify()
     except TranscriptError as error:
@@ -209,7 +243,9 @@ def _of_extract(extract: Extract, signed: _Signed | None, public_key: bytes | No
         yield f"not tied to a statement: pass --statement, or compare the head {verified.head}"
     yield Check("uploads", f"{count(verified.n_uploads, 'upload')} of client {extract.client!r}, all that there are")
     if signed is not None:
-        yield from _say_own_part(signed.statement, extract.client)
+        stated = signed.statement
+        yield from _check_settings(stated.settings, stated.content["configuration"], options)
+        yield from _say_own_part(stated, extract.client)
 
 
 def _compare_transcript(stated: Statement, verified: Verified) -> None:
@@ -228,28 +264,22 @@ def _compare_transcript(stated: Statement, verified: Verified) -> None:
 
 def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     """Yield what a statement says of a client; only payouts follow from the rest of it."""
-    check_shares(stated)
+    check_sums(Claim.of_statement(stated))
     yield from check_payouts(stated)
-    m = stated.clients.index(client)
+    basis, m = stated.basis, stated.clients.index(client)
     if stated.settlement is not None:
         currency, payout = stated.settlement.currency, stated.settlement.payouts[m]
         yield Check("own payout", f"{currency.shown(payout)} {currency.code}")
     share = stated.content["shares"][m]
-    error = "unknown" if math.isnan(stated.errors[m]) else f"{stated.errors[m]:.0e}"
-    said = f"value {stated.values[m]:.4e}, error {error}" + ("" if share is None else f", share {share:.2%}")
+    error = "unknown" if math.isnan(basis.errors[m]) else f"{basis.errors[m] * basis.n_rounds:.0e}"
+    said = f"value {basis.values[m] * basis.n_rounds:.4g} over the training, error {error}"
+    said += "" if share is None else f", share {share:.2%}"
     yield (
         f"the statement says of client {client!r}: {said}. That was not computed again: values depend on the uploads "
         "of all clients, so for that the whole run is needed"
     )
-    yield from _say_cautions(stated)
-
-
-def _say_cautions(stated: Statement) -> Iterator[Finding]:
-    """Yield what should be looked at before anything is paid by the values of a statement."""
-    content = stated.content
-    yield from cautions(
-        stated.clients, stated.values, stated.errors, content["mode"], content["n_rounds"], content["n_planned"]
-    )
+    yield f"the statement says: {say_books(basis.books)}"
+    yield from cautions(basis)
 
 
 def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Finding]:
@@ -270,9 +300,12 @@ def _find_run(stated: Statement, path: Path) -> Path:
     """Return the folder of a statement's run, which is looked for only in the folder that the statement is in."""
     here = path.parent.resolve()
     for way in (stated.content["run"] or ".", "."):
-        place = here.joinpath(way).resolve()
-        if place.is_relative_to(here) and any((place / name).exists() for name in stated.content["files"]):
-            return place
+        try:
+            place = here.joinpath(way).resolve()
+            if place.is_relative_to(here) and any((place / name).exists() for name in stated.content["files"]):
+                return place
+        except OSError:
+            continue  # a name that no file can have
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
 
 

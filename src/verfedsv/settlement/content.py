@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from verfedsv.errors import InputError
+from verfedsv.settlement.keys import is_weak
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript.format import Mode
 from verfedsv.valuation.result import Settings
@@ -37,6 +38,12 @@ def _has_zone(text: str) -> str:
     return text
 
 
+def _is_strong(digits: str) -> str:
+    if is_weak(bytes.fromhex(digits)):
+        raise ValueError("this is a key that anybody can sign for (a point of small order)")
+    return digits
+
+
 _Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -44,6 +51,15 @@ def _is_complete(settings: dict[str, Any]) -> dict[str, Any]:
     if set(settings) != {field.name for field in dataclasses.fields(Settings)}:
         raise ValueError("settings are missing or unknown")
     return settings
+
+
+class _Books(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    start: float
+    end: float
+    clients: float
+    server: float
 
 
 class _Fields(BaseModel):
@@ -67,6 +83,9 @@ class _Fields(BaseModel):
     errors: list[float | None]
     estimator_errors: list[float | None]
     completion_errors: list[float | None]
+    server_value: float
+    server_error: float | None
+    books: _Books
     error_kind: ErrorKind
     method: str
     settings: Annotated[dict[str, Any], AfterValidator(_is_complete)]
@@ -74,7 +93,7 @@ class _Fields(BaseModel):
     settlement: dict[str, Any] | None
     files: dict[str, _Hash]
     run: str | None
-    public_key: _Hash
+    public_key: Annotated[_Hash, AfterValidator(_is_strong)]
     signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
     @model_validator(mode="after")

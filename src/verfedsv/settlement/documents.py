@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from verfedsv.errors import InputError
+from verfedsv.untrusted import read_json
 
 
 def parse(text: str | bytes, name: str) -> dict[str, Any]:
     """Return the fields of a JSON text, format and version among them; raise InputError, calling it `name`, if not."""
+    what = f"this is not the JSON of {_with_article(name)}, or it is damaged"
     try:
-        fields: dict[str, Any] = json.loads(text, parse_constant=_refuse)
-        _ = fields["format"], fields["version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"this is not the JSON of {_with_article(name)}, or it is damaged") from None
+        fields = read_json(text, "it")
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
+    if not isinstance(fields, dict) or not {"format", "version"} <= fields.keys():
+        raise InputError(what)
     return fields
 
 
@@ -69,13 +72,18 @@ def is_close(one: Any, other: float | None) -> bool:
     return isinstance(one, float) and math.isclose(one, other, rel_tol=1e-9)
 
 
+def is_alike(one: Any, other: Mapping[str, float]) -> bool:
+    """Return whether an object has the same names as another, and the same numbers but for rounding."""
+    return (
+        isinstance(one, dict)
+        and one.keys() == other.keys()
+        and all(is_close(one[name], number) for name, number in other.items())
+    )
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file; raise InputError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")

@@ -2,76 +2,69 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from verfedsv.settlement.books import say_books, say_doubts
+from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
 from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, shortened
-from verfedsv.transcript.format import Mode
+from verfedsv.transcript.names import find_lookalikes
 from verfedsv.valuation import Valuation
 
 _MOST_NAMES = 5
 
 
 def explain(result: Settlement, valuation: Valuation) -> list[str]:
-    """Return sentences on what speaks against paying, the rule, negative values, and what the ranges mean."""
+    """Return sentences on what speaks against paying, the books, the rule, negative values, and the ranges."""
     return [
-        *cautions(result.clients, result.values, result.errors, valuation.mode, result.n_rounds, result.n_planned),
+        *cautions(result),
+        f"Books: {say_books(result.books)}.",
         _explain_rule(result),
         *_explain_negative(result),
         _explain_range(result, valuation),
     ]
 
 
-def cautions(
-    clients: Sequence[str],
-    values: Sequence[float],
-    errors: Sequence[float],
-    mode: Mode,
-    n_rounds: int,
-    n_planned: int | None,
-) -> list[str]:
+def cautions(paid_by: Settlement | Basis) -> list[str]:
     """Return sentences on what should be looked at before anything is paid by such values."""
-    lines = [*_say_unfinished(mode, n_rounds, n_planned), *_say_unreliable(values, errors)]
-    for one, other in _alike(clients):
+    clients = paid_by.clients
+    lines = [
+        *say_doubts(paid_by.books),
+        *_say_unfinished(paid_by.n_rounds, paid_by.n_planned),
+        *_say_unreliable(clients, paid_by.values, paid_by.errors),
+    ]
+    for one, other in find_lookalikes(clients):
         lines.append(f"Clients {one!r} and {other!r} have nearly the same name: make sure who is who.")
     return lines
 
 
-def _say_unfinished(mode: Mode, n_rounds: int, n_planned: int | None) -> Iterator[str]:
+def _say_unfinished(n_rounds: int, n_planned: int | None) -> Iterator[str]:
     if n_planned is not None and n_rounds < n_planned:
-        planned = count(n_planned, "round" if mode == "synchronous" else "time stamp")
+        planned = count(n_planned, "round")
         yield f"The training was stopped after {n_rounds:,} of {planned}: this is of an unfinished training."
 
 
-def _say_unreliable(values: Sequence[float], errors: Sequence[float]) -> Iterator[str]:
+def _say_unreliable(clients: Sequence[str], values: Sequence[float], errors: Sequence[float]) -> Iterator[str]:
     """Yield whether values are too unsure to pay by: their errors are unknown, or as large as they are together."""
     total = float(np.sum(values))
-    if total < 0:
-        yield "The loss rose over the training: what is paid is not for a model that became better."
-    elif 0 < total <= float(np.nansum(errors)):
+    if 0 < total <= float(np.nansum(errors)):
         yield (
             "The values cannot be relied on: their errors together are as large as their sum. Record more rounds "
             "before anything is paid by them."
         )
-    elif np.isnan(errors).any():
+    unknown = [client for client, error in zip(clients, errors, strict=True) if np.isnan(error)]
+    if unknown:
         yield (
-            "How exact the values are cannot be said: the error of a value is unknown. Take them as a first "
-            "impression, and record more rounds before anything is paid by them."
+            f"The error of the value of {_names(unknown)} is unknown: take that value as a first impression, and "
+            "record more rounds before anything is paid by it."
         )
 
 
-def _alike(clients: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of clients whose names differ in capital letters or in how their letters are written only."""
-    seen: dict[str, str] = {}
-    for client in clients:
-        plain = unicodedata.normalize("NFKC", client).casefold()
-        if plain in seen:
-            yield seen[plain], client
-        seen.setdefault(plain, client)
+def _names(clients: Sequence[str]) -> str:
+    return _listed([repr(shortened(name, LONGEST_NAME)) for name in clients])
 
 
 def _explain_rule(result: Settlement) -> str:
@@ -81,8 +74,14 @@ def _explain_rule(result: Settlement) -> str:
         "shapley-positive": "in proportion to positive values",
         "floor": f"in proportion to values, at least {amount(terms.floor or 0)} {code} for each",
         "cap": f"in proportion to values, at most {amount(terms.cap or 0)} {code} for each",
+        "floor-and-cap": (
+            f"in proportion to values, at least {amount(terms.floor or 0)} and at most {amount(terms.cap or 0)} {code} "
+            "for each"
+        ),
     }
     text = f"Rule: {terms.rule}, {meaning[terms.rule]}"
+    if terms.pay_server is not None:
+        text += f"; the server is paid for its own part, as {shortened(terms.pay_server, LONGEST_NAME)!r}"
     if terms.fixed_part:
         text += f"; {terms.fixed_part:f}% of the budget shared equally first"
     return text + "."
@@ -110,9 +109,8 @@ def _explain_negative(result: Settlement) -> Iterator[str]:
         choice = "say with --negative zero or deduct what would happen then"
         if negative == "refuse":
             choice = "then nothing would be settled, as --negative refuse says"
-        names = _listed([repr(shortened(name, LONGEST_NAME)) for name in unsure])
         one = "Value of" if len(unsure) == 1 else "Values of"
-        yield f"{one} {names} may be negative within the error: {left_out}; {choice}."
+        yield f"{one} {_names(unsure)} may be negative within the error: {left_out}; {choice}."
 
 
 def may_be_negative(result: Settlement) -> list[str]:
@@ -127,10 +125,14 @@ def _listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
 
 
 def _explain_range(result: Settlement, valuation: Valuation) -> str:
-    if None in result.lowest:
-        known = np.isfinite(result.errors).all()
-        why = "within the errors the values may add up to nothing" if known else "the error of a value is unknown"
+    unknown = [client for client, low in zip(result.clients, result.lowest, strict=True) if low is None]
+    if len(unknown) == len(result.clients):
+        known = not np.isnan(result.errors).all()
+        why = "within the errors the values may add up to nothing" if known else "no error is known"
         return f"Ranges are unknown: {why}."
-    kind = "proven" if valuation.error_kind == "certified" else "with 99.9 % confidence"
+    kind = "with bounds of 99.9 % confidence" if valuation.error_kind == "confidence" else "with proven bounds"
     kind = kind if valuation.completion is None else "estimated"
-    return f"Range: what a client would get if the values were off by their errors ({kind}), at worst and at best."
+    text = f"Range: the lowest and the highest payout if the values are off by their numerical errors ({kind})."
+    if unknown:
+        text += f" Unknown for {_names(unknown)}, whose error is unknown; the others' ranges take that value as it is."
+    return text

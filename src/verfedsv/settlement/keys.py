@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -21,6 +21,17 @@ from verfedsv.errors import InputError
 
 PRIVATE, PUBLIC = ".key", ".pub"
 """What the names of the files of a pair of keys end in."""
+
+_NO_KEY = ValueError, TypeError, UnsupportedAlgorithm, InternalError
+"""What a file that is no key, or a damaged one, leads to."""
+
+_LARGEST_FILE = 10_000
+"""In bytes; a key takes about 120."""
+
+_P = 2**255 - 19
+_ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_SMALL_ORDER = {0, 1, _P - 1, _ORDER_8, _P - _ORDER_8}
+"""The y coordinates of the eight points of small order: by such a key, one signature can be that of any text."""
 
 
 def new_keys(name: Path) -> tuple[Path, Path]:
@@ -44,22 +55,23 @@ def new_keys(name: Path) -> tuple[Path, Path]:
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:
-    """Return the key in a file that `new_keys` wrote; raise InputError if there is none."""
+    """Return the key in a file that `new_keys` wrote; raise InputError if there is none, or others can read it."""
     content = _read(path)
     try:
         key = load_pem_private_key(content, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except _NO_KEY:
         hint = (
             "the private key is wanted, not the public one" if path.suffix == PUBLIC else "make one: verfedsv keys new"
         )
         raise InputError(f"{path} is not a private key without a passphrase in PEM; {hint}") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"{path} is not an Ed25519 key; make one: verfedsv keys new")
+    _refuse_readable(path)
     return key
 
 
 def read_public_key(path: Path, *, may_be_private: bool = False) -> bytes:
-    """Return the 32 bytes of the public key in a file; raise InputError if there is none.
+    """Return the 32 bytes of the public key in a file; raise InputError if there is none that can be trusted.
 
     If it `may_be_private`, the file may have the private key of the pair.
     """
@@ -73,11 +85,19 @@ def read_public_key(path: Path, *, may_be_private: bool = False) -> bytes:
         )
     try:
         key = load_pem_public_key(content)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except _NO_KEY:
         raise InputError(f"{path} is not a key in PEM, as verfedsv keys new writes it") from None
     if not isinstance(key, Ed25519PublicKey):
         raise InputError(f"{path} is not an Ed25519 key")
+    if is_weak(raw(key)):
+        raise InputError(f"{path} is a key that anybody can sign for (a point of small order); ask for another")
     return raw(key)
+
+
+def is_weak(public_key: bytes) -> bool:
+    """Return whether a key is one that nobody would make who means well: of small order, or not written as usual."""
+    second = int.from_bytes(public_key, "little") % 2**255
+    return second >= _P or second in _SMALL_ORDER
 
 
 def is_private(content: bytes) -> bool:
@@ -107,6 +127,8 @@ def fingerprint(public_key: bytes) -> str:
 
 def is_signed(public_key: bytes, signature: bytes, content: bytes) -> bool:
     """Return whether a signature is that of the content by the owner of the key."""
+    if is_weak(public_key):
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, content)
     except (InvalidSignature, ValueError):
@@ -116,9 +138,22 @@ def is_signed(public_key: bytes, signature: bytes, content: bytes) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(_LARGEST_FILE)
     except OSError as error:
         raise InputError(f"cannot read the key {path}: {error.strerror}; make one: verfedsv keys new") from None
+
+
+def _refuse_readable(path: Path) -> None:
+    """Raise InputError if others can read a private key of the user, as ssh does; Windows has no such modes."""
+    if os.name != "posix":
+        return
+    status = path.stat()
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+        raise InputError(
+            f"others on this machine can read the private key {path} (mode {status.st_mode & 0o777:o}), and could sign "
+            f"with it; if nobody has, make it yours alone: chmod 600 {path}"
+        )
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from verfedsv.errors import InputError
-from verfedsv.settlement.documents import is_close, is_same
+from verfedsv.settlement.books import refuse_doubtful
+from verfedsv.settlement.documents import is_alike, is_close, is_same
 from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_deduction
 from verfedsv.settlement.result import Settlement
 from verfedsv.settlement.rules import Negative, Rule, as_whole_numbers, round_to_cents, split
 from verfedsv.settlement.terms import Amount, Terms
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.result import Books
 
 _COLUMNS = {
     "payouts": "payout",
@@ -37,6 +40,8 @@ def settle(
     floor: Amount | None = None,
     cap: Amount | None = None,
     fixed_part: str | None = None,
+    pay_server: str | None = None,
+    even_if_the_loss_rose: bool = False,
 ) -> Settlement:
     """Return what each client of a valuation is paid of a budget.
 
@@ -45,12 +50,15 @@ def settle(
         budget: the amount to share, a text such as "100000" or "2500.50", a whole number or a Decimal.
         currency: its code of three letters.
         rule: "shares" pays in proportion to values; "floor" as well, but nobody less than `floor`; "cap" nobody more
-            than `cap`; "shapley-positive" is "shares" with negative values counted as zero.
+            than `cap`; "floor-and-cap" both; "shapley-positive" is "shares" with negative values counted as zero.
         negative: what happens to negative values: "zero" counts them as zero, "deduct" lets such clients pay in,
             "refuse" is an error. There is no default if there are any.
         floor: what each client gets at least.
         cap: what each client gets at most.
         fixed_part: a percentage of the budget that all share equally, such as "20%"; the rest goes by the rule.
+        pay_server: what to call the server, if it is to be paid as well, for the value of its own part.
+        even_if_the_loss_rose: without it, a training in which the loss rose, or which the clients together did not
+            lower, is an error.
 
     >>> from verfedsv import Recorder, value
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
@@ -58,23 +66,59 @@ def settle(
     >>> [str(amount) for amount in settle(value(recorder), 1000, "EUR").amounts]
     ['898.58', '101.42']
     """
-    terms = Terms.of(budget, currency, rule, negative=negative, floor=floor, cap=cap, fixed_part=fixed_part)
-    return settle_on(terms, valuation)
+    terms = Terms.of(
+        budget,
+        currency,
+        rule,
+        negative=negative,
+        floor=floor,
+        cap=cap,
+        fixed_part=fixed_part,
+        pay_server=pay_server,
+    )
+    refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)
+    return pay(terms, Basis.of(valuation))
 
 
-def settle_on(terms: Terms, valuation: Valuation, n_planned: int | None = None) -> Settlement:
-    """Return what each client of a valuation is paid on terms that were checked; see `Settlement` for `n_planned`."""
-    values, errors = valuation.values.tolist(), valuation.errors.tolist()
-    return pay(terms, valuation.clients, values, errors, valuation.head, valuation.n_rounds, n_planned)
+@dataclass(frozen=True)
+class Basis:
+    """What payouts are computed from: the numbers of a valuation, and which transcript they are of.
+
+    `n_planned` is how many rounds the training was to have; None if that is not known.
+    """
+
+    clients: tuple[str, ...]
+    values: tuple[float, ...]
+    errors: tuple[float, ...]
+    server_value: float
+    server_error: float
+    books: Books
+    head: str
+    n_rounds: int
+    n_planned: int | None = None
+
+    @classmethod
+    def of(cls, valuation: Valuation, n_planned: int | None = None) -> Basis:
+        return cls(
+            valuation.clients,
+            tuple(valuation.values.tolist()),
+            tuple(valuation.errors.tolist()),
+            valuation.server_value,
+            valuation.server_error,
+            valuation.books,
+            valuation.head,
+            valuation.n_rounds,
+            n_planned,
+        )
 
 
 def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
     """Raise InputError unless a settlement is of a valuation, and is in all what its terms give for it."""
     if settlement.head != valuation.head:
         raise InputError("the settlement is of another transcript, or the run has grown since; settle this run")
-    if settlement.values != tuple(valuation.values.tolist()):
+    again = pay(settlement.terms, Basis.of(valuation, settlement.n_planned))
+    if settlement.values != again.values:
         raise InputError("the settlement is of another valuation of this run; settle it again")
-    again = settle_on(settlement.terms, valuation, settlement.n_planned)
     difference = find_difference(settlement.to_fields(), again)
     if difference is not None:
         raise InputError(f"the settlement was changed: {difference}; settle again")
@@ -87,7 +131,7 @@ def find_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
     if odd:
         return f"the field {odd[0]!r} is {'missing' if odd[0] in expected else 'none of a settlement'}"
     for name in expected:
-        if name not in _COLUMNS and not is_same(fields[name], expected[name]):
+        if name not in _COLUMNS and not (is_alike if name == "books" else is_same)(fields[name], expected[name]):
             return f"{name}: {str(fields[name])[:60]}, and not {str(expected[name])[:60]}"
     for name, called in _COLUMNS.items():
         if not isinstance(fields[name], list) or len(fields[name]) != len(again.clients):
@@ -100,40 +144,39 @@ def find_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
     return None
 
 
-def pay(
-    terms: Terms,
-    clients: Sequence[str],
-    values: Sequence[float],
-    errors: Sequence[float],
-    head: str,
-    n_rounds: int,
-    n_planned: int | None = None,
-) -> Settlement:
-    """Return the settlement of values on terms; `head` stands for the transcript that they are of."""
+def pay(terms: Terms, basis: Basis) -> Settlement:
+    """Return the settlement of values on terms; the server comes last, if it is paid."""
+    clients, values, errors = basis.clients, basis.values, basis.errors
+    if terms.pay_server is not None:
+        if terms.pay_server in clients:
+            raise InputError(f"the server cannot be called {terms.pay_server!r}, as a client is; choose another name")
+        clients, values = (*clients, terms.pay_server), (*values, basis.server_value)
+        errors = (*errors, basis.server_error)
     _check(terms, clients, values)
     (weights,) = as_whole_numbers(values if terms.negative == "deduct" else [max(0.0, value) for value in values])
     fixed = terms.fixed_for_each(len(clients))
-    parts = split(weights, terms.budget - fixed * len(clients), terms.limit_above(fixed))
+    parts = split(weights, terms.budget - fixed * len(clients), terms.limits_above(fixed))
     if parts.left:
         raise InputError(_explain_what_is_left(terms, weights, parts.left))
     payouts = round_to_cents([fixed + parts.part(weight) for weight in weights])
     notes = [
-        _note(terms, value, payout, is_limited=parts.is_limited(weight))
+        _note(terms, value, payout, parts.limit_of(weight))
         for value, payout, weight in zip(values, payouts, weights, strict=True)
     ]
     ranges = _ranges(terms, values, errors)
     return Settlement(
         terms=terms,
-        clients=tuple(clients),
-        values=tuple(values),
-        errors=tuple(errors),
+        clients=clients,
+        values=values,
+        errors=errors,
         payouts=tuple(payouts),
         lowest=tuple(low for low, _ in ranges),
         highest=tuple(high for _, high in ranges),
         notes=tuple(notes),
-        head=head,
-        n_rounds=n_rounds,
-        n_planned=n_planned,
+        books=basis.books,
+        head=basis.head,
+        n_rounds=basis.n_rounds,
+        n_planned=basis.n_planned,
     )
 
 
@@ -142,20 +185,24 @@ def _ranges(
 ) -> Sequence[tuple[int, int] | tuple[None, None]]:
     """Return the lowest and highest payouts that the errors allow, in cents; None where that is unknown.
 
-    One unknown error makes all payouts unsure, as everybody's payout depends on everybody's value.
+    Everybody's payout depends on everybody's value. So where an error is unknown, the ranges of the others are those
+    for that value as it is; if no error is known, all are unknown.
     """
     fixed = terms.fixed_for_each(len(values))
     pot = terms.budget - fixed * len(values)
     if pot == 0:
         return [outward(fixed, fixed)] * len(values)
-    if not all(math.isfinite(error) and error >= 0 for error in errors):
-        return [(None, None)] * len(values)
-    whole_values, whole_errors = as_whole_numbers(values, errors)
+    is_known = [math.isfinite(error) and error >= 0 for error in errors]
+    known = [error if is_there else 0.0 for error, is_there in zip(errors, is_known, strict=True)]
+    whole_values, whole_errors = as_whole_numbers(values, known)
     if terms.negative == "deduct":
         ranges = ranges_with_deduction(whole_values, whole_errors, pot)
     else:
-        ranges = [*ranges_of_parts(whole_values, whole_errors, pot, terms.limit_above(fixed))]
-    return [(None, None) if bounds is None else outward(bounds[0] + fixed, bounds[1] + fixed) for bounds in ranges]
+        ranges = [*ranges_of_parts(whole_values, whole_errors, pot, terms.limits_above(fixed))]
+    return [
+        outward(bounds[0] + fixed, bounds[1] + fixed) if is_there and bounds is not None else (None, None)
+        for bounds, is_there in zip(ranges, is_known, strict=True)
+    ]
 
 
 def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> None:
@@ -163,9 +210,6 @@ def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> Non
     unknown = [client for client, value in zip(clients, values, strict=True) if not math.isfinite(value)]
     if unknown:
         raise InputError(f"the value of client {unknown[0]!r} is not a number")
-    for client in clients:
-        if any("\ud800" <= letter <= "\udfff" for letter in client):
-            raise InputError(f"the name of client {client!r} is no text that could be written")
     terms.check_for(len(clients))
     below = [client for client, value in zip(clients, values, strict=True) if value < 0]
     if below and terms.negative in (None, "refuse"):
@@ -192,13 +236,13 @@ def _explain_what_is_left(terms: Terms, weights: Sequence[int], left: Fraction) 
     )
 
 
-def _note(terms: Terms, value: float, payout: int, *, is_limited: bool) -> str:
+def _note(terms: Terms, value: float, payout: int, limit: str | None) -> str:
     """Return what the rule did to a client, in a few words."""
     parts = []
     if value < 0:
         parts.append("negative value deducted" if terms.negative == "deduct" else "negative value counted as zero")
-    if is_limited:
-        parts.append("raised to the floor" if terms.floor is not None else "held at the cap")
+    if limit is not None:
+        parts.append("raised to the floor" if limit == "floor" else "held at the cap")
     if payout < 0:
         parts.append("pays in")
     return "; ".join(parts)

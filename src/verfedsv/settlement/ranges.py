@@ -16,18 +16,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from verfedsv.settlement.rules import Limit, Split, split
+from verfedsv.settlement.rules import Limits, Split, split
 
 Range = tuple[Fraction, Fraction]
 
 
-def ranges_of_parts(values: Sequence[int], errors: Sequence[int], pot: Fraction, limit: Limit | None) -> list[Range]:
+def ranges_of_parts(values: Sequence[int], errors: Sequence[int], pot: Fraction, limits: Limits) -> list[Range]:
     """Return the lowest and the highest part of a pot for each client, negative values counting as zero."""
     lows = [max(0, value - error) for value, error in zip(values, errors, strict=True)]
     highs = [max(0, value + error) for value, error in zip(values, errors, strict=True)]
 
     def corner(m: int, own: Sequence[int], others: Sequence[int]) -> Split:
-        return split([*others[:m], own[m], *others[m + 1 :]], pot, limit)
+        return split([*others[:m], own[m], *others[m + 1 :]], pot, limits)
 
     result = []
     for m in range(len(values)):

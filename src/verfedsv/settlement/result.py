@@ -17,12 +17,14 @@ import numpy as np
 
 from verfedsv.arguments import as_whole
 from verfedsv.errors import InputError
+from verfedsv.settlement.books import say_books
 from verfedsv.settlement.documents import check_format, parse
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.terms import TERMS, Terms
 from verfedsv.texts import printable
+from verfedsv.valuation.result import Books
 
-FORMAT, VERSION = "verfedsv settlement", 1
+FORMAT, VERSION = "verfedsv settlement", 2
 
 BYTE_ORDER_MARK = "\N{BYTE ORDER MARK}"
 """By which spreadsheets know that a CSV is UTF-8; without it, accents are other letters there."""
@@ -36,9 +38,10 @@ CSV_BEGINNING = BYTE_ORDER_MARK + ",".join(f'"{name}"' for name in _HEADER)
 class Settlement:
     """What each client is paid. `payouts` are in cents and add up to the budget; negative ones are to be paid in.
 
-    `lowest` and `highest` are the payouts that the errors of the values allow, None where that is unknown. `notes` say
-    what a rule did to a client. `values`, `errors`, `n_rounds` and `head` are of the valuation that was settled.
-    `n_planned` is how many rounds the training was to have; None if that is not known.
+    If the server is paid too, it is the last of the `clients`, by the name in the terms. `lowest` and `highest` are the
+    payouts that the errors of the values allow, None where that is unknown. `notes` say what a rule did to a client.
+    `values`, `errors`, `books`, `n_rounds` and `head` are of the valuation that was settled. `n_planned` is how many
+    rounds the training was to have; None if that is not known.
     """
 
     terms: Terms
@@ -49,6 +52,7 @@ class Settlement:
     lowest: tuple[int | None, ...]
     highest: tuple[int | None, ...]
     notes: tuple[str, ...]
+    books: Books
     head: str
     n_rounds: int
     n_planned: int | None = None
@@ -92,6 +96,7 @@ class Settlement:
             "lowest": self._texts(self.lowest),
             "highest": self._texts(self.highest),
             "notes": list(self.notes),
+            "books": self.books._asdict(),
             "head": self.head,
             "n_rounds": self.n_rounds,
             "n_planned": self.n_planned,
@@ -132,6 +137,7 @@ class Settlement:
             **{name.replace("_", " "): text for name, text in known.items()},
             "rounds": str(self.n_rounds),
             **planned,
+            "books": say_books(self.books),
             "head of the transcript": self.head,
         }
 
@@ -150,14 +156,15 @@ class Settlement:
 
             return cls(
                 terms=terms,
-                clients=_column(fields, "clients", str),
-                values=_column(fields, "values", float),
-                errors=_column(fields, "errors", lambda error: math.nan if error is None else float(error)),
+                clients=_column(fields, "clients", _text),
+                values=_column(fields, "values", _number),
+                errors=_column(fields, "errors", lambda error: math.nan if error is None else _number(error)),
                 payouts=_column(fields, "payouts", cents),
                 lowest=_column(fields, "lowest", lambda amount: _known(amount, cents)),
                 highest=_column(fields, "highest", lambda amount: _known(amount, cents)),
-                notes=_column(fields, "notes", str),
-                head=str(fields["head"]),
+                notes=_column(fields, "notes", _text),
+                books=Books(**{name: _number(fields["books"][name]) for name in Books._fields}),
+                head=_text(fields["head"]),
                 n_rounds=as_whole("n_rounds", fields["n_rounds"], at_least=0),
                 n_planned=_known(fields["n_planned"], lambda number: as_whole("n_planned", number, at_least=0)),
             )
@@ -175,8 +182,22 @@ def _known(item: Any, convert: Callable[[Any], Any]) -> Any:
     return None if item is None else convert(item)
 
 
+def _text(item: Any) -> str:
+    if not isinstance(item, str):
+        raise TypeError(f"{str(item)[:40]} should be a text")
+    return item
+
+
+def _number(item: Any) -> float:
+    if not isinstance(item, int | float) or isinstance(item, bool):
+        raise TypeError(f"{str(item)[:40]!r} should be a number")
+    return float(item)
+
+
 def _column(fields: Mapping[str, Any], name: str, convert: Callable[[Any], Any]) -> tuple[Any, ...]:
     """Return what there is of each client, converted."""
+    if not isinstance(fields[name], list) or not isinstance(fields["clients"], list):
+        raise TypeError(f"{name} and clients should be lists")
     if len(fields[name]) != len(fields["clients"]):
         raise ValueError(f"{name} has {len(fields[name])} entries for {len(fields['clients'])} clients")
     return tuple(convert(item) for item in fields[name])

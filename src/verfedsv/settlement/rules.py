@@ -1,4 +1,4 @@
-"""The rules by which a budget is shared: in proportion to values, above a floor or below a cap.
+"""The rules by which a budget is shared: in proportion to values, above a floor, below a cap, or both.
 
 Everything here is exact. Values are scaled to whole numbers, and what a client would get without rounding is a
 fraction: a quotient of decimals would already be rounded, and rounding would decide ties.
@@ -12,86 +12,82 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-Rule = Literal["shares", "floor", "cap", "shapley-positive"]
+Rule = Literal["shares", "floor", "cap", "floor-and-cap", "shapley-positive"]
 Negative = Literal["zero", "deduct", "refuse"]
 
 
 @dataclass(frozen=True)
-class Limit:
-    """What each client gets at least, or at most, in cents."""
+class Limits:
+    """What each client gets at least and at most, in cents; None where there is no such limit."""
 
-    amount: Fraction
-    kind: Literal["floor", "cap"]
+    floor: Fraction | None = None
+    cap: Fraction | None = None
 
-    def is_beyond(self, part: Fraction) -> bool:
-        """Return whether a part would be below the floor, or above the cap."""
-        return part < self.amount if self.kind == "floor" else part > self.amount
+    def kept_by(self, part: Fraction) -> Fraction:
+        """Return a part, raised to the floor or held at the cap."""
+        if self.floor is not None and part < self.floor:
+            return self.floor
+        return self.cap if self.cap is not None and part > self.cap else part
 
 
 @dataclass(frozen=True)
 class Split:
-    """How a pot is split: `per_weight` for each unit of weight, but for the limit.
+    """How a pot is split: `per_weight` for each unit of weight, within the limits.
 
     `left` is what nobody may take: all who have a weight are at the cap, or nobody has one; `per_weight` is None then.
     """
 
     per_weight: Fraction | None
-    limit: Limit | None
+    limits: Limits
     left: Fraction
 
     def part(self, weight: int) -> Fraction:
         """Return what a client of that weight gets."""
+        if self.per_weight is not None:
+            return self.limits.kept_by(self.per_weight * weight)
+        at_least = self.limits.floor or Fraction(0)
+        return at_least if self.limits.cap is None or weight <= 0 else self.limits.cap
+
+    def limit_of(self, weight: int) -> Literal["floor", "cap"] | None:
+        """Return the limit that a client of that weight gets instead of its proportional part, if any."""
         if self.per_weight is None:
-            gets_limit = self.limit is not None and (self.limit.kind == "floor" or weight > 0)
-        else:
-            gets_limit = self.is_limited(weight)
-        if self.limit is not None and gets_limit:
-            return self.limit.amount
-        return Fraction(0) if self.per_weight is None else self.per_weight * weight
-
-    def is_limited(self, weight: int) -> bool:
-        """Return whether a client of that weight gets the limit instead of its proportional part."""
-        if self.limit is None or self.per_weight is None:
-            return False
-        return self.limit.is_beyond(self.per_weight * weight)
+            return None
+        change = self.part(weight) - self.per_weight * weight
+        return None if change == 0 else "floor" if change > 0 else "cap"
 
 
-def split(weights: Sequence[int], pot: Fraction, limit: Limit | None = None) -> Split:
-    """Return the split of a pot in proportion to weights, in which everybody keeps the limit.
+def split(weights: Sequence[int], pot: Fraction, limits: Limits = Limits()) -> Split:  # noqa: B008  # it is frozen
+    """Return the split of a pot in proportion to weights, within limits.
 
-    Those beyond the limit get it, and the others share the rest in proportion, until nobody is beyond. That puts more
-    and more clients at the limit, and never takes one back: under a floor each one raised leaves less to the others,
-    under a cap each one held leaves more.
+    Those beyond a limit get it, and the others share the rest in proportion, until nobody is beyond. If the limits
+    together add more than they take, a unit of weight is worth less in the end: so all below the floor stay there, and
+    get it for good. If they take more than they add, the same holds for all above the cap. Nobody is ever taken back.
 
-    >>> halves = split([6, 3, 1], Fraction(100), Limit(Fraction(50), "cap"))
+    >>> halves = split([6, 3, 1], Fraction(100), Limits(cap=Fraction(50)))
     >>> [str(halves.part(weight)) for weight in (6, 3, 1)]
     ['50', '75/2', '25/2']
     """
-    free, n_limited = list(weights), 0
+    floor, cap = limits.floor or Fraction(0), limits.cap
+    free, rest = list(weights), pot
     while True:
-        rest = pot - (limit.amount * n_limited if limit is not None else 0)
         total = sum(free)
         if total <= 0:
-            # Under a floor those without a weight get it too.
-            at_floor = limit.amount * len(free) if limit is not None and limit.kind == "floor" else Fraction(0)
-            return Split(None, limit, rest - at_floor)
+            # Those without a weight get the floor too.
+            return Split(None, limits, rest - floor * len(free))
         per_weight = rest / total
-        kept = free if limit is None or rest == 0 else _within(free, limit.kind, limit.amount / per_weight)
-        if len(kept) == len(free):
-            return Split(per_weight, limit, Fraction(0))
-        free, n_limited = kept, n_limited + len(free) - len(kept)
-
-
-def _within(weights: list[int], kind: Literal["floor", "cap"], edge: Fraction) -> list[int]:
-    """Return the weights that get no less than a floor, or no more than a cap; `edge` gets just that.
-
-    They are compared as whole numbers: with 2,000 clients, fractions took forty times as long.
-    """
-    if kind == "floor":
-        smallest = math.ceil(edge)
-        return [weight for weight in weights if weight >= smallest]
-    largest = math.floor(edge)
-    return [weight for weight in weights if weight <= largest]
+        # Weights are compared as whole numbers: with 2,000 clients, fractions took forty times as long.
+        smallest = math.ceil(floor / per_weight) if floor else -math.inf
+        largest = math.floor(cap / per_weight) if cap is not None and rest else math.inf
+        below = [weight for weight in free if weight < smallest]
+        above = [weight for weight in free if weight > largest]
+        added = floor * len(below) - per_weight * sum(below)
+        taken = per_weight * sum(above) - (cap or 0) * len(above)
+        if added == taken:
+            return Split(per_weight, limits, Fraction(0))
+        if added > taken:
+            free, rest = [weight for weight in free if weight >= smallest], rest - floor * len(below)
+        else:
+            free, rest = [weight for weight in free if weight <= largest], rest - (cap or 0) * len(above)
 
 
 def round_to_cents(amounts: Sequence[Fraction]) -> list[int]:

@@ -24,19 +24,19 @@ from verfedsv.settlement.content import check_fields
 from verfedsv.settlement.documents import check_format, parse
 from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import is_signed, raw
-from verfedsv.settlement.payouts import check_settlement
+from verfedsv.settlement.payouts import Basis, check_settlement
 from verfedsv.settlement.result import Settlement
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
-from verfedsv.valuation.result import Settings
+from verfedsv.valuation.result import Books, Settings
 
-FORMAT, VERSION = "verfedsv statement", 1
+FORMAT, VERSION = "verfedsv statement", 2
 STATEMENT = "statement.json"
 """How a statement in the folder of its run is called."""
 
 _OF_VALUATION = (
     *("head", "n_rounds", "n_samples", "n_unseen", "mode", "loss", "clients", "values", "shares", "errors"),
-    *("estimator_errors", "completion_errors", "error_kind", "method", "settings"),
+    *("estimator_errors", "completion_errors", "server_value", "server_error", "error_kind", "method", "settings"),
 )
 
 
@@ -57,13 +57,21 @@ class Statement:
         return tuple(self.content["clients"])
 
     @property
-    def values(self) -> tuple[float, ...]:
-        return tuple(self.content["values"])
-
-    @property
-    def errors(self) -> tuple[float, ...]:
-        """The errors of the values, NaN where they are unknown."""
-        return tuple(math.nan if error is None else error for error in self.content["errors"])
+    def basis(self) -> Basis:
+        """What payouts are computed from; NaN for errors that are unknown."""
+        said = self.content
+        errors = [math.nan if error is None else error for error in (*said["errors"], said["server_error"])]
+        return Basis(
+            clients=self.clients,
+            values=tuple(said["values"]),
+            errors=tuple(errors[:-1]),
+            server_value=said["server_value"],
+            server_error=errors[-1],
+            books=Books(**said["books"]),
+            head=said["head"],
+            n_rounds=said["n_rounds"],
+            n_planned=said["n_planned"],
+        )
 
     @property
     def settings(self) -> Settings:
@@ -116,7 +124,7 @@ def make_statement(
     """Return a signed statement of a run in a folder, to be written to `place`.
 
     Raises TranscriptError unless the transcript is whole, InputError unless valuation and settlement are of it, and
-    while it is still recorded. Whether the transcript gives these values is not computed here: `compare_valuations`
+    while it is still recorded. Whether the transcript gives these values is not computed here: `compare_valuation`
     tells that.
     """
     extent = find_extent(folder, transcript)
@@ -155,24 +163,40 @@ def content_of(
     files: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what a statement says of a run: all of it can be found in the folder, or computed, again."""
-    config = folder / CONFIG
     return {
         "format": FORMAT,
         "version": VERSION,
         **fields_of(valuation),
         "n_planned": n_planned,
-        "configuration": read_text(config) if config.exists() else None,
+        "configuration": configuration_of(folder),
         "settlement": None if settlement is None else settlement.to_fields(),
         "files": dict(files),
     }
+
+
+def configuration_of(folder: Path) -> str | None:
+    """Return the text of the configuration of a run; None if it has none."""
+    path = folder / CONFIG
+    return read_text(path) if path.exists() else None
 
 
 def fields_of(valuation: Valuation) -> dict[str, Any]:
     """Return what a statement says of a valuation, as JSON has it."""
     # Without the values of rounds, of which there may be millions.
     none = np.zeros((0, 0))
-    written = json.loads(replace(valuation, per_round=none, per_round_errors=none, factorisation=None).to_json())
-    return {name: written[name] for name in _OF_VALUATION}
+    short = replace(
+        valuation,
+        per_round=none,
+        per_round_errors=none,
+        per_round_server=none,
+        per_round_server_errors=none,
+        losses=none,
+        error_sums=None,
+        factorisation=None,
+        replay=None,
+    )
+    written = json.loads(short.to_json())
+    return {**{name: written[name] for name in _OF_VALUATION}, "books": valuation.books._asdict()}
 
 
 def _way(start: Path, folder: Path) -> str | None:

@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 from verfedsv.errors import InputError
 from verfedsv.settlement.money import Currency, parse_percent
-from verfedsv.settlement.rules import Limit, Negative, Rule
+from verfedsv.settlement.rules import Limits, Negative, Rule
+from verfedsv.transcript.names import check_names
 
 Amount = str | int | Decimal
 
@@ -20,6 +21,7 @@ class Terms:
 
     `negative` says what happens to negative values; None if it was left open, which is an error if there are any.
     `floor` and `cap` are of the whole payout, the fixed part included. `fixed_part` is a percentage of the budget.
+    `pay_server` is what the server is called if it is paid for its own part, None if it is not.
     """
 
     budget: int
@@ -29,6 +31,7 @@ class Terms:
     floor: int | None
     cap: int | None
     fixed_part: Decimal
+    pay_server: str | None
 
     @classmethod
     def of(
@@ -41,6 +44,7 @@ class Terms:
         floor: Amount | None = None,
         cap: Amount | None = None,
         fixed_part: str | None = None,
+        pay_server: str | None = None,
     ) -> Terms:
         """Return the terms; raise InputError if they make no sense."""
         money = Currency.of(currency)
@@ -55,22 +59,20 @@ class Terms:
             floor=None if floor is None else money.parse("floor", floor),
             cap=None if cap is None else money.parse("cap", cap),
             fixed_part=parse_percent("the fixed part", "0%" if fixed_part is None else fixed_part),
+            pay_server=pay_server,
         )
         terms._check()
         return terms
 
     def _check(self) -> None:
+        if self.pay_server is not None:
+            try:
+                check_names([self.pay_server])
+            except ValueError as error:
+                raise InputError(f"the server needs a name like that of a client: {error}") from None
         if self.budget == 0:
             raise InputError("budget must be more than 0")
-        for name, amount in (("floor", self.floor), ("cap", self.cap)):
-            if self.rule == name and amount is None:
-                raise InputError(f"rule '{name}' needs a {name}: say how much with --{name} AMOUNT")
-            if self.rule != name and amount is not None:
-                received = f"a {name} of {self.currency.shown(amount)} {self.currency.code}"
-                raise InputError(
-                    f"{received} is for rule '{name}', and the rule is {self.rule!r}: add --rule {name}, or leave the "
-                    f"{name} out"
-                )
+        self._check_limits()
         if self.negative == "deduct" and self.rule != "shares":
             raise InputError(
                 f"negative values can be deducted only with rule 'shares', not with {self.rule!r}, which lets nobody "
@@ -79,8 +81,24 @@ class Terms:
         if self.negative == "refuse" and self.rule == "shapley-positive":
             raise InputError("rule 'shapley-positive' counts negative values as zero; to refuse them, use 'shares'")
 
+    def _check_limits(self) -> None:
+        """Raise InputError unless floor and cap are given where the rule has them, and nowhere else."""
+        for name, amount in (("floor", self.floor), ("cap", self.cap)):
+            is_of_rule = self.rule in (name, "floor-and-cap")
+            if is_of_rule and amount is None:
+                raise InputError(f"rule {self.rule!r} needs a {name}: say how much with --{name} AMOUNT")
+            if not is_of_rule and amount is not None:
+                received = f"a {name} of {self.currency.shown(amount)} {self.currency.code}"
+                fitting = "floor-and-cap" if self.rule in ("floor", "cap") else name
+                raise InputError(
+                    f"{received} is not for rule {self.rule!r}: add --rule {fitting}, or leave the {name} out"
+                )
+        if self.floor is not None and self.cap is not None and self.floor > self.cap:
+            shown = self.currency.shown
+            raise InputError(f"the floor of {shown(self.floor)} is above the cap of {shown(self.cap)}")
+
     def check_for(self, n_clients: int) -> None:
-        """Raise InputError if the floors of that many clients exceed the budget, or their caps do not reach it."""
+        """Raise InputError if the floors of that many who are paid exceed the budget, or their caps do not reach it."""
         shown = self.currency.shown
         if self.floor is not None and self.floor * n_clients > self.budget:
             needed = f"{n_clients} floors of {shown(self.floor)} are {shown(self.floor * n_clients)}"
@@ -93,11 +111,10 @@ class Terms:
         """Return what each client gets of the fixed part, in cents."""
         return Fraction(self.fixed_part) / 100 * self.budget / n_clients
 
-    def limit_above(self, fixed: Fraction) -> Limit | None:
-        """Return the floor or cap of what comes on top of a client's fixed part, if there is one."""
-        if self.floor is not None and self.floor > fixed:
-            return Limit(self.floor - fixed, "floor")
-        return None if self.cap is None else Limit(self.cap - fixed, "cap")
+    def limits_above(self, fixed: Fraction) -> Limits:
+        """Return floor and cap of what comes on top of a client's fixed part."""
+        floor = None if self.floor is None or self.floor <= fixed else self.floor - fixed
+        return Limits(floor, None if self.cap is None else self.cap - fixed)
 
     def to_fields(self) -> dict[str, Any]:
         """Return the terms as JSON has them: amounts as texts, so that no reader makes binary fractions of them."""
@@ -113,6 +130,7 @@ class Terms:
             "floor": text(self.floor),
             "cap": text(self.cap),
             "fixed_part": f"{self.fixed_part:f}%",
+            "pay_server": self.pay_server,
         }
 
 

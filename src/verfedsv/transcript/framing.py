@@ -16,6 +16,8 @@ _CONTINUES = 0xFFFFFFFF
 _VERSION_5 = 4
 _MAGIC, _PADDING = b"ARROW1", 2
 _END_OF_STREAM = struct.pack("<II", _CONTINUES, 0)
+_LONGEST = 2**16
+"""Bytes of metadata. Those of a transcript take less than a thousand."""
 _BLOCK = struct.Struct("<qi4xq")
 
 UNREADABLE = (ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, struct.error, pa.ArrowException)
@@ -35,9 +37,11 @@ class Extent(NamedTuple):
 
 def read_plain(message: pa.Buffer) -> pa.Message:
     """Return the message that a buffer consists of; raise ValueError if it is compressed, or not all of the buffer."""
+    _, n_metadata = struct.unpack_from("<Ii", message)
+    if not 0 < n_metadata <= _LONGEST:
+        raise ValueError("it does not begin as messages do")
     found = pa.ipc.read_message(message)
-    head = message.size - (0 if found.body is None else found.body.size)
-    extent, is_plain = _examine(bytes(memoryview(message)[:head]), found.type)
+    extent, is_plain = _examine(bytes(memoryview(message)[: 8 + n_metadata]), found.type)
     if extent is None or extent.size != message.size or extent.head % 8 or extent.body % 8:
         raise ValueError("it does not end where its entry does")
     if not is_plain:
@@ -61,7 +65,7 @@ def find_extent(content: memoryview) -> Extent | None:
     if len(content) < 8:
         return None
     continues, n_metadata = struct.unpack_from("<Ii", content)
-    if continues != _CONTINUES or not 0 < n_metadata <= len(content) - 8:
+    if continues != _CONTINUES or not 0 < n_metadata <= min(_LONGEST, len(content) - 8):
         return None
     try:
         body = _Table.root(content[: 8 + n_metadata], 8).number(3, "<q")

@@ -166,7 +166,6 @@ class Transcript:
         """Return the transcript as it was when only what was verified had been recorded."""
         earlier = copy(self)
         earlier._chain = self._chain.first(verified.n_messages)
-        earlier.__dict__.pop("last_time", None)
         earlier.__dict__["n_rounds"] = verified.n_rounds
         return earlier
 
@@ -178,15 +177,6 @@ class Transcript:
             return n_records  # one in each
         batches = (self._batch(self._message(index), f"record {index}") for index in range(1, n_records + 1))
         return sum(batch.column("client").null_count for batch in batches)
-
-    @cached_property
-    def last_time(self) -> float:
-        """The time of the last record, minus infinity if there is none."""
-        last = len(self._chain) - 1
-        if last < 1:
-            return -math.inf
-        place = f"record {last}"
-        return _rows(self._batch(self._message(last), place), place).times[-1]
 
     def __iter__(self) -> Iterator[Upload | Stamp]:
         return self.records()

@@ -211,11 +211,11 @@ class Recorder:
         transcript = Transcript(self._storage)
         if not is_same:
             raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
-        transcript.verify(may_go_on=True)
+        verified = transcript.verify_on()
         check_end(self._storage)
-        self._n_rounds, self._last_time = transcript.n_rounds, transcript.last_time
+        self._n_rounds, self._last_time = verified.n_rounds, verified.last_time
         self._description = there
-        del transcript
+        del transcript  # and with it the views of files that may be cut off now
         chain, lost = cut_off(self._storage)
         if lost:
             warnings.warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning, 4)

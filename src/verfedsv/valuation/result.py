@@ -91,8 +91,8 @@ class Books(NamedTuple):
 
     @property
     def loss_rose(self) -> bool:
-        """Whether the model was worse at the end than with all embeddings zero."""
-        return self.end > self.start
+        """Whether the model was worse at the end than with all embeddings zero, by more than rounding."""
+        return self.end > self.start + 1e-12 * abs(self.start)
 
     @property
     def is_payable(self) -> bool:
@@ -212,15 +212,17 @@ class Valuation:
     def plot(self) -> alt.LayerChart:
         """Return the shares with their error bars, the largest first, as an Altair chart: the report's first picture.
 
-        If the sum of the values is not positive, shares mean nothing, and the values are drawn.
+        If the sum of the values is not positive, shares mean nothing, and the values over all rounds are drawn.
         """
         # Drawing takes a second to import, and most valuations are never drawn.
         from verfedsv.charts import bars
 
         if self.values.sum() > 0:
-            return bars(self.clients, self.shares, self.share_bounds)
-        ends = np.stack([self.values - self.errors, self.values + self.errors], axis=1)
-        return bars(self.clients, self.values, ends, as_shares=False)
+            # Where errors are unknown, bounds are of shares among the other clients, and not of these.
+            is_known = np.isfinite(self.errors).all()
+            return bars(self.clients, self.shares, np.where(is_known, self.share_bounds, np.nan))
+        totals, errors = self.values * self.n_rounds, self.errors * self.n_rounds
+        return bars(self.clients, totals, np.stack([totals - errors, totals + errors], axis=1), as_shares=False)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas data frame with a row for each client. Needs pandas."""

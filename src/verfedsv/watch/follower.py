@@ -1,4 +1,4 @@
-"""`Follower`: a run's folder as a sequence of states. It only reads, and rests ten times as long as it worked."""
+"""`Follower`: a run's folder as a sequence of states. It only reads, and rests longer than it works."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from verfedsv.errors import VerfedsvError
+from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.report.metrics import GrowingMetrics
-from verfedsv.report.reading import about_run, uploads_of
+from verfedsv.report.reading import about_run, refuse_irregular, uploads_of
 from verfedsv.report.summary import Summary, build
 from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
 from verfedsv.shapley import Progress as OnProgress
@@ -25,7 +25,9 @@ from verfedsv.watch.state import Progress, State, Status, build_state
 Signature = tuple[Stat | None, ...]
 """Of each file of a run what tells its states apart; None for one that is not there."""
 
-_REST = 10
+_REST, _LONGEST_REST = 10, 10.0
+"""Times the work before it; and seconds, in an asynchronous run, where work is what was recorded meanwhile."""
+
 _QUIET = (60, 300, 900, 3600, 6 * 3600, 24 * 3600)
 """After so many seconds without anything new the page says so; steps, so that it does not change all the time."""
 
@@ -64,8 +66,6 @@ class Follower:
         self._due, self._took = -math.inf, 0.0
         self._read: Signature | None = None
         self._summary: Summary | None = None
-        self._is_behind = False
-        self._was_up_to_date = False
         self._problem: str | None = None
         self._unreadable: str | None = None
 
@@ -76,9 +76,14 @@ class Follower:
             self._forget()
             self._show("waiting", f"Waiting for a run in {self.folder}.")
             return
+        try:
+            refuse_irregular(self.folder)
+        except InputError as error:
+            self._problem, self._read = str(error), None
+            self._show("waiting", "The run cannot be read.")
+            return
         signature = self._signature()
-        has_changed = signature != self._read or self._is_behind
-        if has_changed and (self._clock() >= self._due or self._was_valued(signature)):
+        if signature != self._read and (self._clock() >= self._due or self._was_valued(signature)):
             if self._read is None or self._took >= self._every:
                 self._tell(" Reading and valuing what is new.")
             self._summarise(signature)
@@ -106,16 +111,12 @@ class Follower:
             self._unreadable = f"cannot read {METRICS}: {error.strerror}"
 
     def _summarise(self, signature: Signature) -> None:
-        """Value what is in the folder; if that cannot be done, say why and keep what was.
-
-        Values are shown after each portion. If the run grows meanwhile, the rest comes first and then the next portion;
-        but not when a run is seen for the first time, nor when nothing was added: there is nobody to wait for then.
-        """
-        self._read, self._problem, self._is_behind = signature, None, False
-        is_first = not self._was_up_to_date
+        """Value all that is recorded now, showing values after each portion; if it fails, say why and keep what was."""
+        self._read, self._problem = signature, None
+        begin, is_first = self._clock(), self._summary is None
         try:
             self._growth.open()
-            while self._go_on() and (is_first or self._signature() == signature):
+            while not self._go_on():
                 self._tell(" Computing.")
         except Ended:
             raise
@@ -123,20 +124,17 @@ class Follower:
             self._problem = str(error)
         except Exception as error:  # whatever a damaged file leads to: the page says so, and goes on
             self._problem = f"the run cannot be valued: {type(error).__name__}: {error}"
+        self._took = self._clock() - begin
         # The first valuation includes compiling.
-        self._due = self._clock() + (1 if is_first else _REST) * self._took
+        rest = (1 if is_first else _REST) * self._took
+        is_cheap = self._summary is not None and self._summary.mode == "asynchronous"
+        self._due = self._clock() + (min(rest, _LONGEST_REST) if is_cheap else rest)
 
     def _go_on(self) -> bool:
-        """Value the next portion, and return whether there are more."""
-        begin, self._is_behind = self._clock(), False
-        try:
-            is_done = self._growth.go_on(self._on_progress("Checking"), self._on_progress("Valuing"))
-            self._take()
-        finally:
-            self._took = self._clock() - begin
-        self._is_behind = not is_done
-        self._was_up_to_date |= is_done
-        return not is_done
+        """Value the next portion, and return whether it was the last."""
+        is_done = self._growth.go_on(self._on_progress("Checking"), self._on_progress("Valuing"))
+        self._take()
+        return is_done
 
     def _take(self) -> None:
         growth = self._growth
@@ -146,7 +144,7 @@ class Follower:
         uploads = uploads_of(growth.transcript.description, growth.verified)
         # Metrics are drawn from the columns that are kept of them.
         about = about_run(self.folder, growth.transcript.up_to(growth.verified))
-        self._summary = build(growth.valuation, uploads, {}, about)
+        self._summary = build(growth.valuation, uploads, {}, about, growth.rounds)
 
     def _on_progress(self, what: str) -> OnProgress:
         """Return what is called while a run is checked or valued: it ends that if need be, and keeps the loss new."""
@@ -170,21 +168,21 @@ class Follower:
         elif self._growth.is_finished and not more:
             self._show("finished", self._end(self._summary))
         else:
-            noun, planned = self._summary.unit, ""
+            planned = ""
             n_valued, n_expected, at = self._summary.n_rounds, self._growth.n_expected, self._metrics.last_round
             if self._summary.n_planned is not None:
-                planned = f" {count(self._summary.n_planned, noun)} are planned."
+                planned = f" {count(self._summary.n_planned, 'round')} are planned."
             if n_valued < n_expected:
-                about = f"{n_valued:,} of about {max(n_expected, at):,} {noun}s"
+                about = f"{n_valued:,} of about {max(n_expected, at):,} rounds"
                 self._show("following", f"Valued: {about}.{planned}{more}")
                 return
-            ahead = f" Training is at {noun} {at:,}." if at > n_valued else ""
-            self._show("following", f"Valued: {count(n_valued, noun)}.{ahead}{planned}{more}")
+            ahead = f" Training is at round {at:,}." if at > n_valued else ""
+            self._show("following", f"Valued: {count(n_valued, 'round')}.{ahead}{planned}{more}")
 
     def _end(self, summary: Summary) -> str:
         """Return that a run is finished, or was ended before its time."""
         if summary.n_planned is not None and summary.is_unfinished:
-            extent = f"{summary.n_rounds:,} of {summary.n_planned:,} planned {summary.unit}s"
+            extent = f"{summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
             return f"Stopped and valued: these are the values in its {VALUATION}, of {extent}."
         return f"Finished: these are the values in its {VALUATION}."
 
@@ -197,16 +195,17 @@ class Follower:
 
     def _stalled(self, last: float | None, status: Status) -> str:
         """Return that a training was stopped, or that nothing has been recorded for long; nothing if all is well."""
-        summary, is_open = self._summary, is_being_written(folder_of(self.folder))
-        if status == "finished" or last is None:
+        summary = self._summary
+        if status == "finished" or last is None or self._read is None:
             return ""
+        is_open = is_being_written(folder_of(self.folder))
         if summary is not None and summary.is_unfinished and not is_open and os.name == "posix":
-            return f"Nothing is being recorded any more: the training was stopped before its last {summary.unit}."
+            return "Nothing is being recorded any more: the training was stopped before its last round."
         quiet = self._now() - last
         if quiet < _QUIET[0]:
             return ""
         if summary is not None and summary.n_planned is not None and not summary.is_unfinished:
-            return f"All {summary.unit}s that were planned are recorded; there is no {VALUATION} of them yet."
+            return f"All rounds that were planned are recorded; there is no {VALUATION} of them yet."
         why = "may hang, or a step of it take that long" if is_open else "may have ended, or been stopped"
         since = _duration(max(step for step in _QUIET if step <= quiet))
         return f"Nothing new has been recorded for more than {since}: the training {why}."
@@ -215,6 +214,7 @@ class Follower:
         n_bad = self._metrics.n_bad
         damaged = f"{count(n_bad, 'line')} of {METRICS} cannot be read and left out" if n_bad else None
         problems = tuple(text for text in (self._problem, self._growth.note, self._unreadable, damaged) if text)
+        problems += () if self._summary is None else self._summary.cautions
         last = self._last_change()
         progress = Progress(
             self.folder.resolve().name,
@@ -224,6 +224,8 @@ class Follower:
             self._metrics.n_evaluations,
             recorded="" if last is None else f"Last recorded: {_moment(last)}.",
             stalled=self._stalled(last, status),
+            is_sampled=self._growth.is_sampled,
+            last_round=self._metrics.last_round,
         )
         self._publish(build_state(progress, self._summary, self._metrics.curves()))
 

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from verfedsv.errors import VerfedsvError
+from verfedsv.report.reading import refuse_misfit
 from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import options_for, read_valuation
 from verfedsv.shapley import Progress
-from verfedsv.transcript import Transcript
+from verfedsv.transcript import Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER, Verified
+from verfedsv.transcript.reader import FOLDER, Verified, folder_of
+from verfedsv.transcript.storage import is_being_written
 from verfedsv.valuation import Valuation, value
+from verfedsv.valuation.trainings import Training
 
 Stat = tuple[int, int, int]
 """Number, size and time of change of a file."""
+
+_MOST_NUMBERS, _FEWEST_SAMPLES = 2**15, 256
+"""Of more embeddings than that, a random part of the samples is valued, which is faster than a training can record."""
+
+_LEAST_TOLERANCE = 0.01
+"""Where samples are drawn, values are not good to more than that anyway."""
+
+_SKIMMED = 2048
+"""So many of the last messages are read where the others are skipped: half a second."""
 
 _SMALLEST_PORTION = 256
 _SHORT, _LONG = 2.0, 8.0
@@ -28,8 +45,9 @@ class Growth:
     """What was checked and valued of the run in a folder.
 
     `transcript` is what was recorded when `open` was called, `valuation` is of the part that was `verified`, or None
-    if there is no round in that. `is_finished` says that it came from the run's valuation.json, and is of all. `note`
-    is what else there is to say. `clock` counts seconds.
+    if there is no round in that. `is_finished` says that it came from the run's valuation.json, and is of all;
+    `is_sampled` says that it is of a random part of the samples. `rounds` are the rounds up to which it was valued,
+    if several were valued as one, and None if it was each. `note` is what else there is to say. `clock` counts seconds.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +62,11 @@ class Growth:
         self.verified: Verified | None = None
         self.valuation: Valuation | None = None
         self.is_finished = False
+        self.is_sampled = False
+        self.rounds: list[int] | None = None
         self.note: str | None = None
+        self._n_valued = 0  # messages
+        self._lag: float = math.inf
 
     @property
     def n_expected(self) -> int:
@@ -67,12 +89,22 @@ class Growth:
         transcript = Transcript.open(self.folder, mapped=False)
         if not all(map(_has_only_grown, before, self._files)):
             self.verified = None
+            if self.rounds is not None:
+                self._begin()
         self.note = None
         if self.valuation is not None and not transcript.contains(self.valuation.head):
             self._begin()
             self.note = "what was valued before is not in the transcript any more: begun anew, or damaged"
         # The one before is kept open until here, so that no new file can have its number.
         self.transcript = transcript
+        if self._falls_behind(transcript) and self.rounds is None and self.valuation is not None:
+            self.rounds = list(range(1, self.valuation.n_rounds + 1))
+
+    def _falls_behind(self, transcript: Transcript) -> bool:
+        """Return whether an asynchronous training records faster than it is checked and valued."""
+        before, self._lag = self._lag, transcript.n_messages - self._n_valued
+        is_late = self._lag > self._portion and self._lag > before / 2
+        return is_late and transcript.description.mode == "asynchronous" and is_being_written(folder_of(self.folder))
 
     def _stat_files(self) -> list[Stat | None]:
         return [stat(self.folder / FOLDER / name) or stat(self.folder / name) for name in (fmt.UPLOADS, fmt.CHAIN)]
@@ -97,13 +129,20 @@ class Growth:
         self.note = self.note or self._file.problem
         if found is not None or transcript.description.mode == "synchronous":
             self.verified = transcript.verify_on(self.verified, progress=on_check)
+            if found is not None:
+                refuse_misfit(found, transcript.up_to(self.verified))
             self.valuation = found or self._value(transcript.up_to(self.verified), on_value)
             self.is_finished = found is not None
+            self.is_sampled, self.rounds = False, None
             return True
         self.is_finished = False
+        if self.rounds is not None:
+            self._skim(transcript, on_value)
+            return True
         begin = self._clock()
         self.verified = transcript.verify_on(self.verified, self._portion, on_check)
         self.valuation = self._value(transcript.up_to(self.verified), on_value)
+        self._n_valued = self.verified.n_messages
         took = self._clock() - begin
         if took < _SHORT:
             self._portion *= 2
@@ -111,11 +150,32 @@ class Growth:
             self._portion = max(_SMALLEST_PORTION, self._portion // 2)
         return self.verified.n_messages >= transcript.n_messages
 
+    def _skim(self, transcript: Transcript, progress: Progress) -> None:
+        """Value all rounds that are waiting as one, by what the last of them uploaded; nothing of it is checked."""
+        waiting = range(self._n_valued, transcript.n_messages)
+        last = next((index for index in reversed(waiting) if isinstance(next(transcript.records(index)), Stamp)), None)
+        before, verified = self.valuation, self.verified
+        if last is None or before is None or verified is None or self.rounds is None:
+            return
+        n_games, n_messages = before.n_rounds + 1, last + 1
+        recorded = transcript.up_to(replace(verified, n_messages=n_messages, n_rounds=n_games))
+        skimmed = _Skimmed(recorded, max(self._n_valued, n_messages - _SKIMMED))
+        try:
+            options = self._sampled(skimmed, options_for(self.folder))
+            self.valuation = value(skimmed, progress=progress, since=before, **options)
+        except VerfedsvError:
+            self._begin()  # config.toml may have changed
+            raise
+        self._n_valued = n_messages
+        # Of the rounds that were skipped it is not known how many they were, but from how it was before.
+        more = (n_messages - verified.n_messages) * verified.n_rounds / max(1, verified.n_messages - 1)
+        self.rounds.append(max(verified.n_rounds + round(more), self.rounds[-1] + 1))
+
     def _value(self, transcript: Transcript, progress: Progress) -> Valuation | None:
         """Return the valuation of a transcript, as its configuration says; None if it has no rounds."""
         if transcript.n_rounds == 0:
             return None
-        options, before = options_for(self.folder), self.valuation
+        options, before = self._sampled(transcript, options_for(self.folder)), self.valuation
         # Asynchronous runs are valued on from where they were. Synchronous ones are completed from the start: going on
         # would give other digits than those of the report.
         if before is not None and (before.mode == "synchronous" or not transcript.contains(before.head)):
@@ -127,6 +187,41 @@ class Growth:
                 raise
             # With other settings, say, if config.toml has changed.
             return value(transcript, progress=progress, **options)
+
+    def _sampled(self, transcript: Transcript, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options, with samples drawn at random if those of an asynchronous run are many.
+
+        They are the same each time, so that the run can be valued on. In a synchronous run most of the time goes into
+        completion, for which all samples are needed.
+        """
+        training = Training(transcript)
+        if training.is_synchronous:
+            return options
+        rows = training.select(options.get("rows", "all"))
+        most = max(_FEWEST_SAMPLES, _MOST_NUMBERS // (len(training.clients) * training.n_classes))
+        self.is_sampled = len(rows) > most
+        if not self.is_sampled:
+            return options
+        drawn = np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+        return options | {"rows": drawn, "tolerance": max(_LEAST_TOLERANCE, options.get("tolerance", 0.0))}
+
+
+class _Skimmed(Transcript):
+    """A transcript whose last rounds are one, of what was uploaded from message `first` on."""
+
+    def __init__(self, whole: Transcript, first: int) -> None:
+        self.__dict__.update(whole.__dict__)
+        self._first = first
+
+    def records(self, first: int = 1) -> Iterator[Upload | Stamp]:
+        stamp = None
+        for record in super().records(max(first, self._first)):
+            if isinstance(record, Upload):
+                yield record
+            else:
+                stamp = record
+        if stamp is not None:
+            yield stamp
 
 
 class ValuationFile:

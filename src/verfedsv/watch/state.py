@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -16,6 +16,7 @@ from verfedsv.report.curves import Curve, thin
 from verfedsv.report.explanations import metric
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import ClientSummary, Summary
+from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, shortened
 
 FORMAT, VERSION = "verfedsv watch", 1
@@ -64,10 +65,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart of lines over rounds, or time stamps, as `axis` says; `unit` is "%" where numbers are fractions."""
+    """A chart of lines over rounds; `unit` is "%" where numbers are fractions."""
 
     title: str
-    axis: str
     unit: Literal["", "%"]
     lines: tuple[Line, ...]
 
@@ -77,7 +77,8 @@ class State:
     """All of the page. Before anything was valued, `n_rounds` is 0 and there are no clients.
 
     `n_planned` is how many rounds the training is to have, None if that is not known. `recorded` says when something
-    was recorded last, and `stalled` that this was long ago.
+    was recorded last, and `stalled` that this was long ago. All charts go from 0 to `last_round`, which may be later
+    than the last that was valued.
     """
 
     run: str
@@ -88,12 +89,17 @@ class State:
     stalled: str
     problems: tuple[str, ...]
     n_rounds: int
+    last_round: int
     n_planned: int | None
     n_clients: int
     n_evaluations: int
     headline: str
-    verdict: str
-    tone: wording.Tone
+    numerical_error: str
+    is_doubtful: bool
+    alarms: tuple[str, ...]
+    warnings: tuple[str, ...]
+    balance: str
+    server: str
     caption: str
     clients: tuple[Row, ...]
     charts: tuple[Drawing, ...]
@@ -106,7 +112,7 @@ class State:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far following a run is."""
+    """How far following a run is: `is_sampled` if a part of the samples was valued, `last_round` as measured."""
 
     run: str
     status: Status
@@ -115,11 +121,14 @@ class Progress:
     n_evaluations: int = 0
     recorded: str = ""
     stalled: str = ""
+    is_sampled: bool = False
+    last_round: int = 0
 
 
 def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[str, Curve]) -> State:
     """Return the state of the page; of a run that was not valued yet, without a summary."""
-    clients = () if summary is None else _rows(summary)
+    summary = None if summary is None else summary.with_short_names()
+    left_out = [] if summary is None else _left_out(summary, progress)
     return State(
         run=shortened(progress.run, LONGEST_NAME),
         status=progress.status,
@@ -129,62 +138,86 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
         stalled=progress.stalled,
         problems=tuple(_in_a_line(problem) for problem in progress.problems),
         n_rounds=0 if summary is None else summary.n_rounds,
+        last_round=max(progress.last_round, 0 if summary is None else summary.n_rounds),
         n_planned=None if summary is None else summary.n_planned,
         n_clients=0 if summary is None else len(summary.clients),
         n_evaluations=progress.n_evaluations,
         headline="" if summary is None else wording.headline(summary),
-        verdict="" if summary is None else _in_a_line(wording.verdict(summary)),
-        tone="plain" if summary is None else wording.tone(summary),
+        numerical_error="" if summary is None else _in_a_line(_numerical_error(summary, left_out)),
+        is_doubtful=summary is not None and wording.is_doubtful(summary),
+        alarms=() if summary is None else tuple(wording.alarms(summary.books)),
+        warnings=() if summary is None else tuple(wording.mostly_server(summary.books)),
+        balance="" if summary is None else wording.balance(summary.books),
+        server="" if summary is None else wording.server(summary),
         caption="" if summary is None else _caption(summary, progress.status),
-        clients=clients,
+        clients=() if summary is None else _rows(summary, is_rough=bool(left_out)),
         charts=tuple(_drawings(summary, metrics)),
     )
 
 
 def _caption(summary: Summary, status: Status) -> str:
     """Return what the table is of."""
-    rounds = f"all {summary.unit}s" if status == "finished" else f"the {summary.unit}s valued so far"
-    text = f"Over {rounds}. Value: by how much the client lowered the loss; below zero, it raised it."
+    so_far = "" if status == "finished" else " that were valued so far"
+    text = f"Total value: by how much the client lowered the loss, over all rounds{so_far}; below zero, it raised it."
     missing = len(summary.clients) - len(wording.first(summary, N_LISTED))
     return f"{text} {missing:,} more clients are not listed." if missing else text
 
 
-def _rows(summary: Summary) -> tuple[Row, ...]:
-    values = Amounts(summary)
-    return tuple(_row(client, summary, values) for client in wording.first(summary, N_LISTED))
+def _left_out(summary: Summary, progress: Progress) -> list[str]:
+    """Return what was left out to keep up with a training."""
+    lines = []
+    if progress.is_sampled:
+        lines.append(f"{summary.n_samples:,} of {count(summary.n_recorded, 'sample')} were drawn at random and valued")
+    if summary.n_games < summary.n_rounds:
+        steps = f"in {summary.n_games:,} steps, the last ones unchecked"
+        lines.append(f"about {summary.n_rounds:,} rounds were valued {steps}")
+    return lines
 
 
-def _row(client: ClientSummary, summary: Summary, values: Amounts) -> Row:
+def _numerical_error(summary: Summary, left_out: Sequence[str]) -> str:
+    """Return how far the numbers may be off; where something was left out, that this is not known."""
+    if not left_out:
+        return wording.numerical_error(summary)
+    return (
+        f"To keep up with the training, {', and '.join(left_out)}: a first impression, and how far off is not known. "
+        "The report (verfedsv report) checks and values everything."
+    )
+
+
+def _rows(summary: Summary, *, is_rough: bool) -> tuple[Row, ...]:
+    values = Amounts.of(summary)
+    return tuple(_row(client, summary, values, is_rough=is_rough) for client in wording.first(summary, N_LISTED))
+
+
+def _row(client: ClientSummary, summary: Summary, values: Amounts, *, is_rough: bool) -> Row:
     return Row(
         place=place_text(client, summary),
-        name=shortened(client.name, LONGEST_NAME),
+        name=client.name,
         share=client.share,
         value=client.decrease,
-        error=None if client.error is None else client.error * summary.n_rounds,
+        error=None if is_rough else summary.total(client.error),
         share_text=share_text(client),
-        interval_text=interval_text(client),
+        interval_text="unknown" if is_rough else interval_text(client, summary),
         value_text=values.value(client.decrease),
-        value_interval_text=values.ends(client),
+        value_interval_text="unknown" if is_rough else values.ends(client),
     )
 
 
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
-    axis = "round" if summary is None else summary.unit
     if summary is not None:
         shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
-        yield _drawing(f"By how much each client lowered the loss, up to each {axis}", axis, "", shown)
+        yield _drawing("By how much each client lowered the loss, up to each round", "", shown)
     charts: dict[str, list[tuple[str, Curve]]] = {}
     for name, found in metrics.items():
         chart, label = METRICS[name]
         charts.setdefault(chart.capitalize(), []).append((label, found))
     if not charts and summary is not None:
-        title = f"By how much all clients lowered the loss, up to each {axis}"
-        charts[title] = [("all clients together", summary.learnt)]
+        charts["Loss"] = [("samples that were valued", summary.losses)]
     for title, lines in charts.items():
-        yield _drawing(title, axis, "%" if title == "Accuracy" else "", lines)
+        yield _drawing(title, "%" if title == "Accuracy" else "", lines)
 
 
-def _drawing(title: str, axis: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:
+def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:
     lines = []
     for number, (label, points) in enumerate(curves):
         kept = thin(np.array(points.values), _MOST_POINTS)
@@ -200,7 +233,7 @@ def _drawing(title: str, axis: str, unit: Literal["", "%"], curves: Iterable[tup
                 values=tuple(points.values[k] for k in kept),
             )
         )
-    return Drawing(title, axis, unit, tuple(lines))
+    return Drawing(title, unit, tuple(lines))
 
 
 def _in_a_line(text: str) -> str:

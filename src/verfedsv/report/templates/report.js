@@ -3,7 +3,7 @@
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const curves = read("curves"), specs = read("charts");
-  const looks = {{ looks | tojson }};
+  const looks = curves.looks;
   // What a client is called here cannot hold anything that is not printable; see the boxes.
   const points = (number, name, curve) => curve.rounds.map((round, k) => ({
     line: number, name, round, value: curve.values[k], ...looks[number % looks.length],
@@ -15,10 +15,10 @@
     const number = Number(box.dataset.client);
     return points(number, nameOf(box), curves.clients[number][kind()]);
   });
-  const training = {{ lines | tojson }};
-  const linesOfTraining = (name) => training[name].flatMap(([metric, line], number) =>
-    points(number, line, metric ? curves.metrics[metric] : curves.learnt));
-  const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true };
+  const linesOfTraining = (name) => curves.training[name].flatMap(([metric, line], number) =>
+    points(number, line, metric ? curves.metrics[metric] : curves.losses));
+  const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true,
+    defaultStyle: false, tooltip: { disableDefaultStyle: true } }; // the page allows no style sheet but its own
 
   const draw = async (place) => {
     const name = place.dataset.chart, spec = specs[name];
@@ -47,7 +47,7 @@
     for (const input of document.querySelectorAll(".controls input:not([type=search])")) {
       input.addEventListener("change", again);
     }
-    const wanted = { all: () => true, none: () => false, first: (k) => k < {{ n_shown }} };
+    const wanted = { all: () => true, none: () => false, first: (k) => k < curves.n_shown };
     for (const button of document.querySelectorAll("button[data-choose]")) {
       button.addEventListener("click", () => {
         boxes.forEach((box, k) => { box.checked = wanted[button.dataset.choose](k); });
@@ -60,6 +60,18 @@
     const text = event.target.value.trim().toLowerCase();
     for (const box of boxes) box.parentElement.hidden = !nameOf(box).toLowerCase().includes(text);
   });
+  // On a phone, where rows are blocks, each number says what it is; and tables are tables still to those who listen.
+  for (const table of document.querySelectorAll("table")) {
+    const labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+    table.setAttribute("role", "table");
+    for (const row of table.rows) {
+      row.setAttribute("role", "row");
+      [...row.cells].forEach((cell, k) => {
+        cell.dataset.label = labels[k];
+        cell.setAttribute("role", cell.tagName === "TD" ? "cell" : `${cell.scope === "row" ? "row" : "column"}header`);
+      });
+    }
+  }
   const boxesOfTables = [...document.querySelectorAll(".scroll")];
   const sayWhatIsCut = () => {
     for (const box of boxesOfTables) box.classList.toggle("cut", box.scrollWidth > box.clientWidth + 1);

@@ -43,13 +43,19 @@ function row(client, low, high) {
   const made = element("tr");
   const name = element("th", undefined, { scope: "row" });
   name.append(element("bdi", client.name));
-  const chart = element("td");
+  const chart = element("td", undefined, { class: "wide" });
   chart.append(bar(client.share ?? client.value, low, high));
   made.append(
     name, element("td", client.place), element("td", client.share_text, { "data-number": client.share }), chart,
     element("td", client.interval_text), element("td", client.value_text, { "data-number": client.value }),
     element("td", client.value_interval_text, { "data-number": client.error }),
   );
+  // On a phone, where rows are blocks, each number says what it is; and the table is one still to those who listen.
+  made.setAttribute("role", "row");
+  [...made.cells].forEach((cell, k) => {
+    cell.dataset.label = at("numbers").tHead.rows[0].cells[k].textContent;
+    cell.setAttribute("role", k === 0 ? "rowheader" : "cell");
+  });
   return made;
 }
 
@@ -78,13 +84,12 @@ function label(number, unit) {
   return (scaled < 0 ? MINUS : "") + text + (unit ? "\u00a0%" : "");
 }
 
-function plot(chart) {
+function plot(chart, last) {
   const width = Math.max(NARROWEST, at("charts").clientWidth); // so that letters keep their size on a phone
-  const rounds = chart.lines.flatMap((line) => line.rounds), values = chart.lines.flatMap((line) => line.values);
-  const last = Math.max(2, ...rounds);
+  const values = chart.lines.flatMap((line) => line.values);
   let low = Math.min(...values), high = Math.max(...values);
   if (!(high > low)) [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
-  const x = (round) => LEFT + ((width - LEFT - RIGHT) * (round - 1)) / (last - 1);
+  const x = (round) => LEFT + ((width - LEFT - RIGHT) * round) / last;
   const y = (value) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - value)) / (high - low);
   const svg = drawn("svg", { class: "plot", viewBox: `0 0 ${width} ${HEIGHT}`, "aria-hidden": "true" });
   for (const value of ticks(low, high)) {
@@ -93,11 +98,11 @@ function plot(chart) {
       drawn("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, label(value, chart.unit)),
     );
   }
-  for (const round of ticks(1, last).filter(Number.isInteger)) {
+  for (const round of ticks(0, last).filter(Number.isInteger)) {
     const anchor = x(round) > width - RIGHT - HALF_A_LABEL ? "end" : "middle";
     svg.append(drawn("text", { x: x(round), y: HEIGHT - 26, "text-anchor": anchor }, round.toLocaleString("en")));
   }
-  svg.append(drawn("text", { x: (LEFT + width - RIGHT) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, chart.axis));
+  svg.append(drawn("text", { x: (LEFT + width - RIGHT) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, "round"));
   for (const line of chart.lines) {
     const points = line.rounds.map((round, k) => `${x(round).toFixed(1)},${y(line.values[k]).toFixed(1)}`);
     const look = { stroke: line.colour, "stroke-dasharray": line.dash };
@@ -116,10 +121,10 @@ function key(line) {
   return made;
 }
 
-function figure(chart) {
+function figure(chart, last) {
   const made = element("figure"), legend = element("p", undefined, { class: "legend" });
   legend.append(...chart.lines.map(key));
-  made.append(element("figcaption", `${chart.title}. The number beside a name is the last one of its line.`), plot(chart), legend);
+  made.append(element("figcaption", `${chart.title}. The number beside a name is the last one of its line.`), plot(chart, last), legend);
   return made;
 }
 
@@ -141,13 +146,17 @@ function render(state) {
   at("title").textContent = state.title;
   show("message", `${state.message} ${state.recorded}`.trim());
   show("stalled", state.stalled);
-  show("verdict", state.verdict);
-  at("verdict").className = `verdict ${state.tone}`;
+  at("alarms").replaceChildren(...state.alarms.map((alarm) => element("p", alarm, { class: "alarm" })));
+  at("warnings").replaceChildren(...state.warnings.map((warning) => element("p", warning, { class: "verdict bad" })));
+  show("balance", state.balance);
+  show("server", state.server);
+  show("numerical-error", state.numerical_error);
+  at("numerical-error").className = state.is_doubtful ? "verdict bad" : "verdict";
   at("problems").replaceChildren(...state.problems.map((problem) => element("p", problem, { class: "note" })));
   table(state);
   const charts = state.charts.filter((chart) => chart.lines.some((line) => line.values.length));
   at("training").hidden = charts.length === 0;
-  at("charts").replaceChildren(...charts.map(figure));
+  at("charts").replaceChildren(...charts.map((chart) => figure(chart, Math.max(1, state.last_round))));
   announce(state, performance.now());
   document.documentElement.dataset.rounds = state.n_rounds;
   document.documentElement.dataset.status = state.status;

@@ -1,0 +1,44 @@
+"""Where the loss of a training went, in sentences, and whether anything should be paid for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verfedsv.errors import InputError
+from verfedsv.valuation.result import Books
+
+
+def say_books(books: Books) -> str:
+    """Return the loss at the start and at the end, and what clients and server changed, over the whole training.
+
+    >>> say_books(Books(0.6931, 0.3012, 0.4019, -0.01))
+    'loss 0.6931 at the start, 0.3012 at the end; the clients lowered it by 0.4019, the server raised it by 0.01'
+    """
+    parts = [f"the clients {_changed(books.clients)}"]
+    if books.server:
+        parts.append(f"the server {_changed(books.server)}")
+    return f"loss {books.start:.4g} at the start, {books.end:.4g} at the end; {', '.join(parts)}"
+
+
+def say_doubts(books: Books) -> Iterator[str]:
+    """Yield sentences on why values may be nothing to pay by: the loss rose, or it was the server that changed it."""
+    if books.loss_rose:
+        yield f"The loss rose over the training, from {books.start:.4g} to {books.end:.4g}: the model became worse."
+    if books.clients <= 0:
+        yield f"The clients together did not lower the loss: their values add up to {books.clients:.4g}."
+    if books.is_mostly_server:
+        yield (
+            f"The server's own part changed the loss more than all clients together: it {_changed(books.server)}, the "
+            f"clients {_changed(books.clients)}."
+        )
+
+
+def refuse_doubtful(books: Books, what: str, *, accepted: bool) -> None:
+    """Raise InputError, saying what is not done, if the loss rose or the clients did not lower it, unless accepted."""
+    if not books.is_payable and not accepted:
+        why = " ".join(say_doubts(books))
+        raise InputError(f"not {what}: {why} To go on all the same, add --even-if-the-loss-rose")
+
+
+def _changed(decrease: float) -> str:
+    return f"{'lowered' if decrease >= 0 else 'raised'} it by {abs(decrease):.4g}"

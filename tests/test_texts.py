@@ -1,0 +1,43 @@
+import pytest
+
+from verfedsv.texts import misleading
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["bank", "b\u0430nk"], "look alike"),
+        (["bank", "Bank"], "look alike"),
+        (["client 1", "client l"], "look alike"),
+        (["client I", "client i"], "look alike"),
+        (["bank", "\uff42ank"], "look alike"),
+        (["bank", "ban k"], "look alike"),
+        (["bank", "\u0412ANK"], "look alike"),
+        (["bank\u200b"], "nobody sees"),
+        (["ba\u3164nk"], "nobody sees"),
+        (["bank\ufe0f"], "nobody sees"),
+        (["bank "], "nobody sees"),
+        (["two  spaces"], "nobody sees"),
+        (["p\u0430ypal"], "mixes Cyrillic and Latin letters"),
+    ],
+)
+def test_names_that_mislead_are_named(names, said):
+    """With what is wrong spelt out: letters that look alike, and characters that nobody sees."""
+    lines = list(misleading(names))
+    assert any(said in line for line in lines)
+    assert all(line.isascii() and line.isprintable() for line in lines)
+
+
+def test_ordinary_names_are_left_alone():
+    """In whatever script, numbered or not, with accents that tell them apart."""
+    names = [
+        "bank",
+        "Z\u00fcrich",
+        "Zurich",
+        "\u0431\u0430\u043d\u043a",
+        "\u5317\u4eac",
+        "client 1",
+        "client 2",
+        "constructor",
+    ]
+    assert list(misleading([*names, *(f"client {m}" for m in range(3, 200))])) == []

@@ -1,0 +1,19 @@
+import os
+
+import pytest
+
+from verfedsv.errors import TranscriptError
+from verfedsv.transcript import Recorder, Transcript
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("name", ["uploads.arrows", "chain.bin", "labels.arrow", "transcript.json"])
+@pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", os.mkdir)])
+def test_what_is_not_a_file_is_not_read(tmp_path, mapped, name, make):
+    """A folder or a pipe in the place of a file is named, and nobody waits for what comes out of it."""
+    with Recorder(tmp_path, [0, 1], ["a"]) as recorder:
+        recorder.log([0], {"a": [1.0]})
+    (tmp_path / name).unlink()
+    make(tmp_path / name)
+    with pytest.raises(TranscriptError, match=rf"{name} is not a file"):
+        Transcript.open(tmp_path, mapped=mapped)
