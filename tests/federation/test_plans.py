@@ -94,7 +94,7 @@ def test_a_first_round_that_is_none(first):
         (([0.1], [30], 0, 5), "stamp_every must be a positive number; received 0"),
         (([0.1], [30], 1.0, 0), "n_stamps must be at least 1; received 0"),
         (([0.1], [30], 1.0, 5, -1), "seed must be at least 0; received -1"),
-        (([6.0, 5.1], [30, 30], 1.0, 5), r"no client uploads before the last time stamp.*5.1 .* 5.0"),
+        (([6.0, 5.1], [30, 30], 1.0, 5), r"no client uploads before the end of the last round.*5.1 .* 5.0"),
     ],
 )
 def test_asynchronous_plans_that_are_none(arguments, message):

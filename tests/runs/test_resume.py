@@ -207,7 +207,7 @@ def test_a_transcript_without_its_description_is_not_gone_on_with(tmp_path):
     """Nor begun anew: its records are there."""
     finish(make(tmp_path, SMALL[0]), should_stop=stop_at(4))
     (tmp_path / "out" / "transcript" / fmt.DESCRIPTION).unlink()
-    with pytest.raises(TranscriptError, match=r"it has no transcript\.json"):
+    with pytest.raises(TranscriptError, match=r"has uploads\.arrows and no transcript\.json"):
         finish(make(tmp_path, SMALL[0]), resume=True)
 
 

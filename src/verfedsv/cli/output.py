@@ -141,7 +141,7 @@ def explain_warnings(console: Console) -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield messages
-    messages += [str(warning.message) for warning in caught]
+    messages += dict.fromkeys(str(warning.message) for warning in caught)
     for message in messages:
         print_note(console, message)
 

@@ -18,7 +18,7 @@ from verfedsv.federation.schedules import batch_of_client
 
 @dataclass(frozen=True)
 class AsynchronousPlan:
-    """For each client the seconds between two uploads and the samples of one (tau); when and how often to stamp."""
+    """For each client the seconds between two uploads and the samples of one (tau); the rounds' length and number."""
 
     periods: Sequence[float]
     batch_sizes: Sequence[int]
@@ -37,8 +37,8 @@ class AsynchronousPlan:
         end = as_positive("stamp_every", self.stamp_every) * as_whole("n_stamps", self.n_stamps, at_least=1)
         if min(periods) > end + 1e-9:
             raise InputError(
-                f"no client uploads before the last time stamp: the shortest period is {min(periods)} seconds, and "
-                f"{self.n_stamps} stamps every {self.stamp_every} seconds end after {end}"
+                f"no client uploads before the end of the last round: the shortest period is {min(periods)} seconds, "
+                f"and {self.n_stamps} rounds of {self.stamp_every} seconds end after {end}"
             )
         object.__setattr__(self, "periods", tuple(periods))
         object.__setattr__(self, "batch_sizes", tuple(sizes))
@@ -56,7 +56,7 @@ def _as_list(name: str, values: Any) -> list[Any]:
 
 @dataclass
 class Steps:
-    """How far an asynchronous training is: the steps that each client has done, and the time stamps."""
+    """How far an asynchronous training is: the steps that each client has done, and the rounds."""
 
     of_clients: list[int]
     n_stamps: int = 0
@@ -65,10 +65,10 @@ class Steps:
 def asynchronous_rounds(
     federation: Federation, plan: AsynchronousPlan, clock: Clock, steps: Steps | None = None
 ) -> Iterator[Moment]:
-    """Train, yielding after each time stamp that is recorded; whoever iterates decides when to stop.
+    """Train, yielding after each round that is recorded; whoever iterates decides when to stop.
 
-    Stamp k is at k * `stamp_every` seconds, and training ends with number `n_stamps`. Those before the first upload of
-    anybody are neither recorded nor yielded.
+    Round k ends at k * `stamp_every` seconds, and training with round `n_stamps`. Rounds that end before the first
+    upload of anybody are neither recorded nor yielded.
 
     `steps` is brought up to date: given again, with the federation's state at that time, training goes on from there.
     Whoever reads both while clients are threads holds `federation.lock`, and finds them after whole steps.

@@ -47,7 +47,7 @@ class Evaluation:
 
 
 class Moment(NamedTuple):
-    """A point of a training: how many rounds or time stamps are done, and when that was."""
+    """A point of a training: how many rounds are done, and when that was."""
 
     n_rounds: int
     time: float

@@ -145,10 +145,9 @@ class Run:
         self.check_folder(resume=resume)
         federation = self._federate()
         checkpoint = self._find_checkpoint(federation, resume)
-        if resume:
-            folders.check_transcript(self.folder)
-        else:
+        if not resume:
             folders.begin(self.folder, self._text)
+        # What is there already is verified by the recorder before it goes on.
         with self._record(self.folder / FOLDER, federation, resume=resume) as recorder:
             section, transcript = self.config.training, recorder.transcript
             point = ResumePoint.find(transcript, checkpoint, section)

@@ -132,13 +132,6 @@ def _try_writing(folder: Path) -> None:
                     path.rmdir()
 
 
-def check_transcript(folder: Path) -> None:
-    """Raise TranscriptError unless what a run recorded is as it was written; an unfinished record may follow it."""
-    files = [folder / FOLDER / name for name in (fmt.UPLOADS, fmt.CHAIN)]
-    if any(path.exists() and path.stat().st_size for path in files):
-        Transcript.open(folder).verify(may_go_on=True)
-
-
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files of interrupted writes in the folder of a run that nobody else is writing to."""
     for path in folder.iterdir():
