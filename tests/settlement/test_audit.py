@@ -459,14 +459,20 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
     assert audit(run, accept_settings=True).passes
 
 
-def test_a_configuration_that_cannot_be_read_agrees_on_nothing(tmp_path):
-    """Which differs, unless any settings are accepted."""
-    run = make_run(tmp_path / "run")
-    (run / "config.toml").write_text("[valuation\n")
-    assert audit(run).difference.startswith("what was agreed is unknown: config.toml is not valid TOML")
-    found = audit(run, accept_settings=True)
+def test_a_configuration_that_cannot_be_read_agrees_on_nothing(run, key):
+    """A client with an extract is told so, unless it accepts any settings; a run with one cannot be audited."""
+    resign(run, key, configuration="[valuation\n")
+    path = run.parent / "telco.json"
+    path.write_text(make_extract(Transcript.open(run), "telco").to_json())
+    found = audit(path, statement_path=run / "statement.json")
+    assert found.difference.startswith("what was agreed is unknown: config.toml is not valid TOML")
+    found = audit(path, statement_path=run / "statement.json", accept_settings=True)
     assert found.passes
     assert any(note.startswith("what was agreed is unknown: ") for note in found.notes)
+    (run / "statement.json").unlink()
+    (run / "config.toml").write_text("[valuation\n")
+    with pytest.raises(InputError, match=r"config\.toml is not valid TOML"):
+        audit(run)
 
 
 def test_settings_of_the_configuration_are_the_agreed_ones(tmp_path):
