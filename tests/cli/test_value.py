@@ -11,6 +11,7 @@ from rich.console import Console
 
 import verfedsv
 from tests.cli.inprocess import call as run
+from tests.report.valuations import make_valuation
 from tests.settlement.runs import make_run
 from tests.trainings import train
 from verfedsv.cli.value import show
@@ -201,14 +202,25 @@ def test_nothing_changed(tmp_path):
     with verfedsv.Recorder(tmp_path / "run", [0, 1], ["a", "b"]) as recorder:
         recorder.log([0, 1], {"a": [0.0, 0.0], "b": [0.0, 0.0]})
     done = run("value", str(tmp_path / "run"))
-    assert "No client changed the loss, so there are no shares" in done.stdout
+    assert "There are no shares: the clients' values add up to nothing." in done.stdout
     assert "nan" not in done.stdout
+
+
+def test_a_loss_that_rose_is_said_before_the_values():
+    """In red, with where the loss went, and that the server did more than the clients."""
+    console = Console(width=200, force_terminal=True, color_system="standard")
+    with console.capture() as captured:
+        show(console, make_valuation([3.0, 1.35], 0.01, server=-4.78))
+    text = captured.get()
+    assert "\x1b[1;31mThe loss rose, from 0.693 to 2.41: the model is worse than before the training." in text
+    assert text.index("The loss rose") < text.index("it raised the loss by 19.1") < text.index("total value ± error")
+    assert "= at the end 2.413 + by the clients 17.400 \N{MINUS SIGN} by the server 19.120." in text
 
 
 def test_a_damaged_run_ends_with_a_message(tmp_path):
     """A run whose description was cut off, or of another version, is named as such."""
     for content, message in (
-        (b"{", "is damaged"),
+        (b"{", "is not valid JSON"),
         (b'{"format": "verfedsv transcript", "version": 7}', "format version 7"),
     ):
         (tmp_path / "transcript.json").write_bytes(content)

@@ -244,7 +244,7 @@ def test_a_record_that_lost_its_end_is_noticed(folder, tmp_path):
     assert summarise(folder).cautions == ()
 
 
-PIPES = ["config.toml", "metrics.jsonl", "valuation.json", "transcript/labels.arrow", "transcript/.lock"]
+PIPES = ["config.toml", "notes.json", "metrics.jsonl", "valuation.json", "transcript/labels.arrow", "transcript/.lock"]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
@@ -275,3 +275,18 @@ def test_names_are_whole_in_markdown():
     assert "…" not in text
     assert text.count(names[2]) > 3
     assert names[2] not in to_html(summary)
+
+
+def test_notes_of_a_run_are_in_its_report(folder, tmp_path):
+    """In every format, as sentences and as text; a file that is no list of them is named."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    notes = ["column <b>age</b> of bank gives the label away", "telco: 12 cells were empty and filled in"]
+    (copy / "notes.json").write_text(json.dumps(notes))
+    summary = summarise(copy)
+    assert summary.notes == tuple(notes)
+    assert "Column &lt;b&gt;age&lt;/b&gt; of bank gives the label away." in to_html(summary)
+    assert "Telco: 12 cells were empty and filled in." in to_markdown(summary)
+    for damaged in ("{}", "[1]", "[", '["\\ud800"]'):
+        (copy / "notes.json").write_text(damaged)
+        with pytest.raises(InputError, match=r"notes.json is (damaged|not valid JSON)"):
+            summarise(copy)

@@ -15,7 +15,13 @@ from tests.report.test_browser import CHROMIUM, browser  # noqa: F401  # a fixtu
 from tests.watch.runs import GrowingRun
 from verfedsv.watch.server import Watch
 
-EVIL = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7*7 }} ${alert(1)} </script>"]
+EVIL = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{ 7*7 }} ${alert(1)} </script>",
+    "constructor",
+    "__proto__",
+]
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
 

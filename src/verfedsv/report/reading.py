@@ -31,9 +31,13 @@ from verfedsv.transcript import format as fmt
 from verfedsv.transcript.format import Description
 from verfedsv.transcript.reader import FOLDER, Verified
 from verfedsv.transcript.storage import LOCK
+from verfedsv.untrusted import read_json
 from verfedsv.valuation import Valuation, value
 
 _BYTES_OF_AN_ID = 4
+
+NOTES = "notes.json"
+"""What a run leaves to be known of its data and training: a list of sentences."""
 
 
 def summarise(
@@ -66,6 +70,7 @@ def summarise(
         _settings(config, valuation),
         None if settlement is None else _settlement(settlement, valuation),
         () if before is None or transcript.contains(before.head) else (_lost(before, valuation),),
+        _read_notes(folder / NOTES),
     )
     metrics = _read_metrics(folder / METRICS, valuation.n_rounds)
     return build(valuation, uploads_of(transcript.description, verified), metrics, about)
@@ -74,7 +79,7 @@ def summarise(
 def refuse_irregular(folder: Path) -> None:
     """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
     inner = (fmt.DESCRIPTION, fmt.LABELS, fmt.UPLOADS, fmt.CHAIN, LOCK)
-    names = (CONFIG, METRICS, VALUATION, *inner)
+    names = (CONFIG, METRICS, NOTES, VALUATION, *inner)
     for path in [*(folder / name for name in names), *(folder / FOLDER / name for name in inner)]:
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
@@ -97,6 +102,7 @@ def about_run(
     settings: tuple[Setting, ...] = (),
     settlement: SettlementSummary | None = None,
     cautions: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> About:
     """Return where the values of the run in a folder come from."""
     description = transcript.description
@@ -110,6 +116,7 @@ def about_run(
         settlement=settlement,
         n_planned=find_extent(folder, transcript).n_planned,
         cautions=cautions,
+        notes=notes,
     )
 
 
@@ -149,6 +156,16 @@ def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     return metrics.curves(n_rounds)
+
+
+def _read_notes(path: Path) -> tuple[str, ...]:
+    """Return the sentences that a run left on its data and training; none if there are none."""
+    if not path.exists():
+        return ()
+    found = read_json(read_text(path), str(path))
+    if not isinstance(found, list) or not all(isinstance(note, str) for note in found):
+        raise InputError(f"{path} is damaged: it is not a list of sentences. Delete it to have a report without them")
+    return tuple(found)
 
 
 def uploads_of(description: Description, verified: Verified) -> dict[str, Uploads]:

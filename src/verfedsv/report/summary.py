@@ -32,7 +32,7 @@ _MOST_GROUPS = 50
 
 _ABSURD = 1e100
 
-_LITTLE = 0.01
+_LITTLE = 0.02
 """A loss that falls by less than that part of its decrease, in the last tenth of the rounds, has come to rest."""
 
 
@@ -136,7 +136,8 @@ class Summary:
 
     `n_games` is how many were valued: less than `n_rounds` where several were valued as one. `n_planned` is how many
     rounds the training was to have, None if that is not known. `cautions` are sentences on what is wrong with the
-    record. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
+    record, `notes` those that the run left on its data and training. `estimator_error_kind` is of the estimator's
+    errors alone; `numerical_error` is of all.
     """
 
     run: str
@@ -169,6 +170,7 @@ class Summary:
     quarters: tuple[int, ...]
     settings: tuple[Setting, ...]
     cautions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     settlement: SettlementSummary | None = None
 
     @property
@@ -223,6 +225,7 @@ class About:
     settlement: SettlementSummary | None = None
     n_planned: int | None = None
     cautions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def build(
@@ -291,6 +294,7 @@ def build(
         quarters=quarters,
         settings=about.settings,
         cautions=(*about.cautions, *misleading(valuation.clients)),
+        notes=about.notes,
         settlement=about.settlement,
     )
 

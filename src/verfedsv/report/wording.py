@@ -12,9 +12,11 @@ from verfedsv.report.amounts import between_text, share_text
 from verfedsv.report.numbers import MINUS, digits, number, percent
 from verfedsv.report.summary import ClientSummary, Payout, SettlementSummary, Summary
 from verfedsv.shapley.result import count
+from verfedsv.texts import shortened
 from verfedsv.valuation.result import Books
 
 _MOST_NAMES = 12
+_MOST_NOTES, _LONGEST_NOTE = 20, 500
 _ARITHMETIC_ONLY = "This is about the arithmetic only, not about whether the training went well or what is fair to pay."
 
 
@@ -242,13 +244,13 @@ def notes(summary: Summary) -> list[str]:
         lines.append("The accuracy that was asked for was not reached; the ranges say what remains.")
     if summary.n_unseen:
         lines.append(unseen(summary))
-    if summary.still_falling is not None:
+    if summary.still_falling is not None and not summary.notes:  # which say it in their own words
         last = count(summary.n_rounds // 10, "round")
         lines.append(
             f"The loss was still falling at the end: the last {last} took off {percent(summary.still_falling, 1)} of "
             "the whole decrease. A longer training may have other shares."
         )
-    return lines
+    return lines + [shortened(f"{note[:1].upper()}{note[1:]}.", _LONGEST_NOTE) for note in summary.notes[:_MOST_NOTES]]
 
 
 def unseen(summary: Summary) -> str:
