@@ -201,14 +201,14 @@ def test_nothing_changed(tmp_path):
     with verfedsv.Recorder(tmp_path / "run", [0, 1], ["a", "b"]) as recorder:
         recorder.log([0, 1], {"a": [0.0, 0.0], "b": [0.0, 0.0]})
     done = run("value", str(tmp_path / "run"))
-    assert "No client changed the loss, so there are no shares" in done.stdout
+    assert "There are no shares: the clients' values add up to nothing." in done.stdout
     assert "nan" not in done.stdout
 
 
 def test_a_damaged_run_ends_with_a_message(tmp_path):
     """A run whose description was cut off, or of another version, is named as such."""
     for content, message in (
-        (b"{", "is damaged"),
+        (b"{", "transcript.json is not valid JSON"),
         (b'{"format": "verfedsv transcript", "version": 7}', "format version 7"),
     ):
         (tmp_path / "transcript.json").write_bytes(content)
