@@ -62,14 +62,16 @@ _BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
 def _skeleton(name: str) -> str:
     """Return what is left of a name when what is easily overlooked is taken away; names that look alike share it."""
     folded = unicodedata.normalize("NFKD", name).casefold().translate(_LIKE_LATIN)
-    return "".join(letter for letter in folded if not (letter.isspace() or _is_unseen(letter)))
+    kept = (letter for letter in folded if not (letter.isspace() or unicodedata.combining(letter)))
+    return "".join(letter for letter in kept if not is_unseen(letter))
 
 
 def _has_unseen(name: str) -> bool:
-    return name != " ".join(name.split()) or any(map(_is_unseen, name))
+    return name != " ".join(name.split()) or any(map(is_unseen, name))
 
 
-def _is_unseen(letter: str) -> bool:
+def is_unseen(letter: str) -> bool:
+    """Return whether a character leaves nothing to be seen, and is no space: a control, a format or a filler."""
     is_selector = "\ufe00" <= letter <= "\ufe0f" or "\U000e0100" <= letter <= "\U000e01ef"
     return letter in _BLANK or is_selector or not (letter.isprintable() or letter.isspace())
 

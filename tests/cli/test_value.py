@@ -220,7 +220,7 @@ def test_a_loss_that_rose_is_said_before_the_values():
 def test_a_damaged_run_ends_with_a_message(tmp_path):
     """A run whose description was cut off, or of another version, is named as such."""
     for content, message in (
-        (b"{", "is not valid JSON"),
+        (b"{", "transcript.json is not valid JSON"),
         (b'{"format": "verfedsv transcript", "version": 7}', "format version 7"),
     ):
         (tmp_path / "transcript.json").write_bytes(content)

@@ -685,7 +685,7 @@ def test_offsets_are_part_of_what_is_held_at_a_time(monkeypatch):
         ({"n_rounds": "x"}, "damaged: n_rounds: Input should be a valid integer"),
         ({"n_rounds": -3}, "damaged: n_rounds: Input should be greater"),
         ({"error_kind": "sure"}, "damaged: error_kind"),
-        ({"clients": ["a", "a", "a"]}, "two clients have the same name"),
+        ({"clients": ["a", "a", "a"]}, "names of the clients must differ; repeated: a"),
         ({"completion": [5]}, "damaged: completion.0"),
         ({"completion": []}, "completion is not that of 3 clients"),
         ({"methods": None}, "damaged: methods"),

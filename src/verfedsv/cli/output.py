@@ -131,7 +131,7 @@ def print_text(text: str) -> None:
 
 def print_note(console: Console, message: str) -> None:
     """Print something that the user should know."""
-    console.print(f"note: {as_shown(message)}", style="yellow", highlight=False, markup=False)
+    console.print(f"note: {as_shown(message)}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from verfedsv.report.metrics import GrowingMetrics
 from verfedsv.report.summary import About, Payout, Setting, SettlementSummary, Summary, Uploads, build
 from verfedsv.runs.config import ClientSection, Config, Section
 from verfedsv.runs.extent import find_extent
-from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
+from verfedsv.runs.folders import CONFIG, METRICS, NOTES, VALUATION
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.runs.valuations import options_for, read_valuation
 from verfedsv.settlement import Settlement
@@ -36,7 +36,6 @@ from verfedsv.valuation import Valuation, value
 
 _BYTES_OF_AN_ID = 4
 
-NOTES = "notes.json"
 """What a run leaves to be known of its data and training: a list of sentences."""
 
 

@@ -10,8 +10,7 @@ from verfedsv.settlement.books import say_books, say_doubts
 from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
 from verfedsv.shapley.result import count
-from verfedsv.texts import LONGEST_NAME, shortened
-from verfedsv.transcript.names import find_lookalikes
+from verfedsv.texts import LONGEST_NAME, misleading, shortened
 from verfedsv.valuation import Valuation
 
 _MOST_NAMES = 5
@@ -36,9 +35,7 @@ def cautions(paid_by: Settlement | Basis) -> list[str]:
         *_say_unfinished(paid_by.n_rounds, paid_by.n_planned),
         *_say_unreliable(clients, paid_by.values, paid_by.errors),
     ]
-    for one, other in find_lookalikes(clients):
-        lines.append(f"Clients {one!r} and {other!r} have nearly the same name: make sure who is who.")
-    return lines
+    return [*lines, *misleading(clients)]
 
 
 def _say_unfinished(n_rounds: int, n_planned: int | None) -> Iterator[str]:

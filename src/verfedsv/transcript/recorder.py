@@ -19,11 +19,11 @@ from verfedsv._version import __version__
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.losses import Array
 from verfedsv.shapley.result import count
+from verfedsv.texts import misleading
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.inputs import as_embeddings, as_labels, as_names, as_samples, as_time, as_uploads
 from verfedsv.transcript.meaning import check_fit
 from verfedsv.transcript.messages import Record, build_message
-from verfedsv.transcript.names import find_lookalikes
 from verfedsv.transcript.reader import Transcript, describe
 from verfedsv.transcript.recovery import check_end, cut_off
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
@@ -69,8 +69,8 @@ class Recorder:
         n_samples = len(self._labels.numbers)
         receives = np.ones(n_samples, dtype=bool)
         receives[as_samples(no_gradient if no_gradient is not None else [], n_samples, "no_gradient")] = False
-        for one, other in find_lookalikes(names):
-            warnings.warn(f"the names {one!a} and {other!a} look alike", TranscriptWarning, 2)
+        for sentence in misleading(names):
+            warnings.warn(sentence, TranscriptWarning, 2)
         self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
         self._closed = self._has_warned = False
         self._end, self._head, self._last_time, self._n_rounds = 0, b"", -np.inf, 0

@@ -15,6 +15,7 @@ from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.transcript.format import Mode
+from verfedsv.transcript.names import check_names
 from verfedsv.untrusted import read_json
 from verfedsv.valuation.error_sums import ErrorSums
 from verfedsv.valuation.result import Settings, Valuation
@@ -131,8 +132,7 @@ def _build(content: _Content) -> Valuation:
 def _check(valuation: Valuation) -> None:
     """Raise ValueError if the parts do not fit each other."""
     n_clients, n_rounds = len(valuation.clients), valuation.n_rounds
-    if len(set(valuation.clients)) < n_clients:
-        raise ValueError("two clients have the same name")
+    check_names(valuation.clients)
     sizes = {"rounds": n_rounds, "losses": n_rounds + 1, "clients": n_clients}
     for name, axes in _SHAPES.items():
         expected = tuple(sizes[axis] for axis in axes)
