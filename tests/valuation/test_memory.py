@@ -18,7 +18,8 @@ rng = np.random.default_rng(0)
 labels = rng.integers(0, 2, n_samples)
 clients = [str(m) for m in range(n_clients)]
 factors = rng.normal(size=(n_clients, n_samples, 3))
-with Recorder(path, labels, clients, "logistic" if n_classes == 1 else "softmax") as recorder:
+options = {} if n_classes == 1 else {"loss": "softmax", "n_classes": n_classes}
+with Recorder(path, labels, clients, **options) as recorder:
     for t in range(n_rounds):
         weights = 0.1 * np.sin(0.1 * t + np.arange(n_clients * 3 * n_classes)).reshape(n_clients, 3, n_classes)
         chosen = rng.permutation(n_samples)[:batch]
@@ -44,7 +45,7 @@ def peak():
 
 for loss, n_classes in (("logistic", 1), ("softmax", 3)):
     for mode in ("synchronous", "asynchronous"):
-        recorder = verfedsv.Recorder(None, np.arange(20) % 2, ["a", "b"], loss)
+        recorder = verfedsv.Recorder(None, np.arange(20) % max(2, n_classes), ["a", "b"], loss)
         for t in range(4):
             for batch in (range(10), range(5, 15)):
                 uploads = np.full((10, n_classes), 0.1 * t)
