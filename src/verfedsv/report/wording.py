@@ -65,6 +65,9 @@ def mostly_server(books: Books) -> list[str]:
     if not books.is_mostly_server:
         return []
     change = f"{_change(books.server).replace(' it ', ' the loss ')}, the clients together {_change(books.clients)}"
+    if books.server_moved > books.clients_moved:
+        moved = [digits(amount) for amount in (books.server_moved, books.clients_moved)]
+        change += f"; up and down, round by round, it moved it by {moved[0]}, the clients by {moved[1]}"
     return [f"The server's own part of the model, such as an intercept, did more than the clients: it {change}."]
 
 
@@ -74,7 +77,7 @@ def balance(books: Books) -> str:
     >>> balance(Books(0.6931, 2.413, 17.4, -19.1199))
     'Loss at the start 0.693 = at the end 2.413 + by the clients 17.400 − by the server 19.120'
     """
-    sizes = [math.floor(math.log10(abs(amount))) for amount in books if amount] or [0]
+    sizes = [math.floor(math.log10(abs(amount))) for amount in books[:4] if amount] or [0]
     # Three digits of the smallest, but not more than seven of the largest; more where rounding would not balance.
     least = max(0, min(2 - min(sizes), 6 - max(sizes)))
     decimals = next((n for n in range(least, least + 4) if _balances(books, n)), least + 3)
@@ -88,7 +91,7 @@ def balance(books: Books) -> str:
 
 
 def _balances(books: Books, decimals: int) -> bool:
-    rounded = Books(*(round(amount, decimals) for amount in books))
+    rounded = Books(*(round(amount, decimals) for amount in books[:4]))
     return abs(_remainder(rounded)) < 0.5 * 0.1**decimals
 
 

@@ -60,6 +60,8 @@ class _Books(BaseModel):
     end: float
     clients: float
     server: float
+    clients_moved: float
+    server_moved: float
 
 
 class _Fields(BaseModel):

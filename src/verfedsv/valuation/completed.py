@@ -167,20 +167,39 @@ def value_completed(training: Training, rows: NDArray[np.intp], factorisation: F
     return stream.value(chunks, training.n_rounds, n_clients, len(rows))
 
 
-def completion_errors(factorisation: Factorisation, per_round: Floats) -> Floats:
+def completion_errors(
+    training: Training, rows: NDArray[np.intp], factorisation: Factorisation, per_round: Floats
+) -> Floats:
     """Return an estimate of what completion changes in the values, (players,); NaN where there is none.
 
-    With r the part of a player's embeddings that completion misses, by root mean squares of what was held out, that is
-    three times r / (1 - r) times the mean size of the player's values in single rounds, whichever sign they have. What
-    is missed of the server's own part counts for every client too.
+    Both parts of it are fractions of the mean size of the player's values in single rounds, whichever sign they have.
+    With r the part of a player's own embeddings that completion misses, by root mean squares of what was held out, the
+    first is three times r / (1 - r). The second is what the missed embeddings of all others do to the gradient that the
+    player's changes are multiplied by: they move it by at most the loss's smoothness times their size, and not by more
+    than it can vary at all; that is taken relative to the size of the gradient at the end of the training.
     """
-    missed = np.zeros(per_round.shape[1])
-    of_players = [_missed(completion.report) for completion in factorisation.players]
-    missed[: len(of_players)] = of_players
-    missed[:-1] += missed[-1]
+    reports = [completion.report for completion in factorisation.players]
+    missed, squares = np.zeros((2, per_round.shape[1]))
+    missed[: len(reports)] = [_missed(report) for report in reports]
+    squares[: len(reports)] = [report.held_out_rmse**2 if report.held_out_size else 0.0 for report in reports]
     missed[missed >= HOPELESS] = np.nan
-    result: Floats = SAFETY * missed / (1 - missed) * np.abs(per_round).mean(axis=0)
+    of_others = np.sqrt(training.n_classes * (squares.sum() - squares))
+    loss = training.loss
+    moved = np.minimum(loss.smoothness * of_others, loss.gradient_range)
+    # Where nothing else is missed, an exact zero, whatever the gradient.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(moved == 0, 0.0, moved / _gradient_at_end(training, rows, factorisation))
+    result: Floats = (SAFETY * missed / (1 - missed) + relative) * np.abs(per_round).mean(axis=0)
     return result
+
+
+def _gradient_at_end(training: Training, rows: NDArray[np.intp], factorisation: Factorisation) -> float:
+    """Return the root mean square over samples of the size of the gradient after the last round."""
+    end = np.zeros((len(rows), training.n_classes))
+    for rounds, completion in zip(factorisation.all_rounds(), factorisation.players, strict=True):
+        end += completion.samples[rows] @ rounds[-1].T
+    gradient = training.loss.gradient(end, training.labels[rows])
+    return math.sqrt(float(np.square(gradient).sum()) / len(rows))
 
 
 def _missed(report: CompletionReport) -> float:

@@ -89,11 +89,12 @@ class _Content(BaseModel):
 def to_json(valuation: Valuation) -> str:
     """Return a valuation as JSON; NaN is written as null.
 
-    Beside the fields there are `method`, `shares` and `errors`, for readers that are not this package.
+    Beside the fields there are `method`, `shares`, `errors` and `books`, for readers that are not this package.
     """
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     content |= {f.name: _plain(getattr(valuation, f.name)) for f in fields(valuation) if f.name not in _NOT_WRITTEN}
     content |= {name: _plain(getattr(valuation, name)) for name in ("method", "shares", "errors")}
+    content["books"] = valuation.books._asdict()
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -122,7 +122,7 @@ class Job:
         rounds = value_completed(self.training, rows, factorisation, stream)
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
-        errors = completion_errors(factorisation, rounds.values)
+        errors = completion_errors(self.training, rows, factorisation, rounds.values)
         n_unseen = len(self.rows) - len(rows)
         return Done(rounds, stream.error_sums, errors, rows, n_unseen, factorisation, None, seconds)
 

@@ -82,12 +82,16 @@ class Books(NamedTuple):
 
     `start` and `end` are the mean losses of the valued embeddings, zeros before the first round. `clients` and `server`
     are how much of the decrease their changes account for, over all rounds; negative if they raised the loss.
+    `clients_moved` and `server_moved` are how far they moved it up and down, the sizes of single rounds added up: a
+    server that goes to and fro changes nothing in the end, and yet decides what the changes of others are worth.
     """
 
     start: float
     end: float
     clients: float
     server: float
+    clients_moved: float = 0.0
+    server_moved: float = 0.0
 
     @property
     def loss_rose(self) -> bool:
@@ -96,13 +100,13 @@ class Books(NamedTuple):
 
     @property
     def is_payable(self) -> bool:
-        """Whether the loss fell, and the clients together lowered it."""
-        return self.clients > 0 and not self.loss_rose
+        """Whether the loss fell, and the clients together lowered it, by more than rounding."""
+        return self.clients > 1e-12 * abs(self.start) and not self.loss_rose
 
     @property
     def is_mostly_server(self) -> bool:
-        """Whether the server's own part changed the loss by more than all clients together."""
-        return abs(self.server) > abs(self.clients)
+        """Whether the server's own part changed the loss, or moved it up and down, by more than all clients did."""
+        return abs(self.server) > abs(self.clients) or self.server_moved > self.clients_moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +182,8 @@ class Valuation:
     def books(self) -> Books:
         """Where the loss went over the whole training: totals, not means over rounds."""
         clients, server = self.values.sum() * self.n_rounds, self.server_value * self.n_rounds
-        return Books(float(self.losses[0]), float(self.losses[-1]), float(clients), float(server))
+        moved = [np.abs(changes).sum() for changes in (self.per_round.sum(axis=1), self.per_round_server)]
+        return Books(*map(float, (self.losses[0], self.losses[-1], clients, server, *moved)))
 
     @property
     def errors(self) -> Floats:
@@ -242,7 +247,7 @@ class Valuation:
     def to_json(self) -> str:
         """Return the valuation as JSON, all but the embeddings; NaN is written as null.
 
-        Beside the fields there are `method`, `shares` and `errors`, for readers that are not this package.
+        Beside the fields there are `method`, `shares`, `errors` and `books`, for readers that are not this package.
         """
         from verfedsv.valuation.document import to_json
 
