@@ -143,3 +143,27 @@ def test_what_the_books_allow(values, server, payable, mostly_server):
     books = make_valuation(values, server=server).books
     assert (books.is_payable, books.is_mostly_server) == (payable, mostly_server)
     assert books.loss_rose == (sum(values) + server < 0)
+
+
+def test_a_server_that_goes_to_and_fro_is_named():
+    """It changes little in the end; the sizes of its rounds show that it decided what the clients' were worth."""
+    labels = np.array([0, 1, 1, 0])
+    recorder = Recorder(None, labels, ["bank", "telco"])
+    push = 20.0 * np.where(labels > 0, 1, -1)
+    time = 0.0
+    for t in range(4):
+        for name, offset in (("bank", push), ("telco", -push / 20)):
+            recorder.stamp(offset, time=time)
+            recorder.update(name, [0, 1, 2, 3], 0.2 * (t + 1) * np.where(labels > 0, 1.0, -1.0), time=time)
+            recorder.stamp(offset, time=time)
+            time += 1
+    recorder.stamp(np.zeros(4), time=time)
+    books = value(recorder).books
+    assert abs(books.server) < abs(books.clients)
+    assert books.server_moved > books.clients_moved
+    assert books.is_mostly_server
+
+
+def test_nothing_but_rounding_is_not_payable():
+    """Clients whose values cancel lowered the loss by nothing."""
+    assert not make_valuation([0.1, -0.1 + 1e-16]).books.is_payable

@@ -594,6 +594,28 @@ def test_estimated_errors_of_completion_hold(batch, n_epochs, seed):
     assert (np.abs(result.values - true) <= result.errors).all()
 
 
+@pytest.mark.parametrize("noise", [0.2, 1.0, 3.0])
+@pytest.mark.filterwarnings("ignore::verfedsv.CompletionWarning")
+def test_a_client_pays_for_what_is_missed_of_others(noise):
+    """Its embeddings complete perfectly, those of the other are noise: its value is off, and its error says so."""
+    rng = np.random.default_rng(1)
+    n_samples, n_rounds = 300, 30
+    labels = rng.integers(0, 2, n_samples)
+    signal = (2 * labels - 1) + 0.5 * rng.normal(size=(2, n_samples))
+    full, part = (Recorder(None, labels, ["clear", "noisy"]) for _ in range(2))
+    for t in range(n_rounds):
+        clear, noisy = 2 * (t + 1) / n_rounds * signal
+        noisy = noisy + noise * rng.normal(size=n_samples)
+        batch = rng.choice(n_samples, 75, replace=False)
+        full.log(np.arange(n_samples), {"clear": clear, "noisy": noisy})
+        part.log(batch, {"clear": clear[batch], "noisy": noisy[batch]})
+    true, found = value(full), value(part)
+    off = abs(found.values[0] - true.values[0])
+    own = found.completion[0].held_out_rmse / found.completion[0].held_out_size
+    assert off > 3 * own / (1 - own) * np.abs(found.per_round[:, 0]).mean() or noise < 1
+    assert off <= found.errors[0]
+
+
 @pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")
 def test_offsets_of_batches_of_one_sample_are_completed():
     """They are the same for all samples of a batch, but no intercept."""

@@ -176,7 +176,7 @@ def completion_errors(
     With r the part of a player's own embeddings that completion misses, by root mean squares of what was held out, the
     first is three times r / (1 - r). The second is what the missed embeddings of all others do to the gradient that the
     player's changes are multiplied by: they move it by at most the loss's smoothness times their size, and not by more
-    than it can vary at all; that is taken relative to the size of the gradient at the end of the training.
+    than it can vary at all; that is taken relative to its root mean square at the start, when most is learnt.
     """
     reports = [completion.report for completion in factorisation.players]
     missed, squares = np.zeros((2, per_round.shape[1]))
@@ -186,20 +186,10 @@ def completion_errors(
     of_others = np.sqrt(training.n_classes * (squares.sum() - squares))
     loss = training.loss
     moved = np.minimum(loss.smoothness * of_others, loss.gradient_range)
-    # Where nothing else is missed, an exact zero, whatever the gradient.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(moved == 0, 0.0, moved / _gradient_at_end(training, rows, factorisation))
-    result: Floats = (SAFETY * missed / (1 - missed) + relative) * np.abs(per_round).mean(axis=0)
+    gradient = loss.gradient(np.zeros((len(rows), training.n_classes)), training.labels[rows])
+    size = math.sqrt(float(np.square(gradient).sum()) / len(rows)) or 1.0
+    result: Floats = (SAFETY * missed / (1 - missed) + moved / size) * np.abs(per_round).mean(axis=0)
     return result
-
-
-def _gradient_at_end(training: Training, rows: NDArray[np.intp], factorisation: Factorisation) -> float:
-    """Return the root mean square over samples of the size of the gradient after the last round."""
-    end = np.zeros((len(rows), training.n_classes))
-    for rounds, completion in zip(factorisation.all_rounds(), factorisation.players, strict=True):
-        end += completion.samples[rows] @ rounds[-1].T
-    gradient = training.loss.gradient(end, training.labels[rows])
-    return math.sqrt(float(np.square(gradient).sum()) / len(rows))
 
 
 def _missed(report: CompletionReport) -> float:
