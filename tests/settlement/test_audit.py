@@ -763,3 +763,45 @@ def test_a_valuation_of_the_run_is_needed_only_where_it_is(run):
     assert audit(place).passes
     (run / "valuation.json").write_text(Valuation.to_json(value(run)))
     assert audit(place).difference == "'valuation.json' was added: it is not in the statement"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"per_round_errors": 0.0}, "error of round 2, client 'bank'"),
+        ({"guarantee": 1e-12}, "guarantee: valuation.json says 1e-12"),
+        ({"tolerance_met": False}, "tolerance_met: valuation.json says false, the transcript gives true"),
+        ({"held_out_rmse": 1e-9}, "completion of client 'bank', held_out_rmse: valuation.json says 1e-09"),
+        ({"n_held_out": 123456}, "completion of client 'bank', n_held_out: valuation.json says 123456"),
+    ],
+)
+def test_a_valuation_may_not_look_surer_than_it_is(completed, tmp_path, change, said):
+    """What it says of errors and completion is computed again too: reports show it."""
+    shutil.copytree(completed, tmp_path / "run")
+    path = tmp_path / "run" / "valuation.json"
+    true = Valuation.from_json(path.read_text())
+    ((name, other),) = change.items()
+    if name in ("held_out_rmse", "n_held_out"):
+        false = replace(true, completion=tuple(replace(report, **change) for report in true.completion))
+    elif name == "per_round_errors":
+        false = replace(true, per_round_errors=np.full_like(true.per_round_errors, other))
+    else:
+        false = replace(true, **change)
+    path.write_text(false.to_json())
+    assert audit(tmp_path / "run").difference.startswith(said)
+
+
+def test_a_large_value_is_no_room_for_others(tmp_path):
+    """The server jumps and an accomplice takes it back, worth millions: nobody else's value may move by part of it."""
+    rng = np.random.default_rng(0)
+    labels, everybody = rng.normal(size=40), np.arange(40)
+    with Recorder(tmp_path / "run", labels, ["bank", "telco", "friend"], "squared") as recorder:
+        for part, back, jump in ((0.3, 0.0, 0.0), (0.3, 0.0, 3e4), (0.3, -3e4, 3e4), (0.6, -3e4, 3e4)):
+            uploads = {"bank": part * labels, "telco": part / 6 * labels, "friend": np.full(40, back)}
+            recorder.log(everybody, uploads, np.full(40, jump))
+    true = value(tmp_path / "run")
+    both = true.values[:2].sum()
+    false = moved(true, [0.02 * both - true.values[0], 0.98 * both - true.values[1], 0.0])
+    assert true.values.max() > 1e6 * np.abs(false.values - true.values).max()
+    place = sign(tmp_path / "run", change=lambda *_: (false, settle(false, 1000, "EUR")))
+    assert audit(place).difference.startswith("value of client 'bank'")

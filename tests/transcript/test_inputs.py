@@ -226,3 +226,16 @@ def test_ordinary_names_are_taken_as_they_are():
     """Other scripts, accents, spaces and digits alone are no reason to warn."""
     names = ["北京", "Zürich", "Банк", "client 1", "client 10", "client 11", "naïve & co.", "Τράπεζα", "नमस्ते"]
     Recorder(None, LABELS, names)
+
+
+@pytest.mark.parametrize("size", [1e12, -1e61, np.inf, np.nan])
+def test_embeddings_nobody_can_compute_with_are_refused(size):
+    """Errors of rounding grow with the largest embedding, for everybody: who sent it is named, nothing is recorded."""
+    recorder = Recorder(None, LABELS, ["bank", "telco"])
+    good = np.zeros(len(LABELS))
+    bad = np.append(good[1:], size)
+    with pytest.raises(InputError, match=r"telco: embeddings must be finite and below 1e\+12 in size; received"):
+        recorder.log(np.arange(len(LABELS)), {"bank": good, "telco": bad})
+    with pytest.raises(InputError, match=r"offset: embeddings must be finite and below 1e\+12"):
+        recorder.log(np.arange(len(LABELS)), {"bank": good, "telco": good}, bad)
+    assert recorder.n_rounds == 0

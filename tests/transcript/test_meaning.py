@@ -102,7 +102,10 @@ INVALID_ROUNDS = {
     "infinite time": (round_of(time=np.inf), "round 1, a record has one time, which is finite"),
     "offset of an upload": (edited(round_of(), 0, offset=[1.0, 2.0]), "round 1, only a time stamp has an offset"),
     "short offset": ([*round_of()[:-1], stamp(offset=[1.0])], "round 1, the offset has 1 numbers for 2 samples"),
-    "NaN offset": ([*round_of()[:-1], stamp(offset=[1.0, np.nan])], "round 1, the offset has NaN or infinity in it"),
+    "NaN offset": (
+        [*round_of()[:-1], stamp(offset=[1.0, np.nan])],
+        "round 1, the offset must be finite",
+    ),
     "null in offset": (
         [*round_of()[:-1], stamp(offset=[1.0, None])],
         "1 is not as recorded (offsets are missing)",

@@ -29,6 +29,7 @@ from verfedsv.settlement.comparisons import (
     check_same_run,
     check_sums,
     compare_files,
+    compare_reports,
     compare_rest,
     compare_rounds,
     compare_valuation,
@@ -182,6 +183,7 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     yield from compare_valuation(Claim.of_statement(stated), again)
     if written is not None:
         yield from compare_rounds(written, again)
+        yield from compare_reports(written, again)
     yield from check_payouts(stated)
     yield from cautions(stated.basis)
 
@@ -209,6 +211,7 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
         again = value(transcript, progress=options.progress, like=written, **options_of(written.settings))
         yield from compare_valuation(Claim.of_file(written), again)
         yield from compare_rounds(written, again)
+        yield from compare_reports(written, again)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
         "anew, or changes in other files of the folder are not found"

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
+from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.runs.folders import VALUATION
@@ -158,12 +159,12 @@ def _compare_server(claim: Claim, again: Valuation) -> Iterator[Reservation]:
         claim, ["error of the server's value"], error, _floats([again.server_error]), room, again
     )
     losses = _Room.of(np.full(2, np.abs(again.losses).max()), np.zeros(2))
-    names, fields = ["loss at the start", "loss at the end"], ["start", "end"]
-    yield from _compare_values(claim, names, *_books_of(books, again, fields), losses, 1)
-    names, fields = ["what the clients moved", "what the server moved"], ["clients_moved", "server_moved"]
+    names, amounts = ["loss at the start", "loss at the end"], ["start", "end"]
+    yield from _compare_values(claim, names, *_books_of(books, again, amounts), losses, 1)
+    names, amounts = ["what the clients moved", "what the server moved"], ["clients_moved", "server_moved"]
     errors = [again.per_round_errors.sum(), again.per_round_server_errors.sum()]
     moves = _Room.of(_floats([np.abs(again.per_round).sum(), moved[0] * n_rounds]), _floats(errors))
-    yield from _compare_values(claim, names, *_books_of(books, again, fields), moves, 1)
+    yield from _compare_values(claim, names, *_books_of(books, again, amounts), moves, 1)
 
 
 def _books_of(books: Mapping[str, float], again: Valuation, names: list[str]) -> tuple[Floats, Floats]:
@@ -260,16 +261,16 @@ def compare_rest(stated: Statement, expected: Mapping[str, Any]) -> None:
 
 def check_sums(claim: Claim) -> None:
     """Raise Difference unless shares, and what clients and server changed, are those of the values beside them."""
-    fields = claim.fields
-    total = float(np.sum(fields["values"]))
-    for client, share, value in zip(fields["clients"], fields["shares"], fields["values"], strict=True):
+    stated = claim.fields
+    total = float(np.sum(stated["values"]))
+    for client, share, value in zip(stated["clients"], stated["shares"], stated["values"], strict=True):
         expected = value / total if total else None
         if not is_close(share, expected):
             raise Difference(f"share of client {client!r}: {claim.who} says {share}, its values give {expected}")
-    n_rounds, server = fields["n_rounds"], fields["server_value"]
-    right = {**fields["books"], "clients": total * n_rounds, "server": float(server * n_rounds)}
-    if not is_alike(fields["books"], right):
-        raise Difference(f"books: {_say_both(claim.who, fields['books'], 'its values give', right)}")
+    n_rounds, server = stated["n_rounds"], stated["server_value"]
+    right = {**stated["books"], "clients": total * n_rounds, "server": float(server * n_rounds)}
+    if not is_alike(stated["books"], right):
+        raise Difference(f"books: {_say_both(claim.who, stated['books'], 'its values give', right)}")
 
 
 def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation]:
@@ -289,6 +290,45 @@ def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation
     names = [f"loss after round {number}" for number in (0, *rounds)]
     room = _Room.of(np.full(len(names), np.abs(again.losses).max()), np.zeros(len(names)))
     yield from _compare_values(claim, names, written.losses, again.losses, room, 1)
+
+
+def compare_reports(written: Valuation, again: Valuation) -> Iterator[Reservation]:
+    """Raise Difference unless what valuation.json says of errors and completion is what the transcript gives.
+
+    Nothing is paid by it, but reports show it.
+    """
+    claim, rounds = Claim.of_file(written), range(1, again.n_rounds + 1)
+    names = [f"error of round {number}, client {client!r}" for number in rounds for client in again.clients]
+    sizes = np.tile(np.abs(again.per_round).mean(axis=0), again.n_rounds)
+    room = _Room.of(sizes, np.zeros(len(sizes)))
+    stated, true = written.per_round_errors.ravel(), again.per_round_errors.ravel()
+    yield from _compare_errors(claim, names, stated, true, room, again)
+    for name, said, right in _reported(written, again):
+        if is_same(said, right) or (isinstance(said, float) and np.isclose(said, right, rtol=1e-6, equal_nan=True)):
+            continue
+        text = f"{name}: {_say_both(claim.who, _plain(said), 'the transcript gives', _plain(right))}"
+        if not claim.is_of_another_version:
+            raise Difference(text)
+        yield Reservation(text)
+
+
+def _reported(written: Valuation, again: Valuation) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what else a valuation says, of both: numbers of sweeps depend on the processor, and nothing on them."""
+    yield "tolerance_met", written.tolerance_met, again.tolerance_met
+    yield "guarantee", written.guarantee, again.guarantee
+    if written.completion is None or again.completion is None:
+        yield "completed", written.completion is not None, again.completion is not None
+        return
+    for client, one, other in zip(again.clients, written.completion, again.completion, strict=True):
+        for name in _OF_COMPLETION:
+            yield f"completion of client {client!r}, {name}", getattr(one, name), getattr(other, name)
+
+
+_OF_COMPLETION = [field.name for field in fields(CompletionReport) if not field.name.endswith("sweeps")]
+
+
+def _plain(number: Any) -> Any:
+    return None if isinstance(number, float) and not np.isfinite(number) else number
 
 
 def compare_with_file(stated: Statement, written: Valuation) -> None:

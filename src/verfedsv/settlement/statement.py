@@ -7,11 +7,10 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from verfedsv._version import __version__
@@ -28,6 +27,7 @@ from verfedsv.settlement.payouts import Basis, check_settlement
 from verfedsv.settlement.result import Settlement
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import Books, Settings
 
 FORMAT, VERSION = "verfedsv statement", 2
@@ -182,21 +182,7 @@ def configuration_of(folder: Path) -> str | None:
 
 def fields_of(valuation: Valuation) -> dict[str, Any]:
     """Return what a statement says of a valuation, as JSON has it."""
-    # Without the values of rounds, of which there may be millions.
-    none = np.zeros((0, 0))
-    short = replace(
-        valuation,
-        per_round=none,
-        per_round_errors=none,
-        per_round_server=none,
-        per_round_server_errors=none,
-        losses=none,
-        error_sums=None,
-        factorisation=None,
-        replay=None,
-    )
-    written = json.loads(short.to_json())
-    return {**{name: written[name] for name in _OF_VALUATION}, "books": valuation.books._asdict()}
+    return {name: as_json(getattr(valuation, name)) for name in (*_OF_VALUATION, "books")}
 
 
 def _way(start: Path, folder: Path) -> str | None:

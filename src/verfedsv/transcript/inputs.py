@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from verfedsv.arguments import as_numpy, as_whole
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, get_loss
-from verfedsv.transcript.meaning import check_fit
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.meaning import check_fit, is_usable
 from verfedsv.transcript.names import check_names
 
 _MOST_CLASSES = 1000
@@ -184,8 +185,12 @@ def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
             f"{name}: embeddings must have shape ({n_samples},) or ({n_samples}, classes), one row per sample; "
             f"received {array.shape}"
         )
-    if not np.isfinite(array).all():
-        raise InputError(f"{name}: embeddings must be finite; received NaN or infinity")
+    if not is_usable(array):
+        wrong = array.ravel()[int(np.argmin(np.abs(array.ravel()) < fmt.LARGEST_EMBEDDING))]
+        raise InputError(
+            f"{name}: embeddings must be finite and below {fmt.LARGEST_EMBEDDING:g} in size; received {wrong:g}. If "
+            "the training diverged, lower its rate"
+        )
     array = array if array.ndim == 2 else array[:, np.newaxis]
     return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
 

@@ -127,8 +127,8 @@ class Rules:
         if len(own) != n_samples * self._n_classes:
             expected = f"{n_samples} samples of {self._n_classes} classes"
             raise ValueError(f"the offset has {len(own)} numbers for {expected}")
-        if not np.isfinite(own).all():
-            raise ValueError("the offset has NaN or infinity in it")
+        if not is_usable(own):
+            raise ValueError(f"the offset must be finite and below {fmt.LARGEST_EMBEDDING:g} in size")
 
     def _check_numbers(self, rows: Rows) -> None:
         present = [row for row, digest in enumerate(rows.digests) if digest is not None]
@@ -145,7 +145,7 @@ class Rules:
                     f"others than those of client {first!r}"
                 )
         self._check_samples(rows.clients[present[0]], batches[0])
-        if not np.isfinite(rows.embeddings.numbers).all():
+        if not is_usable(rows.embeddings.numbers):
             for row in present:
                 _check_finite(rows.clients[row], rows.embeddings.row(row))
 
@@ -215,8 +215,15 @@ def _check_label_columns(batch: pa.RecordBatch, n_samples: int) -> None:
 
 
 def _check_finite(client: str | None, embeddings: Array) -> None:
-    if not np.isfinite(embeddings).all():
-        raise ValueError(f"client {client!r}: embeddings must be finite, and there is NaN or infinity")
+    if not is_usable(embeddings):
+        raise ValueError(f"client {client!r}: embeddings must be finite and below {fmt.LARGEST_EMBEDDING:g} in size")
+
+
+def is_usable(numbers: Array) -> bool:
+    """Return whether embeddings are finite, and not too large to compute with."""
+    # One pass each, and no array in between: NaN is neither below nor above.
+    ends = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
+    return ends[0] > -fmt.LARGEST_EMBEDDING and ends[1] < fmt.LARGEST_EMBEDDING
 
 
 def _first(values: list[float]) -> str:

@@ -18,7 +18,7 @@ from verfedsv.transcript.format import Mode
 from verfedsv.transcript.names import check_names
 from verfedsv.untrusted import read_json
 from verfedsv.valuation.error_sums import ErrorSums
-from verfedsv.valuation.result import Settings, Valuation
+from verfedsv.valuation.result import Books, Settings, Valuation
 
 FORMAT, VERSION = "verfedsv valuation", 2
 
@@ -92,9 +92,8 @@ def to_json(valuation: Valuation) -> str:
     Beside the fields there are `method`, `shares`, `errors` and `books`, for readers that are not this package.
     """
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-    content |= {f.name: _plain(getattr(valuation, f.name)) for f in fields(valuation) if f.name not in _NOT_WRITTEN}
-    content |= {name: _plain(getattr(valuation, name)) for name in ("method", "shares", "errors")}
-    content["books"] = valuation.books._asdict()
+    content |= {f.name: as_json(getattr(valuation, f.name)) for f in fields(valuation) if f.name not in _NOT_WRITTEN}
+    content |= {name: as_json(getattr(valuation, name)) for name in ("method", "shares", "errors", "books")}
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -173,16 +172,18 @@ def _numbers(content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: math.nan if value is None else value for name, value in content.items()}
 
 
-def _plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return a value as JSON has it: lists, and null for what is not a finite number."""
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return as_json(value.tolist())
     if isinstance(value, CompletionReport | ErrorSums | Settings):
-        return _plain(asdict(value))
+        return as_json(asdict(value))
+    if isinstance(value, Books):
+        return as_json(value._asdict())
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: as_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [as_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
