@@ -10,6 +10,8 @@ from tests.report.valuations import make_valuation
 from tests.trainings import train
 from tests.valuation.test_values import Asynchronous
 from verfedsv import Recorder, Valuation, value
+from verfedsv.report.wording import mostly_server
+from verfedsv.settlement.books import say_doubts
 
 
 def losses_of(tables, offsets, labels, loss):
@@ -162,6 +164,10 @@ def test_a_server_that_goes_to_and_fro_is_named():
     assert abs(books.server) < abs(books.clients)
     assert books.server_moved > books.clients_moved
     assert books.is_mostly_server
+    (doubt,) = say_doubts(books)
+    assert doubt.startswith("The server's own part moved the loss up and down more than all clients together")
+    (warning,) = mostly_server(books)
+    assert "it moved the loss up and down by" in warning
 
 
 def test_nothing_but_rounding_is_not_payable():

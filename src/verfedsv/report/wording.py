@@ -64,10 +64,11 @@ def mostly_server(books: Books) -> list[str]:
     """Return that the server's own part changed the loss by more than the clients did, if that is so."""
     if not books.is_mostly_server:
         return []
-    change = f"{_change(books.server).replace(' it ', ' the loss ')}, the clients together {_change(books.clients)}"
-    if books.server_moved > books.clients_moved:
+    if abs(books.server) > abs(books.clients):
+        change = f"{_change(books.server).replace(' it ', ' the loss ')}, the clients together {_change(books.clients)}"
+    else:
         moved = [digits(amount) for amount in (books.server_moved, books.clients_moved)]
-        change += f"; up and down, round by round, it moved it by {moved[0]}, the clients by {moved[1]}"
+        change = f"moved the loss up and down by {moved[0]} in all rounds, the clients by {moved[1]}"
     return [f"The server's own part of the model, such as an intercept, did more than the clients: it {change}."]
 
 

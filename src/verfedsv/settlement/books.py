@@ -26,10 +26,16 @@ def say_doubts(books: Books) -> Iterator[str]:
         yield f"The loss rose over the training, from {books.start:.4g} to {books.end:.4g}: the model became worse."
     if books.clients <= 1e-12 * abs(books.start):
         yield f"The clients together did not lower the loss: their values add up to {books.clients:.4g}."
-    if books.is_mostly_server:
+    if abs(books.server) > abs(books.clients):
         yield (
             f"The server's own part changed the loss more than all clients together: it {_changed(books.server)}, the "
-            f"clients {_changed(books.clients)}{_say_moves(books)}."
+            f"clients {_changed(books.clients)}."
+        )
+    elif books.is_mostly_server:
+        yield (
+            "The server's own part moved the loss up and down more than all clients together, by "
+            f"{books.server_moved:.4g} in all rounds, the clients by {books.clients_moved:.4g}: what their changes were "
+            "worth depended on where it was."
         )
 
 
@@ -38,14 +44,6 @@ def refuse_doubtful(books: Books, what: str, *, accepted: bool) -> None:
     if not books.is_payable and not accepted:
         why = " ".join(say_doubts(books))
         raise InputError(f"not {what}: {why} To go on all the same, add --even-if-the-loss-rose")
-
-
-def _say_moves(books: Books) -> str:
-    if not books.server_moved > books.clients_moved:
-        return ""
-    return (
-        f"; up and down, round by round, it moved it by {books.server_moved:.4g}, the clients {books.clients_moved:.4g}"
-    )
 
 
 def _changed(decrease: float) -> str:
