@@ -34,8 +34,8 @@ def say_doubts(books: Books) -> Iterator[str]:
     elif books.is_mostly_server:
         yield (
             "The server's own part moved the loss up and down more than all clients together, by "
-            f"{books.server_moved:.4g} in all rounds, the clients by {books.clients_moved:.4g}: what their changes were "
-            "worth depended on where it was."
+            f"{books.server_moved:.4g} in all rounds, the clients by {books.clients_moved:.4g}: what their changes "
+            "were worth depended on where it was."
         )
 
 
