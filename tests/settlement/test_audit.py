@@ -49,7 +49,9 @@ def test_a_true_statement_passes(run):
     """Signature, chain, files, values and payouts, in this order."""
     result = audit(run / "statement.json", public_key=read_public_key(run.parent / "consortium.pub"))
     assert result.difference is None
-    assert [check.name for check in result.checks] == ["signature", "chain", "files", "values", "books", "payouts"]
+    assert [check.name for check in result.checks] == [
+        *("signature", "chain", "files", "values", "books", "payouts", "terms")
+    ]
     assert result.notes == ()
     assert audit(run).passes
 
@@ -431,6 +433,24 @@ def test_a_payment_to_the_server_is_audited(tmp_path):
     for change in (false, {"pay_server": "shop"}, {"pay_server": None}, {"values": [*paid["values"][:3], 1.0]}):
         resign(run, key, settlement={**paid, **change})
         assert audit(place).difference.startswith("the settlement in the statement")
+
+
+def test_both_audits_say_on_what_terms_is_paid_and_warn_of_the_servers_name(tmp_path):
+    """The fixed part, what the server gets, and that its name looks like that of a client."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").unlink()
+    place = sign(run, pay_server="t\u0435lco", fixed_part="50%", rule="cap", cap=600)
+    part = tmp_path / "telco.json"
+    part.write_text(make_extract(Transcript.open(run), "telco").to_json())
+    for found in (audit(place), audit(part, statement_path=place)):
+        assert found.passes, found.difference
+        said = next(check.said for check in found.checks if check.name == "terms")
+        assert said == (
+            "cap, in proportion to values, at most 600.00 EUR for each; the server is paid 125.00 EUR for its own "
+            "part, as 't\u0435lco'; 50% of the budget shared equally first; negative values count as zero"
+        )
+        assert r"'t\u0435lco' mixes Cyrillic and Latin letters that look alike: make sure who that is." in found.notes
+        assert r"'telco' and 't\u0435lco' look alike: make sure who is who." in found.notes
 
 
 @pytest.mark.parametrize("has_config", [True, False])

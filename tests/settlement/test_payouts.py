@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import verfedsv
 from verfedsv import InputError, Recorder
 from verfedsv.settlement import Settlement, settle
-from verfedsv.settlement.explanation import explain
+from verfedsv.settlement.explanation import explain, say_terms
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
 from verfedsv.settlement.terms import Terms
@@ -506,6 +506,8 @@ def test_the_server_is_paid_only_if_asked():
     assert result.lowest[2] < 2000 < result.highest[2]
     assert Settlement.from_json(result.to_json()) == result
     assert '"pay server","hub"' in result.to_csv()
+    expected = "shares, in proportion to values; the server is paid 20.00 EUR for its own part, as 'hub'"
+    assert say_terms(result) == expected
     floored = pay(Terms.of(100, "EUR", rule="floor", floor=30, pay_server="hub"), source)
     assert floored.payouts == (4000, 3000, 3000)
     assert pay(Terms.of(99, "EUR", fixed_part="100%", pay_server="hub"), source).payouts == (3300,) * 3

@@ -73,7 +73,7 @@ def statement(
     refuse_doubtful(valuation.books, "signed", accepted=even_if_the_loss_rose)
     signed = make_statement(run, transcript, valuation, private, place, paid)
     write_file(place, signed.to_json().decode(), overwrite=False)
-    for line in cautions(signed.basis):
+    for line in cautions(signed.settlement or signed.basis):
         print_note(Console(stderr=True), line)
     if as_json:
         print_text(signed.to_json().decode())

@@ -35,7 +35,7 @@ from verfedsv.settlement.comparisons import (
     compare_with_file,
 )
 from verfedsv.settlement.documents import parse, read_bytes
-from verfedsv.settlement.explanation import cautions
+from verfedsv.settlement.explanation import cautions, say_terms
 from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import fingerprint
@@ -182,8 +182,8 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     yield from compare_valuation(Claim.of_statement(stated), again)
     if written is not None:
         yield from compare_rounds(written, again)
-    yield from check_payouts(stated)
-    yield from cautions(stated.basis)
+    yield from _check_payouts(stated)
+    yield from cautions(stated.settlement or stated.basis)
 
 
 def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
@@ -265,7 +265,7 @@ def _compare_transcript(stated: Statement, verified: Verified) -> None:
 def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     """Yield what a statement says of a client; only payouts follow from the rest of it."""
     check_sums(Claim.of_statement(stated))
-    yield from check_payouts(stated)
+    yield from _check_payouts(stated)
     basis, m = stated.basis, stated.clients.index(client)
     if stated.settlement is not None:
         currency, payout = stated.settlement.currency, stated.settlement.payouts[m]
@@ -279,7 +279,14 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
         "of all clients, so for that the whole run is needed"
     )
     yield f"the statement says: {say_books(basis.books)}"
-    yield from cautions(basis)
+    yield from cautions(stated.settlement or basis)
+
+
+def _check_payouts(stated: Statement) -> Iterator[Finding]:
+    """Yield that payouts are what their terms give, if there are any, and what these terms are."""
+    yield from check_payouts(stated)
+    if stated.settlement is not None:
+        yield Check("terms", say_terms(stated.settlement))
 
 
 def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Finding]:
