@@ -150,7 +150,7 @@ class Run:
         # What is there already is verified by the recorder before it goes on.
         with self._record(self.folder / FOLDER, federation, resume=resume) as recorder:
             section, transcript = self.config.training, recorder.transcript
-            point = ResumePoint.find(transcript, checkpoint, section)
+            point = ResumePoint.find(transcript, checkpoint, self.config)
             live = LiveShares(federation)
             take_up(federation, live, transcript, checkpoint, is_repeatable=section.is_repeatable)
             federation.tape = Tape(recorder, n_records=point.n_records)
