@@ -532,6 +532,17 @@ def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
     assert "the training was stopped after 4 of 6 rounds" in audit(run).notes
 
 
+def test_clients_that_were_declared_absent_are_named(tmp_path):
+    """With and without a statement; those who were not are not named."""
+    with Recorder(tmp_path / "run", [0, 1], ["bank", "telco", "shop"]) as recorder:
+        recorder.log([0, 1], {"bank": [-1.0, 1.0], "telco": [0.0, 0.5], "shop": [0.0, 0.1]})
+        recorder.log([0, 1], {"bank": [-2.0, 2.0], "shop": [0.0, 0.2]}, absent=["telco"])
+        recorder.log([0, 1], {"bank": [-3.0, 3.0]}, absent=["shop", "telco"])
+    told = "declared absent, of 3 rounds: 'telco' from 2, 'shop' from 1; ask them whether they were"
+    assert told in audit(tmp_path / "run").notes
+    assert told in audit(sign(tmp_path / "run")).notes
+
+
 def test_a_training_that_is_still_running_is_not_signed(run):
     """Although all that it has recorded so far is whole."""
     recorder = Recorder(run / "transcript", np.arange(40) % 2, CLIENTS, resume=True)

@@ -233,6 +233,9 @@ def test_a_client_that_was_absent_has_an_extract(tmp_path):
     for client, n_uploads in (("bank", 2), ("telco", 1)):
         verified = Extract.from_json(make_extract(transcript, client).to_json()).verify()
         assert (verified.n_uploads, verified.n_rounds, verified.head) == (n_uploads, 2, transcript.head)
+        found = audit(written(tmp_path / "run", client))
+        told = f"client {client!r} was declared absent from 1 of 2 rounds: if it took part, its uploads were left out"
+        assert (told in found.notes) == (client == "telco")
 
 
 @pytest.mark.parametrize("gap", [2**33, 2**60, -8, True, 8.0, "8"])

@@ -40,7 +40,7 @@ from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import STATEMENT, Statement, configuration_of
-from verfedsv.settlement.transcripts import check_chain, count_both, open_whole
+from verfedsv.settlement.transcripts import check_chain, count_both, open_whole, say_absences
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
@@ -170,6 +170,7 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     # Before the other files, as this can tell the round and the client of a change, and another run.
     transcript = open_whole(folder)
     yield check_chain(transcript, stated)
+    yield from say_absences(transcript)
     yield from compare_files(stated, found)
     extent = find_extent(folder, transcript)
     compare_rest(stated, {"configuration": configuration_of(folder), "n_planned": extent.n_planned})
@@ -194,6 +195,7 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
     if not transcript.n_rounds:
         raise InputError(f"nothing was recorded in {folder}, so there is nothing to audit")
     yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
+    yield from say_absences(transcript)
     extent = find_extent(folder, transcript)
     if extent.is_unfinished:
         yield f"the training was stopped after {extent}"
@@ -242,6 +244,9 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
     if signed is None:
         yield f"not tied to a statement: pass --statement, or compare the head {verified.head}"
     yield Check("uploads", f"{count(verified.n_uploads, 'upload')} of client {extract.client!r}, all that there are")
+    if verified.n_absent:
+        rounds = f"{verified.n_absent:,} of {count(verified.n_rounds, 'round')}"
+        yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads were left out"
     if signed is not None:
         stated = signed.statement
         yield from _check_settings(stated.settings, stated.content["configuration"], options)
