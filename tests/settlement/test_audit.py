@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -763,6 +764,20 @@ def test_links_are_neither_signed_nor_overlooked(run):
     with pytest.raises(InputError, match="'transcript' is a link"):
         sign(run, run.parent / "new.json")
     assert audit(run).difference.startswith("'transcript' is a link")
+
+
+@pytest.mark.parametrize("name", ["statement.json", "valuation.json", "transcript/.lock"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
+    """Whoever hands over a folder decides what is in it."""
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    if name == "statement.json":
+        with pytest.raises(InputError, match=r"statement\.json: it is not a regular file"):
+            audit(run)
+    else:
+        assert "is a link, or no file at all" in audit(run).difference
+        (run / "statement.json").unlink()
+        assert audit(run).passes == (name != "valuation.json")
 
 
 def test_a_run_is_not_looked_for_above_its_statement(run, key):
