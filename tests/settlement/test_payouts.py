@@ -358,6 +358,12 @@ def test_an_unknown_error_leaves_the_other_ranges_known():
     assert settled([1.0, -0.5], errors=[0.3, math.nan], negative="deduct").lowest[0] is not None
 
 
+def test_values_whose_sum_overflows_cannot_be_settled():
+    """No JSON could say the books of them."""
+    with pytest.raises(InputError, match="the losses, or the sums of the values, are unknown or too large"):
+        pay(Terms.of(100, "EUR"), basis([1.7e308, 1.7e308], [0.0, 0.0]))
+
+
 def test_currencies_with_other_cents():
     """Yen have none, dinars three digits."""
     assert [str(amount) for amount in settled([2.0, 1.0], "100", currency="JPY").amounts] == ["67", "33"]
