@@ -353,6 +353,18 @@ def test_only_the_first_of_many_mistakes_are_described(tmp_path):
         (GOOD + "[valuation]\nrank = 0x" + "f" * 5000, "received a number that is too large"),
         (GOOD.replace("0.5", "1" + "0" * 400), r"training\.rate: input should be a valid number; received 10000"),
         (GOOD.replace("0.5", "1e400"), r"training\.rate: input should be a finite number"),
+        (
+            GOOD.replace("rounds = 3", "epochs = 1e300"),
+            r"training\.epochs: input should be less than or equal to 1000000000",
+        ),
+        (
+            GOOD.replace("rounds = 3", "rounds = 2_000_000_000"),
+            r"training\.rounds: input should be less than or equal to 1",
+        ),
+        (
+            GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1e12\nstamp_every = 1e-9\nperiod = 1e-9"),
+            r"training\.duration: must not be longer than 1,000,000,000 rounds of stamp_every seconds, 1e-09 each; rec",
+        ),
         (GOOD.replace("100", "1" + "0" * 400), r"training\.batch_size: input should be less than 9007199254740992"),
         (
             GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1e300\nstamp_every = 1e-300"),

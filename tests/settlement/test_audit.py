@@ -10,6 +10,7 @@ import pytest
 
 from tests.settlement.runs import CLIENTS, diverge, make_run, record, sign
 from verfedsv import InputError, Recorder, TranscriptError, Valuation, value
+from verfedsv.runs.extent import Extent
 from verfedsv.settlement import settle
 from verfedsv.settlement.audit import audit
 from verfedsv.settlement.extract import make_extract
@@ -778,6 +779,24 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
         assert "is a link, or no file at all" in audit(run).difference
         (run / "statement.json").unlink()
         assert audit(run).passes == (name != "valuation.json")
+
+
+def test_what_no_audit_could_read_is_not_signed(run, key):
+    """Such as a number of more than 64 bits."""
+    long = Extent(6, 2**70, is_running=False)
+    with (
+        patch("verfedsv.settlement.statement.find_extent", return_value=long),
+        pytest.raises(InputError, match=r"not signed, as nobody could read it: .* an integer has more than 64 bits"),
+    ):
+        make_statement(run, Transcript.open(run), value(run), key, run / "second.json")
+
+
+def test_a_file_whose_name_is_not_utf_8_is_not_signed(run, key):
+    """No audit could read a statement that lists it, or tell it from another."""
+    (run / os.fsdecode(b"\xff.txt")).touch()
+    with pytest.raises(InputError, match=r"'\\udcff\.txt' has a name that is not UTF-8, .* rename it"):
+        make_statement(run, Transcript.open(run), value(run), key, run / "second.json")
+    assert "is not UTF-8" in audit(run).difference
 
 
 def test_a_run_is_not_looked_for_above_its_statement(run, key):
