@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli.inprocess import call
-from tests.settlement.runs import CLIENTS, diverge, make_run
+from tests.settlement.runs import CLIENTS, CONFIG, diverge, make_run
 from verfedsv import Recorder, value
 
 
@@ -318,3 +318,16 @@ def test_a_name_for_the_server_that_looks_like_a_clients_is_said_when_it_is_sett
     done = call("statement", run, "--key", tmp_path / "k.key", "--settlement", tmp_path / "p.json")
     assert done.returncode == 0, done.stderr
     assert warned in done.stderr
+
+
+def test_an_own_part_of_the_server_that_was_not_agreed_on_is_neither_settled_nor_signed(tmp_path):
+    """Unless asked: its configuration says that there is none."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").write_text(CONFIG)
+    call("keys", "new", tmp_path / "k")
+    pay = ("settle", run, "--budget", 50, "--currency", "CHF", "--negative", "zero")
+    for command in (pay, ("statement", run, "--key", tmp_path / "k.key")):
+        done = call(*command)
+        assert done.returncode == 2
+        assert "config.toml says that the server has no intercept" in done.stderr
+        assert call(*command, "--accept-settings").returncode == 0

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from tests.settlement.runs import CLIENTS, diverge, make_run, record, sign
+from tests.settlement.runs import CLIENTS, CONFIG, diverge, make_run, record, sign
 from verfedsv import InputError, Recorder, TranscriptError, Valuation, value
 from verfedsv.runs.extent import Extent
 from verfedsv.settlement import settle
@@ -506,6 +506,22 @@ def test_settings_of_the_configuration_are_the_agreed_ones(tmp_path):
     )
     (run / "valuation.json").write_text(value(run, "exact").to_json())
     assert audit(run).passes
+
+
+def test_an_own_part_of_the_server_that_was_not_agreed_on_is_found(tmp_path):
+    """By both audits, unless the reader accepts it: with it a server can move value from one client to another."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").write_text(CONFIG)
+    place, part = sign(run), tmp_path / "telco.json"
+    part.write_text(make_extract(Transcript.open(run), "telco").to_json())
+    told = "config.toml says that the server has no intercept, and the transcript has a part of its own (offset); "
+    for path, options in ((place, {}), (part, {"statement_path": place})):
+        assert audit(path, **options).difference == f"{told}to accept these settings, add --accept-settings"
+        found = audit(path, accept_settings=True, **options)
+        assert found.passes, found.difference
+        assert f"{told}accepted, as asked" in found.notes
+    (run / "config.toml").write_text(CONFIG.replace("rounds = 6", "rounds = 6\nintercept = true"))
+    assert audit(sign(run)).passes
 
 
 def files_of(run):

@@ -17,7 +17,7 @@ from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import options_of, read_valuation
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
-from verfedsv.settlement.agreement import say_other_settings
+from verfedsv.settlement.agreement import say_other_intercept, say_other_settings
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
     Check,
@@ -40,7 +40,7 @@ from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import STATEMENT, Statement, configuration_of
-from verfedsv.settlement.transcripts import check_chain, count_both, open_whole, say_absences
+from verfedsv.settlement.transcripts import check_chain, count_both, has_offset, open_whole, say_absences
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
@@ -178,7 +178,7 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     written = written if written is not None and written.head == transcript.head else None
     if written is not None:
         compare_with_file(stated, written)
-    yield from _check_settings(stated.settings, stated.content["configuration"], options)
+    yield from _check_settings(stated.settings, stated.content["configuration"], has_offset(transcript), options)
     again = value(transcript, progress=options.progress, like=written, **options_of(stated.settings))
     yield from compare_valuation(Claim.of_statement(stated), again)
     if written is not None:
@@ -207,7 +207,7 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
             grown = transcript.contains(written.head)
             why = "the transcript has grown since" if grown else "it was cut off, or is another one"
             raise Difference(f"{VALUATION} is not of this transcript: {why}")
-        yield from _check_settings(written.settings, configuration_of(folder), options)
+        yield from _check_settings(written.settings, configuration_of(folder), has_offset(transcript), options)
         again = value(transcript, progress=options.progress, like=written, **options_of(written.settings))
         yield from compare_valuation(Claim.of_file(written), again)
         yield from compare_rounds(written, again)
@@ -217,17 +217,18 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
     )
 
 
-def _check_settings(settings: Settings, configuration: str | None, options: _Options) -> Iterator[Finding]:
-    """Raise Difference if values were not computed with the agreed settings, and the reader does not accept that."""
+def _check_settings(
+    settings: Settings, configuration: str | None, has_offset: bool, options: _Options
+) -> Iterator[Finding]:
+    """Raise Difference if a run is not as was agreed, and the reader does not accept that."""
     try:
-        others = say_other_settings(settings, configuration)
+        others = say_other_settings(settings, configuration), say_other_intercept(configuration, has_offset=has_offset)
     except InputError as error:
-        others = f"what was agreed is unknown: {error}"
-    if others is None:
-        return
-    if not options.accept_settings:
-        raise Difference(f"{others}; to accept these settings, add --accept-settings")
-    yield f"{others}; accepted, as asked"
+        others = f"what was agreed is unknown: {error}", None
+    for other in filter(None, others):
+        if not options.accept_settings:
+            raise Difference(f"{other}; to accept these settings, add --accept-settings")
+        yield f"{other}; accepted, as asked"
 
 
 def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> Iterator[Finding]:
@@ -249,7 +250,7 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
         yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads were left out"
     if signed is not None:
         stated = signed.statement
-        yield from _check_settings(stated.settings, stated.content["configuration"], options)
+        yield from _check_settings(stated.settings, stated.content["configuration"], verified.has_offset, options)
         yield from _say_own_part(stated, extract.client)
 
 

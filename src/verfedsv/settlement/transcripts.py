@@ -49,6 +49,11 @@ def count_both(stated: Statement, clients: Sequence[str], n_rounds: int) -> str:
     return f"signed are {signed}, found {count(len(clients), 'client')} and {count(n_rounds, 'round')}"
 
 
+def has_offset(transcript: Transcript) -> bool:
+    """Return whether the server has a part of its own in any round."""
+    return any(isinstance(record, Stamp) and record.offset is not None for record in transcript)
+
+
 def say_absences(transcript: Transcript) -> Iterator[str]:
     """Yield who was declared absent, from how many rounds, if anybody was: the server alone says so."""
     rounds = Counter(name for record in transcript if isinstance(record, Stamp) for name in record.absent)
