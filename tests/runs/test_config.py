@@ -388,3 +388,18 @@ def test_other_encodings_are_named(tmp_path):
     (tmp_path / "run.toml").write_bytes(GOOD.encode() + "# é".encode("latin-1"))
     with pytest.raises(InputError, match=rf"it is not UTF-8 \(.* at byte {len(GOOD) + 2}\)"):
         read_config(tmp_path / "run.toml")
+
+
+def test_the_lines_of_many_mistakes_are_found_together(tmp_path, monkeypatch):
+    """Parsing a long file anew for each of them took seconds."""
+    n_parsed = []
+
+    def loads(text, parse=tomllib.loads):
+        n_parsed.append(len(text))
+        return parse(text)
+
+    monkeypatch.setattr(tomllib, "loads", loads)
+    text = GOOD.replace("rounds = 3", "rounds = 3\n" + "".join(f"a{number}.b.c = 1\n" for number in range(1000)))
+    with pytest.raises(InputError, match=r"line 9: training\.a0: (?s:.*)line 13: training\.a4: "):
+        read_config(write(tmp_path, text))
+    assert sum(n_parsed) < 5 * len(text)
