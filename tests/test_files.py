@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from verfedsv.files import is_unfinished, write_whole, writing
+from verfedsv.files import is_unfinished, read_whole, write_whole, writing
 
 
 def write_half(path, end):
@@ -82,3 +82,16 @@ def test_a_full_disk_is_named_by_its_file(tmp_path, monkeypatch):
         write_whole(tmp_path / "report.html", b"x")
     assert caught.value.filename == str(tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_files_of_a_size_are_read_whole(tmp_path):
+    """A pipe that nobody writes to is not waited for, and a device without end is not read."""
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_whole(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="it is larger than 4 bytes"):
+        read_whole(tmp_path / "file", 4)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for name in ("pipe", "zeros"):
+        with pytest.raises(OSError, match="it is not a regular file"):
+            read_whole(tmp_path / name)

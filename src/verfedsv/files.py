@@ -1,16 +1,37 @@
-"""Files that are written whole or not at all."""
+"""Files that are read whole, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+MOST_BYTES = 1 << 30
+"""Of a file that is read whole. The largest are extracts and valuations: of 100,000 rounds of 100 clients, 400 MB."""
+
+
+def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file that others may have made.
+
+    Raises OSError if it is larger than that, or is no file: a pipe would be waited for, and a device may never end.
+    """
+    # Opening a pipe that nobody writes to would wait, and a file takes no notice of this.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_size > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+        return file.read(most)
 
 
 def write_whole(path: Path, content: bytes, *, overwrite: bool = True) -> None:

@@ -1,6 +1,7 @@
 """`verfedsv keys`, `statement`, `extract` and `audit`."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli.inprocess import call
-from tests.settlement.runs import CLIENTS, diverge, make_run
+from tests.settlement.runs import CLIENTS, CONFIG, diverge, make_run
 from verfedsv import Recorder, value
 
 
@@ -297,10 +298,36 @@ def test_the_server_can_be_paid(tmp_path):
     done = call(*pay, "--pay-server", "hub")
     assert done.returncode == 0, done.stderr
     assert any(line.startswith("hub ") for line in done.stdout.splitlines())
-    assert "the server is paid for its own part, as 'hub'" in " ".join(done.stdout.split())
+    assert re.search(r"the server pays in \d+\.\d\d CHF for its own part, as 'hub'", " ".join(done.stdout.split()))
     call(*pay, "--pay-server", "hub", "-o", tmp_path / "p.json")
     done = call("report", run, "--settlement", tmp_path / "p.json", "-o", tmp_path / "report.md")
     assert done.returncode == 0, done.stderr
     assert "| hub |" in (tmp_path / "report.md").read_text()
     done = call(*pay, "--pay-server", "telco")
     assert (done.returncode, "cannot be called 'telco', as a client is" in done.stderr) == (2, True)
+
+
+def test_a_name_for_the_server_that_looks_like_a_clients_is_said_when_it_is_settled_and_signed(tmp_path):
+    """Whoever signs should see it too."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").unlink()
+    warned = r"'telco' and 't\u0435lco' look alike"
+    options = ("--budget", 50, "--currency", "CHF", "--negative", "zero", "--pay-server", "t\u0435lco")
+    assert warned in call("settle", run, *options, "-o", tmp_path / "p.json").stdout
+    call("keys", "new", tmp_path / "k")
+    done = call("statement", run, "--key", tmp_path / "k.key", "--settlement", tmp_path / "p.json")
+    assert done.returncode == 0, done.stderr
+    assert warned in done.stderr
+
+
+def test_an_own_part_of_the_server_that_was_not_agreed_on_is_neither_settled_nor_signed(tmp_path):
+    """Unless asked: its configuration says that there is none."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").write_text(CONFIG)
+    call("keys", "new", tmp_path / "k")
+    pay = ("settle", run, "--budget", 50, "--currency", "CHF", "--negative", "zero")
+    for command in (pay, ("statement", run, "--key", tmp_path / "k.key")):
+        done = call(*command)
+        assert done.returncode == 2
+        assert "config.toml says that the server has no intercept" in done.stderr
+        assert call(*command, "--accept-settings").returncode == 0

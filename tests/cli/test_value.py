@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -337,3 +338,15 @@ def test_a_broken_configuration_stops_every_command(tmp_path, monkeypatch, comma
     done = run(command[0], folder, *command[1:])
     assert done.returncode == 2
     assert f"{folder / 'config.toml'} is not valid TOML" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(MemoryError("44.7 GiB"), "not enough memory (44.7 GiB). Use"), (MemoryError(), "not enough memory. Use")],
+)
+def test_too_little_memory_is_a_message(folder, monkeypatch, error, said):
+    """With what was wanted, as far as that is known, and what to do; no traceback."""
+    monkeypatch.setattr(sys.modules["verfedsv.cli.value"], "value_folder", Mock(side_effect=error))
+    done = run("value", folder)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())

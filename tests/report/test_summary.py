@@ -244,6 +244,17 @@ def test_a_record_that_lost_its_end_is_noticed(folder, tmp_path):
     assert summarise(folder).cautions == ()
 
 
+def test_unknown_errors_of_the_estimator_are_said_to_be_unknown(folder, tmp_path):
+    """In every format; none of them stops at a number that is none."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    content = json.loads((copy / "valuation.json").read_text())
+    content["estimator_errors"] = [None] * len(content["clients"])
+    (copy / "valuation.json").write_text(json.dumps(content))
+    summary = summarise(copy)
+    assert json.loads(summary.to_json())["clients"][0]["estimator_error"] is None
+    assert "unknown" in to_markdown(summary)
+
+
 PIPES = ["config.toml", "notes.json", "metrics.jsonl", "valuation.json", "transcript/labels.arrow", "transcript/.lock"]
 
 

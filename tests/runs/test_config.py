@@ -353,6 +353,18 @@ def test_only_the_first_of_many_mistakes_are_described(tmp_path):
         (GOOD + "[valuation]\nrank = 0x" + "f" * 5000, "received a number that is too large"),
         (GOOD.replace("0.5", "1" + "0" * 400), r"training\.rate: input should be a valid number; received 10000"),
         (GOOD.replace("0.5", "1e400"), r"training\.rate: input should be a finite number"),
+        (
+            GOOD.replace("rounds = 3", "epochs = 1e300"),
+            r"training\.epochs: input should be less than or equal to 1000000000",
+        ),
+        (
+            GOOD.replace("rounds = 3", "rounds = 2_000_000_000"),
+            r"training\.rounds: input should be less than or equal to 1",
+        ),
+        (
+            GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1e12\nstamp_every = 1e-9\nperiod = 1e-9"),
+            r"training\.duration: must not be longer than 1,000,000,000 rounds of stamp_every seconds, 1e-09 each; rec",
+        ),
         (GOOD.replace("100", "1" + "0" * 400), r"training\.batch_size: input should be less than 9007199254740992"),
         (
             GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1e300\nstamp_every = 1e-300"),
@@ -376,3 +388,18 @@ def test_other_encodings_are_named(tmp_path):
     (tmp_path / "run.toml").write_bytes(GOOD.encode() + "# é".encode("latin-1"))
     with pytest.raises(InputError, match=rf"it is not UTF-8 \(.* at byte {len(GOOD) + 2}\)"):
         read_config(tmp_path / "run.toml")
+
+
+def test_the_lines_of_many_mistakes_are_found_together(tmp_path, monkeypatch):
+    """Parsing a long file anew for each of them took seconds."""
+    n_parsed = []
+
+    def loads(text, parse=tomllib.loads):
+        n_parsed.append(len(text))
+        return parse(text)
+
+    monkeypatch.setattr(tomllib, "loads", loads)
+    text = GOOD.replace("rounds = 3", "rounds = 3\n" + "".join(f"a{number}.b.c = 1\n" for number in range(1000)))
+    with pytest.raises(InputError, match=r"line 9: training\.a0: (?s:.*)line 13: training\.a4: "):
+        read_config(write(tmp_path, text))
+    assert sum(n_parsed) < 5 * len(text)

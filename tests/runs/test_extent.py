@@ -31,13 +31,28 @@ def test_a_training_that_was_stopped_is_unfinished_until_it_has_gone_on(tmp_path
     assert not extent_of(run.folder).is_unfinished
 
 
-def test_rounds_before_the_first_upload_are_no_part_of_the_plan(tmp_path):
-    """They are not recorded, as when a client is late on the real clock: two of 30 here."""
-    (tmp_path / "config.toml").write_text(ASYNCHRONOUS)
+LATE = ASYNCHRONOUS + "\n[[client]]\nname = 'a'\nrandom_level = 1\nperiod = 0.1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "n_planned"),
+    [
+        (LATE, 0.1, 28),  # its first upload is in the third round
+        (LATE, 0.03, 30),
+        (LATE, 9e14, 28),
+        (ASYNCHRONOUS, 0.01, 30),
+        (ASYNCHRONOUS, 1.17, 30),  # one round that looks like the last of them
+        (ASYNCHRONOUS, 1.76e9, 30),  # seconds since 1970
+        (LATE.replace("period = 0.1", "period = 7"), 7, 1),  # a plan of which nothing would be recorded
+    ],
+)
+def test_only_rounds_before_the_shortest_period_are_no_part_of_the_plan(tmp_path, text, first, n_planned):
+    """They are not recorded. Times that begin later hide no round that is missing."""
+    (tmp_path / "config.toml").write_text(text)
     with Recorder(tmp_path / "transcript", [0, 1], ["a"]) as recorder:
-        recorder.update("a", [0, 1], [0.1, 0.2], time=0.1)
-        recorder.stamp(time=0.12)
-    assert extent_of(tmp_path) == Extent(1, 28, is_running=False)
+        recorder.update("a", [0, 1], [0.1, 0.2], time=first)
+        recorder.stamp(time=first)
+    assert extent_of(tmp_path) == Extent(1, n_planned, is_running=False)
 
 
 def test_a_training_is_running_while_its_recorder_is_open(tmp_path):

@@ -48,7 +48,8 @@ def record(folder: Path, n_rounds=6, seed=0, mode="synchronous", n_samples=40, p
 def make_run(folder: Path, **options) -> Path:
     """Return a folder with what a run leaves there; what valuing does not need is made up."""
     record(folder / "transcript", **options)
-    (folder / "config.toml").write_text(CONFIG)
+    has_offset = options.get("mode") == "asynchronous"
+    (folder / "config.toml").write_text(CONFIG.replace("rounds", "intercept = true\nrounds") if has_offset else CONFIG)
     (folder / "metrics.jsonl").write_text('{"n_rounds": 6, "train_loss": 0.5}\n')
     (folder / "checkpoint.npz").write_bytes(np.random.default_rng(0).bytes(300))
     (folder / "valuation.json").write_text(value(folder).to_json())

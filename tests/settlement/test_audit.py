@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -7,8 +8,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from tests.settlement.runs import CLIENTS, diverge, make_run, record, sign
+from tests.settlement.runs import CLIENTS, CONFIG, diverge, make_run, record, sign
 from verfedsv import InputError, Recorder, TranscriptError, Valuation, value
+from verfedsv.runs.extent import Extent
 from verfedsv.settlement import settle
 from verfedsv.settlement.audit import audit
 from verfedsv.settlement.extract import make_extract
@@ -49,7 +51,9 @@ def test_a_true_statement_passes(run):
     """Signature, chain, files, values and payouts, in this order."""
     result = audit(run / "statement.json", public_key=read_public_key(run.parent / "consortium.pub"))
     assert result.difference is None
-    assert [check.name for check in result.checks] == ["signature", "chain", "files", "values", "books", "payouts"]
+    assert [check.name for check in result.checks] == [
+        *("signature", "chain", "files", "values", "books", "payouts", "terms")
+    ]
     assert result.notes == ()
     assert audit(run).passes
 
@@ -433,6 +437,24 @@ def test_a_payment_to_the_server_is_audited(tmp_path):
         assert audit(place).difference.startswith("the settlement in the statement")
 
 
+def test_both_audits_say_on_what_terms_is_paid_and_warn_of_the_servers_name(tmp_path):
+    """The fixed part, what the server gets, and that its name looks like that of a client."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").unlink()
+    place = sign(run, pay_server="t\u0435lco", fixed_part="50%", rule="cap", cap=600)
+    part = tmp_path / "telco.json"
+    part.write_text(make_extract(Transcript.open(run), "telco").to_json())
+    for found in (audit(place), audit(part, statement_path=place)):
+        assert found.passes, found.difference
+        said = next(check.said for check in found.checks if check.name == "terms")
+        assert said == (
+            "cap, in proportion to values, at most 600.00 EUR for each; the server is paid 125.00 EUR for its own "
+            "part, as 't\u0435lco'; 50% of the budget shared equally first; negative values count as zero"
+        )
+        assert r"'t\u0435lco' mixes Cyrillic and Latin letters that look alike: make sure who that is." in found.notes
+        assert r"'telco' and 't\u0435lco' look alike: make sure who is who." in found.notes
+
+
 @pytest.mark.parametrize("has_config", [True, False])
 def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(tmp_path, has_config):
     """With another rank or seed any client can be favoured: they are those of config.toml, or the defaults."""
@@ -486,6 +508,22 @@ def test_settings_of_the_configuration_are_the_agreed_ones(tmp_path):
     assert audit(run).passes
 
 
+def test_an_own_part_of_the_server_that_was_not_agreed_on_is_found(tmp_path):
+    """By both audits, unless the reader accepts it: with it a server can move value from one client to another."""
+    run = make_run(tmp_path / "run", mode="asynchronous")
+    (run / "config.toml").write_text(CONFIG)
+    place, part = sign(run), tmp_path / "telco.json"
+    part.write_text(make_extract(Transcript.open(run), "telco").to_json())
+    told = "config.toml says that the server has no intercept, and the transcript has a part of its own (offset); "
+    for path, options in ((place, {}), (part, {"statement_path": place})):
+        assert audit(path, **options).difference == f"{told}to accept these settings, add --accept-settings"
+        found = audit(path, accept_settings=True, **options)
+        assert found.passes, found.difference
+        assert f"{told}accepted, as asked" in found.notes
+    (run / "config.toml").write_text(CONFIG.replace("rounds = 6", "rounds = 6\nintercept = true"))
+    assert audit(sign(run)).passes
+
+
 def files_of(run):
     return hash_files(run, leave_out=run / "statement.json")
 
@@ -510,6 +548,17 @@ def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
     assert audit(place).difference == "the settlement in the statement does not say that 6 rounds were planned"
     place.unlink()
     assert "the training was stopped after 4 of 6 rounds" in audit(run).notes
+
+
+def test_clients_that_were_declared_absent_are_named(tmp_path):
+    """With and without a statement; those who were not are not named."""
+    with Recorder(tmp_path / "run", [0, 1], ["bank", "telco", "shop"]) as recorder:
+        recorder.log([0, 1], {"bank": [-1.0, 1.0], "telco": [0.0, 0.5], "shop": [0.0, 0.1]})
+        recorder.log([0, 1], {"bank": [-2.0, 2.0], "shop": [0.0, 0.2]}, absent=["telco"])
+        recorder.log([0, 1], {"bank": [-3.0, 3.0]}, absent=["shop", "telco"])
+    told = "declared absent, of 3 rounds: 'telco' from 2, 'shop' from 1; ask them whether they were"
+    assert told in audit(tmp_path / "run").notes
+    assert told in audit(sign(tmp_path / "run")).notes
 
 
 def test_a_training_that_is_still_running_is_not_signed(run):
@@ -732,6 +781,38 @@ def test_links_are_neither_signed_nor_overlooked(run):
     with pytest.raises(InputError, match="'transcript' is a link"):
         sign(run, run.parent / "new.json")
     assert audit(run).difference.startswith("'transcript' is a link")
+
+
+@pytest.mark.parametrize("name", ["statement.json", "valuation.json", "transcript/.lock"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
+    """Whoever hands over a folder decides what is in it."""
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    if name == "statement.json":
+        with pytest.raises(InputError, match=r"statement\.json: it is not a regular file"):
+            audit(run)
+    else:
+        assert "is a link, or no file at all" in audit(run).difference
+        (run / "statement.json").unlink()
+        assert audit(run).passes == (name != "valuation.json")
+
+
+def test_what_no_audit_could_read_is_not_signed(run, key):
+    """Such as a number of more than 64 bits."""
+    long = Extent(6, 2**70, is_running=False)
+    with (
+        patch("verfedsv.settlement.statement.find_extent", return_value=long),
+        pytest.raises(InputError, match=r"not signed, as nobody could read it: .* an integer has more than 64 bits"),
+    ):
+        make_statement(run, Transcript.open(run), value(run), key, run / "second.json")
+
+
+def test_a_file_whose_name_is_not_utf_8_is_not_signed(run, key):
+    """No audit could read a statement that lists it, or tell it from another."""
+    (run / os.fsdecode(b"\xff.txt")).touch()
+    with pytest.raises(InputError, match=r"'\\udcff\.txt' has a name that is not UTF-8, .* rename it"):
+        make_statement(run, Transcript.open(run), value(run), key, run / "second.json")
+    assert "is not UTF-8" in audit(run).difference
 
 
 def test_a_run_is_not_looked_for_above_its_statement(run, key):

@@ -46,7 +46,7 @@ def test_an_extract_leads_to_the_head_of_the_statement(run):
         found = audit(written(run, client), statement_path=run / "statement.json")
         assert found.passes, found.difference
         names = [check.name for check in found.checks]
-        assert names == ["signature", "chain", "uploads", "payouts", "own payout"]
+        assert names == ["signature", "chain", "uploads", "payouts", "terms", "own payout"]
         assert found.notes[1].startswith(f"the statement says of client {client!r}: value ")
         assert found.notes[2].startswith("the statement says: loss 0.6931 at the start, ")
         extract = Extract.from_json(written(run, client).read_bytes())
@@ -233,6 +233,9 @@ def test_a_client_that_was_absent_has_an_extract(tmp_path):
     for client, n_uploads in (("bank", 2), ("telco", 1)):
         verified = Extract.from_json(make_extract(transcript, client).to_json()).verify()
         assert (verified.n_uploads, verified.n_rounds, verified.head) == (n_uploads, 2, transcript.head)
+        found = audit(written(tmp_path / "run", client))
+        told = f"client {client!r} was declared absent from 1 of 2 rounds: if it took part, its uploads were left out"
+        assert (told in found.notes) == (client == "telco")
 
 
 @pytest.mark.parametrize("gap", [2**33, 2**60, -8, True, 8.0, "8"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import verfedsv
 from verfedsv import InputError, Recorder
 from verfedsv.settlement import Settlement, settle
-from verfedsv.settlement.explanation import explain
+from verfedsv.settlement.explanation import explain, say_terms
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
 from verfedsv.settlement.terms import Terms
@@ -145,7 +145,7 @@ def test_ties_go_to_the_first_in_the_transcript():
 def test_floats_are_taken_as_they_are():
     """One part in 10^15 of the value decides who gets the odd cent, and huge and tiny values do not disturb it."""
     assert settled([0.1, math.nextafter(0.1, 1)], "0.01").payouts == (0, 1)
-    assert settled([5e-324, 1e308, 1e308], "1").payouts == (0, 50, 50)
+    assert settled([5e-324, 1e307, 1e307], "1").payouts == (0, 50, 50)
 
 
 @pytest.mark.parametrize(
@@ -358,6 +358,12 @@ def test_an_unknown_error_leaves_the_other_ranges_known():
     assert settled([1.0, -0.5], errors=[0.3, math.nan], negative="deduct").lowest[0] is not None
 
 
+def test_values_whose_sum_overflows_cannot_be_settled():
+    """No JSON could say the books of them."""
+    with pytest.raises(InputError, match="the losses, or the sums of the values, are unknown or too large"):
+        pay(Terms.of(100, "EUR"), basis([1.7e308, 1.7e308], [0.0, 0.0]))
+
+
 def test_currencies_with_other_cents():
     """Yen have none, dinars three digits."""
     assert [str(amount) for amount in settled([2.0, 1.0], "100", currency="JPY").amounts] == ["67", "33"]
@@ -506,6 +512,8 @@ def test_the_server_is_paid_only_if_asked():
     assert result.lowest[2] < 2000 < result.highest[2]
     assert Settlement.from_json(result.to_json()) == result
     assert '"pay server","hub"' in result.to_csv()
+    expected = "shares, in proportion to values; the server is paid 20.00 EUR for its own part, as 'hub'"
+    assert say_terms(result) == expected
     floored = pay(Terms.of(100, "EUR", rule="floor", floor=30, pay_server="hub"), source)
     assert floored.payouts == (4000, 3000, 3000)
     assert pay(Terms.of(99, "EUR", fixed_part="100%", pay_server="hub"), source).payouts == (3300,) * 3

@@ -4,6 +4,7 @@ import pytest
 
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import Recorder, Transcript
+from verfedsv.transcript.storage import is_being_written
 
 
 @pytest.mark.parametrize("mapped", [True, False])
@@ -17,3 +18,20 @@ def test_what_is_not_a_file_is_not_read(tmp_path, mapped, name, make):
     make(tmp_path / name)
     with pytest.raises(TranscriptError, match=rf"{name} is not a file"):
         Transcript.open(tmp_path, mapped=mapped)
+
+
+def test_a_lock_that_is_a_pipe_is_not_waited_for(tmp_path):
+    """Nobody is writing then, and nobody begins to."""
+    os.mkfifo(tmp_path / ".lock")
+    assert not is_being_written(tmp_path)
+    with pytest.raises(TranscriptError, match=r"\.lock is not a file; move it away"):
+        Recorder(tmp_path, [0, 1], ["a"])
+
+
+def test_what_a_link_in_the_place_of_the_lock_leads_to_is_not_emptied(tmp_path):
+    """A folder that came from others may have one."""
+    (tmp_path / "precious").write_text("all of it")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
+    Recorder(tmp_path / "run", [0, 1], ["a"]).close()
+    assert (tmp_path / "precious").read_text() == "all of it"

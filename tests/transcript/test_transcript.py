@@ -399,10 +399,25 @@ BAD = [
     (lambda r: r.log([0, 1], full([[1, 2], [3, 4]])), "same number of classes"),
     (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "same number of classes"),
     (lambda r: r.log([0, 1], full([1, 2]), time=0.5), "time must not run backwards"),
+    (lambda r: r.log([0, 1], full([1, 2]), time=1.7e308), r"seconds, from -1e\+15 to 1e\+15; received 1.7e\+308"),
+    (lambda r: r.log([0, 1], full([1, 2]), time=np.nan), "received nan"),
     (lambda r: r.update("bank", [0], [1.0]), "this transcript is synchronous: use log"),
     (lambda r: r.stamp(), "this transcript is synchronous: use log"),
     (lambda r: r.update("nobody", [0], [1.0]), "unknown client 'nobody'"),
 ]
+
+
+def test_whose_embeddings_have_too_many_digits_is_said():
+    """A client by its name, and the server's own part."""
+    single = np.float32([1.0, 2.0])
+    with Recorder(None, LABELS, CLIENTS) as recorder:
+        recorder.log([0, 1], full(single))
+        with pytest.raises(
+            InputError, match=r"^telco: received float64, and this transcript began with float32 embedd"
+        ):
+            recorder.log([0, 1], full(single) | {"telco": [1.0, 2.0]})
+        with pytest.raises(InputError, match=r"^offset: received float64"):
+            recorder.log([0, 1], full(single), [0.1, 0.2])
 
 
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[m for _, m in BAD])

@@ -714,6 +714,7 @@ def test_offsets_are_part_of_what_is_held_at_a_time(monkeypatch):
         ({"methods": ["magic"]}, "damaged: methods.0"),
         ({"losses": [0.7]}, "losses has shape"),
         ({"server_value": 5.0}, "not the means of those of its rounds"),
+        ({"values": [1.7e308, 1.7e308, 1.0]}, "its values are too large to be added up"),
         ({"settings": {"seed": "x"}}, "damaged: settings"),
         ({"head": "zz"}, "damaged: head"),
     ],

@@ -74,7 +74,7 @@ _typer.command()(reproduce)
 def app() -> None:
     """Run the command line; an error of this package ends with its message and exit code 2, not with a traceback.
 
-    So does one of the operating system: a full disk, or a file that cannot be used.
+    So does one of the operating system (a full disk, a file that cannot be used) and too little memory.
     """
     for stream in (sys.stdout, sys.stderr):
         # Where the terminal has no letters for the bars, question marks are better than a crash.
@@ -92,6 +92,13 @@ def app() -> None:
         _fail(str(error))
     except OSError as error:
         _fail(describe_os_error(error))
+    except MemoryError as error:
+        # NumPy says how much it wanted, and Python nothing.
+        wanted = f" ({error})" if str(error) else ""
+        _fail(
+            f"there is not enough memory{wanted}. Use a machine with more; if you received these files, first make "
+            "sure that they are as large as they should be: a small file can claim to be of many samples and classes"
+        )
 
 
 def _fail(message: str) -> NoReturn:

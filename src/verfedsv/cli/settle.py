@@ -24,7 +24,7 @@ from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.agreement import refuse_other_settings, say_other_settings
+from verfedsv.settlement.agreement import refuse_others, say_other_settings
 from verfedsv.settlement.books import refuse_doubtful
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
@@ -32,6 +32,7 @@ from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.statement import configuration_of
 from verfedsv.settlement.terms import Terms
+from verfedsv.settlement.transcripts import has_offset
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
@@ -110,7 +111,8 @@ def settle(
     n_planned = None if folder is None else _plan_of(folder)
     valuation = valuation_of(run)
     if folder is not None:
-        refuse_other_settings(valuation.settings, configuration_of(folder), accepted=accept_settings)
+        own = has_offset(Transcript.open(folder))
+        refuse_others(valuation.settings, configuration_of(folder), has_offset=own, accepted=accept_settings)
     elif (others := say_other_settings(valuation.settings, None)) is not None and not accept_settings:
         print_note(Console(stderr=True), f"{run} is in no run's folder, so what was agreed is unknown; {others}")
     refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)

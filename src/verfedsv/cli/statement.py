@@ -15,7 +15,7 @@ from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import find_valuation, options_for, options_of
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.agreement import refuse_other_settings
+from verfedsv.settlement.agreement import refuse_others
 from verfedsv.settlement.books import refuse_doubtful, say_books
 from verfedsv.settlement.comparisons import Claim, Difference, Reservation, compare_rounds, compare_valuation
 from verfedsv.settlement.documents import read_bytes
@@ -23,6 +23,7 @@ from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.folders import find_files
 from verfedsv.settlement.keys import fingerprint, read_private_key
 from verfedsv.settlement.statement import STATEMENT, configuration_of, make_statement
+from verfedsv.settlement.transcripts import has_offset
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import PACKAGE
@@ -73,7 +74,7 @@ def statement(
     refuse_doubtful(valuation.books, "signed", accepted=even_if_the_loss_rose)
     signed = make_statement(run, transcript, valuation, private, place, paid)
     write_file(place, signed.to_json().decode(), overwrite=False)
-    for line in cautions(signed.basis):
+    for line in cautions(signed.settlement or signed.basis):
         print_note(Console(stderr=True), line)
     if as_json:
         print_text(signed.to_json().decode())
@@ -89,7 +90,9 @@ def _true_valuation(run: Path, transcript: Transcript, *, accept_settings: bool)
     """Return the valuation of a run: computed now, or the one in its folder if computing it again gives the same."""
     known = find_valuation(run, transcript)
     valuation = known or compute(run, options_for(run))
-    refuse_other_settings(valuation.settings, configuration_of(run), accepted=accept_settings)
+    refuse_others(
+        valuation.settings, configuration_of(run), has_offset=has_offset(transcript), accepted=accept_settings
+    )
     if known is None:
         return valuation
     again = compute(run, {**options_of(known.settings), "like": known}, "valuing again, to be sure what is signed:")

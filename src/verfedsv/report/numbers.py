@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 
 MINUS, SPACE = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
@@ -52,10 +53,10 @@ def number(amount: float, decimals: int) -> str:
 def digits(amount: float | None, n_digits: int = 3) -> str:
     """Return a number with so many digits, zeros at the end included, and a word for what is unknown.
 
-    >>> digits(0.00012345), digits(0.53), digits(-1.5e-9), digits(None), digits(0.0)
+    >>> digits(0.00012345), digits(0.53), digits(-1.5e-9), digits(math.nan), digits(0.0)
     ('0.000123', '0.530', '−1.50 × 10⁻⁹', 'unknown', '0')
     """
-    if amount is None:
+    if amount is None or not math.isfinite(amount):
         return "unknown"
     if amount == 0:
         return "0"

@@ -82,7 +82,7 @@ class ClientSummary:
     share_low: float | None
     share_high: float | None
     error: float | None
-    estimator_error: float
+    estimator_error: float | None
     completion_error: float | None
     n_negative_rounds: int
     quarters: tuple[float, ...]
@@ -353,7 +353,7 @@ def _client(
         share_low=known(shares[1]),
         share_high=known(shares[2]),
         error=known(error),
-        estimator_error=float(valuation.estimator_errors[m]),
+        estimator_error=known(valuation.estimator_errors[m]),
         completion_error=known(valuation.completion_errors[m]),
         n_negative_rounds=int((valuation.per_round[:, m] < 0).sum()),
         quarters=tuple(float(cumulative[number - 1]) for number in quarters),

@@ -53,6 +53,8 @@ def _usable(path: Path) -> Path:
 Positive = Annotated[float, Field(gt=0, le=1e300, allow_inf_nan=False, strict=True)]
 Seconds = Annotated[float, Field(ge=1e-9, le=1e12, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=1, lt=2**53, strict=True)]
+MOST_ROUNDS = 10**9
+"""Of a plan, and as many epochs. A statement says how many were planned, and no reader of it takes any number."""
 Place = Annotated[Path, AfterValidator(_usable)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 DataName = Literal["adult", "web", "covtype", "rcv1", "sector"]
@@ -146,8 +148,8 @@ class TrainingSection(Section):
     decay: Literal["constant", "inverse"] = "constant"
     intercept: StrictBool = False
     seed: Seed = 0
-    epochs: Positive | None = None
-    rounds: Count | None = None
+    epochs: Annotated[Positive, Field(le=MOST_ROUNDS)] | None = None
+    rounds: Annotated[Count, Field(le=MOST_ROUNDS)] | None = None
     period: Seconds = 0.01
     stamp_every: Seconds = 0.04
     duration: Seconds | None = None
@@ -198,6 +200,12 @@ class TrainingSection(Section):
             raise Misfit(
                 f"must not be shorter than stamp_every, the seconds from one round to the next, "
                 f"{self.stamp_every:g}; received {self.duration:g}",
+                "duration",
+            )
+        if self.n_stamps > MOST_ROUNDS:
+            raise Misfit(
+                f"must not be longer than {MOST_ROUNDS:,} rounds of stamp_every seconds, {self.stamp_every:g} each; "
+                f"received {self.duration:g}",
                 "duration",
             )
 

@@ -38,7 +38,7 @@ from verfedsv.federation import (
     synchronous_rounds,
 )
 from verfedsv.federation.federation import BuildModel
-from verfedsv.files import write_whole
+from verfedsv.files import read_whole, write_whole
 from verfedsv.losses import Floats
 from verfedsv.runs import folders
 from verfedsv.runs.checkpoints import Checkpoint, Saver, fingerprint
@@ -150,7 +150,7 @@ class Run:
         # What is there already is verified by the recorder before it goes on.
         with self._record(self.folder / FOLDER, federation, resume=resume) as recorder:
             section, transcript = self.config.training, recorder.transcript
-            point = ResumePoint.find(transcript, checkpoint, section)
+            point = ResumePoint.find(transcript, checkpoint, self.config)
             live = LiveShares(federation)
             take_up(federation, live, transcript, checkpoint, is_repeatable=section.is_repeatable)
             federation.tape = Tape(recorder, n_records=point.n_records)
@@ -295,7 +295,7 @@ class Run:
         if not path.is_file():
             return None
         try:
-            known = Valuation.from_json(path.read_bytes())
+            known = Valuation.from_json(read_whole(path))
         except InputError:
             return None
         settings = Settings(

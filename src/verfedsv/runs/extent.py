@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verfedsv.errors import InputError
 from verfedsv.federation import SynchronousPlan
-from verfedsv.runs.config import TrainingSection
+from verfedsv.runs.config import Config, TrainingSection
 from verfedsv.runs.folders import read_config_of
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
@@ -70,8 +70,7 @@ def _find_plan(folder: Path, transcript: Transcript) -> int | None:
     config = read_config_of(folder)
     if config is None or config.training.mode != (transcript.description.mode or config.training.mode):
         return None
-    n_left_out = left_out(config.training, transcript)
-    return planned_rounds(config.training, transcript.description.n_samples) - n_left_out
+    return planned_rounds(config.training, transcript.description.n_samples) - left_out(config, transcript)
 
 
 def planned_rounds(section: TrainingSection, n_train: int) -> int:
@@ -83,9 +82,16 @@ def planned_rounds(section: TrainingSection, n_train: int) -> int:
     return SynchronousPlan.of_epochs(section.epochs or 1, section.batch_size, n_train).n_rounds
 
 
-def left_out(section: TrainingSection, transcript: Transcript) -> int:
-    """Return how many rounds ended before the first upload of anybody, and were not recorded."""
-    first = next(iter(transcript), None)
+def left_out(config: Config, transcript: Transcript) -> int:
+    """Return how many rounds ended before the first upload of anybody, and were not recorded.
+
+    No more than would end before the shortest period of a client has passed: recorded times that begin later do not
+    make a training whole that was stopped.
+    """
+    first, section = next(iter(transcript), None), config.training
     if section.mode == "synchronous" or first is None:
         return 0
-    return max(0, math.ceil(first.time / section.stamp_every - 1e-9) - 1)
+    own = {client.name: client.period for client in config.client}
+    periods = [own.get(name) or section.period for name in transcript.description.clients]
+    n_ended = math.ceil(min(first.time, *periods) / section.stamp_every - 1e-9) - 1
+    return max(0, min(n_ended, section.n_stamps - 1))

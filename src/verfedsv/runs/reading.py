@@ -6,6 +6,7 @@ import re
 import tomllib
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ def parse_config(text: str, path: Path) -> Config:
         if len(mistakes) > MOST_MISTAKES:
             lines.append(f"{path}: and {len(mistakes) - MOST_MISTAKES:,} more mistakes")
         raise InputError("\n".join(lines)) from None
+    finally:
+        _parse_beginning.cache_clear()
 
 
 def resolve(config: Config, folder: Path) -> Config:
@@ -129,15 +132,20 @@ def find_line(text: str, where: Place) -> int | None:
     >>> find_line("[data]\nname = 'adult'\n[[client]]\nname = 'a'\n[[client]]\nnoise = 3", ("client", 1, "noise"))
     6
     """
-    lines = text.split("\n")
-    begins = [*_statements(text), len(lines)]
+    begins = [*_statements(text), text.count("\n") + 1]
 
     def depth(n_statements: int) -> int:
-        return _depth(tomllib.loads("\n".join(lines[: begins[n_statements]])), where)
+        return _depth(_parse_beginning(text, begins[n_statements]), where)
 
     n_statements = range(len(begins))
     deepest = depth(n_statements[-1])
     return begins[bisect_left(n_statements, deepest, key=depth) - 1] + 1 if deepest else None
+
+
+@lru_cache(maxsize=32)
+def _parse_beginning(text: str, n_lines: int) -> dict[str, Any]:
+    """Return what the first lines of a text hold; several mistakes in one text look at nearly the same beginnings."""
+    return tomllib.loads("\n".join(text.split("\n")[:n_lines]))
 
 
 _PART = re.compile(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.federation import Federation, Steps
 from verfedsv.runs.checkpoints import REMEDY, Checkpoint
-from verfedsv.runs.config import TrainingSection
+from verfedsv.runs.config import Config
 from verfedsv.runs.extent import left_out, planned_rounds
 from verfedsv.runs.folders import CHECKPOINT
 from verfedsv.runs.live import LiveShares
@@ -31,8 +31,9 @@ class ResumePoint:
     begin: float
 
     @classmethod
-    def find(cls, transcript: Transcript, checkpoint: Checkpoint, section: TrainingSection) -> ResumePoint:
+    def find(cls, transcript: Transcript, checkpoint: Checkpoint, config: Config) -> ResumePoint:
         """Return it; raise an error if transcript, checkpoint and plan do not fit each other."""
+        section = config.training
         n_there = max(0, transcript.n_messages - 1)  # the first message is the schema
         if n_there < checkpoint.n_records:
             raise TranscriptError(
@@ -42,7 +43,7 @@ class ResumePoint:
             )
         whole, after = (_count(transcript.records(1 + first)) for first in (0, checkpoint.n_records))
         n_planned = planned_rounds(section, transcript.description.n_samples)
-        n_left_out = left_out(section, transcript) if section.is_repeatable else 0
+        n_left_out = left_out(config, transcript) if section.is_repeatable else 0
         if whole[None] + n_left_out > n_planned:
             raise TranscriptError(
                 f"the transcript has {count(whole[None], 'round')}, and the configuration plans "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verfedsv.errors import InputError
+from verfedsv.files import read_whole
 from verfedsv.runs.folders import VALUATION, read_config_of
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
@@ -38,8 +39,7 @@ def read_valuation(folder: Path) -> Valuation | None:
     if not path.exists():
         return None
     try:
-        # Not so long as to wait for a named pipe that nobody writes to.
-        return Valuation.from_json(path.read_bytes() if path.is_file() else b"")
+        return Valuation.from_json(read_whole(path))
     except OSError as error:
         why = str(error.strerror)
     except InputError as error:

@@ -1,4 +1,7 @@
-"""Whether a run was valued as agreed: as its configuration says, or, if it has none, by the defaults of `value`."""
+"""Whether a run was trained and valued as agreed.
+
+That is, as its configuration says, or, if it has none, valued by the defaults of `value`.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,26 @@ def say_other_settings(settings: Settings, configuration: str | None) -> str | N
     return f"the settings of the valuation are not {source}: {', '.join(others)}"
 
 
-def refuse_other_settings(settings: Settings, configuration: str | None, *, accepted: bool) -> None:
-    """Raise InputError if a valuation was not made with the agreed settings, unless that was accepted."""
-    others = None if accepted else say_other_settings(settings, configuration)
+def say_other_intercept(configuration: str | None, *, has_offset: bool) -> str | None:
+    """Return that a server has a part of its own in the sum, and a configuration says that it has none; None if not.
+
+    With a part of its own a server can move value from one client to another.
+    """
+    if configuration is None or not has_offset or parse_config(configuration, Path(CONFIG)).training.intercept:
+        return None
+    return f"{CONFIG} says that the server has no intercept, and the transcript has a part of its own (offset)"
+
+
+def refuse_others(settings: Settings, configuration: str | None, *, has_offset: bool, accepted: bool) -> None:
+    """Raise InputError if a run was not trained and valued with the agreed settings, unless that was accepted."""
+    if accepted:
+        return
+    others = say_other_settings(settings, configuration)
     if others is not None:
         raise InputError(f"{others}; value the run with the agreed settings, or add --accept-settings")
+    own = say_other_intercept(configuration, has_offset=has_offset)
+    if own is not None:
+        raise InputError(f"{own}; train as was agreed, or add --accept-settings")
 
 
 def _shown(setting: Any) -> str:

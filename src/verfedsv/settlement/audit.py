@@ -17,7 +17,7 @@ from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import options_of, read_valuation
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
-from verfedsv.settlement.agreement import say_other_settings
+from verfedsv.settlement.agreement import say_other_intercept, say_other_settings
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
     Check,
@@ -36,12 +36,12 @@ from verfedsv.settlement.comparisons import (
     compare_with_file,
 )
 from verfedsv.settlement.documents import parse, read_bytes
-from verfedsv.settlement.explanation import cautions
+from verfedsv.settlement.explanation import cautions, say_terms
 from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import STATEMENT, Statement, configuration_of
-from verfedsv.settlement.transcripts import check_chain, count_both, open_whole
+from verfedsv.settlement.transcripts import check_chain, count_both, has_offset, open_whole, say_absences
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
@@ -171,6 +171,7 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     # Before the other files, as this can tell the round and the client of a change, and another run.
     transcript = open_whole(folder)
     yield check_chain(transcript, stated)
+    yield from say_absences(transcript)
     yield from compare_files(stated, found)
     extent = find_extent(folder, transcript)
     compare_rest(stated, {"configuration": configuration_of(folder), "n_planned": extent.n_planned})
@@ -178,14 +179,14 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     written = written if written is not None and written.head == transcript.head else None
     if written is not None:
         compare_with_file(stated, written)
-    yield from _check_settings(stated.settings, stated.content["configuration"], options)
+    yield from _check_settings(stated.settings, stated.content["configuration"], has_offset(transcript), options)
     again = value(transcript, progress=options.progress, like=written, **options_of(stated.settings))
     yield from compare_valuation(Claim.of_statement(stated), again)
     if written is not None:
         yield from compare_rounds(written, again)
         yield from compare_reports(written, again)
-    yield from check_payouts(stated)
-    yield from cautions(stated.basis)
+    yield from _check_payouts(stated)
+    yield from cautions(stated.settlement or stated.basis)
 
 
 def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
@@ -196,6 +197,7 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
     if not transcript.n_rounds:
         raise InputError(f"nothing was recorded in {folder}, so there is nothing to audit")
     yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
+    yield from say_absences(transcript)
     extent = find_extent(folder, transcript)
     if extent.is_unfinished:
         yield f"the training was stopped after {extent}"
@@ -207,7 +209,7 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
             grown = transcript.contains(written.head)
             why = "the transcript has grown since" if grown else "it was cut off, or is another one"
             raise Difference(f"{VALUATION} is not of this transcript: {why}")
-        yield from _check_settings(written.settings, configuration_of(folder), options)
+        yield from _check_settings(written.settings, configuration_of(folder), has_offset(transcript), options)
         again = value(transcript, progress=options.progress, like=written, **options_of(written.settings))
         yield from compare_valuation(Claim.of_file(written), again)
         yield from compare_rounds(written, again)
@@ -218,17 +220,18 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
     )
 
 
-def _check_settings(settings: Settings, configuration: str | None, options: _Options) -> Iterator[Finding]:
-    """Raise Difference if values were not computed with the agreed settings, and the reader does not accept that."""
+def _check_settings(
+    settings: Settings, configuration: str | None, has_offset: bool, options: _Options
+) -> Iterator[Finding]:
+    """Raise Difference if a run is not as was agreed, and the reader does not accept that."""
     try:
-        others = say_other_settings(settings, configuration)
+        others = say_other_settings(settings, configuration), say_other_intercept(configuration, has_offset=has_offset)
     except InputError as error:
-        others = f"what was agreed is unknown: {error}"
-    if others is None:
-        return
-    if not options.accept_settings:
-        raise Difference(f"{others}; to accept these settings, add --accept-settings")
-    yield f"{others}; accepted, as asked"
+        others = f"what was agreed is unknown: {error}", None
+    for other in filter(None, others):
+        if not options.accept_settings:
+            raise Difference(f"{other}; to accept these settings, add --accept-settings")
+        yield f"{other}; accepted, as asked"
 
 
 def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> Iterator[Finding]:
@@ -245,9 +248,12 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
     if signed is None:
         yield f"not tied to a statement: pass --statement, or compare the head {verified.head}"
     yield Check("uploads", f"{count(verified.n_uploads, 'upload')} of client {extract.client!r}, all that there are")
+    if verified.n_absent:
+        rounds = f"{verified.n_absent:,} of {count(verified.n_rounds, 'round')}"
+        yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads were left out"
     if signed is not None:
         stated = signed.statement
-        yield from _check_settings(stated.settings, stated.content["configuration"], options)
+        yield from _check_settings(stated.settings, stated.content["configuration"], verified.has_offset, options)
         yield from _say_own_part(stated, extract.client)
 
 
@@ -268,7 +274,7 @@ def _compare_transcript(stated: Statement, verified: Verified) -> None:
 def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     """Yield what a statement says of a client; only payouts follow from the rest of it."""
     check_sums(Claim.of_statement(stated))
-    yield from check_payouts(stated)
+    yield from _check_payouts(stated)
     basis, m = stated.basis, stated.clients.index(client)
     if stated.settlement is not None:
         currency, payout = stated.settlement.currency, stated.settlement.payouts[m]
@@ -282,7 +288,14 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
         "of all clients, so for that the whole run is needed"
     )
     yield f"the statement says: {say_books(basis.books)}"
-    yield from cautions(basis)
+    yield from cautions(stated.settlement or basis)
+
+
+def _check_payouts(stated: Statement) -> Iterator[Finding]:
+    """Yield that payouts are what their terms give, if there are any, and what these terms are."""
+    yield from check_payouts(stated)
+    if stated.settlement is not None:
+        yield Check("terms", say_terms(stated.settlement))
 
 
 def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from verfedsv.errors import InputError
+from verfedsv.files import read_whole
 from verfedsv.untrusted import read_json
 
 
@@ -55,7 +56,7 @@ def _with_article(name: str) -> str:
 def format_of(path: Path) -> str:
     """Return what a JSON file says it is; "" if it says nothing."""
     try:
-        return str(json.loads(path.read_bytes())["format"])
+        return str(json.loads(read_whole(path))["format"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
 
@@ -84,6 +85,6 @@ def is_alike(one: Any, other: Mapping[str, float]) -> bool:
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file; raise InputError if it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_whole(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None

@@ -21,14 +21,17 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
     return [
         *cautions(result),
         f"Books: {say_books(result.books)}.",
-        _explain_rule(result),
+        f"Rule: {_say_rule(result)}.",
         *_explain_negative(result),
         _explain_range(result, valuation),
     ]
 
 
 def cautions(paid_by: Settlement | Basis) -> list[str]:
-    """Return sentences on what should be looked at before anything is paid by such values."""
+    """Return sentences on what should be looked at before anything is paid by such values.
+
+    Of a settlement, that includes the name by which the server is paid.
+    """
     clients = paid_by.clients
     lines = [
         *say_doubts(paid_by.books),
@@ -64,7 +67,21 @@ def _names(clients: Sequence[str]) -> str:
     return _listed([repr(shortened(name, LONGEST_NAME)) for name in clients])
 
 
-def _explain_rule(result: Settlement) -> str:
+def say_terms(result: Settlement) -> str:
+    """Return all terms that move money: the rule with its limits, the fixed part, the server's payout, negative values.
+
+    This is for those who did not choose the terms.
+    """
+    negative = {
+        None: "",
+        "zero": "; negative values count as zero",
+        "deduct": "; negative values are deducted",
+        "refuse": "; nothing is paid if a value is negative",
+    }
+    return _say_rule(result) + negative[result.terms.negative]
+
+
+def _say_rule(result: Settlement) -> str:
     terms, amount, code = result.terms, result.currency.shown, result.currency.code
     meaning = {
         "shares": "in proportion to values",
@@ -76,12 +93,14 @@ def _explain_rule(result: Settlement) -> str:
             "for each"
         ),
     }
-    text = f"Rule: {terms.rule}, {meaning[terms.rule]}"
+    text = f"{terms.rule}, {meaning[terms.rule]}"
     if terms.pay_server is not None:
-        text += f"; the server is paid for its own part, as {shortened(terms.pay_server, LONGEST_NAME)!r}"
+        name, payout = shortened(terms.pay_server, LONGEST_NAME), result.payouts[-1]
+        verb = "pays in" if payout < 0 else "is paid"
+        text += f"; the server {verb} {amount(abs(payout))} {code} for its own part, as {name!r}"
     if terms.fixed_part:
         text += f"; {terms.fixed_part:f}% of the budget shared equally first"
-    return text + "."
+    return text
 
 
 def _explain_negative(result: Settlement) -> Iterator[str]:

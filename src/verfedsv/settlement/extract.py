@@ -110,12 +110,18 @@ class Extract:
 
 @dataclass(frozen=True)
 class Verified:
-    """Where the chain of an extract ends, what it is of, and how many uploads of its client, in how many rounds."""
+    """Where the chain of an extract ends, what it is of, and how many uploads of its client, in how many rounds.
+
+    From `n_absent` of these rounds the client was declared absent. `has_offset` says whether the server has a part of
+    its own in any.
+    """
 
     head: str
     description: fmt.Description
     n_uploads: int
     n_rounds: int
+    n_absent: int
+    has_offset: bool
 
 
 def make_extract(transcript: Transcript, client: str) -> Extract:
@@ -165,7 +171,8 @@ def _verify(extract: Extract) -> Verified:
     if labels.hex() != extract.labels_sha256:
         raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
     head = fmt.link_of_digests(content, labels)
-    n_uploads = n_rounds = 0
+    n_uploads = n_rounds = n_absent = 0
+    has_offset = False
     for index, record in enumerate(extract.records):
         place = f"round {n_rounds + 1}, client {extract.client!r}" if index else "its description or labels"
         message, ranges = record.message()
@@ -183,8 +190,10 @@ def _verify(extract: Extract) -> Verified:
             samples, embeddings = np.array(upload.samples), np.array(upload.embeddings)
             rules.check_upload(extract.client, samples, embeddings, f"round {n_rounds + 1}")
         n_uploads += len(record.uploads)
+        n_absent += extract.client in rows.absent
+        has_offset |= rows.offsets[-1] is not None
         n_rounds += rows.clients[-1] is None
-    return Verified(head.hex() if extract.records else "", description, n_uploads, n_rounds)
+    return Verified(head.hex() if extract.records else "", description, n_uploads, n_rounds, n_absent, has_offset)
 
 
 def _read_batch(message: pa.Buffer, schema: pa.Schema, ranges: Sequence[tuple[int, int]]) -> pa.RecordBatch:

@@ -27,16 +27,27 @@ def hash_files(folder: Path, *, leave_out: Path | None = None) -> dict[str, str]
 def find_files(folder: Path) -> dict[str, Path]:
     """Return every file below a folder, by its path from there.
 
-    Raises InputError if there is anything but files and folders: what a link leads to may change unseen.
+    Raises InputError if there is anything but files and folders: what a link leads to may change unseen. So does a name
+    that is not UTF-8, as no JSON can have it.
     """
     result = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise InputError(f"{name!r} is a link, or no file at all; a run is files and folders: put a copy there")
+        if not _is_text(name):
+            raise InputError(f"{name!a} has a name that is not UTF-8, which no statement can list: rename it")
         if path.is_file():
             result[name] = path
     return result
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_evidence(name: str) -> bool:

@@ -153,6 +153,10 @@ def pay(terms: Terms, basis: Basis) -> Settlement:
         clients, values = (*clients, terms.pay_server), (*values, basis.server_value)
         errors = (*errors, basis.server_error)
     _check(terms, clients, values)
+    if not all(map(math.isfinite, basis.books)):
+        raise InputError(
+            "the losses, or the sums of the values, are unknown or too large, so nothing can be paid by them"
+        )
     (weights,) = as_whole_numbers(values if terms.negative == "deduct" else [max(0.0, value) for value in values])
     fixed = terms.fixed_for_each(len(clients))
     parts = split(weights, terms.budget - fixed * len(clients), terms.limits_above(fixed))

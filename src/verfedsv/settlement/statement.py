@@ -146,7 +146,16 @@ def make_statement(
         "run": _way(place.parent, folder),
         "public_key": raw(key.public_key()).hex(),
     }
+    _refuse_unreadable(content)
     return Statement(content, key.sign(canonical(content)))
+
+
+def _refuse_unreadable(content: Mapping[str, Any]) -> None:
+    """Raise InputError if a statement of that could not be read: by no audit, that is."""
+    try:
+        Statement.from_json(Statement(content, bytes(64)).to_json())
+    except InputError as error:
+        raise InputError(f"not signed, as nobody could read it: {error}") from None
 
 
 def says_plan(settlement: Settlement, n_rounds: int, n_planned: int | None) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.settlement.comparisons import Check, Difference
 from verfedsv.settlement.statement import Statement
 from verfedsv.shapley.result import count
-from verfedsv.transcript import Transcript
+from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.transcript import Stamp, Transcript
 from verfedsv.transcript.reader import folder_of
 from verfedsv.transcript.storage import is_being_written
 
@@ -45,3 +47,22 @@ def count_both(stated: Statement, clients: Sequence[str], n_rounds: int) -> str:
     """Return how many clients and rounds were signed, and how many were found."""
     signed = f"{count(len(stated.clients), 'client')} and {count(stated.content['n_rounds'], 'round')}"
     return f"signed are {signed}, found {count(len(clients), 'client')} and {count(n_rounds, 'round')}"
+
+
+def has_offset(transcript: Transcript) -> bool:
+    """Return whether the server has a part of its own in any round."""
+    return any(isinstance(record, Stamp) and record.offset is not None for record in transcript)
+
+
+def say_absences(transcript: Transcript) -> Iterator[str]:
+    """Yield who was declared absent, from how many rounds, if anybody was: the server alone says so."""
+    rounds = Counter(name for record in transcript if isinstance(record, Stamp) for name in record.absent)
+    if not rounds:
+        return
+    most = rounds.most_common(_MOST_NAMED)
+    who = ", ".join(f"{shortened(name, LONGEST_NAME)!r} from {n_rounds:,}" for name, n_rounds in most)
+    more = f" and {len(rounds) - _MOST_NAMED:,} more clients" if len(rounds) > _MOST_NAMED else ""
+    yield f"declared absent, of {count(transcript.n_rounds, 'round')}: {who}{more}; ask them whether they were"
+
+
+_MOST_NAMED = 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from verfedsv.texts import is_unseen
@@ -18,5 +19,5 @@ def check_names(names: Sequence[str]) -> None:
                 f"received {name[:60]!a}"
             )
     if len(set(names)) < len(names):
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        repeated = sorted(name for name, n_times in Counter(names).items() if n_times > 1)
         raise ValueError(f"the names of the clients must differ; repeated: {', '.join(repeated)}")

@@ -316,15 +316,13 @@ class Transcript:
     def _records(self, rows: Rows) -> Iterator[Upload | Stamp]:
         """Yield the uploads and stamps of valid rows, their arrays being views of the file."""
         n_classes = self.description.n_classes or 1
-        absent: list[str] = []
+        absent = rows.absent
         for row, (client, time) in enumerate(zip(rows.clients, rows.times, strict=True)):
             if client is None:
                 own = rows.offsets[row]
                 offset = None if own is None else own.reshape(-1, n_classes)
                 yield Stamp(time, offset, tuple(name for name in self.description.clients if name in absent))
-            elif rows.digests[row] is None:
-                absent.append(client)
-            else:
+            elif client not in absent:
                 yield Upload(client, time, rows.samples.row(row), rows.embeddings.row(row).reshape(-1, n_classes))
 
 

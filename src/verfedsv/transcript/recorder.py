@@ -31,6 +31,9 @@ from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 _MOST_NUMBERS = 2**31 - 1
 """Of one record: Arrow counts them with 32 bits."""
 
+LATEST = 1e15
+"""Seconds, before or after 0. Where numbers are so large that seconds are lost in them, time would stand still."""
+
 
 class Recorder:
     """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
@@ -246,7 +249,9 @@ class Recorder:
         if self._closed:
             raise InputError("the recorder is closed; open the folder with a new one to continue")
         description = self._describe(mode, uploads, offset)
-        if not (np.isfinite(time) and time >= self._last_time):
+        if not abs(time) <= LATEST:
+            raise InputError(f"time must be in seconds, from {-LATEST:g} to {LATEST:g}; received {time}")
+        if time < self._last_time:
             raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
         if self._end == 0:
             self._begin(description)
@@ -259,8 +264,8 @@ class Recorder:
     def _describe(self, mode: fmt.Mode, uploads: Mapping[str, Array], offset: Array | None) -> fmt.Description:
         """Return the description with what this upload shows; raise InputError if it does not fit what came before."""
         known = self._description
-        arrays = [*uploads.values(), *([] if offset is None else [offset])]
-        widths = {array.shape[1] for array in arrays} | ({known.n_classes} if known.n_classes else set())
+        arrays = [*uploads.items(), *([] if offset is None else [("offset", offset)])]
+        widths = {array.shape[1] for _, array in arrays} | ({known.n_classes} if known.n_classes else set())
         if len(widths) > 1:
             raise InputError(f"all embeddings must have the same number of classes; received {sorted(widths)}")
         if sum(array.size for array in uploads.values()) > _MOST_NUMBERS:
@@ -269,9 +274,11 @@ class Recorder:
             raise InputError(
                 f"this transcript is {known.mode}: use {'log' if known.mode == 'synchronous' else 'update and stamp'}"
             )
-        wide = any(array.dtype != np.float32 for array in arrays)
+        wide = [name for name, array in arrays if array.dtype != np.float32]
         if known.precision == "float32" and wide:
-            raise InputError("this transcript began with float32 embeddings; convert the others to float32")
+            raise InputError(
+                f"{wide[0]}: received float64, and this transcript began with float32 embeddings; convert to float32"
+            )
         if known.n_classes is not None or not widths:
             return known
         (n_classes,) = widths

@@ -62,6 +62,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.clients)
 
+    @property
+    def absent(self) -> set[str]:
+        """The clients that were declared absent: they have a row, and no digest."""
+        pairs = zip(self.clients, self.digests, strict=True)
+        return {client for client, digest in pairs if client is not None and digest is None}
+
 
 def _lists(column: pa.ListArray, name: str) -> Lists:
     if column.null_count or column.values.null_count:

@@ -31,7 +31,7 @@ _TRIES, _BETWEEN_TRIES = 5, 0.02
 
 def is_being_written(folder: Path) -> bool:
     """Return whether a recorder is open on a folder, here or in another process; False where that cannot be told."""
-    if fcntl is None:
+    if fcntl is None or not (folder / LOCK).is_file():  # a pipe would be waited for
         return False
     try:
         with (folder / LOCK).open("rb") as file:
@@ -162,7 +162,10 @@ class FolderStorage(Storage):
 
     def _take_lock(self) -> None:
         # A lock of the operating system, which a killed process gives back.
-        self._lock = (self.folder / LOCK).open("wb")
+        path = self.folder / LOCK
+        if path.exists() and not path.is_file():
+            raise TranscriptError(f"cannot record into {self.folder}: {path} is not a file; move it away")
+        self._lock = path.open("ab")  # what a link of that name leads to stays as it is
         if fcntl is None:
             return
         for _ in range(_TRIES):

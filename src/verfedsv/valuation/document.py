@@ -144,6 +144,9 @@ def _check(valuation: Valuation) -> None:
     if valuation.completion is not None and len(valuation.completion) != n_clients:
         raise ValueError(f"completion is not that of {n_clients} clients")
     values = np.append(valuation.values, valuation.server_value)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.abs(values).sum() * n_rounds):
+            raise ValueError("its values are too large to be added up")
     per_round = np.column_stack([valuation.per_round, valuation.per_round_server])
     if not np.allclose(values, per_round.mean(axis=0), rtol=0, atol=1e-9 * np.abs(per_round).max()):
         raise ValueError("its values are not the means of those of its rounds")
