@@ -886,3 +886,12 @@ def test_a_large_value_is_no_room_for_others(tmp_path):
     assert true.values.max() > 1e6 * np.abs(false.values - true.values).max()
     place = sign(tmp_path / "run", change=lambda *_: (false, settle(false, 1000, "EUR")))
     assert audit(place).difference.startswith("value of client 'bank'")
+
+
+@pytest.mark.parametrize(("offset", "is_said"), [([0.5, 0.5, 0.5], False), ([0.5, 0.5, 0.6], True)])
+def test_an_own_part_of_the_server_that_differs_between_samples_is_noted(tmp_path, offset, is_said):
+    """An intercept is one number; a server that has one for each sample predicts by itself."""
+    with Recorder(tmp_path / "run", [0, 1, 1], ["bank"]) as recorder:
+        recorder.log([0, 1, 2], {"bank": [-1.0, 1.0, 1.0]}, offset)
+    notes = audit(tmp_path / "run").notes
+    assert any("more than an intercept" in note for note in notes) == is_said

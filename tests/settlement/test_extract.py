@@ -200,7 +200,7 @@ INVALID = {
     "lengths": ([forgeries.upload("shop", [0, 1], [1.0])], "round 1, client 'shop': 1 embeddings for 2 samples"),
     "infinite time": (
         [forgeries.upload("bank", [0], [1.0], np.inf)],
-        "round 1, a record has one time, which is finite",
+        "round 1, a record has one time, in seconds, of at most 1e15",
     ),
     "repeated samples": (
         [forgeries.upload("telco", [1, 1], [1.0, 2.0])],

@@ -96,10 +96,10 @@ INVALID_ROUNDS = {
     "fewer samples": (edited(round_of(), 1, samples=[0], embeddings=[1.0]), "client 'telco': all uploads of a round"),
     "NaN": (edited(round_of(), 2, embeddings=[1.0, np.nan]), "round 1, client 'shop': embeddings must be finite"),
     "infinity": (edited(round_of(), 0, embeddings=[-np.inf, 1.0]), "round 1, client 'bank': embeddings must be finite"),
-    "two times": (edited(round_of(), 1, time=2.0), "round 1, a record has one time, which is finite"),
+    "two times": (edited(round_of(), 1, time=2.0), "round 1, a record has one time, in seconds, of at most 1e15"),
     "no time": (round_of(time=None), "round 1 is not as recorded (times are missing)"),
-    "NaN time": (round_of(time=np.nan), "round 1, a record has one time, which is finite"),
-    "infinite time": (round_of(time=np.inf), "round 1, a record has one time, which is finite"),
+    "NaN time": (round_of(time=np.nan), "round 1, a record has one time, in seconds, of at most 1e15"),
+    "infinite time": (round_of(time=np.inf), "round 1, a record has one time, in seconds, of at most 1e15"),
     "offset of an upload": (edited(round_of(), 0, offset=[1.0, 2.0]), "round 1, only a time stamp has an offset"),
     "short offset": ([*round_of()[:-1], stamp(offset=[1.0])], "round 1, the offset has 1 numbers for 2 samples"),
     "NaN offset": (

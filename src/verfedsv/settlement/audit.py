@@ -41,7 +41,7 @@ from verfedsv.settlement.extract import Extract, Verified
 from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import STATEMENT, Statement, configuration_of
-from verfedsv.settlement.transcripts import check_chain, count_both, has_offset, open_whole, say_absences
+from verfedsv.settlement.transcripts import check_chain, count_both, has_offset, open_whole, say_absences, say_own_part
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
@@ -172,6 +172,7 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     transcript = open_whole(folder)
     yield check_chain(transcript, stated)
     yield from say_absences(transcript)
+    yield from say_own_part(transcript)
     yield from compare_files(stated, found)
     extent = find_extent(folder, transcript)
     compare_rest(stated, {"configuration": configuration_of(folder), "n_planned": extent.n_planned})
@@ -198,6 +199,7 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
         raise InputError(f"nothing was recorded in {folder}, so there is nothing to audit")
     yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
     yield from say_absences(transcript)
+    yield from say_own_part(transcript)
     extent = find_extent(folder, transcript)
     if extent.is_unfinished:
         yield f"the training was stopped after {extent}"

@@ -54,6 +54,16 @@ def has_offset(transcript: Transcript) -> bool:
     return any(isinstance(record, Stamp) and record.offset is not None for record in transcript)
 
 
+def say_own_part(transcript: Transcript) -> Iterator[str]:
+    """Yield that the server's own part is more than an intercept, if it is: with it, the server predicts by itself."""
+    offsets = (record.offset for record in transcript if isinstance(record, Stamp) and record.offset is not None)
+    if any((own != own[:1]).any() for own in offsets):
+        yield (
+            "the server's own part differs between samples: it is more than an intercept, and what the changes of "
+            "clients are worth depends on it. Make sure that this was agreed"
+        )
+
+
 def say_absences(transcript: Transcript) -> Iterator[str]:
     """Yield who was declared absent, from how many rounds, if anybody was: the server alone says so."""
     rounds = Counter(name for record in transcript if isinstance(record, Stamp) for name in record.absent)

@@ -35,6 +35,9 @@ FILES = DESCRIPTION, LABELS, UPLOADS, CHAIN = "transcript.json", "labels.arrow",
 Mode = Literal["synchronous", "asynchronous"]
 Precision = Literal["float32", "float64"]
 
+LATEST = 1e15
+"""Seconds, before or after 0. Where numbers are so large that seconds are lost in them, time would stand still."""
+
 LARGEST_EMBEDDING = 1e12
 """What an embedding may be in size. One that is larger comes from a training that diverged, or from a client that wants
 nobody's value to be known: errors of rounding grow with it, for everybody."""

@@ -59,8 +59,8 @@ class Rules:
 
     def _check_times(self, rows: Rows) -> None:
         time = rows.times[0]
-        if not math.isfinite(time) or rows.times.count(time) != len(rows):
-            raise ValueError(f"a record has one time, which is finite; received {_first(rows.times)}")
+        if not abs(time) <= fmt.LATEST or rows.times.count(time) != len(rows):
+            raise ValueError(f"a record has one time, in seconds, of at most 1e15; received {_first(rows.times)}")
         if self._last_time is not None and time < self._last_time:
             raise ValueError(f"time runs backwards, from {self._last_time} to {time}")
         self._last_time, self._is_first = time, self._last_time == -math.inf

@@ -31,9 +31,6 @@ from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 _MOST_NUMBERS = 2**31 - 1
 """Of one record: Arrow counts them with 32 bits."""
 
-LATEST = 1e15
-"""Seconds, before or after 0. Where numbers are so large that seconds are lost in them, time would stand still."""
-
 
 class Recorder:
     """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
@@ -249,8 +246,8 @@ class Recorder:
         if self._closed:
             raise InputError("the recorder is closed; open the folder with a new one to continue")
         description = self._describe(mode, uploads, offset)
-        if not abs(time) <= LATEST:
-            raise InputError(f"time must be in seconds, from {-LATEST:g} to {LATEST:g}; received {time}")
+        if not abs(time) <= fmt.LATEST:
+            raise InputError(f"time must be in seconds, from {-fmt.LATEST:g} to {fmt.LATEST:g}; received {time}")
         if time < self._last_time:
             raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
         if self._end == 0:
