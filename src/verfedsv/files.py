@@ -31,7 +31,7 @@ def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         if status.st_size > most:
             raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
-        return file.read(most)
+        return file.read(status.st_size)  # a buffer of `most` bytes would be made before anything is read
 
 
 def write_whole(path: Path, content: bytes, *, overwrite: bool = True) -> None:
