@@ -245,7 +245,10 @@ def test_the_perceptron(tmp_path):
 
 def test_embeddings_that_are_too_large_end_the_training(tmp_path):
     """With what to do about it."""
-    with pytest.raises(InputError, match=r'less than 1e.*: training diverged; try a smaller rate, or scale = "stand'):
+    with pytest.raises(
+        InputError,
+        match=r'client 1: embeddings must be .* below 1e.*: training diverged; try a smaller rate, or scale = "stand',
+    ):
         finish(make(tmp_path, SYNCHRONOUS.replace("rate = 0.5", "rate = 1e200")))
 
 

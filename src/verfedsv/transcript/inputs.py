@@ -187,10 +187,8 @@ def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
         )
     if not is_usable(array):
         wrong = array.ravel()[int(np.argmin(np.abs(array.ravel()) < fmt.LARGEST_EMBEDDING))]
-        raise InputError(
-            f"{name}: embeddings must be finite and below {fmt.LARGEST_EMBEDDING:g} in size; received {wrong:g}. If "
-            "the training diverged, lower its rate"
-        )
+        limit = f"below {fmt.LARGEST_EMBEDDING:g} in size"
+        raise InputError(f"{name}: embeddings must be finite and {limit}; received {wrong:g}")
     array = array if array.ndim == 2 else array[:, np.newaxis]
     return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
 

@@ -16,10 +16,8 @@ from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.complete import REGULARIZATIONS, complete_with
 from verfedsv.completion.factors import CompiledSolver, Factors
 from verfedsv.completion.observations import Pattern
-from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.blocks import available_threads, ordered_map, split
-from verfedsv.shapley.game import LARGEST_EMBEDDING
 from verfedsv.valuation.chunks import FactorChunk
 from verfedsv.valuation.result import Factorisation, Settings
 from verfedsv.valuation.stream import Rounds, Stream, chunk_size
@@ -77,8 +75,6 @@ def complete_players(
                 rounds = list(uploads)
                 pattern = Pattern.from_batches([batches.samples[t] for t in rounds], n_samples)
             values = pattern.sort(list(uploads.values()), training.n_classes)
-            if not max(float(values.max()), -float(values.min())) < LARGEST_EMBEDDING:
-                raise InputError(f"embeddings must be below {LARGEST_EMBEDDING:g} in size; these are larger")
             like = plan.like[player] if player < len(plan.like) else None
             yield _Task(pattern, values, known.start_of(player) if known else None, like)
 
