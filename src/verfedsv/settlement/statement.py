@@ -190,7 +190,7 @@ def fields_of(valuation: Valuation) -> dict[str, Any]:
         per_round_errors=none,
         per_round_server=none,
         per_round_server_errors=none,
-        losses=none,
+        losses=valuation.losses[[0, -1]],  # which its books begin and end with
         error_sums=None,
         factorisation=None,
         replay=None,
