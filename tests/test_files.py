@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from verfedsv.errors import InputError
 from verfedsv.files import is_unfinished, write_whole, writing
 
 
@@ -82,3 +83,11 @@ def test_a_full_disk_is_named_by_its_file(tmp_path, monkeypatch):
         write_whole(tmp_path / "report.html", b"x")
     assert caught.value.filename == str(tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    """Nor is a device: whoever reads from there would wait forever."""
+    os.mkfifo(tmp_path / "report.html")
+    with pytest.raises(InputError, match="a device, a pipe or a socket, not a regular file"):
+        write_whole(tmp_path / "report.html", b"x")
+    assert [stat.S_ISFIFO(found.stat().st_mode) for found in tmp_path.iterdir()] == [True]
