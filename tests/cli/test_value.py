@@ -32,7 +32,8 @@ def test_a_table_is_printed(folder):
     assert "Synchronous training: 3 clients, 20 rounds, 200 samples" in done.stdout
     for word in ("client 1", "client 3", "share", "error", "(proven)", "(estimated)", "Proposition 2"):
         assert word in " ".join(done.stdout.split())
-    assert done.stderr == ""
+    assert done.stderr.startswith("note: the loss was still falling at the end: the last 2 rounds took off 6.7 % of")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -89,11 +90,11 @@ def test_a_run_is_valued_as_its_configuration_says(tmp_path):
     done = run("value", folder, "--json")
     settings = json.loads(done.stdout)["settings"]
     assert (settings["method"], settings["seed"]) == ("exact", 3)
-    assert done.stderr == (
-        "note: method = exact, as config.toml of the run says\nnote: seed = 3, as config.toml of the run says\n"
-    )
+    notes = ["note: method = exact, as config.toml of the run says", "note: seed = 3, as config.toml of the run says"]
+    assert done.stderr.splitlines()[:-1] == notes
     done = run("value", folder, "--json", "--method", "auto", "--seed", "0")
-    assert (json.loads(done.stdout)["settings"]["method"], done.stderr) == ("auto", "")
+    assert json.loads(done.stdout)["settings"]["method"] == "auto"
+    assert "config.toml" not in done.stderr
 
 
 def test_a_rank_that_is_too_high_is_lowered_aloud(folder):
@@ -280,13 +281,16 @@ def test_an_unfinished_training_is_said_to_be_one(tmp_path):
     folder = make_run(tmp_path / "run")
     n_rounds = verfedsv.Transcript.open(folder).n_rounds
     done = run("value", folder, "--json")
-    assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"], done.stderr) == (True, [], "")
+    assert json.loads(done.stdout)["finished"] is True
+    (falling,) = json.loads(done.stdout)["notes"]
+    assert falling.startswith("the loss was still falling at the end: the last round took off 9.4 % of")
+    assert done.stderr == f"note: {falling}\n"
     text = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(text.replace(f"rounds = {n_rounds}", "rounds = 200"))
     done = run("value", folder, "--json")
     note = f"the training is not finished: {n_rounds} of 200 rounds are recorded, and these values are of those"
-    assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"]) == (False, [note])
-    assert " ".join(done.stderr.split()) == f"note: {note}"
+    assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"]) == (False, [note, falling])
+    assert done.stderr == f"note: {note}\nnote: {falling}\n"
     assert verfedsv.Valuation.from_json(done.stdout).n_rounds == n_rounds
     (folder / "config.toml").unlink()
     assert json.loads(run("value", folder, "--json").stdout)["finished"] is None
@@ -309,7 +313,7 @@ def test_a_record_that_was_cut_off_is_named(tmp_path):
     done = run("value", folder, "--json")
     assert done.returncode == 0
     notes = json.loads(done.stdout)["notes"]
-    assert len(notes) == 3
+    assert len(notes) == 4
     assert "uploads.arrows ends within the next record: it was cut off" in notes[0]
     assert notes[1].startswith("the training is not finished: ")
     assert "that are not in the transcript" in notes[2]
@@ -337,3 +341,21 @@ def test_a_broken_configuration_stops_every_command(tmp_path, monkeypatch, comma
     done = run(command[0], folder, *command[1:])
     assert done.returncode == 2
     assert f"{folder / 'config.toml'} is not valid TOML" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "as_json"), [("value", False), ("value", True), ("settle", False), ("settle", True)]
+)
+def test_what_a_run_noted_of_its_data_is_said_with_its_values(tmp_path, command, as_json):
+    """On the standard error, before anything is paid, and in the JSON of values; damaged notes are an error."""
+    folder = make_run(tmp_path / "run")
+    note = "bank: column 'copy' gives the label away"
+    (folder / "notes.json").write_text(json.dumps([note]))
+    paid = ["--budget", "1000", "--currency", "EUR", "--negative", "zero"] if command == "settle" else []
+    done = run(command, folder, *paid, *(["--json"] if as_json else []))
+    assert done.returncode == 0, done.stderr
+    assert f"note: {note}\n" in done.stderr
+    if command == "value" and as_json:
+        assert note in json.loads(done.stdout)["notes"]
+    (folder / "notes.json").write_text("{}")
+    assert "notes.json is damaged" in run(command, folder, *paid).stderr

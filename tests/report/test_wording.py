@@ -326,7 +326,9 @@ def test_one_unknown_error_leaves_the_other_shares_their_ranges():
 def test_a_loss_that_is_still_falling_at_the_end_is_said():
     """With how much; a training that came to rest has no such note."""
     falling = replace(make_summary([0.1, 0.05], n_rounds=40), still_falling=0.08)
-    assert any("the last 4 rounds took off 8.0\N{NO-BREAK SPACE}% of" in note for note in wording.notes(falling))
+    assert any("the last 4 rounds took off 8.0 % of" in note for note in wording.notes(falling))
+    noted = replace(falling, notes=("telco: 12 cells were empty",))
+    assert [note[:18] for note in wording.notes(noted)] == ["The loss was still", "Telco: 12 cells we"]
     straight = make_summary([0.1], n_rounds=40, losses=np.linspace(0.7, 0.3, 41))
     assert straight.still_falling == pytest.approx(0.1, rel=0.01)
     at_rest = make_summary([0.1], n_rounds=40, losses=0.3 + 0.4 * np.exp(-np.arange(41) / 3))

@@ -17,7 +17,7 @@ from rich.text import Text
 from verfedsv._version import __version__
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts
-from verfedsv.cli.value import value_folder
+from verfedsv.cli.value import notes_of, value_folder
 from verfedsv.errors import InputError
 from verfedsv.report.tables import shown
 from verfedsv.runs.extent import find_extent, refuse_running
@@ -117,9 +117,9 @@ def settle(
     result = pay(terms, Basis.of(valuation, n_planned))
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
+    for line in [*(cautions(result) if as_json else ()), *notes_of(folder, valuation)]:
+        print_note(Console(stderr=True), line)
     if as_json:
-        for line in cautions(result):
-            print_note(Console(stderr=True), line)
         print_text(result.to_json())
     else:
         show(Console(), result, valuation)

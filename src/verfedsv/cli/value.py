@@ -22,6 +22,7 @@ from verfedsv.report.tables import shown, values_table
 from verfedsv.runs.config import ValuationSection
 from verfedsv.runs.extent import Extent, find_extent
 from verfedsv.runs.folders import CONFIG
+from verfedsv.runs.notes import read_notes, say_falling, still_falling
 from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
@@ -102,7 +103,8 @@ def value(
     the seed 0.
 
     A training that is still running, was stopped before its end, or whose record was cut off is valued as far as it is
-    recorded; that is said, and in JSON `finished` is false then (null if no plan is known) and `notes` say why.
+    recorded; that is said, and in JSON `finished` is false then (null if no plan is known) and `notes` say why. Notes
+    are also what the run found in its data, such as a column that gives the label away, and a loss that still falls.
 
     Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
 
@@ -131,6 +133,9 @@ def value(
             result = value_folder(progress_console, run, options, check)
             check()
         extent = _look_at(run)
+    for note in notes_of(run, result):
+        print_note(progress_console, note)
+        notes.append(note)
     say_without_effect(progress_console, result)
     content = json.loads(result.to_json()) | {"finished": extent.is_finished, "notes": notes}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -156,6 +161,12 @@ def _look_at(run: Path) -> Extent:
     except InputError as error:
         warnings.warn(str(error), TranscriptWarning, 2)
     return extent
+
+
+def notes_of(folder: Path | None, result: Valuation) -> list[str]:
+    """Return what is to be known of the data and the training: what the run noted, and a loss that still falls."""
+    noted = () if folder is None else read_notes(folder)
+    return [*noted, *say_falling(still_falling(result.losses), result.n_rounds)]
 
 
 def _configured(run: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
+from verfedsv.runs.notes import still_falling
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.texts import LONGEST_NAME, misleading, shortened
 from verfedsv.transcript.format import Mode
@@ -31,9 +32,6 @@ own error is not known are left out of that."""
 _MOST_GROUPS = 50
 
 _ABSURD = 1e100
-
-_LITTLE = 0.02
-"""A loss that falls by less than that part of its decrease, in the last tenth of the rounds, has come to rest."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +278,7 @@ def build(
         numerical_error=judge(valuation),
         books=valuation.books,
         server_error=known(valuation.server_error),
-        still_falling=_still_falling(valuation.losses),
+        still_falling=still_falling(valuation.losses),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
         tolerance_met=valuation.tolerance_met,
@@ -371,18 +369,6 @@ def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
     rmse = known(report.held_out_rmse) if report.n_held_out else None
     relative = rmse / report.held_out_size if rmse is not None and report.held_out_size > 0 else None
     return CompletionSummary(report.rank, rmse, relative, report.n_held_out, report.n_unseen)
-
-
-def _still_falling(losses: Floats) -> float | None:
-    """Return which part of the decrease of the loss came in the last tenth of the rounds; None if that is little.
-
-    Means over the last two tenths are compared, as single rounds go up and down.
-    """
-    tenth, decrease = (len(losses) - 1) // 10, float(losses[0] - losses[-1])
-    if tenth < 2 or decrease <= 0:
-        return None
-    part = float(losses[-2 * tenth : -tenth].mean() - losses[-tenth:].mean()) / decrease
-    return part if part > _LITTLE else None
 
 
 def _quarters(n_rounds: int) -> tuple[int, ...]:

@@ -9,14 +9,13 @@ import math
 from collections.abc import Sequence
 
 from verfedsv.report.amounts import between_text, share_text
-from verfedsv.report.numbers import MINUS, digits, number, percent
+from verfedsv.report.numbers import MINUS, digits, number
 from verfedsv.report.summary import ClientSummary, Payout, SettlementSummary, Summary
+from verfedsv.runs.notes import say_falling
 from verfedsv.shapley.result import count
-from verfedsv.texts import shortened
 from verfedsv.valuation.result import Books
 
 _MOST_NAMES = 12
-_MOST_NOTES, _LONGEST_NOTE = 20, 500
 _ARITHMETIC_ONLY = "This is about the arithmetic only, not about whether the training went well or what is fair to pay."
 
 
@@ -247,13 +246,13 @@ def notes(summary: Summary) -> list[str]:
         lines.append("The accuracy that was asked for was not reached; the ranges say what remains.")
     if summary.n_unseen:
         lines.append(unseen(summary))
-    if summary.still_falling is not None and not summary.notes:  # which say it in their own words
-        last = count(summary.n_rounds // 10, "round")
-        lines.append(
-            f"The loss was still falling at the end: the last {last} took off {percent(summary.still_falling, 1)} of "
-            "the whole decrease. A longer training may have other shares."
-        )
-    return lines + [shortened(f"{note[:1].upper()}{note[1:]}.", _LONGEST_NOTE) for note in summary.notes[:_MOST_NOTES]]
+    said = [*say_falling(summary.still_falling, summary.n_rounds), *summary.notes]
+    return lines + [as_sentence(note) for note in said]
+
+
+def as_sentence(note: str) -> str:
+    """Return a note, which begins with a small letter and has no full stop, as a sentence."""
+    return f"{note[:1].upper()}{note[1:]}."
 
 
 def unseen(summary: Summary) -> str:
