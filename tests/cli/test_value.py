@@ -218,6 +218,15 @@ def test_a_loss_that_rose_is_said_before_the_values():
     assert "= at the end 2.413 + by the clients 17.400 \N{MINUS SIGN} by the server 19.120." in text
 
 
+def test_values_that_cannot_be_relied_on_are_not_called_shares():
+    """Where there are none."""
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        show(console, make_valuation([-3.0, 1.0], [0.0, 9.0]))
+    assert "There are no shares" in captured.get()
+    assert "These values cannot be relied on: the error of telco" in captured.get()
+
+
 def test_a_damaged_run_ends_with_a_message(tmp_path):
     """A run whose description was cut off, or of another version, is named as such."""
     for content, message in (

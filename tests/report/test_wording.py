@@ -108,6 +108,18 @@ def test_there_are_no_shares_of_nothing(values, words):
     assert wording.alarms(make_summary([3.0, 1.0], 5.0).books) == []
 
 
+def test_errors_as_large_as_values_that_do_harm_are_said():
+    """Compared with the sizes of the values, as these have no shares and may cancel."""
+    assert make_summary([-3.0, 1.0], [0.5, 0.5]).numerical_error == "proven"
+    assert make_summary([1.0, -1.0], [0.01, 0.01]).numerical_error == "proven"
+    assert make_summary([0.0, 0.0]).numerical_error == "proven"
+    summary = make_summary([-3.0, 1.0], [50.0, 0.5])
+    assert summary.numerical_error == "unreliable"
+    said = wording.numerical_error(summary)
+    assert "together as large as all values, so every value could be quite another" in said
+    assert "share" not in said
+
+
 def test_a_client_that_may_have_done_nothing_is_named():
     """Whatever the errors are, zero is within its range."""
     said = wording.numerical_error(make_summary([3.0, 1.0, 0.001], 0.01))

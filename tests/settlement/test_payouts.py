@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import verfedsv
 from verfedsv import InputError, Recorder
 from verfedsv.settlement import Settlement, settle
-from verfedsv.settlement.explanation import explain
+from verfedsv.settlement.explanation import cautions, explain
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
 from verfedsv.settlement.terms import Terms
@@ -467,7 +467,7 @@ def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noq
         (([3.0, 1.0], [math.nan, 0.1]), "The error of the value of 'bank' is unknown: take that value as a first "),
         (([3.0, 1.0], [math.nan, 0.1]), "Unknown for 'bank', whose error is unknown; the others' ranges take that"),
         (([3.0, 1.0], [math.nan, math.nan]), "Ranges are unknown: no error is known."),
-        (([3.0, 1.0], [2.0, 2.0]), "The values cannot be relied on: their errors together are as large as their sum."),
+        (([3.0, 1.0], [2.0, 2.0]), "The values cannot be relied on: their errors together are as large as they are."),
         (([3.0, 1.0], [0.1, 0.1], 9), "The training was stopped after 6 of 9 rounds"),
         (([3.0, 1.0], [0.1, 0.1], None, ["\u00c1", "A\u0301"]), "look alike: make sure who is who."),
         (([3.0, 1.0], [0.1, 0.1], None, ["A", "a"]), "'A' and 'a' look alike"),
@@ -478,6 +478,13 @@ def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noq
 def test_what_speaks_against_paying_is_said(arguments, expected):
     """Values that may be negative, are not sure, or of a training that was stopped; names that look alike."""
     assert expected in said(*arguments)
+
+
+@pytest.mark.parametrize(("errors", "is_said"), [([50.0, 2.0], True), ([0.5, 0.5], False)])
+def test_errors_larger_than_values_that_do_harm_are_said(errors, is_said):
+    """Though the values add up to less than nothing."""
+    lines = cautions(basis([-3.0, 1.0], errors))
+    assert any("cannot be relied on" in line for line in lines) == is_said
 
 
 def test_nothing_is_said_where_all_is_well():

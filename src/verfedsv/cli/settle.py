@@ -188,8 +188,9 @@ def payouts_table(result: Settlement, width: int = 80) -> RenderableType:
     Names give way first, then notes move below the table. Nothing is left out.
     """
     money = result.currency
+    has_shares = not np.isnan(result.shares).any()
     columns = {
-        "of values": ["-" if np.isnan(share) else f"{share:.2%}" for share in result.shares],
+        **({"of values": [f"{share:.2%}" for share in result.shares]} if has_shares else {}),
         money.code: [*map(money.shown, result.payouts), money.shown(sum(result.payouts))],
         "of budget": [f"{part:.2%}" for part in result.parts],
         "range": [_range(result, m) for m in range(len(result.clients))],
@@ -210,7 +211,7 @@ def payouts_table(result: Settlement, width: int = 80) -> RenderableType:
         note = [Text(result.notes[m])] if with_notes else []
         # Text, not a string: a name is never read as markup.
         table.add_row(Text(shown(result.clients[m], names)), *(cells[m] for cells in columns.values()), *note)
-    table.add_row("sum", "", Text(columns[money.code][-1], style="bold"))
+    table.add_row("sum", *([""] if has_shares else []), Text(columns[money.code][-1], style="bold"))
     notes = [] if with_notes else [m for m in result.order if result.notes[m]]
     return Group(table, *(Text(f"{shown(result.clients[m], names)}: {result.notes[m]}") for m in notes))
 
@@ -225,7 +226,7 @@ def _paragraphs(result: Settlement, columns: Mapping[str, Sequence[str]]) -> Gro
     for m in result.order:
         lines.append(Text(printable(result.clients[m]), style="bold", overflow="fold"))
         amount = f"{columns[code][m]} {code}"
-        parts = f"{columns['of budget'][m]} of budget", f"{columns['of values'][m]} of values"
+        parts = [f"{columns[name][m]} {name}" for name in ("of budget", "of values") if name in columns]
         details = amount, *parts, f"range {columns['range'][m]}", result.notes[m]
         lines += [Padding(Text(detail, overflow="fold"), (0, 0, 0, 2), expand=False) for detail in details if detail]
     return Group(*lines, Text(f"sum {columns[code][-1]} {code}", style="bold", overflow="fold"))

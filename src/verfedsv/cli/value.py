@@ -253,9 +253,9 @@ def _doubt(result: Valuation) -> str | None:
         cause, remedy = "sampling", "allow more permutations (verfedsv value --permutations)"
     else:
         cause, remedy = "the closed form", "use the method auto"
-    size = _as_part(float(errors[worst]) / largest)
+    size, what = _as_part(float(errors[worst]) / largest), "shares" if result.books.clients > 0 else "values"
     return (
-        f"These shares cannot be relied on: the error of {shown(result.clients[worst], 40)} is {size}, because of "
+        f"These {what} cannot be relied on: the error of {shown(result.clients[worst], 40)} is {size}, because of "
         f"{cause}; {remedy}."
     )
 

@@ -16,6 +16,7 @@ from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
 from verfedsv.runs.notes import still_falling
+from verfedsv.settlement.ranges import is_unreliable
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.texts import LONGEST_NAME, misleading, shortened
 from verfedsv.transcript.format import Mode
@@ -26,7 +27,8 @@ FORMAT, VERSION = "verfedsv report", 1
 
 NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
 """What is known of how far the numbers are off: that they lie within their ranges is proven, holds with 99.9 %
-confidence, or is estimated; no client's error is known; the errors together reach the sum of the values. Clients whose
+confidence, or is estimated; no client's error is known; the errors together reach the sum of the values, or
+without shares, their sizes. Clients whose
 own error is not known are left out of that."""
 
 _MOST_GROUPS = 50
@@ -312,8 +314,7 @@ def judge(valuation: Valuation) -> NumericalError:
     is_known = np.isfinite(valuation.errors)
     if not is_known.any():
         return "unknown"
-    total, error = float(valuation.values[is_known].sum()), float(valuation.errors[is_known].sum())
-    if valuation.values.sum() > 0 and error >= total:
+    if is_unreliable(valuation.values.tolist(), valuation.errors.tolist()):
         return "unreliable"
     if valuation.completion_errors[is_known].any():
         return "estimated"

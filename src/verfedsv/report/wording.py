@@ -143,8 +143,8 @@ def numerical_error(summary: Summary) -> str:
         ),
         "unknown": f"unknown. It could not be estimated for any client. {more_rounds}",
         "unreliable": (
-            "together as large as what the clients took off the loss, so every share could be quite another. "
-            f"{more_rounds}"
+            f"together as large as {'what the clients took off the loss' if summary.has_shares else 'all values'}, so "
+            f"every {'share' if summary.has_shares else 'value'} could be quite another. {more_rounds}"
         ),
     }[summary.numerical_error]
     return f"Numerical error: {said}{_left_out(summary)}{_unclear(summary)} {_ARITHMETIC_ONLY}"
