@@ -13,6 +13,7 @@ from verfedsv.report.amounts import Amounts, interval_text, place_text, share_te
 from verfedsv.report.brief import brief
 from verfedsv.report.html import to_html
 from verfedsv.report.markdown import to_markdown
+from verfedsv.settlement.books import say_books
 from verfedsv.valuation.result import Books
 
 
@@ -351,14 +352,22 @@ def test_a_loss_that_is_still_falling_at_the_end_is_said():
 
 @given(st.floats(0.1, 2), st.floats(-20, 20), st.floats(-20, 20), st.sampled_from([0.0, 0.0, 1e-3]))
 def test_books_as_written_balance(start, clients, server, error):
-    """The numbers that are printed add up, or it is said by how much they do not."""
+    """The numbers that are printed add up, or it is said why not: rounding, or by how much the numbers do not."""
     books = Books(start, start - clients - server + error, clients, server)
     text = wording.balance(books).replace("\N{MINUS SIGN} by the ", "by the -").replace("\N{MINUS SIGN}", "-")
-    numbers = re.findall(
-        r"-?[0-9][0-9,.]*", text.partition(" (but")[0].replace("-clients ", "-").replace("-server ", "-")
-    )
+    numbers = re.findall(r"-?[0-9][0-9,.]*", text.partition(" (")[0].replace("-clients ", "-").replace("-server ", "-"))
     found = [float(number.replace(",", "")) for number in numbers]
-    if "but for" not in text:
+    if " (" not in text:
         assert found[0] == pytest.approx(sum(found[1:]), abs=1e-9)
     else:
         assert abs(found[0] - sum(found[1:])) <= 2e-3
+        assert ("(rounded)" in text) == (error == 0)
+
+
+def test_rounding_as_written_is_not_called_the_numerical_error():
+    """More decimals are written where that balances; where none do, it is called rounded."""
+    books = Books(0.6931471805599453, 0.5325645, 0.6931471805599453 - 0.5325645, 0.0)
+    assert "(" not in wording.balance(books)
+    text = say_books(books)
+    start, end, clients = (float(number) for number in re.findall(r"[0-9]+\.[0-9]+", text))
+    assert start == pytest.approx(end + clients, abs=1e-12)

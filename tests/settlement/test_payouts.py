@@ -490,7 +490,9 @@ def test_errors_larger_than_values_that_do_harm_are_said(errors, is_said):
 def test_nothing_is_said_where_all_is_well():
     """And who pays in is named."""
     text = said([3.0, 1.0], [0.1, 0.1], 6)
-    assert text.startswith("Books: loss 1 at the start, -23 at the end; the clients lowered it by 24. Rule: shares")
+    assert text.startswith(
+        "Books: loss 1.000 at the start, -23.000 at the end; the clients lowered it by 24.000. Rule: shares"
+    )
     assert "may be negative" not in text
     assert "may be negative" not in said([3.0, 1.0], [0.1, 2.0], negative="zero")
     assert "then nothing would be settled" in said([3.0, 1.0], [0.1, 2.0], negative="refuse")

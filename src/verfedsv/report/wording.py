@@ -5,13 +5,13 @@ Texts are plain. Whoever renders them escapes them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from verfedsv.report.amounts import between_text, share_text
 from verfedsv.report.numbers import MINUS, digits, number
 from verfedsv.report.summary import ClientSummary, Payout, SettlementSummary, Summary
 from verfedsv.runs.notes import say_falling
+from verfedsv.settlement.books import balanced_decimals, is_balanced, remainder
 from verfedsv.shapley.result import count
 from verfedsv.valuation.result import Books
 
@@ -76,26 +76,16 @@ def balance(books: Books) -> str:
     >>> balance(Books(0.6931, 2.413, 17.4, -19.1199))
     'Loss at the start 0.693 = at the end 2.413 + by the clients 17.400 − by the server 19.120'
     """
-    sizes = [math.floor(math.log10(abs(amount))) for amount in books[:4] if amount] or [0]
-    # Three digits of the smallest, but not more than seven of the largest; more where rounding would not balance.
-    least = max(0, min(2 - min(sizes), 6 - max(sizes)))
-    decimals = next((n for n in range(least, least + 4) if _balances(books, n)), least + 3)
+    decimals = balanced_decimals(books, 3)
     terms = [f"Loss at the start {number(books.start, decimals)} = at the end {number(books.end, decimals)}"]
     for who, amount in (("clients", books.clients), ("server", books.server)):
         if amount or who == "clients":
             terms.append(f"{MINUS if amount < 0 else '+'} by the {who} {number(abs(amount), decimals)}")
-    if not _balances(books, decimals):
-        terms.append(f"(but for {digits(abs(_remainder(books)), 2)}, the numerical error)")
+    if not is_balanced(books, decimals):
+        error = abs(remainder(books))
+        is_rounding = error < 0.5 * 0.1**decimals  # of what is written
+        terms.append("(rounded)" if is_rounding else f"(but for {digits(error, 2)}, the numerical error)")
     return " ".join(terms)
-
-
-def _balances(books: Books, decimals: int) -> bool:
-    rounded = Books(*(round(amount, decimals) for amount in books[:4]))
-    return abs(_remainder(rounded)) < 0.5 * 0.1**decimals
-
-
-def _remainder(books: Books) -> float:
-    return books.start - books.end - books.clients - books.server
 
 
 def server(summary: Summary) -> str:
