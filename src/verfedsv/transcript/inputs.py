@@ -138,11 +138,11 @@ def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[s
     if missing or unknown:
         hint = f"; if that is meant, pass absent={missing}, or use update for asynchronous training" if missing else ""
         raise InputError(
-            "a synchronous iteration needs the embeddings of every client: "
+            "a synchronous round needs the embeddings of every client: "
             f"missing {missing or 'none'}, unknown {unknown or 'none'}{hint}"
         )
     if not embeddings:
-        raise InputError("all clients are declared absent; an iteration needs at least one")
+        raise InputError("all clients are declared absent; a round needs at least one")
     return {name: embeddings[name] for name in clients if name in embeddings}
 
 
@@ -188,6 +188,19 @@ def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
         raise InputError(f"{name}: embeddings must be finite; received NaN or infinity")
     array = array if array.ndim == 2 else array[:, np.newaxis]
     return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
+
+
+def as_offset(values: ArrayLike, n_samples: int, width: int, precision: str | None) -> Array:
+    """Return the server's own part as (samples, classes); one number, or one per class, is the same for all samples.
+
+    Such numbers of Python are taken in the `precision` of the embeddings, as NumPy would.
+    """
+    array = as_numpy("offset", values)
+    if array.ndim == 0 or array.shape == (width,):
+        if precision == "float32" and not hasattr(values, "dtype") and array.dtype.kind in "fiu":
+            array = array.astype(np.float32)
+        array = np.array(np.broadcast_to(array, (n_samples, width)))
+    return as_embeddings(array, n_samples, "offset")
 
 
 def as_time(time: float) -> float:
