@@ -260,3 +260,16 @@ def test_errors_of_a_recorder_speak_of_rounds():
             recorder.log([0], {"bank": [1.0]})
         with pytest.raises(InputError, match="a round needs at least one"):
             recorder.log([0], {}, absent=CLIENTS)
+
+
+def test_classes_that_may_be_mistakes_are_warned_about():
+    """Rare ones, and those that differ in capitals only; blanks around a text are not part of it."""
+    labels = ["yes"] * 50 + ["no "] * 50 + ["Yes "]
+    with pytest.warns(TranscriptWarning) as caught:
+        recorder = Recorder(None, labels, CLIENTS, "softmax")
+    assert recorder.transcript.description.classes == ("Yes", "no", "yes")
+    messages = [str(warning.message) for warning in caught]
+    assert messages[0].startswith("labels: few of 101 samples have Yes (1), which makes 3 classes. If it is a mistake,")
+    assert messages[1] == "labels: 'Yes', 'yes' differ in capitals only, and are different classes"
+    Recorder(None, ["a"] * 5 + ["b"] * 3, CLIENTS)
+    Recorder(None, [False] * 100 + [True], CLIENTS)

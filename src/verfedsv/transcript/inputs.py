@@ -14,11 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from verfedsv.arguments import as_numpy, as_whole
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, get_loss
+from verfedsv.texts import doubtful_classes
 from verfedsv.transcript.meaning import check_fit
 from verfedsv.transcript.names import check_names
 
 _MOST_CLASSES = 1000
 _FEW = 20
+_TRUTH = ("False", "True")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,14 @@ class Labels:
     numbers: Array
     classes: tuple[str, ...] | None
     width: int | None
+
+    @property
+    def doubts(self) -> list[str]:
+        """What looks like a mistake in the classes, if they were texts, in sentences."""
+        if self.classes in (None, _TRUTH):
+            return []
+        counts = np.bincount(self.numbers, minlength=len(self.classes)).tolist()
+        return [*doubtful_classes(self.classes, counts, "correct the labels")]
 
     def file(self, receives_gradient: NDArray[np.bool_]) -> bytes:
         """Return the bytes of labels.arrow."""
@@ -80,7 +90,7 @@ def as_labels(labels: ArrayLike, loss: str, n_classes: int | None) -> Labels:
 def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
     """Return texts and truth values as numbers from 0 on, and what these stand for, in order; numbers as they are."""
     if values.dtype == bool:
-        return values.astype(np.int64), ("False", "True")
+        return values.astype(np.int64), _TRUTH
     if values.dtype.kind == "O":
         kinds = {type(value) for value in values.tolist()}
         if kinds <= {bool, np.bool_}:

@@ -69,7 +69,7 @@ class Recorder:
         n_samples = len(self._labels.numbers)
         receives = np.ones(n_samples, dtype=bool)
         receives[as_samples(no_gradient if no_gradient is not None else [], n_samples, "no_gradient")] = False
-        for sentence in misleading(names):
+        for sentence in [*misleading(names), *self._labels.doubts]:
             warnings.warn(sentence, TranscriptWarning, 2)
         self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
         self._closed = self._has_warned = False
