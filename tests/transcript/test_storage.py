@@ -1,9 +1,12 @@
+import errno
+import io
 import os
 
 import pytest
 
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import Recorder, Transcript
+from verfedsv.transcript.storage import FolderStorage
 
 
 @pytest.mark.parametrize("mapped", [True, False])
@@ -17,3 +20,17 @@ def test_what_is_not_a_file_is_not_read(tmp_path, mapped, name, make):
     make(tmp_path / name)
     with pytest.raises(TranscriptError, match=rf"{name} is not a file"):
         Transcript.open(tmp_path, mapped=mapped)
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path):
+    """Not with the folder alone, which may be on another disk than what it leads to."""
+
+    class Full(io.RawIOBase):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    storage = FolderStorage(tmp_path)
+    storage._open["uploads.arrows"] = Full()
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        storage.append("uploads.arrows", b"x")
+    assert caught.value.filename == str(tmp_path / "uploads.arrows")
