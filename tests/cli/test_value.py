@@ -227,6 +227,25 @@ def test_values_that_cannot_be_relied_on_are_not_called_shares():
     assert "These values cannot be relied on: the error of telco" in captured.get()
 
 
+def test_intervals_of_shares_among_those_with_known_errors_are_called_so():
+    """Not errors of the shares of all clients, which nobody knows."""
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        show(console, make_valuation([0.6, 0.3, 0.1], np.array([0.001, 0.001, np.nan]), completed=True))
+    text = " ".join(captured.get().split())
+    assert "60.00% ± unknown" in text
+    said = "The error of hospital is unknown, so those of shares are, too. Among the clients with known errors, "
+    assert f"{said}bank has 66.55 to 66.78 %, telco has 33.22 to 33.45 %." in text
+
+
+def test_flags_and_long_options_are_whole_in_help():
+    """At 80 columns, and flags have no type."""
+    for command in ("settle", "statement"):
+        text = run(command, "--help").stdout
+        assert "--even-if-the-loss-rose  " in text
+        assert text.count("<bool>") <= 1  # of --help itself, which is typer's
+
+
 def test_a_damaged_run_ends_with_a_message(tmp_path):
     """A run whose description was cut off, or of another version, is named as such."""
     for content, message in (

@@ -47,14 +47,16 @@ def settle(
         Rule,
         typer.Option(
             help="shares: in proportion to values. floor, cap, floor-and-cap: the same, but nobody less, or more, than "
-            "an amount. shapley-positive: only positive values share."
+            "an amount. shapley-positive: only positive values share.",
+            metavar="RULE",
         ),
     ] = "shares",
     negative: Annotated[
         Negative | None,
         typer.Option(
-            help="What happens to negative values: they count as zero, are deducted (the client pays in), or nothing "
-            "is settled. Has to be said if there are any."
+            help="What happens to negative values: zero, they count as that; deduct, the client pays in; refuse, "
+            "nothing is settled. Has to be said if there are any.",
+            metavar="WHAT",
         ),
     ] = None,
     floor: Annotated[
@@ -71,15 +73,24 @@ def settle(
         typer.Option(help="Pay the server too, by the value of its own part, under this name.", metavar="NAME"),
     ] = None,
     even_if_the_loss_rose: Annotated[
-        bool, typer.Option("--even-if-the-loss-rose", help="Settle though the clients did not make the model better.")
+        bool,
+        typer.Option(
+            "--even-if-the-loss-rose", help="Settle though the clients did not make the model better.", metavar=""
+        ),
     ] = False,
     accept_settings: Annotated[
-        bool, typer.Option("--accept-settings", help="Pay by values though they were computed with other settings.")
+        bool,
+        typer.Option(
+            "--accept-settings", help="Pay by values though they were computed with other settings.", metavar=""
+        ),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the payouts to this file, .csv or .json.")
+        Path | None,
+        typer.Option("--output", "-o", help="Also write the payouts to this file, .csv or .json.", metavar="FILE"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the payouts as JSON and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the payouts as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Share a budget among the clients by their values: payouts to the cent, which add up to it exactly.
 

@@ -18,6 +18,7 @@ from verfedsv.cli.output import check_writable, explain_warnings, print_note, pr
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.report import wording
+from verfedsv.report.numbers import percent_ends
 from verfedsv.report.tables import shown, values_table
 from verfedsv.runs.config import ValuationSection
 from verfedsv.runs.extent import Extent, find_extent
@@ -283,12 +284,29 @@ def _explain(result: Valuation) -> list[str]:
     unknown = [name for name, error in zip(result.clients, result.errors, strict=True) if np.isnan(error)]
     if 0 < len(unknown) < len(result.clients):
         whose = wording.names([shown(name, 40) for name in unknown])
-        lines.append(f"The error of {whose} is unknown; errors of the other shares leave them out of the sum.")
+        lines.append(f"The error of {whose} is unknown, so those of shares are, too{_among_known(result)}.")
     if result.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
         what = "left out of the mean" if result.mode == "synchronous" else "their embeddings are zero throughout"
         lines.append(f"{count(result.n_unseen, 'sample')} never uploaded ({what}).")
     return lines
+
+
+def _among_known(result: Valuation) -> str:
+    """Return between what the largest shares lie among the clients whose errors are known, to follow a sentence."""
+    bounds = result.share_bounds
+    known = [m for m in (-result.values).argsort(kind="stable") if np.isfinite(bounds[m]).all()]
+    if result.values.sum() <= 0 or not known:
+        return ""
+    parts = []
+    for m in known[:_MOST_SHARES]:
+        low, high = percent_ends(float(bounds[m, 0]), float(bounds[m, 1]), 2)
+        parts.append(f"{shown(result.clients[m], 40)} has {low} to {high} %")
+    more = ", ..." if len(known) > _MOST_SHARES else ""
+    return f". Among the clients with known errors, {', '.join(parts)}{more}"
+
+
+_MOST_SHARES = 5
 
 
 def _explain_completion(result: Valuation, largest: float) -> str:
