@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from verfedsv.errors import InputError
 from verfedsv.files import is_unfinished, read_whole, write_whole, writing
 
 
@@ -95,3 +96,11 @@ def test_only_files_of_a_size_are_read_whole(tmp_path):
     for name in ("pipe", "zeros"):
         with pytest.raises(OSError, match="it is not a regular file"):
             read_whole(tmp_path / name)
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    """Nor is a device: whoever reads from there would wait forever."""
+    os.mkfifo(tmp_path / "report.html")
+    with pytest.raises(InputError, match="a device, a pipe or a socket, not a regular file"):
+        write_whole(tmp_path / "report.html", b"x")
+    assert [stat.S_ISFIFO(found.stat().st_mode) for found in tmp_path.iterdir()] == [True]

@@ -4,18 +4,18 @@ Everything named in `verfedsv.public` is public, is found here, and keeps its me
 verfedsv.federation and verfedsv.settlement name; all else may change.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here, not even typing: a command must first say what Ctrl-C does, see `__main__`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from verfedsv.public import *  # noqa: F403  # its __all__ is what is public
 
 
-def __getattr__(name: str) -> Any:
-    """Import what is public when the first of it is asked for.
+def __getattr__(name: str) -> "Any":
+    """Import what is public when the first of it is asked for: that takes a second or two."""
+    from importlib import import_module
 
-    That takes a second or two, in which a command must already know what to do if Ctrl-C is pressed; see `__main__`.
-    """
     if not name.startswith("__") or name in ("__all__", "__version__"):
         public = import_module("verfedsv.public")
         globals().update({known: getattr(public, known) for known in ("__all__", *public.__all__)})

@@ -1,28 +1,30 @@
 """The command `verfedsv`, also as `python -m verfedsv`."""
 
-from __future__ import annotations
-
 import os
 import signal
-from types import FrameType
 
 EXIT_INTERRUPTED = 130
 
 
+def _end(*_: object) -> None:
+    os._exit(EXIT_INTERRUPTED)
+
+
+# Before anything else, main included: a command is quiet at Ctrl-C from the first line of its code on.
+signal.signal(signal.SIGINT, _end)
+
+
 def main() -> None:
     """Run the command line. Ctrl-C is quiet even while its modules are imported, which takes a second or two."""
-    signal.signal(signal.SIGINT, _end)
     from verfedsv.cli import app
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         app()
+    except KeyboardInterrupt:
+        _end()
     finally:
         signal.signal(signal.SIGINT, _end)
-
-
-def _end(_number: int, _frame: FrameType | None) -> None:
-    os._exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

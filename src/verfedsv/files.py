@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from verfedsv.errors import InputError
+
 MOST_BYTES = 1 << 30
 """Of a file that is read whole. The largest are extracts and valuations: of 100,000 rounds of 100 clients, 400 MB."""
 
@@ -45,7 +47,9 @@ def writing(path: Path, *, overwrite: bool = True) -> Iterator[IO[bytes]]:
     """Yield a file that takes its place when it is whole; whatever happens before that, nothing is left behind.
 
     Without `overwrite`, raise FileExistsError if something has that name, even if it came there in the meantime.
+    Raise InputError if that is a device or a pipe, say, which a file must not take the place of.
     """
+    refuse_irregular(path)
     with naming(path):
         # Cut, as a name may be as long as the operating system allows.
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
@@ -65,6 +69,12 @@ def writing(path: Path, *, overwrite: bool = True) -> Iterator[IO[bytes]]:
                 _give_name(part, path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def refuse_irregular(path: Path) -> None:
+    """Raise InputError if something is there that is neither a file nor a folder, such as a device or a pipe."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"cannot write {path}: it is a device, a pipe or a socket, not a regular file; name another")
 
 
 @contextmanager

@@ -160,8 +160,9 @@ class Logistic(LogPartitionLoss):
     def encode(self, labels: Array, n_classes: int) -> Array:
         if n_classes != 1:
             raise InputError(
-                f"loss 'logistic' takes one number per client and sample, but the embeddings have {n_classes} classes; "
-                "use loss='softmax' for several classes"
+                f"loss 'logistic' takes one number per client and sample, and the embeddings have {n_classes}. If they "
+                "are a hidden layer, pass each client's part of the logit instead; if they are one logit per class, "
+                "use loss='softmax'"
             )
         vector = _as_vector(labels, self.name)
         positive = vector == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 LONGEST_NAME = 60
@@ -57,6 +58,35 @@ _LIKE_LATIN = str.maketrans("аеорсухіјѕһԁԛԝвкмнтαβγεηι�
 
 _BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
 """Letters and marks that are printable and leave nothing to be seen."""
+
+
+def doubtful_classes(classes: Sequence[str], counts: Sequence[int], remedy: str) -> Iterator[str]:
+    """Yield sentences on classes of labels that may be mistakes, by how many samples each has.
+
+    >>> next(doubtful_classes(["no", "yes", "yess"], [50, 50, 1], "correct it"))
+    'labels: few of 101 samples have yess (1), which makes 3 classes. If it is a mistake, correct it'
+    """
+    total = sum(counts)
+    most = min(_RARE, _PART_OF_MEAN * total / len(counts))
+    rare = sorted((n, m) for m, n in enumerate(counts) if n < most)
+    if rare:
+        more = f" and {len(rare) - 5:,} more classes" if len(rare) > 5 else ""
+        listed = ", ".join(with_count(classes[m], n) for n, m in rare[:5])
+        makes = f"which makes {len(classes):,} classes. If it is a mistake, {remedy}"
+        yield f"labels: few of {total:,} samples have {listed}{more}, {makes}"
+    folded = Counter(name.casefold() for name in classes)
+    alike = [repr(shortened(name, LONGEST_NAME)) for name in classes if folded[name.casefold()] > 1]
+    if alike:
+        yield f"labels: {', '.join(alike[:6])} differ in capitals only, and are different classes"
+
+
+_RARE, _PART_OF_MEAN = 10, 0.1
+"""A class with fewer samples than both that number and that part of the mean is pointed out: it may be a mistake."""
+
+
+def with_count(name: str, n_samples: int) -> str:
+    """Return the name of a class with how many samples have it."""
+    return f"{shortened(name, LONGEST_NAME)} ({n_samples:,})"
 
 
 def _skeleton(name: str) -> str:

@@ -26,6 +26,7 @@ def test_demo_trains_and_values_in_both_ways(tmp_path):
     assert "synchronous" in done.stdout
     assert "client 8" in done.stdout
     assert f"Results: {folder}" in done.stdout
+    assert f"verfedsv report {folder / 'synchronous'}" in done.stdout
     results = [
         verfedsv.Valuation.from_json((folder / mode / "valuation.json").read_text())
         for mode in ("synchronous", "asynchronous")

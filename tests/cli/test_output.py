@@ -1,6 +1,8 @@
 """What outputs may replace."""
 
+import os
 import shutil
+import stat
 
 import pytest
 
@@ -27,11 +29,15 @@ def original(tmp_path_factory):
             (*EXTRACT, "-o", "telco.json"),
             (*REPORT, "-o", "report.md"),
             (*REPORT, "-o", "report.json"),
+            (*REPORT, "-o", "report.html"),
         ):
             done = call(*arguments)
             assert done.returncode == 0, done.stderr
     (place / "bank.csv").write_text("id,age\n1,30\n")
     (place / "mine.json").write_text("{}")
+    (place / "minutes.md").write_text("# Minutes\n\nWe agreed to use verfedsv.\n")
+    (place / "minutes.html").write_text("<!DOCTYPE html>\n<p>We agreed to use verfedsv.</p>\n")
+    (place / "annotated.md").write_bytes((place / "report.md").read_bytes() + b"\nOur answer: no.\n")
     return place
 
 
@@ -60,6 +66,9 @@ def place(original, tmp_path, monkeypatch):
         (SETTLE, "bank.csv", "what is there is not a settlement that verfedsv wrote"),
         (VALUE, "mine.json", "what is there is not a valuation that verfedsv wrote"),
         (REPORT, "payouts.json", "what is there is not a report that verfedsv wrote"),
+        (REPORT, "minutes.md", "what is there is not a report that verfedsv wrote"),
+        (REPORT, "minutes.html", "what is there is not a report that verfedsv wrote"),
+        (REPORT, "annotated.md", "what is there is not a report that verfedsv wrote"),
     ],
 )
 def test_nothing_is_replaced_but_an_earlier_output_of_the_same_kind(place, command, output, message):
@@ -81,6 +90,7 @@ def test_nothing_is_replaced_but_an_earlier_output_of_the_same_kind(place, comma
         (EXTRACT, "telco.json"),
         (REPORT, "report.md"),
         (REPORT, "report.json"),
+        (REPORT, "report.html"),
         (SETTLE, "empty.json"),
         (SETTLE, "run/payouts.csv"),
     ],
@@ -92,3 +102,26 @@ def test_an_earlier_output_of_the_same_kind_is_replaced(place, command, output):
         done = call(*command, "-o", output)
         assert done.returncode == 0, done.stderr
     assert call("audit", "run").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*VALUE, "-o", "pipe.json"),
+        (*REPORT, "-o", "pipe.json"),
+        (*SETTLE, "-o", "pipe.json"),
+        (*EXTRACT, "-o", "pipe.json"),
+        ("statement", "run", "--key", "k.key", "-o", "pipe.json"),
+        ("run", "--init", "pipe.json"),
+        ("keys", "new", "pipe"),
+    ],
+)
+def test_a_pipe_is_never_replaced(place, command):
+    """Nor is any other thing that is not a regular file: an error, and it is still what it was."""
+    for name in ("pipe.json", "pipe.key"):
+        os.mkfifo(place / name)
+    done = call(*command)
+    assert done.returncode == 2, done.stdout
+    assert "error: " in done.stderr
+    for name in ("pipe.json", "pipe.key"):
+        assert stat.S_ISFIFO((place / name).stat().st_mode)

@@ -8,10 +8,13 @@ from rich.console import Console
 
 import verfedsv
 from tests.cli.inprocess import call
+from tests.report.valuations import make_valuation
 from tests.settlement.runs import make_run, record
 from verfedsv.cli.settle import payouts_table
 from verfedsv.runs.valuations import options_for
 from verfedsv.settlement import settle
+from verfedsv.settlement.payouts import Basis, pay
+from verfedsv.settlement.terms import Terms
 from verfedsv.watch.follower import Follower
 
 BUDGET = ("--budget", "1000", "--currency", "EUR")
@@ -33,7 +36,7 @@ def test_a_table_is_printed_with_the_sum(folder):
     assert "Rule: shares, in proportion to values." in lines
     assert "Negative values: 1, counted as zero." in lines
     assert " to " in lines[1]
-    assert done.stderr == ""
+    assert done.stderr.startswith("note: the loss was still falling at the end")
 
 
 def test_json_and_files_hold_the_same_payouts(folder, tmp_path):
@@ -242,3 +245,15 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(folder, width):
         assert f"{share:.2%}" in text
         assert f"{part:.2%}" in text
     assert all(word in text for word in ("negative", "value", "counted", "as", "zero", "range"))
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_there_are_no_shares_of_a_damage(width):
+    """Neither in the table nor in the paragraphs of a narrow terminal, nor in files."""
+    result = pay(Terms.of(100, "EUR", negative="zero"), Basis.of(make_valuation([-3.0, 1.0])))
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(payouts_table(result, width))
+    assert "of values" not in captured.get()
+    assert "100.00" in captured.get()
+    assert json.loads(result.to_json())["shares"] == [None, None]

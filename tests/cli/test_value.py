@@ -33,7 +33,8 @@ def test_a_table_is_printed(folder):
     assert "Synchronous training: 3 clients, 20 rounds, 200 samples" in done.stdout
     for word in ("client 1", "client 3", "share", "error", "(proven)", "(estimated)", "Proposition 2"):
         assert word in " ".join(done.stdout.split())
-    assert done.stderr == ""
+    assert done.stderr.startswith("note: the loss was still falling at the end: the last 2 rounds took off 6.7 % of")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -90,11 +91,11 @@ def test_a_run_is_valued_as_its_configuration_says(tmp_path):
     done = run("value", folder, "--json")
     settings = json.loads(done.stdout)["settings"]
     assert (settings["method"], settings["seed"]) == ("exact", 3)
-    assert done.stderr == (
-        "note: method = exact, as config.toml of the run says\nnote: seed = 3, as config.toml of the run says\n"
-    )
+    notes = ["note: method = exact, as config.toml of the run says", "note: seed = 3, as config.toml of the run says"]
+    assert done.stderr.splitlines()[:-1] == notes
     done = run("value", folder, "--json", "--method", "auto", "--seed", "0")
-    assert (json.loads(done.stdout)["settings"]["method"], done.stderr) == ("auto", "")
+    assert json.loads(done.stdout)["settings"]["method"] == "auto"
+    assert "config.toml" not in done.stderr
 
 
 def test_a_rank_that_is_too_high_is_lowered_aloud(folder):
@@ -218,6 +219,34 @@ def test_a_loss_that_rose_is_said_before_the_values():
     assert "= at the end 2.413 + by the clients 17.400 \N{MINUS SIGN} by the server 19.120." in text
 
 
+def test_values_that_cannot_be_relied_on_are_not_called_shares():
+    """Where there are none."""
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        show(console, make_valuation([-3.0, 1.0], [0.0, 9.0]))
+    assert "There are no shares" in captured.get()
+    assert "These values cannot be relied on: the error of telco" in captured.get()
+
+
+def test_intervals_of_shares_among_those_with_known_errors_are_called_so():
+    """Not errors of the shares of all clients, which nobody knows."""
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        show(console, make_valuation([0.6, 0.3, 0.1], np.array([0.001, 0.001, np.nan]), completed=True))
+    text = " ".join(captured.get().split())
+    assert "60.00% ± unknown" in text
+    said = "The error of hospital is unknown, so those of shares are, too. Among the clients with known errors, "
+    assert f"{said}bank has 66.55 to 66.78 %, telco has 33.22 to 33.45 %." in text
+
+
+def test_flags_and_long_options_are_whole_in_help():
+    """At 80 columns, and flags have no type."""
+    for command in ("settle", "statement"):
+        text = run(command, "--help").stdout
+        assert "--even-if-the-loss-rose  " in text
+        assert text.count("<bool>") <= 1  # of --help itself, which is typer's
+
+
 def test_a_damaged_run_ends_with_a_message(tmp_path):
     """A run whose description was cut off, or of another version, is named as such."""
     for content, message in (
@@ -281,13 +310,16 @@ def test_an_unfinished_training_is_said_to_be_one(tmp_path):
     folder = make_run(tmp_path / "run")
     n_rounds = verfedsv.Transcript.open(folder).n_rounds
     done = run("value", folder, "--json")
-    assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"], done.stderr) == (True, [], "")
+    assert json.loads(done.stdout)["finished"] is True
+    (falling,) = json.loads(done.stdout)["notes"]
+    assert falling.startswith("the loss was still falling at the end: the last round took off 9.4 % of")
+    assert done.stderr == f"note: {falling}\n"
     text = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(text.replace(f"rounds = {n_rounds}", "rounds = 200"))
     done = run("value", folder, "--json")
     note = f"the training is not finished: {n_rounds} of 200 rounds are recorded, and these values are of those"
-    assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"]) == (False, [note])
-    assert " ".join(done.stderr.split()) == f"note: {note}"
+    assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"]) == (False, [note, falling])
+    assert done.stderr == f"note: {note}\nnote: {falling}\n"
     assert verfedsv.Valuation.from_json(done.stdout).n_rounds == n_rounds
     (folder / "config.toml").unlink()
     assert json.loads(run("value", folder, "--json").stdout)["finished"] is None
@@ -310,7 +342,7 @@ def test_a_record_that_was_cut_off_is_named(tmp_path):
     done = run("value", folder, "--json")
     assert done.returncode == 0
     notes = json.loads(done.stdout)["notes"]
-    assert len(notes) == 3
+    assert len(notes) == 4
     assert "uploads.arrows ends within the next record: it was cut off" in notes[0]
     assert notes[1].startswith("the training is not finished: ")
     assert "that are not in the transcript" in notes[2]
@@ -350,3 +382,21 @@ def test_too_little_memory_is_a_message(folder, monkeypatch, error, said):
     done = run("value", folder)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "as_json"), [("value", False), ("value", True), ("settle", False), ("settle", True)]
+)
+def test_what_a_run_noted_of_its_data_is_said_with_its_values(tmp_path, command, as_json):
+    """On the standard error, before anything is paid, and in the JSON of values; damaged notes are an error."""
+    folder = make_run(tmp_path / "run")
+    note = "bank: column 'copy' gives the label away"
+    (folder / "notes.json").write_text(json.dumps([note]))
+    paid = ["--budget", "1000", "--currency", "EUR", "--negative", "zero"] if command == "settle" else []
+    done = run(command, folder, *paid, *(["--json"] if as_json else []))
+    assert done.returncode == 0, done.stderr
+    assert f"note: {note}\n" in done.stderr
+    if command == "value" and as_json:
+        assert note in json.loads(done.stdout)["notes"]
+    (folder / "notes.json").write_text("{}")
+    assert "notes.json is damaged" in run(command, folder, *paid).stderr

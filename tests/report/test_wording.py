@@ -13,6 +13,7 @@ from verfedsv.report.amounts import Amounts, interval_text, place_text, share_te
 from verfedsv.report.brief import brief
 from verfedsv.report.html import to_html
 from verfedsv.report.markdown import to_markdown
+from verfedsv.settlement.books import say_books
 from verfedsv.valuation.result import Books
 
 
@@ -106,6 +107,18 @@ def test_there_are_no_shares_of_nothing(values, words):
     assert "nan" not in said.lower()
     assert wording.payout_warning(summary).startswith("Do not pay by these amounts yet: ")
     assert wording.alarms(make_summary([3.0, 1.0], 5.0).books) == []
+
+
+def test_errors_as_large_as_values_that_do_harm_are_said():
+    """Compared with the sizes of the values, as these have no shares and may cancel."""
+    assert make_summary([-3.0, 1.0], [0.5, 0.5]).numerical_error == "proven"
+    assert make_summary([1.0, -1.0], [0.01, 0.01]).numerical_error == "proven"
+    assert make_summary([0.0, 0.0]).numerical_error == "proven"
+    summary = make_summary([-3.0, 1.0], [50.0, 0.5])
+    assert summary.numerical_error == "unreliable"
+    said = wording.numerical_error(summary)
+    assert "together as large as all values, so every value could be quite another" in said
+    assert "share" not in said
 
 
 def test_a_client_that_may_have_done_nothing_is_named():
@@ -326,7 +339,9 @@ def test_one_unknown_error_leaves_the_other_shares_their_ranges():
 def test_a_loss_that_is_still_falling_at_the_end_is_said():
     """With how much; a training that came to rest has no such note."""
     falling = replace(make_summary([0.1, 0.05], n_rounds=40), still_falling=0.08)
-    assert any("the last 4 rounds took off 8.0\N{NO-BREAK SPACE}% of" in note for note in wording.notes(falling))
+    assert any("the last 4 rounds took off 8.0 % of" in note for note in wording.notes(falling))
+    noted = replace(falling, notes=("telco: 12 cells were empty",))
+    assert [note[:18] for note in wording.notes(noted)] == ["The loss was still", "Telco: 12 cells we"]
     straight = make_summary([0.1], n_rounds=40, losses=np.linspace(0.7, 0.3, 41))
     assert straight.still_falling == pytest.approx(0.1, rel=0.01)
     at_rest = make_summary([0.1], n_rounds=40, losses=0.3 + 0.4 * np.exp(-np.arange(41) / 3))
@@ -337,14 +352,22 @@ def test_a_loss_that_is_still_falling_at_the_end_is_said():
 
 @given(st.floats(0.1, 2), st.floats(-20, 20), st.floats(-20, 20), st.sampled_from([0.0, 0.0, 1e-3]))
 def test_books_as_written_balance(start, clients, server, error):
-    """The numbers that are printed add up, or it is said by how much they do not."""
+    """The numbers that are printed add up, or it is said why not: rounding, or by how much the numbers do not."""
     books = Books(start, start - clients - server + error, clients, server)
     text = wording.balance(books).replace("\N{MINUS SIGN} by the ", "by the -").replace("\N{MINUS SIGN}", "-")
-    numbers = re.findall(
-        r"-?[0-9][0-9,.]*", text.partition(" (but")[0].replace("-clients ", "-").replace("-server ", "-")
-    )
+    numbers = re.findall(r"-?[0-9][0-9,.]*", text.partition(" (")[0].replace("-clients ", "-").replace("-server ", "-"))
     found = [float(number.replace(",", "")) for number in numbers]
-    if "but for" not in text:
+    if " (" not in text:
         assert found[0] == pytest.approx(sum(found[1:]), abs=1e-9)
     else:
         assert abs(found[0] - sum(found[1:])) <= 2e-3
+        assert ("(rounded)" in text) == (error == 0)
+
+
+def test_rounding_as_written_is_not_called_the_numerical_error():
+    """More decimals are written where that balances; where none do, it is called rounded."""
+    books = Books(0.6931471805599453, 0.5325645, 0.6931471805599453 - 0.5325645, 0.0)
+    assert "(" not in wording.balance(books)
+    text = say_books(books)
+    start, end, clients = (float(number) for number in re.findall(r"[0-9]+\.[0-9]+", text))
+    assert start == pytest.approx(end + clients, abs=1e-12)

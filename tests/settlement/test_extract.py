@@ -48,7 +48,7 @@ def test_an_extract_leads_to_the_head_of_the_statement(run):
         names = [check.name for check in found.checks]
         assert names == ["signature", "chain", "uploads", "payouts", "terms", "own payout"]
         assert found.notes[1].startswith(f"the statement says of client {client!r}: value ")
-        assert found.notes[2].startswith("the statement says: loss 0.6931 at the start, ")
+        assert found.notes[2].startswith("the statement says: loss 0.69315 at the start, ")
         extract = Extract.from_json(written(run, client).read_bytes())
         assert extract.verify().head == Transcript.open(run).head
         mine = [upload for record in extract.records for upload in record.uploads]

@@ -34,7 +34,7 @@ def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
         ("JPY", "0.5", "a whole number of 1 JPY"),
         ("EUR", "100,000", "without separators of thousands; received '100,000'"),
         ("EUR", "1e5", "must be an amount"),
-        ("EUR", "-5", "must be an amount"),
+        ("EUR", "-5", "must not be negative; received -5"),
         ("EUR", "NaN", "must be an amount"),
         ("EUR", "٣", "must be an amount"),
         ("EUR", "", "must be an amount"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import verfedsv
 from verfedsv import InputError, Recorder
 from verfedsv.settlement import Settlement, settle
-from verfedsv.settlement.explanation import explain, say_terms
+from verfedsv.settlement.explanation import cautions, explain, say_terms
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
 from verfedsv.settlement.terms import Terms
@@ -473,7 +473,7 @@ def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noq
         (([3.0, 1.0], [math.nan, 0.1]), "The error of the value of 'bank' is unknown: take that value as a first "),
         (([3.0, 1.0], [math.nan, 0.1]), "Unknown for 'bank', whose error is unknown; the others' ranges take that"),
         (([3.0, 1.0], [math.nan, math.nan]), "Ranges are unknown: no error is known."),
-        (([3.0, 1.0], [2.0, 2.0]), "The values cannot be relied on: their errors together are as large as their sum."),
+        (([3.0, 1.0], [2.0, 2.0]), "The values cannot be relied on: their errors together are as large as they are."),
         (([3.0, 1.0], [0.1, 0.1], 9), "The training was stopped after 6 of 9 rounds"),
         (([3.0, 1.0], [0.1, 0.1], None, ["\u00c1", "A\u0301"]), "look alike: make sure who is who."),
         (([3.0, 1.0], [0.1, 0.1], None, ["A", "a"]), "'A' and 'a' look alike"),
@@ -486,10 +486,19 @@ def test_what_speaks_against_paying_is_said(arguments, expected):
     assert expected in said(*arguments)
 
 
+@pytest.mark.parametrize(("errors", "is_said"), [([50.0, 2.0], True), ([0.5, 0.5], False)])
+def test_errors_larger_than_values_that_do_harm_are_said(errors, is_said):
+    """Though the values add up to less than nothing."""
+    lines = cautions(basis([-3.0, 1.0], errors))
+    assert any("cannot be relied on" in line for line in lines) == is_said
+
+
 def test_nothing_is_said_where_all_is_well():
     """And who pays in is named."""
     text = said([3.0, 1.0], [0.1, 0.1], 6)
-    assert text.startswith("Books: loss 1 at the start, -23 at the end; the clients lowered it by 24. Rule: shares")
+    assert text.startswith(
+        "Books: loss 1.000 at the start, -23.000 at the end; the clients lowered it by 24.000. Rule: shares"
+    )
     assert "may be negative" not in text
     assert "may be negative" not in said([3.0, 1.0], [0.1, 2.0], negative="zero")
     assert "then nothing would be settled" in said([3.0, 1.0], [0.1, 2.0], negative="refuse")

@@ -239,3 +239,50 @@ def test_embeddings_nobody_can_compute_with_are_refused(size):
     with pytest.raises(InputError, match=r"offset: embeddings must be finite and below 1e\+12"):
         recorder.log(np.arange(len(LABELS)), {"bank": good, "telco": good}, bad)
     assert recorder.n_rounds == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_offset_may_be_the_same_for_all_samples(dtype):
+    """A number, or one per class; Python's numbers are as precise as the embeddings."""
+    with Recorder(None, LABELS, CLIENTS) as recorder:
+        for offset in (0.5, [0.25], torch.tensor(0.125)):
+            recorder.log([0, 1], dict.fromkeys(CLIENTS, np.zeros(2, dtype)), offset)
+    assert [stamp.offset.tolist() for stamp in uploads_of(recorder)[1]] == [[[x]] * 2 for x in (0.5, 0.25, 0.125)]
+    assert recorder.transcript.description.precision == np.dtype(dtype).name
+    with Recorder(None, LABELS, CLIENTS, "softmax") as recorder:
+        recorder.update("bank", [0, 1, 2], np.ones((3, 2), dtype), time=1)
+        recorder.stamp([0.5, -0.5], time=1)
+    assert uploads_of(recorder)[1][0].offset.tolist() == [[0.5, -0.5]] * 6
+    with pytest.raises(InputError, match="offset: embeddings must be real numbers"):
+        Recorder(None, LABELS, CLIENTS).stamp("0.1")
+
+
+def test_a_hidden_layer_under_logistic_loss_is_said_to_be_one():
+    """Softmax would be the wrong advice for 16 numbers of a hidden layer."""
+    with (
+        Recorder(None, LABELS, CLIENTS) as recorder,
+        pytest.raises(InputError, match=r"the embeddings have 16\. If they are a hidden layer, pass each client's"),
+    ):
+        recorder.log([0, 1], dict.fromkeys(CLIENTS, np.zeros((2, 16))))
+
+
+def test_errors_of_a_recorder_speak_of_rounds():
+    """As everything else does."""
+    with Recorder(None, LABELS, CLIENTS) as recorder:
+        with pytest.raises(InputError, match="a synchronous round needs the embeddings of every client"):
+            recorder.log([0], {"bank": [1.0]})
+        with pytest.raises(InputError, match="a round needs at least one"):
+            recorder.log([0], {}, absent=CLIENTS)
+
+
+def test_classes_that_may_be_mistakes_are_warned_about():
+    """Rare ones, and those that differ in capitals only; blanks around a text are not part of it."""
+    labels = ["yes"] * 50 + ["no "] * 50 + ["Yes "]
+    with pytest.warns(TranscriptWarning) as caught:
+        recorder = Recorder(None, labels, CLIENTS, "softmax")
+    assert recorder.transcript.description.classes == ("Yes", "no", "yes")
+    messages = [str(warning.message) for warning in caught]
+    assert messages[0].startswith("labels: few of 101 samples have Yes (1), which makes 3 classes. If it is a mistake,")
+    assert messages[1] == "labels: 'Yes', 'yes' differ in capitals only, and are different classes"
+    Recorder(None, ["a"] * 5 + ["b"] * 3, CLIENTS)
+    Recorder(None, [False] * 100 + [True], CLIENTS)

@@ -1,10 +1,12 @@
+import errno
+import io
 import os
 
 import pytest
 
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import Recorder, Transcript
-from verfedsv.transcript.storage import is_being_written
+from verfedsv.transcript.storage import FolderStorage, is_being_written
 
 
 @pytest.mark.parametrize("mapped", [True, False])
@@ -35,3 +37,17 @@ def test_what_a_link_in_the_place_of_the_lock_leads_to_is_not_emptied(tmp_path):
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
     Recorder(tmp_path / "run", [0, 1], ["a"]).close()
     assert (tmp_path / "precious").read_text() == "all of it"
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path):
+    """Not with the folder alone, which may be on another disk than what it leads to."""
+
+    class Full(io.RawIOBase):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    storage = FolderStorage(tmp_path)
+    storage._open["uploads.arrows"] = Full()
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        storage.append("uploads.arrows", b"x")
+    assert caught.value.filename == str(tmp_path / "uploads.arrows")

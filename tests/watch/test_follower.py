@@ -230,7 +230,7 @@ def test_a_damaged_transcript_is_said(run, follow, name, kind):
     follow.states[-1].to_json()
 
 
-@pytest.mark.parametrize("name", ["config.toml", "valuation.json", "metrics.jsonl"])
+@pytest.mark.parametrize("name", ["config.toml", "valuation.json", "metrics.jsonl", "notes.json"])
 def test_other_damaged_files_are_said(run, follow, name):
     """A file of the run that cannot be read is named; its metrics, as far as they can be read, are shown."""
     run.grow(3)
@@ -239,6 +239,14 @@ def test_other_damaged_files_are_said(run, follow, name):
     follow(run.folder).look()
     assert name in follow.states[-1].problems[0]
     assert any(chart.title == "Loss" for chart in follow.states[-1].charts)
+
+
+def test_what_a_run_noted_of_its_data_is_a_warning(run, follow):
+    """As a sentence."""
+    run.grow(3)
+    (run.folder / "notes.json").write_text("[\"bank: column 'copy' gives the label away\"]")
+    follow(run.folder).look()
+    assert follow.states[-1].warnings[-1] == "Bank: column 'copy' gives the label away."
 
 
 def test_a_state_is_bounded(run, follow):

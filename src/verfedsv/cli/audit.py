@@ -32,9 +32,14 @@ def audit(
         Path | None, typer.Option(help="The key that the statement must be signed with.", metavar="FILE")
     ] = None,
     accept_settings: Annotated[
-        bool, typer.Option("--accept-settings", help="Accept values that were not computed with the agreed settings.")
+        bool,
+        typer.Option(
+            "--accept-settings", help="Accept values that were not computed with the agreed settings.", metavar=""
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Check signature, files and hash chain, compute the values and payouts again, and compare.
 

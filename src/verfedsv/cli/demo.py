@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -112,7 +114,14 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
         highlight=False,
     )
     console.print(f"Results: {folder}", highlight=False, markup=False, soft_wrap=True)
+    next_step = f"{_command()} report {quote(str(folder / 'synchronous'))}"
+    console.print(f"A report on one of them: {next_step}", highlight=False, markup=False, soft_wrap=True)
     return results
+
+
+def _command() -> str:
+    """Return how this command is called: by its name where the shell finds it, else by its place."""
+    return "verfedsv" if shutil.which("verfedsv") else str(Path(sys.executable).parent / "verfedsv")
 
 
 def _check_place(folder: Path, mode: str, text: str) -> None:

@@ -13,7 +13,8 @@ from typing import Literal
 from rich.console import Console
 
 from verfedsv.errors import InputError
-from verfedsv.files import write_whole
+from verfedsv.files import refuse_irregular, write_whole
+from verfedsv.report import markdown
 from verfedsv.runs.folders import CONFIG
 from verfedsv.settlement import statement
 from verfedsv.settlement.documents import format_of
@@ -37,7 +38,8 @@ def check_writable(path: Path, kind: Kind) -> None:
         raise InputError(f"cannot write {path}: it is a folder; name a file")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}")
-    if not path.is_file() or path.stat().st_size == 0:
+    refuse_irregular(path)
+    if not path.exists() or path.stat().st_size == 0:
         _refuse_transcript(path)
         return
     what = _what_is_kept(path)
@@ -78,8 +80,20 @@ def _is_of(path: Path, kind: Kind) -> bool:
     content = path.read_bytes()
     if kind == "settlement":
         return content.startswith(CSV_BEGINNING.encode())
-    # Reports in HTML and Markdown say what made them; values and extracts are JSON whatever the name is.
-    return b"verfedsv" in content if kind == "report" else format_of(path) == f"verfedsv {kind}"
+    # Values and extracts are JSON whatever the name is, and a report may be.
+    return format_of(path) == f"verfedsv {kind}" or (kind == "report" and _is_report(content))
+
+
+def _is_report(content: bytes) -> bool:
+    """Return whether something is a report in HTML or Markdown; a text that only mentions this package is not."""
+    if content.startswith(b"<!DOCTYPE html>"):
+        return b'<meta name="generator" content="verfedsv ' in content[:_HEAD_OF_A_PAGE]
+    last = content.rstrip().rpartition(b"\n")[2]
+    return content.startswith(markdown.BEGINNING.encode()) and last.startswith(b"Made by verfedsv ")
+
+
+_HEAD_OF_A_PAGE = 2000
+"""So many bytes may be before the end of the line that says what made a page; 800 are."""
 
 
 def _called(kind: Kind) -> str:

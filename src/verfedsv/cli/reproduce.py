@@ -31,10 +31,16 @@ def reproduce(
         list[str] | None,
         typer.Option("--data", help="Data sets, by default all that are there.", metavar="NAME..."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few rounds and samples, to see that it works.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Forget earlier results of these experiments.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few rounds and samples, to see that it works.", metavar="")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Forget earlier results of these experiments.", metavar="")
+    ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where results go.")] = Path("verfedsv-paper"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was found as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Measure the tables and figures of the paper again.
 

@@ -19,6 +19,7 @@ from verfedsv.federation import Evaluation
 from verfedsv.losses import Floats
 from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.folders import VALUATION
+from verfedsv.runs.notes import say_falling, still_falling
 from verfedsv.shapley.result import count
 from verfedsv.valuation import Valuation
 
@@ -84,6 +85,8 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(whole.folder, trained):
         result = known or value_with_bar(console, whole)
     show(console, result)
+    for note in say_falling(still_falling(result.losses), result.n_rounds):
+        print_note(notes, note)
     say_without_effect(console, result)
     console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
     return True

@@ -17,7 +17,7 @@ from rich.text import Text
 from verfedsv._version import __version__
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts
-from verfedsv.cli.value import value_folder
+from verfedsv.cli.value import notes_of, value_folder
 from verfedsv.errors import InputError
 from verfedsv.report.tables import shown
 from verfedsv.runs.extent import find_extent, refuse_running
@@ -48,14 +48,16 @@ def settle(
         Rule,
         typer.Option(
             help="shares: in proportion to values. floor, cap, floor-and-cap: the same, but nobody less, or more, than "
-            "an amount. shapley-positive: only positive values share."
+            "an amount. shapley-positive: only positive values share.",
+            metavar="RULE",
         ),
     ] = "shares",
     negative: Annotated[
         Negative | None,
         typer.Option(
-            help="What happens to negative values: they count as zero, are deducted (the client pays in), or nothing "
-            "is settled. Has to be said if there are any."
+            help="What happens to negative values: zero, they count as that; deduct, the client pays in; refuse, "
+            "nothing is settled. Has to be said if there are any.",
+            metavar="WHAT",
         ),
     ] = None,
     floor: Annotated[
@@ -72,15 +74,24 @@ def settle(
         typer.Option(help="Pay the server too, by the value of its own part, under this name.", metavar="NAME"),
     ] = None,
     even_if_the_loss_rose: Annotated[
-        bool, typer.Option("--even-if-the-loss-rose", help="Settle though the clients did not make the model better.")
+        bool,
+        typer.Option(
+            "--even-if-the-loss-rose", help="Settle though the clients did not make the model better.", metavar=""
+        ),
     ] = False,
     accept_settings: Annotated[
-        bool, typer.Option("--accept-settings", help="Pay by values though they were computed with other settings.")
+        bool,
+        typer.Option(
+            "--accept-settings", help="Pay by values though they were computed with other settings.", metavar=""
+        ),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the payouts to this file, .csv or .json.")
+        Path | None,
+        typer.Option("--output", "-o", help="Also write the payouts to this file, .csv or .json.", metavar="FILE"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the payouts as JSON and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the payouts as JSON and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Share a budget among the clients by their values: payouts to the cent, which add up to it exactly.
 
@@ -119,9 +130,9 @@ def settle(
     result = pay(terms, Basis.of(valuation, n_planned))
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
+    for line in [*(cautions(result) if as_json else ()), *notes_of(folder, valuation)]:
+        print_note(Console(stderr=True), line)
     if as_json:
-        for line in cautions(result):
-            print_note(Console(stderr=True), line)
         print_text(result.to_json())
     else:
         show(Console(), result, valuation)
@@ -190,8 +201,9 @@ def payouts_table(result: Settlement, width: int = 80) -> RenderableType:
     Names give way first, then notes move below the table. Nothing is left out.
     """
     money = result.currency
+    has_shares = not np.isnan(result.shares).any()
     columns = {
-        "of values": ["-" if np.isnan(share) else f"{share:.2%}" for share in result.shares],
+        **({"of values": [f"{share:.2%}" for share in result.shares]} if has_shares else {}),
         money.code: [*map(money.shown, result.payouts), money.shown(sum(result.payouts))],
         "of budget": [f"{part:.2%}" for part in result.parts],
         "range": [_range(result, m) for m in range(len(result.clients))],
@@ -212,7 +224,7 @@ def payouts_table(result: Settlement, width: int = 80) -> RenderableType:
         note = [Text(result.notes[m])] if with_notes else []
         # Text, not a string: a name is never read as markup.
         table.add_row(Text(shown(result.clients[m], names)), *(cells[m] for cells in columns.values()), *note)
-    table.add_row("sum", "", Text(columns[money.code][-1], style="bold"))
+    table.add_row("sum", *([""] if has_shares else []), Text(columns[money.code][-1], style="bold"))
     notes = [] if with_notes else [m for m in result.order if result.notes[m]]
     return Group(table, *(Text(f"{shown(result.clients[m], names)}: {result.notes[m]}") for m in notes))
 
@@ -227,7 +239,7 @@ def _paragraphs(result: Settlement, columns: Mapping[str, Sequence[str]]) -> Gro
     for m in result.order:
         lines.append(Text(printable(result.clients[m]), style="bold", overflow="fold"))
         amount = f"{columns[code][m]} {code}"
-        parts = f"{columns['of budget'][m]} of budget", f"{columns['of values'][m]} of values"
+        parts = [f"{columns[name][m]} {name}" for name in ("of budget", "of values") if name in columns]
         details = amount, *parts, f"range {columns['range'][m]}", result.notes[m]
         lines += [Padding(Text(detail, overflow="fold"), (0, 0, 0, 2), expand=False) for detail in details if detail]
     return Group(*lines, Text(f"sum {columns[code][-1]} {code}", style="bold", overflow="fold"))

@@ -41,12 +41,20 @@ def statement(
         Path | None, typer.Option("--output", "-o", help=f"The file to write; {STATEMENT} in the run if not given.")
     ] = None,
     even_if_the_loss_rose: Annotated[
-        bool, typer.Option("--even-if-the-loss-rose", help="Sign though the clients did not make the model better.")
+        bool,
+        typer.Option(
+            "--even-if-the-loss-rose", help="Sign though the clients did not make the model better.", metavar=""
+        ),
     ] = False,
     accept_settings: Annotated[
-        bool, typer.Option("--accept-settings", help="Sign values though they were computed with other settings.")
+        bool,
+        typer.Option(
+            "--accept-settings", help="Sign values though they were computed with other settings.", metavar=""
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the statement too, and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the statement too, and nothing else.", metavar="")
+    ] = False,
 ) -> None:
     """Sign what a run is: the head of its transcript, all its files, its configuration, values and payouts.
 

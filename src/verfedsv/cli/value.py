@@ -18,10 +18,12 @@ from verfedsv.cli.output import check_writable, explain_warnings, print_note, pr
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.report import wording
+from verfedsv.report.numbers import percent_ends
 from verfedsv.report.tables import shown, values_table
 from verfedsv.runs.config import ValuationSection
 from verfedsv.runs.extent import Extent, find_extent
 from verfedsv.runs.folders import CONFIG
+from verfedsv.runs.notes import read_notes, say_falling, still_falling
 from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
@@ -102,7 +104,8 @@ def value(
     the seed 0.
 
     A training that is still running, was stopped before its end, or whose record was cut off is valued as far as it is
-    recorded; that is said, and in JSON `finished` is false then (null if no plan is known) and `notes` say why.
+    recorded; that is said, and in JSON `finished` is false then (null if no plan is known) and `notes` say why. Notes
+    are also what the run found in its data, such as a column that gives the label away, and a loss that still falls.
 
     Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
 
@@ -131,6 +134,9 @@ def value(
             result = value_folder(progress_console, run, options, check)
             check()
         extent = _look_at(run)
+    for note in notes_of(run, result):
+        print_note(progress_console, note)
+        notes.append(note)
     say_without_effect(progress_console, result)
     content = json.loads(result.to_json()) | {"finished": extent.is_finished, "notes": notes}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -156,6 +162,12 @@ def _look_at(run: Path) -> Extent:
     except InputError as error:
         warnings.warn(str(error), TranscriptWarning, 2)
     return extent
+
+
+def notes_of(folder: Path | None, result: Valuation) -> list[str]:
+    """Return what is to be known of the data and the training: what the run noted, and a loss that still falls."""
+    noted = () if folder is None else read_notes(folder)
+    return [*noted, *say_falling(still_falling(result.losses), result.n_rounds)]
 
 
 def _configured(run: Path) -> dict[str, Any]:
@@ -242,9 +254,9 @@ def _doubt(result: Valuation) -> str | None:
         cause, remedy = "sampling", "allow more permutations (verfedsv value --permutations)"
     else:
         cause, remedy = "the closed form", "use the method auto"
-    size = _as_part(float(errors[worst]) / largest)
+    size, what = _as_part(float(errors[worst]) / largest), "shares" if result.books.clients > 0 else "values"
     return (
-        f"These shares cannot be relied on: the error of {shown(result.clients[worst], 40)} is {size}, because of "
+        f"These {what} cannot be relied on: the error of {shown(result.clients[worst], 40)} is {size}, because of "
         f"{cause}; {remedy}."
     )
 
@@ -272,12 +284,29 @@ def _explain(result: Valuation) -> list[str]:
     unknown = [name for name, error in zip(result.clients, result.errors, strict=True) if np.isnan(error)]
     if 0 < len(unknown) < len(result.clients):
         whose = wording.names([shown(name, 40) for name in unknown])
-        lines.append(f"The error of {whose} is unknown; errors of the other shares leave them out of the sum.")
+        lines.append(f"The error of {whose} is unknown, so those of shares are, too{_among_known(result)}.")
     if result.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
         what = "left out of the mean" if result.mode == "synchronous" else "their embeddings are zero throughout"
         lines.append(f"{count(result.n_unseen, 'sample')} never uploaded ({what}).")
     return lines
+
+
+def _among_known(result: Valuation) -> str:
+    """Return between what the largest shares lie among the clients whose errors are known, to follow a sentence."""
+    bounds = result.share_bounds
+    known = [m for m in (-result.values).argsort(kind="stable") if np.isfinite(bounds[m]).all()]
+    if result.values.sum() <= 0 or not known:
+        return ""
+    parts = []
+    for m in known[:_MOST_SHARES]:
+        low, high = percent_ends(float(bounds[m, 0]), float(bounds[m, 1]), 2)
+        parts.append(f"{shown(result.clients[m], 40)} has {low} to {high} %")
+    more = ", ..." if len(known) > _MOST_SHARES else ""
+    return f". Among the clients with known errors, {', '.join(parts)}{more}"
+
+
+_MOST_SHARES = 5
 
 
 def _explain_completion(result: Valuation, largest: float) -> str:

@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 from verfedsv.data.ids import MISSING
 from verfedsv.data.reading import is_number, is_text, remedy
 from verfedsv.errors import DataError
-from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.texts import doubtful_classes, with_count
 
 MOST_NUMBERS = 20
 """More different numbers than that are an amount to be predicted, unless they are said to be classes."""
 
 MOST_CLASSES = 1000
-
-RARE, PART_OF_MEAN = 10, 0.1
-"""A class with fewer samples than both that number and that part of the mean is pointed out: it may be a mistake."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,29 +43,14 @@ class Labels:
     @property
     def cautions(self) -> list[str]:
         """What looks like a mistake, in sentences."""
-        most = min(RARE, PART_OF_MEAN * self.counts.mean())
-        rare = [m for m in self.counts.argsort(kind="stable") if self.counts[m] < most]
-        folded = [name.casefold() for name in self.classes]
-        alike = [name for name, key in zip(self.classes, folded, strict=True) if folded.count(key) > 1]
         missing = [name for name in self.classes if name in MISSING]
-        n_known = int(self.counts.sum())
-        lines = []
-        if rare:
-            more = f" and {len(rare) - 5:,} more classes" if len(rare) > 5 else ""
-            lines.append(
-                f"labels: few of {n_known:,} samples have {', '.join(self._shown(m) for m in rare[:5])}{more}, which "
-                f"makes {len(self.classes):,} classes. If it is a mistake, correct the file"
-            )
-        if alike:
-            lines.append(
-                f"labels: {', '.join(map(repr, alike[:6]))} differ in capitals only, and are different classes"
-            )
+        lines = [*doubtful_classes(self.classes, self.counts.tolist(), "correct the file")]
         if missing:
             lines.append(f"labels: {missing[0]!r} is a class here; leave the cell empty if there is no label")
         return lines
 
     def _shown(self, m: int) -> str:
-        return f"{shortened(self.classes[m], LONGEST_NAME)} ({self.counts[m]:,})"
+        return with_count(self.classes[m], self.counts[m])
 
 
 def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -> Labels:

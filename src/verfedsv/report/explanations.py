@@ -58,7 +58,7 @@ def training(summary: Summary) -> str:
     first = min(curve.rounds[0] for curve in curves)
     return (
         f"As the training itself measured it, first after round {first:,}. The losses named at the top are of the "
-        "embeddings that were valued, from before anything was sent, so they differ a little from these."
+        "embeddings that were valued, from before anything was sent, so they need not be the same as these."
     )
 
 

@@ -10,6 +10,8 @@ from verfedsv.report.amounts import Amounts
 from verfedsv.report.summary import ClientSummary, Summary
 from verfedsv.texts import printable
 
+BEGINNING = "# Who contributed how much: "
+
 _MOST_GROUPS = 10
 _LINKING = re.compile(r"(:(?=//)|w(?=ww\.)|@)", re.IGNORECASE)
 
@@ -18,7 +20,7 @@ def to_markdown(summary: Summary) -> str:
     """Return the report as Markdown. The same summary gives the same bytes."""
     values = Amounts.of(summary)
     parts = [
-        f"# Who contributed how much: {escape(summary.run)}",
+        f"{BEGINNING}{escape(summary.run)}",
         *(f"> **{escape(alarm)}**" for alarm in wording.alarms(summary.books)),
         escape(wording.headline(summary)),
         escape(wording.balance(summary.books)),

@@ -18,6 +18,7 @@ from verfedsv.report.summary import About, Payout, Setting, SettlementSummary, S
 from verfedsv.runs.config import ClientSection, Config, Section
 from verfedsv.runs.extent import find_extent
 from verfedsv.runs.folders import CONFIG, METRICS, NOTES, VALUATION
+from verfedsv.runs.notes import read_notes
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.runs.valuations import options_for, read_valuation
 from verfedsv.settlement import Settlement
@@ -31,12 +32,9 @@ from verfedsv.transcript import format as fmt
 from verfedsv.transcript.format import Description
 from verfedsv.transcript.reader import FOLDER, Verified
 from verfedsv.transcript.storage import LOCK
-from verfedsv.untrusted import read_json
 from verfedsv.valuation import Valuation, value
 
 _BYTES_OF_AN_ID = 4
-
-"""What a run leaves to be known of its data and training: a list of sentences."""
 
 
 def summarise(
@@ -69,7 +67,7 @@ def summarise(
         _settings(config, valuation),
         None if settlement is None else _settlement(settlement, valuation),
         () if before is None or transcript.contains(before.head) else (_lost(before, valuation),),
-        _read_notes(folder / NOTES),
+        read_notes(folder),
     )
     metrics = _read_metrics(folder / METRICS, valuation.n_rounds)
     return build(valuation, uploads_of(transcript.description, verified), metrics, about)
@@ -155,16 +153,6 @@ def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     return metrics.curves(n_rounds)
-
-
-def _read_notes(path: Path) -> tuple[str, ...]:
-    """Return the sentences that a run left on its data and training; none if there are none."""
-    if not path.exists():
-        return ()
-    found = read_json(read_text(path), str(path))
-    if not isinstance(found, list) or not all(isinstance(note, str) for note in found):
-        raise InputError(f"{path} is damaged: it is not a list of sentences. Delete it to have a report without them")
-    return tuple(found)
 
 
 def uploads_of(description: Description, verified: Verified) -> dict[str, Uploads]:

@@ -15,6 +15,8 @@ from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
+from verfedsv.runs.notes import still_falling
+from verfedsv.settlement.ranges import is_unreliable
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.texts import LONGEST_NAME, misleading, shortened
 from verfedsv.transcript.format import Mode
@@ -25,15 +27,13 @@ FORMAT, VERSION = "verfedsv report", 1
 
 NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
 """What is known of how far the numbers are off: that they lie within their ranges is proven, holds with 99.9 %
-confidence, or is estimated; no client's error is known; the errors together reach the sum of the values. Clients whose
+confidence, or is estimated; no client's error is known; the errors together reach the sum of the values, or
+without shares, their sizes. Clients whose
 own error is not known are left out of that."""
 
 _MOST_GROUPS = 50
 
 _ABSURD = 1e100
-
-_LITTLE = 0.02
-"""A loss that falls by less than that part of its decrease, in the last tenth of the rounds, has come to rest."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def build(
         numerical_error=judge(valuation),
         books=valuation.books,
         server_error=known(valuation.server_error),
-        still_falling=_still_falling(valuation.losses),
+        still_falling=still_falling(valuation.losses),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
         tolerance_met=valuation.tolerance_met,
@@ -314,8 +314,7 @@ def judge(valuation: Valuation) -> NumericalError:
     is_known = np.isfinite(valuation.errors)
     if not is_known.any():
         return "unknown"
-    total, error = float(valuation.values[is_known].sum()), float(valuation.errors[is_known].sum())
-    if valuation.values.sum() > 0 and error >= total:
+    if is_unreliable(valuation.values.tolist(), valuation.errors.tolist()):
         return "unreliable"
     if valuation.completion_errors[is_known].any():
         return "estimated"
@@ -371,18 +370,6 @@ def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
     rmse = known(report.held_out_rmse) if report.n_held_out else None
     relative = rmse / report.held_out_size if rmse is not None and report.held_out_size > 0 else None
     return CompletionSummary(report.rank, rmse, relative, report.n_held_out, report.n_unseen)
-
-
-def _still_falling(losses: Floats) -> float | None:
-    """Return which part of the decrease of the loss came in the last tenth of the rounds; None if that is little.
-
-    Means over the last two tenths are compared, as single rounds go up and down.
-    """
-    tenth, decrease = (len(losses) - 1) // 10, float(losses[0] - losses[-1])
-    if tenth < 2 or decrease <= 0:
-        return None
-    part = float(losses[-2 * tenth : -tenth].mean() - losses[-tenth:].mean()) / decrease
-    return part if part > _LITTLE else None
 
 
 def _quarters(n_rounds: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -78,14 +79,25 @@ def _as_share(share: float) -> str:
 
 
 def _as_share_error(error: float) -> str:
-    return f"{error:.2%}" if error < 1 else f"{error:.0%}"
+    """Return the error of a share, rounded up.
+
+    >>> _as_share_error(0.056), _as_share_error(0.05601), _as_share_error(2.6e-5), _as_share_error(0.0)
+    ('5.60%', '5.61%', '<0.01%', '0.00%')
+    """
+    step = 1e-4 if error < 1 else 1e-2
+    upward = math.ceil(error / step * (1 - 1e-9)) * step
+    return f"{'<' if 0 < error < step else ''}{upward:.{2 if error < 1 else 0}%}"
 
 
 def _share_errors(result: Valuation) -> Floats:
-    """Return how far shares can be off, (clients,), among the clients whose errors are known; NaN for the others."""
-    total = result.values[np.isfinite(result.errors)].sum()
-    shares = result.values / (total or np.nan)
-    errors: Floats = np.abs(result.share_bounds - shares[:, np.newaxis]).max(axis=1)
+    """Return how far shares can be off, (clients,).
+
+    NaN for all if the error of some client is unknown: shares are parts of a sum with that client, and bounds of shares
+    are then of those among the others.
+    """
+    if not np.isfinite(result.errors).all():
+        return np.full(len(result.clients), np.nan)
+    errors: Floats = np.abs(result.share_bounds - result.shares[:, np.newaxis]).max(axis=1)
     return errors
 
 

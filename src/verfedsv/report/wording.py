@@ -5,18 +5,17 @@ Texts are plain. Whoever renders them escapes them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from verfedsv.report.amounts import between_text, share_text
-from verfedsv.report.numbers import MINUS, digits, number, percent
+from verfedsv.report.numbers import MINUS, digits, number
 from verfedsv.report.summary import ClientSummary, Payout, SettlementSummary, Summary
+from verfedsv.runs.notes import say_falling
+from verfedsv.settlement.books import balanced_decimals, is_balanced, remainder
 from verfedsv.shapley.result import count
-from verfedsv.texts import shortened
 from verfedsv.valuation.result import Books
 
 _MOST_NAMES = 12
-_MOST_NOTES, _LONGEST_NOTE = 20, 500
 _ARITHMETIC_ONLY = "This is about the arithmetic only, not about whether the training went well or what is fair to pay."
 
 
@@ -78,26 +77,16 @@ def balance(books: Books) -> str:
     >>> balance(Books(0.6931, 2.413, 17.4, -19.1199))
     'Loss at the start 0.693 = at the end 2.413 + by the clients 17.400 − by the server 19.120'
     """
-    sizes = [math.floor(math.log10(abs(amount))) for amount in books[:4] if amount] or [0]
-    # Three digits of the smallest, but not more than seven of the largest; more where rounding would not balance.
-    least = max(0, min(2 - min(sizes), 6 - max(sizes)))
-    decimals = next((n for n in range(least, least + 4) if _balances(books, n)), least + 3)
+    decimals = balanced_decimals(books, 3)
     terms = [f"Loss at the start {number(books.start, decimals)} = at the end {number(books.end, decimals)}"]
     for who, amount in (("clients", books.clients), ("server", books.server)):
         if amount or who == "clients":
             terms.append(f"{MINUS if amount < 0 else '+'} by the {who} {number(abs(amount), decimals)}")
-    if not _balances(books, decimals):
-        terms.append(f"(but for {digits(abs(_remainder(books)), 2)}, the numerical error)")
+    if not is_balanced(books, decimals):
+        error = abs(remainder(books))
+        is_rounding = error < 0.5 * 0.1**decimals  # of what is written
+        terms.append("(rounded)" if is_rounding else f"(but for {digits(error, 2)}, the numerical error)")
     return " ".join(terms)
-
-
-def _balances(books: Books, decimals: int) -> bool:
-    rounded = Books(*(round(amount, decimals) for amount in books[:4]))
-    return abs(_remainder(rounded)) < 0.5 * 0.1**decimals
-
-
-def _remainder(books: Books) -> float:
-    return books.start - books.end - books.clients - books.server
 
 
 def server(summary: Summary) -> str:
@@ -145,8 +134,8 @@ def numerical_error(summary: Summary) -> str:
         ),
         "unknown": f"unknown. It could not be estimated for any client. {more_rounds}",
         "unreliable": (
-            "together as large as what the clients took off the loss, so every share could be quite another. "
-            f"{more_rounds}"
+            f"together as large as {'what the clients took off the loss' if summary.has_shares else 'all values'}, so "
+            f"every {'share' if summary.has_shares else 'value'} could be quite another. {more_rounds}"
         ),
     }[summary.numerical_error]
     return f"Numerical error: {said}{_left_out(summary)}{_unclear(summary)} {_ARITHMETIC_ONLY}"
@@ -248,13 +237,13 @@ def notes(summary: Summary) -> list[str]:
         lines.append("The accuracy that was asked for was not reached; the ranges say what remains.")
     if summary.n_unseen:
         lines.append(unseen(summary))
-    if summary.still_falling is not None and not summary.notes:  # which say it in their own words
-        last = count(summary.n_rounds // 10, "round")
-        lines.append(
-            f"The loss was still falling at the end: the last {last} took off {percent(summary.still_falling, 1)} of "
-            "the whole decrease. A longer training may have other shares."
-        )
-    return lines + [shortened(f"{note[:1].upper()}{note[1:]}.", _LONGEST_NOTE) for note in summary.notes[:_MOST_NOTES]]
+    said = [*say_falling(summary.still_falling, summary.n_rounds), *summary.notes]
+    return lines + [as_sentence(note) for note in said]
+
+
+def as_sentence(note: str) -> str:
+    """Return a note, which begins with a small letter and has no full stop, as a sentence."""
+    return f"{note[:1].upper()}{note[1:]}."
 
 
 def unseen(summary: Summary) -> str:

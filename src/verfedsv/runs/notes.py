@@ -1,4 +1,4 @@
-"""notes.json: what users should know of a run's data and training, a list of sentences."""
+"""What users should know of a run's data and training: notes.json, a list of sentences, and a loss that still falls."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from verfedsv.errors import InputError
 from verfedsv.files import write_whole
+from verfedsv.losses import Floats
+from verfedsv.runs.folders import NOTES
+from verfedsv.runs.reading import read_text
+from verfedsv.texts import shortened
+from verfedsv.untrusted import read_json
 
-FALLING, LAST_PART = 0.02, 0.1
-"""A loss is still falling if more than that part of its whole decrease came in that last part of the rounds."""
+_LITTLE, _LEAST_ROUNDS = 0.02, 5
+_MOST_NOTES, _LONGEST_NOTE = 20, 500
 
 
 def write_notes(path: Path, lines: Sequence[str]) -> None:
@@ -18,25 +24,53 @@ def write_notes(path: Path, lines: Sequence[str]) -> None:
         write_whole(path, (json.dumps(list(lines), indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def describe_progress(figures: Sequence[Mapping[str, float]], start: float, advice: str) -> list[str]:
-    """Return what there is to say of how the loss went from its `start` to the last of some evaluations.
+def read_notes(folder: Path) -> tuple[str, ...]:
+    """Return the sentences that a run left on its data and training; none if there are none."""
+    path = folder / NOTES
+    if not path.exists():
+        return ()
+    remedy = "Delete it to go on without"
+    if not path.is_file():
+        raise InputError(f"{path} is not a regular file. {remedy}")
+    found = read_json(read_text(path), str(path))
+    if not isinstance(found, list) or not all(isinstance(note, str) for note in found):
+        raise InputError(f"{path} is damaged: it is not a list of sentences. {remedy}")
+    return tuple(shortened(note, _LONGEST_NOTE) for note in found[:_MOST_NOTES])
 
-    `advice` is what to do about a training that diverged.
+
+def describe_progress(figures: Sequence[Mapping[str, float]], start: float, advice: str) -> list[str]:
+    """Return what to do, `advice`, if the last of some evaluations has a larger loss than there was at the start."""
+    if not figures or figures[-1]["train_loss"] <= start:
+        return []
+    return [f"the loss is larger than at the start: {advice}"]
+
+
+def still_falling(losses: Floats) -> float | None:
+    """Return which part of the whole decrease of the loss came in the last tenth of the rounds; None if that is little.
+
+    `losses`, (rounds + 1,), begin before the first round. Little is at most 2 %. Means over the last two tenths are
+    compared, as single rounds go up and down. Below 20 rounds it is the last round that is compared with the one
+    before, and what it took off is little in proportion: of 5 rounds it is a fifth, and at most 4 %. Of less than 5
+    rounds, nothing is said.
     """
-    if not figures:
+    n_rounds, decrease = len(losses) - 1, float(losses[0] - losses[-1])
+    if n_rounds < _LEAST_ROUNDS or decrease <= 0:
+        return None
+    last = last_rounds(n_rounds)
+    part = float(losses[-2 * last : -last].mean() - losses[-last:].mean()) / decrease
+    return part if part * n_rounds > _LITTLE * 10 * last else None
+
+
+def last_rounds(n_rounds: int) -> int:
+    """Return how many rounds are the last tenth, at least one."""
+    return max(1, n_rounds // 10)
+
+
+def say_falling(part: float | None, n_rounds: int) -> list[str]:
+    """Return that the loss was still falling, as `still_falling` found it, if it was."""
+    if part is None:
         return []
-    last = figures[-1]
-    n_rounds, loss = int(last["n_rounds"]), last["train_loss"]
-    if not loss <= start:
-        return [f"the loss is larger than at the start: {advice}"]
-    earlier = [found for found in figures if found["n_rounds"] <= (1 - LAST_PART) * n_rounds]
-    if not earlier:
-        return []
-    fall, n_last = earlier[-1]["train_loss"] - loss, n_rounds - int(earlier[-1]["n_rounds"])
-    if fall * LAST_PART * n_rounds / n_last <= FALLING * (start - loss):  # evaluations may be further apart
-        return []
-    sentence = (
-        f"the loss was still falling at the end, by {fall:.2g} to {loss:.4g} in the last {n_last:,} of {n_rounds:,} "
-        "rounds: more of them would change values and shares"
-    )
-    return [sentence]
+    last = last_rounds(n_rounds)
+    rounds = "round" if last == 1 else f"{last:,} rounds"
+    said = f"the loss was still falling at the end: the last {rounds} took off {100 * part:.1f} % of the whole decrease"
+    return [f"{said}, and a longer training may have other values and shares"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from verfedsv.errors import InputError
@@ -11,13 +12,35 @@ from verfedsv.valuation.result import Books
 def say_books(books: Books) -> str:
     """Return the loss at the start and at the end, and what clients and server changed, over the whole training.
 
-    >>> say_books(Books(0.6931, 0.3012, 0.4019, -0.01))
-    'loss 0.6931 at the start, 0.3012 at the end; the clients lowered it by 0.4019, the server raised it by 0.01'
+    >>> say_books(Books(0.6931, 0.3012, 0.4919, -0.1))
+    'loss 0.6931 at the start, 0.3012 at the end; the clients lowered it by 0.4919, the server raised it by 0.1000'
     """
-    parts = [f"the clients {_changed(books.clients)}"]
+    form = f".{balanced_decimals(books, 4)}f"
+    parts = [f"the clients {_changed(books.clients, form)}"]
     if books.server:
-        parts.append(f"the server {_changed(books.server)}")
-    return f"loss {books.start:.4g} at the start, {books.end:.4g} at the end; {', '.join(parts)}"
+        parts.append(f"the server {_changed(books.server, form)}")
+    return f"loss {books.start:{form}} at the start, {books.end:{form}} at the end; {', '.join(parts)}"
+
+
+def balanced_decimals(books: Books, n_digits: int) -> int:
+    """Return with how many decimals books are written, so that what is written adds up, if that is possible.
+
+    So many digits of the smallest number, but not more than seven of the largest; more where those do not balance.
+    """
+    sizes = [math.floor(math.log10(abs(amount))) for amount in books[:4] if amount] or [0]
+    least = max(0, min(n_digits - 1 - min(sizes), 6 - max(sizes)))
+    return next((n for n in range(least, least + 6) if is_balanced(books, n)), least + 3)
+
+
+def is_balanced(books: Books, decimals: int) -> bool:
+    """Return whether books add up if they are rounded to so many decimals."""
+    rounded = Books(*(round(amount, decimals) for amount in books[:4]))
+    return abs(remainder(rounded)) < 0.5 * 0.1**decimals
+
+
+def remainder(books: Books) -> float:
+    """Return what is left of the loss at the start: the numerical error."""
+    return books.start - books.end - books.clients - books.server
 
 
 def say_doubts(books: Books) -> Iterator[str]:
@@ -46,5 +69,5 @@ def refuse_doubtful(books: Books, what: str, *, accepted: bool) -> None:
         raise InputError(f"not {what}: {why} To go on all the same, add --even-if-the-loss-rose")
 
 
-def _changed(decrease: float) -> str:
-    return f"{'lowered' if decrease >= 0 else 'raised'} it by {abs(decrease):.4g}"
+def _changed(decrease: float, form: str = ".4g") -> str:
+    return f"{'lowered' if decrease >= 0 else 'raised'} it by {abs(decrease):{form}}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from verfedsv.settlement.books import say_books, say_doubts
 from verfedsv.settlement.payouts import Basis
+from verfedsv.settlement.ranges import is_unreliable
 from verfedsv.settlement.result import Settlement
 from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, misleading, shortened
@@ -49,11 +50,10 @@ def _say_unfinished(n_rounds: int, n_planned: int | None) -> Iterator[str]:
 
 def _say_unreliable(clients: Sequence[str], values: Sequence[float], errors: Sequence[float]) -> Iterator[str]:
     """Yield whether values are too unsure to pay by: their errors are unknown, or as large as they are together."""
-    total = float(np.sum(values))
-    if 0 < total <= float(np.nansum(errors)):
+    if is_unreliable(values, errors):
         yield (
-            "The values cannot be relied on: their errors together are as large as their sum. Record more rounds "
-            "before anything is paid by them."
+            "The values cannot be relied on: their errors together are as large as they are. Record more rounds before "
+            "anything is paid by them."
         )
     unknown = [client for client, error in zip(clients, errors, strict=True) if np.isnan(error)]
     if unknown:

@@ -59,10 +59,12 @@ class Currency:
         10000050
         """
         text = f"{amount:f}" if isinstance(amount, Decimal) else str(amount)
-        found = None if isinstance(amount, float | bool) else _AMOUNT.fullmatch(text)
+        found = None if isinstance(amount, float | bool) else _AMOUNT.fullmatch(text.removeprefix("-"))
         if found is None:
             wanted = "an amount such as 100000 or 2500.50, without separators of thousands"
             raise InputError(f"{name} must be {wanted}; received {text[:40]!r}")
+        if text.startswith("-"):
+            raise InputError(f"{name} must not be negative; received {text[:40]}")
         whole, fraction = found[1], (found[2] or "").rstrip("0")
         if len(whole) > _MOST_DIGITS:
             raise InputError(f"{name} may have {_MOST_DIGITS} digits before the point at most; received {text[:40]}")

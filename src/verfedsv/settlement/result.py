@@ -73,9 +73,9 @@ class Settlement:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Fractions of the sum of the values, which can be negative; NaN if the sum is 0."""
+        """Fractions of the sum of the values, which can be negative; NaN if the sum is not positive, a damage or 0."""
         total = float(np.sum(self.values))  # summed as a valuation sums
-        return tuple(value / total if total else math.nan for value in self.values)
+        return tuple(value / total if total > 0 else math.nan for value in self.values)
 
     @property
     def parts(self) -> tuple[float, ...]:

@@ -14,12 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from verfedsv.arguments import as_numpy, as_whole
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, get_loss
+from verfedsv.texts import doubtful_classes
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.meaning import check_fit, is_usable
 from verfedsv.transcript.names import check_names
 
 _MOST_CLASSES = 1000
 _FEW = 20
+_TRUTH = ("False", "True")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +31,14 @@ class Labels:
     numbers: Array
     classes: tuple[str, ...] | None
     width: int | None
+
+    @property
+    def doubts(self) -> list[str]:
+        """What looks like a mistake in the classes, if they were texts, in sentences."""
+        if self.classes in (None, _TRUTH):
+            return []
+        counts = np.bincount(self.numbers, minlength=len(self.classes)).tolist()
+        return [*doubtful_classes(self.classes, counts, "correct the labels")]
 
     def file(self, receives_gradient: NDArray[np.bool_]) -> bytes:
         """Return the bytes of labels.arrow."""
@@ -81,7 +91,7 @@ def as_labels(labels: ArrayLike, loss: str, n_classes: int | None) -> Labels:
 def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
     """Return texts and truth values as numbers from 0 on, and what these stand for, in order; numbers as they are."""
     if values.dtype == bool:
-        return values.astype(np.int64), ("False", "True")
+        return values.astype(np.int64), _TRUTH
     if values.dtype.kind == "O":
         kinds = {type(value) for value in values.tolist()}
         if kinds <= {bool, np.bool_}:
@@ -139,11 +149,11 @@ def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[s
     if missing or unknown:
         hint = f"; if that is meant, pass absent={missing}, or use update for asynchronous training" if missing else ""
         raise InputError(
-            "a synchronous iteration needs the embeddings of every client: "
+            "a synchronous round needs the embeddings of every client: "
             f"missing {missing or 'none'}, unknown {unknown or 'none'}{hint}"
         )
     if not embeddings:
-        raise InputError("all clients are declared absent; an iteration needs at least one")
+        raise InputError("all clients are declared absent; a round needs at least one")
     return {name: embeddings[name] for name in clients if name in embeddings}
 
 
@@ -191,6 +201,19 @@ def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
         raise InputError(f"{name}: embeddings must be finite and {limit}; received {wrong:g}")
     array = array if array.ndim == 2 else array[:, np.newaxis]
     return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
+
+
+def as_offset(values: ArrayLike, n_samples: int, width: int, precision: str | None) -> Array:
+    """Return the server's own part as (samples, classes); one number, or one per class, is the same for all samples.
+
+    Such numbers of Python are taken in the `precision` of the embeddings, as NumPy would.
+    """
+    array = as_numpy("offset", values)
+    if array.ndim == 0 or array.shape == (width,):
+        if precision == "float32" and not hasattr(values, "dtype") and array.dtype.kind in "fiu":
+            array = array.astype(np.float32)
+        array = np.array(np.broadcast_to(array, (n_samples, width)))
+    return as_embeddings(array, n_samples, "offset")
 
 
 def as_time(time: float) -> float:

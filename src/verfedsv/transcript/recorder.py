@@ -21,7 +21,7 @@ from verfedsv.losses import Array
 from verfedsv.shapley.result import count
 from verfedsv.texts import misleading
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.inputs import as_embeddings, as_labels, as_names, as_samples, as_time, as_uploads
+from verfedsv.transcript.inputs import as_embeddings, as_labels, as_names, as_offset, as_samples, as_time, as_uploads
 from verfedsv.transcript.meaning import check_fit
 from verfedsv.transcript.messages import Record, build_message
 from verfedsv.transcript.reader import Transcript, describe
@@ -42,7 +42,7 @@ class Recorder:
     labels is verified and continued, with a TranscriptWarning unless `resume` is True; if it is False, that is an
     error. What a crash left unfinished there is cut off, with a TranscriptWarning.
 
-    Synchronous training calls `log` once per iteration. Asynchronous training calls `update` for each upload and
+    Synchronous training calls `log` once per round. Asynchronous training calls `update` for each upload and
     `stamp` at each time of valuation. A batch is a list of sample numbers, or a mask of all samples. Embeddings are
     NumPy arrays, torch tensors or data frames, (samples of the batch,) or (samples, classes). When a call returns, what
     it recorded survives the end of the process; when it raises, nothing was written.
@@ -69,7 +69,7 @@ class Recorder:
         n_samples = len(self._labels.numbers)
         receives = np.ones(n_samples, dtype=bool)
         receives[as_samples(no_gradient if no_gradient is not None else [], n_samples, "no_gradient")] = False
-        for sentence in misleading(names):
+        for sentence in [*misleading(names), *self._labels.doubts]:
             warnings.warn(sentence, TranscriptWarning, 2)
         self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
         self._closed = self._has_warned = False
@@ -105,7 +105,7 @@ class Recorder:
 
     @property
     def n_rounds(self) -> int:
-        """The number of time stamps so far; in synchronous training, of iterations."""
+        """The number of time stamps so far; in synchronous training, of rounds."""
         return self._n_rounds
 
     def log(
@@ -117,15 +117,16 @@ class Recorder:
         absent: Sequence[str] = (),
         time: float | None = None,
     ) -> None:
-        """Record one synchronous iteration: the embeddings of every client for the samples `batch`.
+        """Record one synchronous round: the embeddings of every client for the samples `batch`.
 
-        Clients that took no part in it are listed in `absent`. `offset` is the server's own part for those samples,
-        shaped as one client's embeddings. `time` defaults to the number of the iteration.
+        Clients that took no part in it are listed in `absent`. `offset` is the server's own part for those samples:
+        shaped as one client's embeddings, or a number, or one number per class, that is the same for all. `time`
+        defaults to the number of the round.
         """
         samples = self._as_batch(batch)
         given = as_uploads(embeddings, absent, self._description.clients)
         uploads = {name: as_embeddings(values, len(samples), name) for name, values in given.items()}
-        own = None if offset is None else as_embeddings(offset, len(samples), "offset")
+        own = None if offset is None else self._as_offset(offset, len(samples), [*uploads.values()])
         moment = float(self._n_rounds + 1) if time is None else as_time(time)
         self._write("synchronous", samples, uploads, moment, is_stamp=True, offset=own)
 
@@ -138,9 +139,18 @@ class Recorder:
         self._write("asynchronous", samples, uploads, self._now(time), is_stamp=False)
 
     def stamp(self, offset: ArrayLike | None = None, *, time: float | None = None) -> None:
-        """Record a time of valuation; `offset` is the server's own part at that time, for all samples."""
-        own = None if offset is None else as_embeddings(offset, self._description.n_samples, "offset")
+        """Record a time of valuation; `offset` is the server's own part at that time, for all samples, as in `log`."""
+        own = None if offset is None else self._as_offset(offset, self._description.n_samples, [])
         self._write("asynchronous", np.empty(0, np.uint32), {}, self._now(time), is_stamp=True, offset=own)
+
+    def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Sequence[Array]) -> Array:
+        """Return the server's own part for so many samples, as wide and as precise as the embeddings are."""
+        known = self._description
+        width = uploads[0].shape[1] if uploads else known.n_classes or self._labels.width or 1
+        precision = known.precision
+        if precision is None and uploads and all(array.dtype == np.float32 for array in uploads):
+            precision = "float32"
+        return as_offset(offset, n_samples, width, precision)
 
     def sync(self) -> None:
         """Bring what was recorded to the disk, so that it survives a power failure too."""

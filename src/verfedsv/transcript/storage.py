@@ -15,7 +15,7 @@ from typing import IO, Protocol
 import pyarrow as pa
 
 from verfedsv.errors import TranscriptError
-from verfedsv.files import write_whole
+from verfedsv.files import naming, write_whole
 
 try:
     import fcntl
@@ -210,8 +210,9 @@ class FolderStorage(Storage):
             # Unbuffered: what has been written is with the operating system, and survives this process.
             file = self._open[name] = (self.folder / name).open("ab", buffering=0)
         view = memoryview(content)
-        while len(view):
-            view = view[file.write(view) :]
+        with naming(self.folder / name):
+            while len(view):
+                view = view[file.write(view) :]
 
     def truncate(self, name: str, size: int) -> None:
         os.truncate(self.folder / name, size)

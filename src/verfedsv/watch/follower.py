@@ -14,6 +14,7 @@ from verfedsv.report.metrics import GrowingMetrics
 from verfedsv.report.reading import about_run, refuse_irregular, uploads_of
 from verfedsv.report.summary import Summary, build
 from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
+from verfedsv.runs.notes import read_notes
 from verfedsv.shapley import Progress as OnProgress
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
@@ -143,7 +144,7 @@ class Follower:
             return
         uploads = uploads_of(growth.transcript.description, growth.verified)
         # Metrics are drawn from the columns that are kept of them.
-        about = about_run(self.folder, growth.transcript.up_to(growth.verified))
+        about = about_run(self.folder, growth.transcript.up_to(growth.verified), notes=read_notes(self.folder))
         self._summary = build(growth.valuation, uploads, {}, about, growth.rounds)
 
     def _on_progress(self, what: str) -> OnProgress:

@@ -146,7 +146,7 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
         numerical_error="" if summary is None else _in_a_line(_numerical_error(summary, left_out)),
         is_doubtful=summary is not None and wording.is_doubtful(summary),
         alarms=() if summary is None else tuple(wording.alarms(summary.books)),
-        warnings=() if summary is None else tuple(wording.mostly_server(summary.books)),
+        warnings=() if summary is None else _warnings(summary),
         balance="" if summary is None else wording.balance(summary.books),
         server="" if summary is None else wording.server(summary),
         caption="" if summary is None else _caption(summary, progress.status),
@@ -161,6 +161,11 @@ def _caption(summary: Summary, status: Status) -> str:
     text = f"Total value: by how much the client lowered the loss, over all rounds{so_far}; below zero, it raised it."
     missing = len(summary.clients) - len(wording.first(summary, N_LISTED))
     return f"{text} {missing:,} more clients are not listed." if missing else text
+
+
+def _warnings(summary: Summary) -> tuple[str, ...]:
+    """Return that the server did most, if so, and what the run noted of its data."""
+    return *wording.mostly_server(summary.books), *map(_in_a_line, map(wording.as_sentence, summary.notes))
 
 
 def _left_out(summary: Summary, progress: Progress) -> list[str]:
