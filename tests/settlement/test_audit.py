@@ -895,3 +895,11 @@ def test_an_own_part_of_the_server_that_differs_between_samples_is_noted(tmp_pat
         recorder.log([0, 1, 2], {"bank": [-1.0, 1.0, 1.0]}, offset)
     notes = audit(tmp_path / "run").notes
     assert any("more than an intercept" in note for note in notes) == is_said
+
+
+def test_a_guarantee_where_nothing_was_completed_is_found(tmp_path):
+    """A number that nobody computes is not compared with nothing."""
+    folder = make_run(tmp_path / "run", mode="asynchronous")
+    path = folder / "valuation.json"
+    path.write_text(replace(value(folder), guarantee=1.0).to_json())
+    assert audit(folder).difference == "guarantee: valuation.json says 1.0, the transcript gives null"

@@ -304,7 +304,8 @@ def compare_reports(written: Valuation, again: Valuation) -> Iterator[Reservatio
     stated, true = written.per_round_errors.ravel(), again.per_round_errors.ravel()
     yield from _compare_errors(claim, names, stated, true, room, again)
     for name, said, right in _reported(written, again):
-        if is_same(said, right) or (isinstance(said, float) and np.isclose(said, right, rtol=1e-6, equal_nan=True)):
+        are_numbers = isinstance(said, float) and isinstance(right, float)
+        if is_same(said, right) or (are_numbers and np.isclose(said, right, rtol=1e-6, equal_nan=True)):
             continue
         text = f"{name}: {_say_both(claim.who, _plain(said), 'the transcript gives', _plain(right))}"
         if not claim.is_of_another_version:
