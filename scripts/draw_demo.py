@@ -1,10 +1,13 @@
 """Draw the terminal after `verfedsv demo` as docs/images/demo.svg, for the README."""
 
 import io
+import os
 import re
+import sys
 import tempfile
 from contextlib import chdir
 from pathlib import Path
+from unittest.mock import patch
 
 from rich.console import Console
 
@@ -16,7 +19,9 @@ WIDTH = 80
 def main() -> None:
     """Record the demo in a terminal that is not there, and save what it shows."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, force_interactive=False)
-    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+    # As for somebody whose environment is activated, whatever it is here.
+    activated = patch.dict(os.environ, {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"})
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), activated:
         show(console, Path("verfedsv-demo"))
     picture = console.export_svg(title="verfedsv demo")
     # The fonts of the viewer will do: the picture needs no network.
