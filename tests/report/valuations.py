@@ -8,7 +8,7 @@ from verfedsv import CompletionReport, Valuation
 from verfedsv.report.curves import curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import About, Setting, Uploads, build
-from verfedsv.valuation.result import Settings
+from verfedsv.settings import ValuationSettings
 
 NAMES = ("bank", "telco", "hospital", "shop", "insurer", "energy", "transit", "post", "school", "clinic")
 
@@ -51,7 +51,7 @@ def make_valuation(
         "completion": (report,) * n_clients if completed else None,
         "guarantee": 12.0 if completed else None,
         "head": "ab" * 32,
-        "settings": Settings("auto", "auto", "auto", 1e-3, None, 0, "all"),
+        "settings": ValuationSettings(),
         "seconds": {"total": 1.0},
     }
     return Valuation(**fields | changes)

@@ -48,12 +48,12 @@ from verfedsv.runs.live import LiveShares
 from verfedsv.runs.notes import describe_progress, write_notes
 from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import ResumePoint, take_up
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
-from verfedsv.valuation.result import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,15 +298,7 @@ class Run:
             known = Valuation.from_json(read_whole(path))
         except InputError:
             return None
-        settings = Settings(
-            method=section.method,
-            rank=section.rank,
-            regularization=section.regularization,
-            tolerance=section.tolerance,
-            n_permutations=None,
-            seed=section.seed,
-            rows="all",
-        )
+        settings = ValuationSettings.of(dict(section))
         is_current = known.settings == settings and known.head == Transcript.open(self.folder).head
         return known if is_current else None
 

@@ -9,10 +9,10 @@ from typing import Any
 from verfedsv.errors import InputError
 from verfedsv.files import read_whole
 from verfedsv.runs.folders import VALUATION, read_config_of
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
-from verfedsv.valuation.result import Settings
 
 
 def find_valuation(folder: Path, transcript: Transcript) -> Valuation | None:
@@ -63,7 +63,7 @@ def options_for(folder: Path) -> dict[str, Any]:
     return {} if before is None else options_of(before.settings)
 
 
-def options_of(settings: Settings) -> dict[str, Any]:
+def options_of(settings: ValuationSettings) -> dict[str, Any]:
     """Return the arguments of `value` for the same valuation; raise InputError if they are not all known."""
     if settings.rows not in ("all", "gradient", "no-gradient"):
         raise InputError(

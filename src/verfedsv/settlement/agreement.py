@@ -5,33 +5,23 @@ That is, as its configuration says, or, if it has none, valued by the defaults o
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from verfedsv.errors import InputError
 from verfedsv.runs.config import ValuationSection
 from verfedsv.runs.folders import CONFIG
 from verfedsv.runs.reading import parse_config
-from verfedsv.valuation.result import Settings
-
-_NOT_CONFIGURED = {"n_permutations": None, "rows": "all"}
-"""Settings that no configuration has, by default."""
+from verfedsv.settings import ValuationSettings
 
 
-def say_other_settings(settings: Settings, configuration: str | None) -> str | None:
+def say_other_settings(settings: ValuationSettings, configuration: str | None) -> str | None:
     """Return which settings of a valuation are not the agreed ones, and how; None if all are.
 
     `configuration` is the text of the run's config.toml. With settings chosen after the fact, values can be moved: a
     rank, a lambda or a seed that favours a client can always be found.
     """
     section = ValuationSection() if configuration is None else parse_config(configuration, Path(CONFIG)).valuation
-    agreed: dict[str, Any] = {**_NOT_CONFIGURED, **dict(section)}
-    others = [
-        f"{name} is {_shown(used)} and not {_shown(agreed[name])}"
-        for name, used in asdict(settings).items()
-        if used != agreed[name]
-    ]
+    others = settings.differences(ValuationSettings.of(dict(section)))
     if not others:
         return None
     source = f"the defaults, and there is no {CONFIG}" if configuration is None else f"those of {CONFIG}"
@@ -48,7 +38,7 @@ def say_other_intercept(configuration: str | None, *, has_offset: bool) -> str |
     return f"{CONFIG} says that the server has no intercept, and the transcript has a part of its own (offset)"
 
 
-def refuse_others(settings: Settings, configuration: str | None, *, has_offset: bool, accepted: bool) -> None:
+def refuse_others(settings: ValuationSettings, configuration: str | None, *, has_offset: bool, accepted: bool) -> None:
     """Raise InputError if a run was not trained and valued with the agreed settings, unless that was accepted."""
     if accepted:
         return
@@ -58,7 +48,3 @@ def refuse_others(settings: Settings, configuration: str | None, *, has_offset: 
     own = say_other_intercept(configuration, has_offset=has_offset)
     if own is not None:
         raise InputError(f"{own}; train as was agreed, or add --accept-settings")
-
-
-def _shown(setting: Any) -> str:
-    return "not given" if setting is None else str(setting)[:40]

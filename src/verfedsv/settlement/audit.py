@@ -15,6 +15,7 @@ from verfedsv.errors import InputError, TranscriptError
 from verfedsv.runs.extent import find_extent
 from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import options_of, read_valuation
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
 from verfedsv.settlement.agreement import say_other_intercept, say_other_settings
@@ -48,7 +49,6 @@ from verfedsv.texts import printable
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
-from verfedsv.valuation.result import Settings
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
 
 
 def _check_settings(
-    settings: Settings, configuration: str | None, has_offset: bool, options: _Options
+    settings: ValuationSettings, configuration: str | None, has_offset: bool, options: _Options
 ) -> Iterator[Finding]:
     """Raise Difference if a run is not as was agreed, and the reader does not accept that."""
     try:

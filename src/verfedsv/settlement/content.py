@@ -11,10 +11,10 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from verfedsv.errors import InputError
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.keys import is_weak
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript.format import Mode
-from verfedsv.valuation.result import Settings
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ _Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 def _is_complete(settings: dict[str, Any]) -> dict[str, Any]:
-    if set(settings) != {field.name for field in dataclasses.fields(Settings)}:
+    if set(settings) != {field.name for field in dataclasses.fields(ValuationSettings)}:
         raise ValueError("settings are missing or unknown")
     return settings
 

@@ -19,6 +19,7 @@ from verfedsv.runs.extent import find_extent, refuse_running
 from verfedsv.runs.folders import CONFIG
 from verfedsv.runs.reading import read_text
 from verfedsv.runs.valuations import options_of
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.content import check_fields
 from verfedsv.settlement.documents import check_format, parse
 from verfedsv.settlement.folders import hash_files
@@ -28,7 +29,7 @@ from verfedsv.settlement.result import Settlement
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.document import as_json
-from verfedsv.valuation.result import Books, Settings
+from verfedsv.valuation.result import Books
 
 FORMAT, VERSION = "verfedsv statement", 2
 STATEMENT = "statement.json"
@@ -74,9 +75,9 @@ class Statement:
         )
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ValuationSettings:
         """How the values were computed."""
-        return Settings(**self.content["settings"])
+        return ValuationSettings(**self.content["settings"])
 
     @property
     def settlement(self) -> Settlement | None:

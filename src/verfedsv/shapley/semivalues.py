@@ -6,6 +6,7 @@ t. The Shapley value draws t uniformly, which makes every size of coalition equa
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -84,12 +85,18 @@ SEMIVALUES: dict[str, Semivalue] = {"shapley": SHAPLEY, "banzhaf": BANZHAF, "lea
 
 
 def get_semivalue(semivalue: str | Semivalue) -> Semivalue:
-    """Return the semivalue of that name, or `semivalue` itself when it is one already."""
+    """Return the semivalue of that name, as `str` writes it, or `semivalue` itself when it is one already.
+
+    >>> get_semivalue("beta(2, 3)")
+    Beta(alpha=2.0, beta=3.0)
+    """
     if isinstance(semivalue, Semivalue):
         return semivalue
+    written = re.fullmatch(r"beta\(([^,()]+),([^,()]+)\)", semivalue) if isinstance(semivalue, str) else None
     try:
-        return SEMIVALUES[semivalue]
-    except (KeyError, TypeError):
+        return Beta(*map(float, written.groups())) if written else SEMIVALUES[semivalue]
+    except (KeyError, TypeError, ValueError):
         raise InputError(
-            f"unknown semivalue {semivalue!r}; allowed are {', '.join(map(repr, SEMIVALUES))} and verfedsv.Beta(a, b)"
+            f"unknown semivalue {semivalue!r}; allowed are {', '.join(map(repr, SEMIVALUES))}, 'beta(a, b)' "
+            "and verfedsv.Beta(a, b)"
         ) from None

@@ -22,6 +22,7 @@ from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Chain
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
 from verfedsv.transcript.meaning import Rules, check_labels, labels_of
+from verfedsv.transcript.records import Stamp, Upload
 from verfedsv.transcript.rows import Rows
 from verfedsv.transcript.storage import FolderStorage, Storage
 
@@ -36,29 +37,6 @@ _BETWEEN_REPORTS = 256
 def folder_of(run: Path) -> Path:
     """Return where the transcript of a run lies: in a folder of the run's, or in the run's folder itself."""
     return run / FOLDER if (run / FOLDER / fmt.DESCRIPTION).exists() else run
-
-
-@dataclass(frozen=True, eq=False)
-class Upload:
-    """Embeddings of one client, (samples, classes), for the samples numbered `samples`."""
-
-    client: str
-    time: float
-    samples: NDArray[np.uint32]
-    embeddings: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Stamp:
-    """A time of valuation: in synchronous training the end of an iteration.
-
-    `offset` is the server's own part, (samples, classes), for the samples of the iteration, or in asynchronous training
-    for all samples; None if there is none. `absent` are the clients that were declared absent from the iteration.
-    """
-
-    time: float
-    offset: Array | None
-    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +91,11 @@ class Transcript:
                 why = "that is a file; its folder is wanted"
             raise TranscriptError(f"there is no transcript in {folder}: {why}")
         return cls(FolderStorage(folder, mapped=mapped))
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """All clients that ever took part, in the order in which they joined."""
+        return self.description.clients
 
     def __repr__(self) -> str:
         return f"<Transcript: {describe(self.description)}, {count(self.n_rounds, 'round')}>"

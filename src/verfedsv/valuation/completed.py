@@ -17,9 +17,10 @@ from verfedsv.completion.complete import REGULARIZATIONS, complete_with
 from verfedsv.completion.factors import CompiledSolver, Factors
 from verfedsv.completion.observations import Pattern
 from verfedsv.losses import Array, Floats, Loss
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.blocks import available_threads, ordered_map, split
 from verfedsv.valuation.chunks import FactorChunk
-from verfedsv.valuation.result import Factorisation, Settings
+from verfedsv.valuation.result import Factorisation
 from verfedsv.valuation.stream import Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Batches, Training
 
@@ -44,7 +45,9 @@ class CompletionPlan:
     like: tuple[CompletionReport, ...]
 
     @classmethod
-    def of(cls, settings: Settings, executor: Executor | None, like: tuple[CompletionReport, ...]) -> CompletionPlan:
+    def of(
+        cls, settings: ValuationSettings, executor: Executor | None, like: tuple[CompletionReport, ...]
+    ) -> CompletionPlan:
         """Return a plan whose completions use all threads, unless several run at a time on an executor."""
         n_threads = available_threads() if executor is None else 1
         return cls(settings.rank, settings.regularization, settings.seed, n_threads, like)

@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
+from verfedsv.settings import ValuationSettings
 from verfedsv.transcript.format import Mode
 from verfedsv.transcript.names import check_names
 from verfedsv.untrusted import read_json
 from verfedsv.valuation.error_sums import ErrorSums
-from verfedsv.valuation.result import Books, Settings, Valuation
+from verfedsv.valuation.result import Books, Valuation
 
 FORMAT, VERSION = "verfedsv valuation", 2
 
@@ -80,7 +81,7 @@ class _Content(BaseModel):
     completion: tuple[_Report, ...] | None
     guarantee: Error
     head: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    settings: Settings
+    settings: ValuationSettings
     seconds: dict[str, Number]
     package: str
     error_sums: _ErrorSums | None
@@ -179,7 +180,7 @@ def as_json(value: Any) -> Any:
     """Return a value as JSON has it: lists, and null for what is not a finite number."""
     if isinstance(value, np.ndarray):
         return as_json(value.tolist())
-    if isinstance(value, CompletionReport | ErrorSums | Settings):
+    if isinstance(value, CompletionReport | ErrorSums | ValuationSettings):
         return as_json(asdict(value))
     if isinstance(value, Books):
         return as_json(value._asdict())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Progress
 from verfedsv.shapley.blocks import available_threads, split
 from verfedsv.shapley.permutation import default_permutations
@@ -19,7 +20,7 @@ from verfedsv.valuation.completed import CompletionPlan, complete_players, compl
 from verfedsv.valuation.error_sums import ErrorSums
 from verfedsv.valuation.estimate import Plan
 from verfedsv.valuation.replay import Replay, value_replayed
-from verfedsv.valuation.result import Factorisation, Settings, Valuation
+from verfedsv.valuation.result import Factorisation, Valuation
 from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Training
 
@@ -50,7 +51,7 @@ class Job:
     """
 
     training: Training
-    settings: Settings
+    settings: ValuationSettings
     rows: NDArray[np.intp]
     progress: Progress
     executor: Executor | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from verfedsv._version import __version__
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.errors import VerfedsvError
 from verfedsv.losses import Floats
-from verfedsv.shapley import Method
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count
 from verfedsv.transcript.format import Mode
 from verfedsv.valuation.error_sums import ErrorSums
@@ -28,19 +28,6 @@ PACKAGE = f"verfedsv {__version__}"
 
 METHODS = ("closed-form", "exact", "permutation", "sampling")
 """What values of rounds can come from."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What was asked for; a valuation can be continued only with the same."""
-
-    method: Method
-    rank: int | Literal["auto"]
-    regularization: float | Literal["auto"]
-    tolerance: float
-    n_permutations: int | None
-    seed: int
-    rows: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +148,7 @@ class Valuation:
     completion: tuple[CompletionReport, ...] | None
     guarantee: float | None
     head: str
-    settings: Settings
+    settings: ValuationSettings
     seconds: Mapping[str, float]
     package: str = PACKAGE
     error_sums: ErrorSums | None = None

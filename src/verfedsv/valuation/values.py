@@ -8,14 +8,14 @@ import time
 import warnings
 from concurrent.futures import Executor
 from dataclasses import asdict
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_positive, as_whole
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, TooManyClientsError
 from verfedsv.losses import Floats
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method, Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.shapley.result import ErrorKind, keeps
@@ -23,7 +23,7 @@ from verfedsv.shapley.values import say_what_remains
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.valuation.completed import approximation_guarantee
 from verfedsv.valuation.job import Done, Job
-from verfedsv.valuation.result import METHODS, Settings, Valuation
+from verfedsv.valuation.result import METHODS, Valuation
 from verfedsv.valuation.stream import chunk_size
 from verfedsv.valuation.trainings import Training
 
@@ -42,6 +42,7 @@ def value(
     regularization: float | Literal["auto"] = "auto",
     tolerance: float = 1e-3,
     n_permutations: int | None = None,
+    semivalue: str = "shapley",
 ) -> Valuation:
     """Return what each client contributed to a recorded training, and how sure that is.
 
@@ -71,6 +72,7 @@ def value(
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
             samples may draw in a round, on average, by default 128.
+        semivalue: the name of the semivalue of each round; only "shapley" so far.
 
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
     ...     recorder.update("bank", [0, 1, 2, 3], [-1.0, 1.0, 1.0, -1.0], time=1)
@@ -82,13 +84,14 @@ def value(
     begin = time.perf_counter()
     training = Training(_open(run))
     chosen = training.select(rows)
-    settings = Settings(
+    settings = ValuationSettings(
         method=method,
-        rank="auto" if _is_auto(rank) else as_whole("rank", rank, at_least=1, hint="; or use 'auto'"),
-        regularization="auto" if _is_auto(regularization) else as_positive("regularization", regularization),
-        tolerance=as_positive("tolerance", tolerance),
-        n_permutations=None if n_permutations is None else as_whole("n_permutations", n_permutations, at_least=1),
-        seed=as_whole("seed", seed, at_least=0),
+        rank=rank,
+        regularization=regularization,
+        tolerance=tolerance,
+        n_permutations=n_permutations,
+        semivalue=semivalue,
+        seed=seed,
         rows=_describe(rows, chosen),
     )
     _check(training, settings, since)
@@ -131,11 +134,10 @@ def _open(run: str | os.PathLike[str] | Transcript | Recorder) -> Transcript:
     raise InputError(f"run must be a folder, a Transcript or a Recorder; received {type(run).__name__}")
 
 
-def _check(training: Training, settings: Settings, since: Valuation | None) -> None:
+def _check(training: Training, settings: ValuationSettings, since: Valuation | None) -> None:
     """Raise InputError if the training cannot be valued like this, or does not continue the earlier valuation."""
-    if settings.method not in get_args(Method):
-        allowed = ", ".join(map(repr, get_args(Method)))
-        raise InputError(f"unknown method {settings.method!r}; allowed are {allowed}")
+    if settings.semivalue != "shapley":
+        raise InputError(f"only the semivalue 'shapley' can be valued over rounds; received {settings.semivalue!r}")
     n_clients = len(training.clients)
     if settings.method == "exact" and n_clients > MAX_CLIENTS:
         raise TooManyClientsError(
@@ -156,10 +158,6 @@ def _check(training: Training, settings: Settings, since: Valuation | None) -> N
         raise InputError(f"since was valued with other settings: {said}")
 
 
-def _is_auto(value: object) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
 def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
     """Return a short text that stands for the choice of samples."""
     if isinstance(rows, str):
@@ -167,7 +165,7 @@ def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
     return f"{len(chosen)} chosen ({hashlib.sha256(chosen.astype(np.int64).tobytes()).hexdigest()[:16]})"
 
 
-def _assemble(training: Training, settings: Settings, done: Done, seconds: float) -> Valuation:
+def _assemble(training: Training, settings: ValuationSettings, done: Done, seconds: float) -> Valuation:
     n_clients, n_samples, error_sums = len(training.clients), len(done.rows), done.error_sums
     per_round = done.rounds.values
     values = per_round.mean(axis=0)
@@ -218,5 +216,5 @@ def _losses(training: Training, done: Done) -> Floats:
     return result
 
 
-def _keeps_tolerance(values: Floats, errors: Floats, settings: Settings) -> bool | None:
+def _keeps_tolerance(values: Floats, errors: Floats, settings: ValuationSettings) -> bool | None:
     return keeps(settings.tolerance, values, errors) if settings.method == "auto" else None
