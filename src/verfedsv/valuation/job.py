@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,14 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Progress
 from verfedsv.shapley.blocks import available_threads, split
 from verfedsv.shapley.permutation import default_permutations
+from verfedsv.valuation.chunks import apply
 from verfedsv.valuation.completed import CompletionPlan, complete_players, completion_errors, value_completed
 from verfedsv.valuation.error_sums import ErrorSums
 from verfedsv.valuation.estimate import Plan
-from verfedsv.valuation.replay import Replay, value_replayed
+from verfedsv.valuation.replay import Replay, of_rows, value_rounds
 from verfedsv.valuation.result import Factorisation, Valuation
 from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
-from verfedsv.valuation.trainings import Training
+from verfedsv.valuation.trainings import Training, Uploads
 
 MOST_PERMUTATIONS = 128
 """What "auto" lets samples draw in a round, on average. Where training makes no progress, values are small beside their
@@ -67,63 +69,69 @@ class Job:
 
     def run(self) -> Done:
         """Value the training in the way that its transcript asks for."""
-        return self._completed() if self.training.has_gaps else self._replayed()
+        if not self.training.is_synchronous:
+            return self._replayed(self.rows, None)
+        uploads = Uploads.of(self.training)
+        rows = self.rows[uploads.is_seen[self.rows]]
+        if len(rows) == 0:
+            raise InputError("no client uploaded any of the selected rows")
+        return self._completed(rows, uploads) if any(uploads.has_gaps) else self._replayed(rows, uploads)
 
-    def _replayed(self) -> Done:
-        """Value the embeddings as the server held them."""
+    def _replayed(self, rows: NDArray[np.intp], uploads: Uploads | None) -> Done:
+        """Value the embeddings as the server held them, from `uploads` in synchronous training."""
         begin = time.perf_counter()
-        n_players, n_rounds = len(self.training.clients) + 1, self.training.n_rounds
-        rows = self.rows
-        if self.training.is_synchronous:
-            # Every batch holds the same samples: what is not in it was never uploaded.
-            rows = np.intersect1d(rows, next(self.training.rounds()).samples[0])
-            _refuse_none(rows)
-        before, replay = Rounds.none(n_players), Replay.begin(self.training, rows, self.settings.tolerance)
+        training, n_players = self.training, len(self.training.clients) + 1
+        before, replay = Rounds.none(n_players), Replay.begin(training, rows, self.settings.tolerance)
         error_sums = ErrorSums.none(n_players)
-        if self.since is not None:
-            before = _rounds_of(self.since)
-            error_sums = self.since.error_sums or ErrorSums.adding(before.errors.sum(axis=0))
-            if self.since.replay is not None:
-                replay = self.since.replay.copy()
+        # With other clients or samples the earlier rounds are other games, or sums in another order.
+        since = self.since
+        if since is not None and (since.clients, since.n_samples) == (training.clients, len(rows)):
+            before = _rounds_of(since)
+            error_sums = since.error_sums or ErrorSums.adding(before.errors.sum(axis=0))
+            if since.replay is not None:
+                replay = since.replay.copy()
             else:
-                for row in self.since.per_round:
+                for row in since.per_round:
                     replay.budget.allow(row)
-        n_before, n_known = len(before.values), replay.n_rounds
+        if uploads is None:
+            recorded = training.rounds(replay.next_message, replay.unstamped)
+        else:
+            recorded = iter(uploads.rounds[replay.n_rounds :])
+        step = _Steps(self.progress, max(1, training.n_rounds - replay.n_rounds))
+        n_before = len(before.values)
         stream = self._stream(len(rows), replay.budget, error_sums, n_before)
-        new = value_replayed(
-            self.training,
-            rows,
-            replay,
-            n_before,
-            stream,
-            lambda done: self.progress(done - n_known, n_rounds - n_known),
-        )
-        n_unseen = len(self.rows) - int(replay.is_seen.sum())
+        rounds = replay.follow(of_rows(recorded, rows, training.n_samples))
+        for changes in islice(rounds, n_before - replay.n_rounds):
+            apply(replay.table, changes, replay.columns(slice(0, len(rows))))
+        parts = [before]
+        for part in value_rounds(training, rows, rounds, replay.table, replay.columns, stream):
+            parts.append(part)
+            step(len(part.values))
+        replay.next_message = training.transcript.n_messages
+        step.finish()
         seconds = {"valuation": time.perf_counter() - begin}
-        rounds = Rounds.joined([before, new])
-        return Done(rounds, stream.error_sums, np.zeros(n_players), rows, n_unseen, None, replay, seconds)
+        n_unseen = len(self.rows) - int(replay.is_seen.sum())
+        return Done(Rounds.joined(parts), stream.error_sums, np.zeros(n_players), rows, n_unseen, None, replay, seconds)
 
-    def _completed(self) -> Done:
-        """Complete the embeddings of all clients, and value them."""
+    def _completed(self, rows: NDArray[np.intp], uploads: Uploads) -> Done:
+        """Complete the embeddings of all clients of which some are missing, and value them."""
         begin = time.perf_counter()
-        settings = self.settings
+        training, n_clients = self.training, len(self.training.clients)
         reports = self.like.completion if self.like is not None else None
-        plan = CompletionPlan.of(settings, self.executor, reports or ())
-        known = None if self.since is None else self.since.factorisation
-        n_clients = len(self.training.clients)
-        n_chunks = len(split(len(self.rows), chunk_size(n_clients, self.training.n_classes)))
+        plan = CompletionPlan.of(self.settings, self.executor, reports or ())
+        is_continued = self.since is not None and self.since.clients == training.clients
+        earlier = self.since.factorisation if self.since is not None and is_continued else None
+        n_chunks = len(split(len(rows), chunk_size(n_clients, training.n_classes)))
         # A completion takes about as long as all chunks.
         step = _Steps(self.progress, (n_clients + 1) * n_chunks)
-        factorisation = complete_players(self.training, plan, known, self.executor, lambda: step(n_chunks))
+        factorisation = complete_players(training, uploads, plan, earlier, self.executor, lambda: step(n_chunks))
         between = time.perf_counter()
-        rows = self.rows[factorisation.is_seen[self.rows]]
-        _refuse_none(rows)
         none = ErrorSums.none(n_clients + 1)
-        stream = self._stream(len(rows), Budget(settings.tolerance), none, step=lambda: step(1))
-        rounds = value_completed(self.training, rows, factorisation, stream)
+        stream = self._stream(len(rows), Budget(self.settings.tolerance), none, step=lambda: step(1))
+        rounds = value_completed(training, rows, uploads, factorisation, stream)
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
-        errors = completion_errors(self.training, rows, factorisation, rounds.values)
+        errors = completion_errors(training, rows, factorisation, rounds.values)
         n_unseen = len(self.rows) - len(rows)
         return Done(rounds, stream.error_sums, errors, rows, n_unseen, factorisation, None, seconds)
 
@@ -148,11 +156,6 @@ def _rounds_of(valuation: Valuation) -> Rounds:
         -np.diff(valuation.losses),
         set(valuation.methods),
     )
-
-
-def _refuse_none(rows: NDArray[np.intp]) -> None:
-    if len(rows) == 0:
-        raise InputError("no client uploaded any of the selected rows")
 
 
 class _Steps:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from verfedsv._version import __version__
 from verfedsv.completion import Completion, CompletionReport
@@ -32,36 +31,19 @@ METHODS = ("closed-form", "exact", "permutation", "sampling")
 
 @dataclass(frozen=True, eq=False)
 class Factorisation:
-    """The completed embeddings that a valuation was computed from: of each client, and of a server with an own part.
+    """The completed embeddings that a valuation was computed from.
 
-    `players` are completions of the rounds in which each took part; `so_far` says in how many of them it had by the end
-    of each round, (rounds,). `is_seen` are the samples that were ever uploaded, (samples,).
+    `completions` has those of each player of which some were missing, over the rounds in which it took part, and an
+    intercept of the server; `reports` say of every client how well its embeddings could be completed.
     """
 
-    players: tuple[Completion, ...]
-    so_far: tuple[NDArray[np.intp], ...]
-    n_clients: int
-    is_seen: NDArray[np.bool_]
-
-    @property
-    def reports(self) -> tuple[CompletionReport, ...]:
-        """How well the embeddings of each client could be completed."""
-        return tuple(completion.report for completion in self.players[: self.n_clients])
+    completions: Mapping[int, Completion]
+    reports: tuple[CompletionReport, ...]
 
     def start_of(self, player: int) -> Completion | None:
         """Return the completion of a player, if a later one can start from it."""
-        is_fitted = player < len(self.players) and self.players[player].report.n_sweeps > 0
-        return self.players[player] if is_fitted else None
-
-    def all_rounds(self) -> list[Floats]:
-        """Return the factors of all rounds, (rounds, classes, rank), of each player.
-
-        Who was absent from a round is where it was before: at zero, if it had not taken part yet.
-        """
-        with_start = (
-            np.concatenate([np.zeros_like(c.rounds, shape=(1, *c.rounds.shape[1:])), c.rounds]) for c in self.players
-        )
-        return [rounds[so_far] for rounds, so_far in zip(with_start, self.so_far, strict=True)]
+        completion = self.completions.get(player)
+        return completion if completion is not None and completion.report.n_sweeps > 0 else None
 
 
 class Books(NamedTuple):

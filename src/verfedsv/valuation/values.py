@@ -193,7 +193,7 @@ def _assemble(training: Training, settings: ValuationSettings, done: Done, secon
         methods=methods,
         mode="synchronous" if training.is_synchronous else "asynchronous",
         loss=training.loss.name,
-        n_rounds=training.n_rounds,
+        n_rounds=len(per_round),
         n_samples=n_samples,
         n_unseen=done.n_unseen,
         tolerance_met=_keeps_tolerance(values[:n_clients], estimator_errors[:n_clients], settings),
