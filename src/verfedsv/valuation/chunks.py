@@ -81,7 +81,7 @@ class Chunk:
 
     @property
     def n_classes(self) -> int:
-        return self.table.shape[2]
+        return int(self.table.shape[2])
 
     @property
     def n_rounds(self) -> int:
@@ -113,9 +113,9 @@ class Chunk:
                 yield self._block(t, following, table, n_players, self.labels)
             elif is_changed.any():
                 changed = np.flatnonzero(is_changed)
-                previous = table[:, changed]
+                previous = table.take(changed, axis=1)  # contiguous, as [:, changed] is not
                 apply(table, changes, self.columns)
-                yield self._block(t, previous, table[:, changed], n_players, self.labels[changed])
+                yield self._block(t, previous, table.take(changed, axis=1), n_players, self.labels[changed])
 
     def _block(self, t: int, previous: Floats, current: Floats, n_players: int, labels: Array) -> Block:
         """Return a round of some samples, from their tables before and after it."""
