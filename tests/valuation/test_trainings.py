@@ -1,6 +1,5 @@
 """Trainings in which clients join, leave, miss rounds and upload samples of their own are valued by the definition."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -9,43 +8,29 @@ import pytest
 from tests.games import LOSSES, mean_loss
 from tests.trainings import train
 from tests.valuation.definition import Round, Story, tell
-from verfedsv import Transcript, value
+from verfedsv import CubicForm, InputError, Loss, Recorder, Transcript, shapley_values, value
 from verfedsv.completion.observations import Pattern
-from verfedsv.transcript import Join, Leave, Stamp, Upload
-from verfedsv.transcript.format import Description
 
 
-class Recorded(Transcript):
-    """A story as a transcript."""
-
-    def __init__(self, story: Story) -> None:
-        self.story = story
-        self.description = Description(
-            tuple(story.clients), story.loss, story.n_samples, "", "", story.mode, story.n_classes, "float64"
-        )
-
-    labels = property(lambda self: self.story.labels)
-    receives_gradient = property(lambda self: np.ones(self.story.n_samples, bool))
-    n_rounds = property(lambda self: len(self.story.rounds))
-    n_messages = property(lambda self: 1 + len(list(self._all())))
-    head = "00"
-
-    def contains(self, head):
-        return True
-
-    def records(self, first=1):
-        yield from list(self._all())[first - 1 :]
-
-    def _all(self):
-        for t, r in enumerate(self.story.rounds):
-            yield from (Join(name, t) for name in r.joins)
-            yield from (Leave(name, t) for name in r.leaves)
-            yield from (Upload(name, t, s.astype(np.uint32), e) for name, s, e in r.uploads)
-            yield Stamp(t, r.offset, r.absent)
-
-
-def record(story: Story):
-    return Recorded(story)
+def record(story: Story, recorder: Recorder | None = None, first: int = 0, last: int | None = None) -> Recorder:
+    """Record rounds of a story, in memory."""
+    if recorder is None:
+        n_classes = story.n_classes if story.loss == "softmax" else None
+        recorder = Recorder(None, story.labels, ["a", "b", "c"], story.loss, n_classes=n_classes)
+    for t, r in list(enumerate(story.rounds))[first:last]:
+        for name in r.joins:
+            recorder.join(name, time=float(t))
+        for name in r.leaves:
+            recorder.leave(name, time=float(t))
+        if story.mode == "synchronous":
+            batches = {name: samples for name, samples, _ in r.uploads}
+            uploads = {name: embeddings for name, _, embeddings in r.uploads}
+            recorder.log(batches, uploads, r.offset, absent=r.absent, time=float(t))
+        else:
+            for name, samples, embeddings in r.uploads:
+                recorder.update(name, samples, embeddings, time=float(t))
+            recorder.stamp(r.offset, time=float(t))
+    return recorder
 
 
 MISSED = [(1, "c"), (2, "c"), (7, "c"), (0, "d"), (3, "d"), (6, "d"), (8, "b"), (9, "b")]
@@ -87,8 +72,8 @@ def test_values_of_all_losses(mode, loss):
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_a_transcript_is_read_once(monkeypatch, mode, kind):
     """One pass over the records serves everything: gaps, completion, rounds, refinement."""
-    calls, records = [], Recorded.records
-    monkeypatch.setattr(Recorded, "records", lambda self, *rest: (calls.append(rest), records(self, *rest))[1])
+    calls, records = [], Transcript.records
+    monkeypatch.setattr(Transcript, "records", lambda self, *rest: (calls.append(rest), records(self, *rest))[1])
     value(record(tell(mode, kind=kind, offset="constant")), "auto", tolerance=1e-9)
     assert len(calls) == 1
 
@@ -143,17 +128,20 @@ def test_who_needs_no_completion_has_no_error_of_its_own():
 
 
 @pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")
-@pytest.mark.parametrize("kind", ["full", "gaps"])
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_a_valuation_is_continued_across_a_join(mode, kind):
+@pytest.mark.parametrize(
+    ("mode", "kind", "is_same"),
+    [("synchronous", "full", True), ("synchronous", "gaps", False), ("asynchronous", "gaps", True)],
+)
+def test_a_valuation_is_continued_across_a_join(mode, kind, is_same):
     """Clients and samples that are new make other games of earlier rounds: then all are valued again."""
-    story, result = tell(mode, kind=kind), None
-    for last in (3, 5, 6, 12):
-        until = dataclasses.replace(story, rounds=story.rounds[:last], clients=story.clients[: 3 if last < 5 else 4])
-        result = value(record(until), "exact", rank=2, since=result)
-        expected = value(record(until), "exact", rank=2)
-        np.testing.assert_allclose(result.per_round, expected.per_round, atol=1e-15 if kind == "full" else 0.1)
-        assert (result.n_samples, result.n_unseen) == (expected.n_samples, expected.n_unseen)
+    story, recorder, result = tell(mode, kind=kind), None, None
+    for first, last in ((0, 3), (3, 5), (5, 6), (6, 12)):
+        recorder = record(story, recorder, first, last)
+        result = value(recorder, "exact", rank=2, since=result)
+        expected = value(recorder, "exact", rank=2)
+        np.testing.assert_allclose(result.per_round, expected.per_round, atol=1e-15 if is_same else 0.1)
+        assert (result.clients, result.n_samples) == (expected.clients, expected.n_samples)
+        assert (result.n_unseen, len(result.clients)) == (expected.n_unseen, 3 if last < 5 else 4)
 
 
 def test_a_client_that_leaves_for_good_keeps_its_embeddings():
@@ -163,3 +151,67 @@ def test_a_client_that_leaves_for_good_keeps_its_embeddings():
     result = value(record(story), "exact")
     table = sum(story.table_of_uploads(name)[-1] for name in story.clients)
     assert result.losses[-1] == pytest.approx(mean_loss("logistic", table[:, 0], story.labels), abs=1e-12)
+
+
+class LogCosh(Loss):
+    """log(cosh(x - y)): between squared and absolute error."""
+
+    name = "log-cosh"
+    lipschitz, smoothness, gradient_range = 1.0, 1.0, 2.0
+    third_derivative, fifth_derivative = 0.77, 4.1
+
+    def encode(self, labels, n_classes):  # noqa: ARG002
+        return np.asarray(labels, dtype=float)
+
+    def value(self, x, labels):
+        r = np.abs(x[..., 0] - labels)
+        return r + np.log1p(np.exp(-2 * r)) - np.log(2)
+
+    def gradient(self, x, labels):
+        return np.tanh(x - labels[:, None])
+
+    def cubic_form(self, x, labels):
+        t = np.tanh(x - labels[:, None])
+        return CubicForm(-2 * t * (1 - t**2), np.zeros(x.shape))
+
+
+def test_a_loss_of_ones_own_is_passed_again():
+    """A training that was recorded with one is valued with it, and with no other."""
+    rng = np.random.default_rng(0)
+    labels, tables = rng.normal(size=40), np.cumsum(0.2 * rng.normal(size=(4, 3, 40)), axis=0)
+    recorder = Recorder(None, labels, ["a", "b", "c"], LogCosh(), n_classes=1)
+    for table in tables:
+        recorder.log(range(40), dict(zip("abc", table, strict=True)))
+    result = value(recorder, "exact", loss=LogCosh())
+    before = np.zeros_like(tables[0])
+    for t, table in enumerate(tables):
+        expected = shapley_values(before, table, labels, LogCosh(), "exact").values
+        np.testing.assert_allclose(result.per_round[t], expected, atol=1e-14)
+        before = table
+    with pytest.raises(
+        InputError, match="a loss of your own, 'log-cosh'; value it in Python, and pass that loss again"
+    ):
+        value(recorder)
+    with pytest.raises(InputError, match="was recorded with loss 'log-cosh'; received 'squared'"):
+        value(recorder, loss="squared")
+
+
+def test_a_loss_of_the_package_needs_not_be_passed():
+    """If it is, it must be the one that was recorded."""
+    recorder = record(tell("asynchronous"))
+    np.testing.assert_array_equal(value(recorder, loss="logistic").values, value(recorder).values)
+    with pytest.raises(InputError, match="was recorded with loss 'logistic'; received 'log-cosh'"):
+        value(recorder, loss=LogCosh())
+
+
+def test_a_head_with_parameters_cannot_be_valued_yet():
+    """One sentence says so."""
+
+    class Head:
+        def state_dict(self):
+            return {"weight": np.ones((2, 1))}
+
+    recorder = Recorder(None, [0, 1, 1], ["a", "b"], head=Head())
+    recorder.log([0, 1, 2], {"a": np.ones((3, 2)), "b": np.ones((3, 4))})
+    with pytest.raises(InputError, match="only trainings whose head is 'sum' can be valued so far"):
+        value(recorder)

@@ -94,7 +94,7 @@ class Job:
                 for row in since.per_round:
                     replay.budget.allow(row)
         if uploads is None:
-            recorded = training.rounds(replay.next_message, replay.unstamped)
+            recorded = training.rounds(replay.next_record, replay.unstamped)
         else:
             recorded = iter(uploads.rounds[replay.n_rounds :])
         step = _Steps(self.progress, max(1, training.n_rounds - replay.n_rounds))
@@ -107,7 +107,7 @@ class Job:
         for part in value_rounds(training, rows, rounds, replay.table, replay.columns, stream):
             parts.append(part)
             step(len(part.values))
-        replay.next_message = training.transcript.n_messages
+        replay.next_record = training.transcript.n_records + 1
         step.finish()
         seconds = {"valuation": time.perf_counter() - begin}
         n_unseen = len(self.rows) - int(replay.is_seen.sum())

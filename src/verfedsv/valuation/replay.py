@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Array, Floats
+from verfedsv.losses import Floats
 from verfedsv.shapley.blocks import split
 from verfedsv.transcript import Upload
 from verfedsv.valuation.chunks import Change, Chunk, Columns, Round, apply, together
@@ -24,14 +25,14 @@ class Replay:
     """The server's table after some rounds, from which a later valuation goes on without reading what came before.
 
     `table` is (players, rows, classes), zero at the start; `is_seen` says which of the rows were ever uploaded. Next
-    to be read is a message of the transcript, after `unstamped` uploads that no time stamp has followed yet.
+    to be read is a record of the transcript, after `unstamped` uploads that no time stamp has followed yet.
     """
 
     table: Floats
     is_seen: NDArray[np.bool_]
     budget: Budget
     n_rounds: int = 0
-    next_message: int = 1
+    next_record: int = 1
     unstamped: list[Upload] = field(default_factory=list)
 
     @classmethod
@@ -132,16 +133,16 @@ def _segments(rounds: Iterable[Round], most_rounds: int | None) -> Iterator[list
 def _cut(rounds: Sequence[Round], parts: Sequence[slice]) -> list[list[Round]]:
     """Return for each part of the rows the changes of its samples, as positions in it."""
     edges = [part.start for part in parts] + [parts[-1].stop]
-    result: list[list[Round]] = [[] for _ in parts]
-    for changes in rounds:
-        ends = [None if change.samples is None else np.searchsorted(change.samples, edges) for change in changes]
-        for number, first in enumerate(edges[:-1]):
-            pairs = zip(changes, ends, strict=True)
-            result[number].append([c if e is None else _slice(c, e[number : number + 2], first) for c, e in pairs])
-    return result
 
+    def of_change(change: Change) -> list[Change]:
+        player, samples, values = change
+        if samples is None:
+            return [change] * len(parts)
+        ends = np.searchsorted(samples, edges).tolist()
+        return [
+            Change(player, samples[first:last] - samples.dtype.type(part.start), values[first:last])
+            for part, (first, last) in zip(parts, pairwise(ends), strict=True)
+        ]
 
-def _slice(change: Change, ends: Array, first: int) -> Change:
-    player, samples, values = change
-    part = slice(*ends)
-    return Change(player, samples[part] - samples.dtype.type(first), values[part])
+    by_round = [[of_change(change) for change in changes] for changes in rounds]
+    return [[[cut[number] for cut in changes] for changes in by_round] for number in range(len(parts))]

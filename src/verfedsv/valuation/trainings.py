@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array
 from verfedsv.errors import InputError
-from verfedsv.losses import LOSSES, Array, Loss, get_loss
+from verfedsv.losses import Array, Loss, get_loss
 from verfedsv.transcript import Stamp, Transcript, Upload
 from verfedsv.valuation.chunks import Change, Round
 
@@ -24,12 +24,23 @@ class Training:
     own_loss: Loss | None = None
 
     def __post_init__(self) -> None:
+        about = self.transcript.description
         if self.n_rounds == 0:
             hint = "; in asynchronous training, record times of valuation with Recorder.stamp"
-            is_asynchronous = self.transcript.description.mode == "asynchronous"
-            raise InputError("the transcript has no rounds yet, so there is nothing to value" + hint * is_asynchronous)
+            raise InputError(
+                "the transcript has no rounds yet, so there is nothing to value" + hint * (about.mode == "asynchronous")
+            )
+        if about.head.kind != "sum":
+            raise InputError("only trainings whose head is 'sum' can be valued so far; this one has a head of its own")
+        if self.own_loss is not None and self.own_loss.name != about.loss:
+            raise InputError(f"the training was recorded with loss {about.loss!r}; received {self.own_loss.name!r}")
+        if self.own_loss is None and about.is_own_loss:
+            raise InputError(
+                f"the training was recorded with a loss of your own, {about.loss!r}; value it in Python, and pass that "
+                "loss again: value(run, loss=...)"
+            )
 
-    @property
+    @cached_property
     def clients(self) -> tuple[str, ...]:
         """All clients that ever took part, in the order in which they joined."""
         return self.transcript.clients
@@ -46,14 +57,9 @@ class Training:
     def n_rounds(self) -> int:
         return self.transcript.n_rounds
 
-    @cached_property
+    @property
     def loss(self) -> Loss:
-        name = self.transcript.description.loss
-        if self.own_loss is not None and self.own_loss.name != name:
-            raise InputError(f"this training was recorded with loss {name!r}; received {self.own_loss.name!r}")
-        if self.own_loss is None and name not in LOSSES:
-            raise InputError(f"this training was recorded with a loss of its own, {name!r}; pass it as loss=...")
-        return self.own_loss or get_loss(name)
+        return self.own_loss or get_loss(self.transcript.description.loss)
 
     @cached_property
     def labels(self) -> Array:
@@ -69,7 +75,7 @@ class Training:
 
         The server's own part is a change of the last player: for the samples of the round in synchronous training, for
         all in asynchronous; one that is the same for all samples is weights of a single column of ones. To go on, pass
-        the message to begin with, and the uploads before it that no time stamp has followed; afterwards the list has
+        the record to begin with, and the uploads before it that no time stamp has followed; afterwards the list has
         those of now. Joining and leaving change no embedding.
         """
         index = {name: m for m, name in enumerate(self.clients)}
@@ -121,7 +127,7 @@ class Training:
 
 def shared_samples(uploads: Round) -> Array | None:
     """Return the samples of a round if all clients uploaded the same in the same order, else None."""
-    first, *others = (upload.samples for upload in uploads)
+    first, *others = (upload.samples for upload in uploads if upload.samples is not None)
     return first if all(np.array_equal(first, samples) for samples in others) else None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, TooManyClientsError
-from verfedsv.losses import Floats
+from verfedsv.losses import Floats, Loss, get_loss
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method, Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
@@ -37,6 +37,7 @@ def value(
     progress: Progress | None = None,
     executor: Executor | None = None,
     *,
+    loss: Loss | None = None,
     since: Valuation | None = None,
     like: Valuation | None = None,
     regularization: float | Literal["auto"] = "auto",
@@ -62,6 +63,7 @@ def value(
         progress: called with the steps done and the steps in all.
         executor: where to compute, any `concurrent.futures.Executor`; by default a thread for each core. The result
             does not depend on it.
+        loss: the loss again, if the training was recorded with one of your own.
         since: an earlier valuation of the same training, which has grown since. Asynchronous: only the new rounds are
             valued, and the result is that of valuing all; of a valuation that was not read from a file, only they are
             read. Synchronous: completion starts from what it was.
@@ -82,7 +84,7 @@ def value(
     array([0.899, 0.101])
     """
     begin = time.perf_counter()
-    training = Training(_open(run))
+    training = Training(_open(run), None if loss is None else get_loss(loss))
     chosen = training.select(rows)
     settings = ValuationSettings(
         method=method,
