@@ -112,7 +112,7 @@ def _drop_of_completed(trained: Trained, result: Valuation) -> float:
     assert known is not None  # noqa: S101  # mini-batches are completed
     labels = Transcript.open(trained.path).labels
     loss = get_loss(result.loss)
-    end = sum(completion.embeddings(-1) for completion in known.completions.values())
+    end = np.sum([completion.embeddings(-1) for completion in known.completions.values()], axis=0)
     targets = loss.encode(labels, end.shape[1])
     before, after = (loss.value(x, targets).mean() for x in (np.zeros_like(end), end))
     return float(before - after) / result.n_rounds

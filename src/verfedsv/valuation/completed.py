@@ -20,9 +20,8 @@ from verfedsv.losses import Array, Floats, Loss
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.blocks import available_threads, ordered_map
 from verfedsv.valuation.chunks import Change, Columns, Round
-from verfedsv.valuation.replay import of_rows, value_rounds
+from verfedsv.valuation.replay import Segment, of_rows, segments
 from verfedsv.valuation.result import Factorisation
-from verfedsv.valuation.stream import Rounds, Stream
 from verfedsv.valuation.trainings import Training, Uploads
 
 TOLERANCE, MAX_SWEEPS = 1e-3, 100
@@ -132,40 +131,29 @@ def _report_uploaded(changes: Mapping[int, Change], training: Training) -> Compl
     return CompletionReport.of_uploads(sum(sizes), training.n_samples - max(sizes, default=0))
 
 
-def value_completed(
-    training: Training, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation, stream: Stream
-) -> Rounds:
-    """Return the values of all rounds, with completed embeddings in place of uploads wherever some are missing."""
+def completed_segments(
+    training: Training, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
+) -> Iterator[Segment]:
+    """Yield all rounds, with completed embeddings in place of uploads wherever some are missing."""
     completions = factorisation.completions
-
-    def rounds() -> Iterator[Round]:
-        n_before = dict.fromkeys(completions, 0)
-        for changes in uploads.rounds:
-            completed = []
-            for change in changes:
-                player = change.player
-                if player in completions:
-                    completed.append(Change(player, None, completions[player].rounds[n_before[player]]))
-                    n_before[player] += 1
-                else:
-                    completed.append(change)
-            yield completed
 
     def columns(part: slice) -> Columns:
         return {player: np.ascontiguousarray(c.samples[rows[part]].T) for player, c in completions.items()}
 
+    rounds = of_rows(_completed_rounds(uploads, completions), rows, training.n_samples)
     table = np.zeros((len(uploads.by_player), len(rows), training.n_classes))
-    parts = value_rounds(
-        training,
-        rows,
-        of_rows(rounds(), rows, training.n_samples),
-        table,
-        columns,
-        stream,
-        most_rounds=None,
-        keeps_table=False,
-    )
-    return Rounds.joined(list(parts))
+    before = None
+    for segment in segments(training, rows, rounds, table, columns):
+        if before is not None:  # most often there is only one, and the table stays untouched
+            before.advance()
+        yield segment
+        before = segment
+
+
+def _completed_rounds(uploads: Uploads, completions: Mapping[int, Completion]) -> Iterator[Round]:
+    own_rounds = {player: iter(completion.rounds) for player, completion in completions.items()}
+    for changes in uploads.rounds:
+        yield [Change(c.player, None, next(own_rounds[c.player])) if c.player in own_rounds else c for c in changes]
 
 
 def completion_errors(

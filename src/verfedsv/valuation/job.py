@@ -18,10 +18,10 @@ from verfedsv.shapley import Progress
 from verfedsv.shapley.blocks import available_threads, split
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.valuation.chunks import apply
-from verfedsv.valuation.completed import CompletionPlan, complete_players, completion_errors, value_completed
+from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_segments, completion_errors
 from verfedsv.valuation.error_sums import ErrorSums
 from verfedsv.valuation.estimate import Plan
-from verfedsv.valuation.replay import Replay, of_rows, value_rounds
+from verfedsv.valuation.replay import SEGMENT_ROUNDS, Replay, of_rows, segments
 from verfedsv.valuation.result import Factorisation, Valuation
 from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Training, Uploads
@@ -104,9 +104,10 @@ class Job:
         for changes in islice(rounds, n_before - replay.n_rounds):
             apply(replay.table, changes, replay.columns(slice(0, len(rows))))
         parts = [before]
-        for part in value_rounds(training, rows, rounds, replay.table, replay.columns, stream):
-            parts.append(part)
-            step(len(part.values))
+        for segment in segments(training, rows, rounds, replay.table, replay.columns, SEGMENT_ROUNDS):
+            parts.append(stream.value(segment))
+            segment.advance()
+            step(segment.n_rounds)
         replay.next_record = training.transcript.n_records + 1
         step.finish()
         seconds = {"valuation": time.perf_counter() - begin}
@@ -128,7 +129,7 @@ class Job:
         between = time.perf_counter()
         none = ErrorSums.none(n_clients + 1)
         stream = self._stream(len(rows), Budget(self.settings.tolerance), none, step=lambda: step(1))
-        rounds = value_completed(training, rows, uploads, factorisation, stream)
+        rounds = Rounds.joined([*map(stream.value, completed_segments(training, rows, uploads, factorisation))])
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(training, rows, factorisation, rounds.values)

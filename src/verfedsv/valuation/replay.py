@@ -1,19 +1,17 @@
-"""Rounds replayed onto a table of embeddings, and valued, a segment of them at a time."""
+"""Rounds replayed onto a table of embeddings, a segment of them at a time, from which chunks are cut."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Floats
-from verfedsv.shapley.blocks import split
+from verfedsv.losses import Array, Floats, Loss
 from verfedsv.transcript import Upload
 from verfedsv.valuation.chunks import Change, Chunk, Columns, Round, apply, together
-from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
+from verfedsv.valuation.stream import Budget
 from verfedsv.valuation.trainings import Training
 
 SEGMENT_ELEMENTS, SEGMENT_ROUNDS = 2**22, 64
@@ -79,70 +77,74 @@ def of_rows(rounds: Iterable[Round], rows: NDArray[np.intp], n_samples: int) -> 
         yield [of_change(change) for change in changes]
 
 
-def value_rounds(
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Rounds that are held and valued together; `table`, (players, rows, classes), is what they begin with.
+
+    `labels` are encoded. `columns` returns what the weights of changes of all samples in a part are multiplied by.
+    """
+
+    loss: Loss
+    labels: Array
+    n_clients: int
+    table: Floats
+    rounds: Sequence[Round]
+    columns: Callable[[slice], Columns]
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_rounds(self) -> int:
+        return len(self.rounds)
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.table.shape[2])
+
+    def chunk(self, part: slice, index: int) -> Chunk:
+        """Return some of the samples in all rounds; `index` counts the chunks from 0 on."""
+        rounds = [[_cut(change, part) for change in changes] for changes in self.rounds]
+        table = np.ascontiguousarray(self.table[:, part])
+        return Chunk(index, self.loss, self.labels[part], self.n_clients, table, rounds, self.columns(part))
+
+    def advance(self) -> None:
+        """Let the table be that after the last of the rounds."""
+        apply(self.table, together(self.rounds), self.columns(slice(0, self.n_samples)))
+
+
+def segments(
     training: Training,
     rows: NDArray[np.intp],
     rounds: Iterable[Round],
     table: Floats,
     columns: Callable[[slice], Columns],
-    stream: Stream,
-    *,
-    most_rounds: int | None = SEGMENT_ROUNDS,
-    keeps_table: bool = True,
-) -> Iterator[Rounds]:
-    """Yield the values of rounds that begin with a table of embeddings, (players, rows, classes), in segments.
+    most_rounds: int | None = None,
+) -> Iterator[Segment]:
+    """Yield rounds of the rows in segments, each as long as memory allows, or of `most_rounds`.
 
-    The table goes along with them: to the last of them, or, unless it `keeps_table`, only as far as is needed.
-    `columns` returns those of a part of the rows.
+    All have the same table, which must be advanced from one to the next.
     """
-    n_clients, labels = len(training.clients), training.labels[rows]
-    parts = split(len(rows), chunk_size(n_clients, training.n_classes))
-    valued: list[list[Round]] = []
+    labels, held, n_elements = training.labels[rows], list[Round](), 0
 
-    def advance() -> None:
-        for part, of_part in zip(parts, valued, strict=False):
-            apply(table[:, part], together(of_part), columns(part))
-        valued.clear()
+    def segment() -> Segment:
+        return Segment(training.loss, labels, len(training.clients), table, held, columns)
 
-    def chunks() -> Iterator[Chunk]:
-        for number, part in enumerate(parts):
-            start = np.ascontiguousarray(table[:, part])
-            yield Chunk(number, training.loss, labels[part], n_clients, start, valued[number], columns(part))
-
-    for segment in _segments(rounds, most_rounds):
-        advance()
-        valued += _cut(segment, parts)
-        yield stream.value(chunks, len(segment), n_clients, len(rows))
-        if keeps_table:
-            advance()
-
-
-def _segments(rounds: Iterable[Round], most_rounds: int | None) -> Iterator[list[Round]]:
-    """Yield rounds that are held and valued together."""
-    segment, n_elements = list[Round](), 0
     for changes in rounds:
-        segment.append(changes)
+        held.append(changes)
         n_elements += sum(change.values.size for change in changes)
-        if n_elements >= SEGMENT_ELEMENTS or len(segment) == most_rounds:
-            yield segment
-            segment, n_elements = [], 0
-    if segment:
-        yield segment
+        if n_elements >= SEGMENT_ELEMENTS or len(held) == most_rounds:
+            yield segment()
+            held, n_elements = [], 0
+    if held:
+        yield segment()
 
 
-def _cut(rounds: Sequence[Round], parts: Sequence[slice]) -> list[list[Round]]:
-    """Return for each part of the rows the changes of its samples, as positions in it."""
-    edges = [part.start for part in parts] + [parts[-1].stop]
-
-    def of_change(change: Change) -> list[Change]:
-        player, samples, values = change
-        if samples is None:
-            return [change] * len(parts)
-        ends = np.searchsorted(samples, edges).tolist()
-        return [
-            Change(player, samples[first:last] - samples.dtype.type(part.start), values[first:last])
-            for part, (first, last) in zip(parts, pairwise(ends), strict=True)
-        ]
-
-    by_round = [[of_change(change) for change in changes] for changes in rounds]
-    return [[[cut[number] for cut in changes] for changes in by_round] for number in range(len(parts))]
+def _cut(change: Change, part: slice) -> Change:
+    """Return a change of the samples of a part, as positions in it."""
+    player, samples, values = change
+    if samples is None:
+        return change
+    first, last = np.searchsorted(samples, (part.start, part.stop))
+    return Change(player, samples[first:last] - samples.dtype.type(part.start), values[first:last])

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
-from verfedsv.shapley.blocks import ordered_map
+from verfedsv.shapley.blocks import ordered_map, split
 from verfedsv.shapley.closed_form import balance
 from verfedsv.shapley.game import LARGEST_EMBEDDING, block_size
 from verfedsv.valuation.chunks import Chunk
@@ -23,6 +24,22 @@ from verfedsv.valuation.estimate import Allowance, Plan, RoundSums, value_chunk
 def chunk_size(n_clients: int, n_classes: int) -> int:
     """Return the number of samples in a chunk: that of a block, so that the embeddings of a round fit the cache."""
     return block_size(n_clients, n_classes)
+
+
+class Source(Protocol):
+    """Where chunks come from: a training whose embeddings are at hand, or some rounds of it."""
+
+    @property
+    def n_samples(self) -> int: ...
+    @property
+    def n_rounds(self) -> int: ...
+    @property
+    def n_clients(self) -> int: ...
+    @property
+    def n_classes(self) -> int: ...
+
+    def chunk(self, part: slice, index: int) -> Chunk:
+        """Return some samples of all rounds; `index` counts the chunks from 0 on."""
 
 
 @dataclass(eq=False)
@@ -95,8 +112,14 @@ class Stream:
     error_sums: ErrorSums
     step: Callable[[], None] = field(default=lambda: None)
 
-    def value(self, chunks: Callable[[], Iterable[Chunk]], n_rounds: int, n_clients: int, n_samples: int) -> Rounds:
-        """Return the values of the next rounds; `chunks` yields all of their samples each time it is called."""
+    def value(self, source: Source) -> Rounds:
+        """Return the values of the next rounds."""
+        n_rounds, n_clients, n_samples = source.n_rounds, source.n_clients, source.n_samples
+        parts = split(n_samples, chunk_size(n_clients, source.n_classes))
+
+        def chunks() -> Iterator[Chunk]:
+            return (source.chunk(part, index) for index, part in enumerate(parts))
+
         sums = self._sum(chunks(), self.plan, n_rounds, n_clients)
         values, errors, decrease = sums.values / n_samples, sums.errors / n_samples, sums.utility / n_samples
         if self.plan.method in ("auto", "closed-form"):
