@@ -312,13 +312,14 @@ _MOST_SHARES = 5
 def _explain_completion(result: Valuation, largest: float) -> str:
     if result.completion is None:
         return "nothing had to be completed."
-    ranks = sorted({report.rank for report in result.completion})
+    ranks = sorted({report.rank for report in result.completion if report.rank})
     errors = result.completion_errors[np.isfinite(result.completion_errors)]
     size = f"about {_as_part(float(errors.max()) / largest)} at most" if len(errors) else "unknown"
-    text = f"of completing embeddings that were not uploaded {size} (estimated). Rank {ranks[0]}"
+    text = f"of completing embeddings that were not uploaded {size} (estimated)"
+    text += f". Rank {ranks[0]}" if ranks else ""
     text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
     asked = result.settings.rank
-    if isinstance(asked, int) and ranks[0] < asked:
+    if isinstance(asked, int) and ranks and ranks[0] < asked:
         text += f" in place of {asked:,}, as rounds and samples allow no more"
     if any(report.n_held_out for report in result.completion):
         held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)

@@ -95,7 +95,11 @@ class Training:
         if offset.ndim == 1:
             return Change(server, None, offset[:, np.newaxis].astype(np.float64))
         batch = shared_samples(uploads) if self.is_synchronous else None
-        return Change(server, np.arange(self.n_samples) if batch is None else batch, offset)
+        return Change(server, self.all_samples if batch is None else batch, offset)
+
+    @cached_property
+    def all_samples(self) -> Array:
+        return np.arange(self.n_samples)
 
     def select(self, rows: str | ArrayLike) -> NDArray[np.intp]:
         """Return the indices of the samples that `rows` selects."""
@@ -147,7 +151,7 @@ class Uploads:
     def of(cls, training: Training) -> Uploads:
         """Read the uploads of a training."""
         n_clients, n_samples = len(training.clients), training.n_samples
-        rounds = _with_one_kind_of_offset(list(training.rounds()), n_clients, n_samples)
+        rounds = _with_one_kind_of_offset(list(training.rounds()), n_clients, training.all_samples)
         by_player = [dict[int, Change]() for _ in range(n_clients + 1)]
         for t, changes in enumerate(rounds):
             for change in changes:
@@ -180,7 +184,7 @@ def _has_gaps(changes: Sequence[Change], n_samples: int) -> bool:
     return any(len(change.values) != n_first or not is_in_first[change.samples].all() for change in changes)
 
 
-def _with_one_kind_of_offset(rounds: Sequence[Round], server: int, n_samples: int) -> list[Round]:
+def _with_one_kind_of_offset(rounds: Sequence[Round], server: int, all_samples: Array) -> list[Round]:
     """Return the rounds with the server's own part as an intercept in all of them, or by sample in all.
 
     It is an intercept if it is the same for all samples of each round. A round of one sample shows nothing of that.
@@ -194,7 +198,8 @@ def _with_one_kind_of_offset(rounds: Sequence[Round], server: int, n_samples: in
         if is_intercept and change.samples is not None:
             result[t] = [*uploads, Change(server, None, change.values[:1].T.astype(np.float64))]
         elif change.samples is None and not is_intercept:
-            samples = shared_samples(uploads)
-            samples = np.arange(n_samples) if samples is None else samples
-            result[t] = [*uploads, Change(server, samples, np.tile(change.values.T, (len(samples), 1)))]
+            batch = shared_samples(uploads)
+            samples = all_samples if batch is None else batch
+            values = np.broadcast_to(change.values.T, (len(samples), len(change.values)))
+            result[t] = [*uploads, Change(server, samples, values)]
     return result

@@ -48,9 +48,10 @@ def value(
     """Return what each client contributed to a recorded training, and how sure that is.
 
     Each round is a game whose value is the decrease of the loss in it; a client's value is the mean over rounds of its
-    Shapley values. Embeddings are zero before the first round. In synchronous training, embeddings that were not in
-    the batch of a round are completed (equation 3 of the paper), unless every batch was all of the samples. In
-    asynchronous training, they are what the server had, and nothing is completed.
+    Shapley values. Embeddings are zero before a client's first upload, and stay where they are in rounds without one.
+    In synchronous training, embeddings that a client did not upload in a round are completed (equation 3 of the paper),
+    unless all of its uploads have the same samples. In asynchronous training, they are what the server had, and nothing
+    is completed.
 
     Args:
         run: the folder of a transcript, a `Transcript`, or the `Recorder` that is writing it.
@@ -114,10 +115,11 @@ def value(
 
 
 def _say_what_is_missing(result: Valuation) -> str:
-    if not any(report.n_held_out for report in result.completion or ()):
+    reports = zip(result.clients, result.completion or (), strict=True)
+    if guessed := [name for name, report in reports if report.rank and not report.n_held_out]:
         return (
-            "no sample was uploaded in two rounds, so embeddings of other rounds are little more than guessed and "
-            "their error cannot be estimated; record more rounds"
+            f"no sample was uploaded in two rounds by {', '.join(guessed)}, so embeddings of other rounds are little "
+            "more than guessed and their error cannot be estimated; record more rounds"
         )
     names = [name for name, error in zip(result.clients, result.completion_errors, strict=True) if np.isnan(error)]
     return (
