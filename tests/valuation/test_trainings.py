@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.games import LOSSES, mean_loss
-from tests.trainings import train
+from tests.trainings import train, values_of_rounds
 from tests.valuation.definition import Round, Story, tell
-from verfedsv import CubicForm, InputError, Loss, Recorder, Transcript, shapley_values, value
+from verfedsv import CubicForm, InputError, Loss, Recorder, Transcript, complete, shapley_values, value
 from verfedsv.completion.observations import Pattern
 
 
@@ -215,3 +215,20 @@ def test_a_head_with_parameters_cannot_be_valued_yet():
     recorder.log([0, 1, 2], {"a": np.ones((3, 2)), "b": np.ones((3, 4))})
     with pytest.raises(InputError, match="only trainings whose head is 'sum' can be valued so far"):
         value(recorder)
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")
+def test_an_offset_by_sample_that_is_constant_in_some_rounds():
+    """It is recorded as a constant there, and completed with the others from the samples of each round."""
+    training = train(n_samples=60, batch=20, n_epochs=6)
+    names, own = training.clients[:2], training.embeddings[:, 2]
+    assert (own[0] == 0).all()  # models start at zero, so the first is a constant
+    recorder = Recorder(None, training.labels, names)
+    for t, batch in enumerate(training.batches):
+        uploads = {name: training.embeddings[t, m, batch] for m, name in enumerate(names)}
+        recorder.log(batch, uploads, own[t, batch])
+    result = value(recorder, "exact", rank=2)
+    players = [complete(training.batches, training.uploads(m), 60, 2) for m in range(3)]
+    tables = np.array([[player.embeddings(t) for player in players] for t in range(len(own))])
+    expected = values_of_rounds(tables[:, :2], training.labels, "logistic", tables[:, 2])
+    np.testing.assert_allclose(np.column_stack([result.per_round, result.per_round_server]), expected, atol=1e-12)

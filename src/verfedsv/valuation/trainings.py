@@ -190,16 +190,19 @@ def _with_one_kind_of_offset(rounds: Sequence[Round], server: int, all_samples: 
     It is an intercept if it is the same for all samples of each round. A round of one sample shows nothing of that.
     """
     own = {t: changes[-1] for t, changes in enumerate(rounds) if changes[-1].player == server}
-    by_sample = [change.values for change in own.values() if change.samples is not None]
-    is_intercept = all((values == values[:1]).all() for values in by_sample) and max(map(len, by_sample), default=2) > 1
+
+    def samples_of(t: int) -> Array:
+        batch = shared_samples(rounds[t][:-1])
+        return all_samples if batch is None else batch
+
+    is_constant = all(c.samples is None or (c.values == c.values[:1]).all() for c in own.values())
+    is_intercept = is_constant and any(len(samples_of(t)) > 1 for t in own)
     result = list(rounds)
     for t, change in own.items():
-        uploads = rounds[t][:-1]
         if is_intercept and change.samples is not None:
-            result[t] = [*uploads, Change(server, None, change.values[:1].T.astype(np.float64))]
+            result[t] = [*rounds[t][:-1], Change(server, None, change.values[:1].T.astype(np.float64))]
         elif change.samples is None and not is_intercept:
-            batch = shared_samples(uploads)
-            samples = all_samples if batch is None else batch
+            samples = samples_of(t)
             values = np.broadcast_to(change.values.T, (len(samples), len(change.values)))
-            result[t] = [*uploads, Change(server, samples, values)]
+            result[t] = [*rounds[t][:-1], Change(server, samples, values)]
     return result
