@@ -151,7 +151,8 @@ def completed_segments(
 
 
 def _completed_rounds(uploads: Uploads, completions: Mapping[int, Completion]) -> Iterator[Round]:
-    own_rounds = {player: iter(completion.rounds) for player, completion in completions.items()}
+    # Copies, as compiled loops would be compiled once more for arrays that are read-only.
+    own_rounds = {player: iter(completion.rounds.copy()) for player, completion in completions.items()}
     for changes in uploads.rounds:
         yield [Change(c.player, None, next(own_rounds[c.player])) if c.player in own_rounds else c for c in changes]
 

@@ -67,6 +67,11 @@ class Job:
         by_paper = default_permutations(len(self.training.clients))
         return min(by_paper, MOST_PERMUTATIONS) if self.settings.method == "auto" else by_paper
 
+    @property
+    def _continued(self) -> Valuation | None:
+        """The earlier valuation to go on from, unless clients have joined since."""
+        return self.since if self.since is not None and self.since.clients == self.training.clients else None
+
     def run(self) -> Done:
         """Value the training in the way that its transcript asks for."""
         if not self.training.is_synchronous:
@@ -83,9 +88,8 @@ class Job:
         training, n_players = self.training, len(self.training.clients) + 1
         before, replay = Rounds.none(n_players), Replay.begin(training, rows, self.settings.tolerance)
         error_sums = ErrorSums.none(n_players)
-        # With other clients or samples the earlier rounds are other games, or sums in another order.
-        since = self.since
-        if since is not None and (since.clients, since.n_samples) == (training.clients, len(rows)):
+        since = self._continued
+        if since is not None and since.n_samples == len(rows):  # with other samples, earlier rounds are other games
             before = _rounds_of(since)
             error_sums = since.error_sums or ErrorSums.adding(before.errors.sum(axis=0))
             if since.replay is not None:
@@ -120,8 +124,7 @@ class Job:
         training, n_clients = self.training, len(self.training.clients)
         reports = self.like.completion if self.like is not None else None
         plan = CompletionPlan.of(self.settings, self.executor, reports or ())
-        is_continued = self.since is not None and self.since.clients == training.clients
-        earlier = self.since.factorisation if self.since is not None and is_continued else None
+        earlier = None if self._continued is None else self._continued.factorisation
         n_chunks = len(split(len(rows), chunk_size(n_clients, training.n_classes)))
         # A completion takes about as long as all chunks.
         step = _Steps(self.progress, (n_clients + 1) * n_chunks)
