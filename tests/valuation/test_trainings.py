@@ -8,7 +8,7 @@ import pytest
 from tests.games import LOSSES, mean_loss
 from tests.trainings import train, values_of_rounds
 from tests.valuation.definition import Round, Story, tell
-from verfedsv import CubicForm, InputError, Loss, Recorder, Transcript, complete, shapley_values, value
+from verfedsv import CubicForm, InputError, Loss, Recorder, Transcript, Valuation, complete, shapley_values, value
 from verfedsv.completion.observations import Pattern
 
 
@@ -119,12 +119,44 @@ def test_players_with_the_same_samples_share_a_pattern(monkeypatch):
 
 def test_who_needs_no_completion_has_no_error_of_its_own():
     """Its report says that nothing was fitted; what is missed of others still counts, and the guarantee is known."""
-    result = value(record(tell("synchronous", kind="mixed")), rank=2)
+    recorder = record(tell("synchronous", kind="mixed"))
+    result = value(recorder, rank=2)
     assert [report.rank for report in result.completion] == [0, 2, 2, 2]
     assert [report.n_unseen for report in result.completion] == [25, 25, 25, 25]
     assert result.completion[0].n_observations == 12 * 30
     assert 0 < result.completion_errors[0] < math.inf
     assert 0 < result.guarantee < math.inf
+    assert Valuation.from_json(result.to_json()).completion == result.completion
+    np.testing.assert_array_equal(value(recorder, rank=2, like=result).per_round, result.per_round)
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")
+def test_only_the_offset_is_completed():
+    """If b misses a round, the server's part by sample is known for the samples of a only, and nothing else misses."""
+    rng = np.random.default_rng(0)
+    data = {name: rng.normal(size=(8, 30)) for name in "ab"}
+    own = np.outer(np.arange(1, 9), rng.normal(size=30))
+    recorder = Recorder(None, rng.integers(0, 2, 30), ["a", "b"])
+    batches = [(np.arange(20), np.arange(10, 30)) if t % 3 else (np.arange(20),) for t in range(8)]
+    for t, given in enumerate(batches):
+        there = dict(zip("ab", given, strict=False))
+        offset = own[t] if len(there) == 2 else own[t, :20]
+        uploads = {name: data[name][t, samples] for name, samples in there.items()}
+        batch = there if len(there) == 2 else given[0]
+        recorder.log(batch, uploads, offset, absent=[name for name in "ab" if name not in there])
+    result = value(recorder, "exact", rank=1)
+    assert [report.rank for report in result.completion] == [0, 0]
+    assert result.guarantee is None
+    seen = [np.arange(30) if len(given) == 2 else given[0] for given in batches]
+    server = complete(seen, [own[t, samples] for t, samples in enumerate(seen)], 30, 1)
+    tables = np.zeros((9, 2, 30, 1))
+    for t, given in enumerate(batches):
+        tables[t + 1] = tables[t]
+        for m, samples in enumerate(given):
+            tables[t + 1, m, samples, 0] = data["ab"[m]][t, samples]
+    offsets = np.array([server.embeddings(t) for t in range(8)])
+    expected = values_of_rounds(tables[1:], recorder.transcript.labels, "logistic", offsets)
+    np.testing.assert_allclose(np.column_stack([result.per_round, result.per_round_server]), expected, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")

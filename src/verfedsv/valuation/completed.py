@@ -193,5 +193,6 @@ def approximation_guarantee(reports: Sequence[CompletionReport], loss: Loss, n_c
     """
     total = sum(report.held_out_largest for report in reports)
     guarantee = 2 * loss.lipschitz * math.sqrt(n_classes) * total
-    is_measured = all(report.n_held_out > 0 or report.rank == 0 for report in reports)
+    completed = [report for report in reports if report.rank]
+    is_measured = len(completed) > 0 and all(report.n_held_out > 0 for report in completed)
     return guarantee if is_measured and math.isfinite(guarantee) else None
