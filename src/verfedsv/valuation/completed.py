@@ -18,10 +18,9 @@ from verfedsv.completion.factors import CompiledSolver, Factors
 from verfedsv.completion.observations import Pattern
 from verfedsv.losses import Array, Floats, Loss
 from verfedsv.settings import ValuationSettings
-from verfedsv.shapley.blocks import available_threads, ordered_map, split
+from verfedsv.shapley.blocks import available_threads, ordered_map
 from verfedsv.valuation.chunks import FactorChunk
 from verfedsv.valuation.result import Factorisation
-from verfedsv.valuation.stream import Rounds, Stream, chunk_size
 from verfedsv.valuation.trainings import Batches, Training
 
 TOLERANCE, MAX_SWEEPS = 1e-3, 100
@@ -149,21 +148,38 @@ def _count_rounds(uploads: Mapping[int, Array], n_rounds: int) -> NDArray[np.int
     return np.cumsum(took_part)
 
 
-def value_completed(training: Training, rows: NDArray[np.intp], factorisation: Factorisation, stream: Stream) -> Rounds:
-    """Return the values of all rounds, with embeddings from the factors of each player."""
-    n_clients, n_classes = len(training.clients), training.n_classes
-    labels, rounds = training.labels, factorisation.all_rounds()
+@dataclass(frozen=True, eq=False)
+class FactorSource:
+    """Chunks of embeddings from low-rank factors: of each player the rounds, and the samples of the whole training."""
 
-    def chunks() -> Iterator[FactorChunk]:
-        for number, part in enumerate(split(len(rows), chunk_size(n_clients, n_classes))):
-            chosen = rows[part]
-            factors = [
-                Factors(of_rounds, completion.samples[chosen])
-                for of_rounds, completion in zip(rounds, factorisation.players, strict=True)
-            ]
-            yield FactorChunk(number, training.loss, labels[chosen], n_clients, training.n_rounds, n_classes, factors)
+    loss: Loss
+    labels: Array
+    rows: NDArray[np.intp]
+    n_clients: int
+    n_rounds: int
+    n_classes: int
+    factors: Sequence[Factors]
 
-    return stream.value(chunks, training.n_rounds, n_clients, len(rows))
+    @property
+    def n_samples(self) -> int:
+        return len(self.rows)
+
+    def chunk(self, part: slice, index: int) -> FactorChunk:
+        """Return some of the rows in all rounds."""
+        chosen = self.rows[part]
+        factors = [Factors(rounds, samples[chosen]) for rounds, samples in self.factors]
+        labels = self.labels[chosen]
+        return FactorChunk(index, self.loss, labels, self.n_clients, self.n_rounds, self.n_classes, factors)
+
+
+def completed_source(training: Training, rows: NDArray[np.intp], factorisation: Factorisation) -> FactorSource:
+    """Return the chunks of completed embeddings."""
+    factors = [
+        Factors(rounds, completion.samples)
+        for rounds, completion in zip(factorisation.all_rounds(), factorisation.players, strict=True)
+    ]
+    shape = len(training.clients), training.n_rounds, training.n_classes
+    return FactorSource(training.loss, training.labels, rows, *shape, factors)
 
 
 def completion_errors(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
-from verfedsv.shapley import Progress
-from verfedsv.shapley.blocks import available_threads, split
+from verfedsv.shapley import Progress, Semivalue
+from verfedsv.shapley.blocks import available_threads
+from verfedsv.shapley.estimate import Estimate
+from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.permutation import default_permutations
-from verfedsv.valuation.completed import CompletionPlan, complete_players, completion_errors, value_completed
-from verfedsv.valuation.error_sums import ErrorSums
-from verfedsv.valuation.estimate import Plan
+from verfedsv.shapley.plan import Estimator, Plan
+from verfedsv.valuation.backends import Backend, CompiledLoops
+from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_source, completion_errors
 from verfedsv.valuation.replay import Replay, value_replayed
 from verfedsv.valuation.result import Factorisation, Valuation
-from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
+from verfedsv.valuation.stream import Budget, Stream
 from verfedsv.valuation.trainings import Training
 
 MOST_PERMUTATIONS = 128
@@ -31,10 +33,9 @@ errors, and more would take hours to no avail."""
 
 @dataclass(frozen=True, eq=False)
 class Done:
-    """What a job arrived at; errors are (players,), the server being the last."""
+    """What a job arrived at: (rounds, players) and errors (players,), the server being the last player."""
 
-    rounds: Rounds
-    error_sums: ErrorSums
+    rounds: Estimate
     completion_errors: Floats
     rows: NDArray[np.intp]
     n_unseen: int
@@ -52,18 +53,24 @@ class Job:
 
     training: Training
     settings: ValuationSettings
+    semivalue: Semivalue
     rows: NDArray[np.intp]
     progress: Progress
     executor: Executor | None
     since: Valuation | None
     like: Valuation | None
+    backend: Backend = field(default_factory=CompiledLoops)
+
+    @property
+    def estimator(self) -> Estimator:
+        return get_estimator(self.settings.method)
 
     @property
     def n_permutations(self) -> int:
         if self.settings.n_permutations is not None:
             return self.settings.n_permutations
         by_paper = default_permutations(len(self.training.clients))
-        return min(by_paper, MOST_PERMUTATIONS) if self.settings.method == "auto" else by_paper
+        return min(by_paper, MOST_PERMUTATIONS) if self.estimator.can_refine(self.semivalue) else by_paper
 
     def run(self) -> Done:
         """Value the training in the way that its transcript asks for."""
@@ -78,18 +85,16 @@ class Job:
             # Every batch holds the same samples: what is not in it was never uploaded.
             rows = np.intersect1d(rows, next(self.training.rounds()).samples[0])
             _refuse_none(rows)
-        before, replay = Rounds.none(n_players), Replay.begin(self.training, rows, self.settings.tolerance)
-        error_sums = ErrorSums.none(n_players)
+        before, replay = Estimate.none(0, n_players), Replay.begin(self.training, rows, self.settings.tolerance)
         if self.since is not None:
-            before = _rounds_of(self.since)
-            error_sums = self.since.error_sums or ErrorSums.adding(before.errors.sum(axis=0))
+            before = self.since.rounds
             if self.since.replay is not None:
                 replay = self.since.replay.copy()
             else:
                 for row in self.since.per_round:
                     replay.budget.allow(row)
         n_before, n_known = len(before.values), replay.n_rounds
-        stream = self._stream(len(rows), replay.budget, error_sums, n_before)
+        stream = self._stream(replay.budget, n_before)
         new = value_replayed(
             self.training,
             rows,
@@ -100,8 +105,8 @@ class Job:
         )
         n_unseen = len(self.rows) - int(replay.is_seen.sum())
         seconds = {"valuation": time.perf_counter() - begin}
-        rounds = Rounds.joined([before, new])
-        return Done(rounds, stream.error_sums, np.zeros(n_players), rows, n_unseen, None, replay, seconds)
+        rounds = Estimate.joined([before, new])
+        return Done(rounds, np.zeros(n_players), rows, n_unseen, None, replay, seconds)
 
     def _completed(self) -> Done:
         """Complete the embeddings of all clients, and value them."""
@@ -111,43 +116,31 @@ class Job:
         plan = CompletionPlan.of(settings, self.executor, reports or ())
         known = None if self.since is None else self.since.factorisation
         n_clients = len(self.training.clients)
-        n_chunks = len(split(len(self.rows), chunk_size(n_clients, self.training.n_classes)))
+        n_chunks = len(self.backend.split(len(self.rows), n_clients, self.training.n_classes))
         # A completion takes about as long as all chunks.
         step = _Steps(self.progress, (n_clients + 1) * n_chunks)
         factorisation = complete_players(self.training, plan, known, self.executor, lambda: step(n_chunks))
         between = time.perf_counter()
         rows = self.rows[factorisation.is_seen[self.rows]]
         _refuse_none(rows)
-        none = ErrorSums.none(n_clients + 1)
-        stream = self._stream(len(rows), Budget(settings.tolerance), none, step=lambda: step(1))
-        rounds = value_completed(self.training, rows, factorisation, stream)
+        stream = self._stream(Budget(settings.tolerance), step=lambda: step(1))
+        rounds = stream.value(completed_source(self.training, rows, factorisation))
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(self.training, rows, factorisation, rounds.values)
         n_unseen = len(self.rows) - len(rows)
-        return Done(rounds, stream.error_sums, errors, rows, n_unseen, factorisation, None, seconds)
+        return Done(rounds, errors, rows, n_unseen, factorisation, None, seconds)
 
-    def _stream(
-        self,
-        n_samples: int,
-        budget: Budget,
-        error_sums: ErrorSums,
-        first_round: int = 0,
-        step: Callable[[], None] = lambda: None,
-    ) -> Stream:
-        n_chunks = len(split(n_samples, chunk_size(len(self.training.clients), self.training.n_classes)))
-        plan = Plan(self.settings.method, self.n_permutations, self.settings.seed, first_round, n_chunks, n_samples)
-        return Stream(self.executor or available_threads(), plan, budget, error_sums, step)
-
-
-def _rounds_of(valuation: Valuation) -> Rounds:
-    """Return the rounds of an earlier valuation, with the server as the last player."""
-    return Rounds(
-        np.column_stack([valuation.per_round, valuation.per_round_server]),
-        np.column_stack([valuation.per_round_errors, valuation.per_round_server_errors]),
-        -np.diff(valuation.losses),
-        set(valuation.methods),
-    )
+    def _stream(self, budget: Budget, first_round: int = 0, step: Callable[[], None] = lambda: None) -> Stream:
+        plan = Plan(
+            self.estimator,
+            len(self.rows),
+            self.n_permutations,
+            self.semivalue,
+            self.settings.seed,
+            first_round=first_round,
+        )
+        return Stream(self.backend, self.executor or available_threads(), plan, budget, step)
 
 
 def _refuse_none(rows: NDArray[np.intp]) -> None:

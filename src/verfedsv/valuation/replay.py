@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Array, Floats
-from verfedsv.shapley.blocks import split
+from verfedsv.losses import Array, Floats, Loss
+from verfedsv.shapley.estimate import Estimate
 from verfedsv.transcript import Upload
 from verfedsv.valuation.chunks import ReplayChunk, UploadsOfRound, apply
-from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
+from verfedsv.valuation.stream import Budget, Stream
 from verfedsv.valuation.trainings import Training
 
 SEGMENT_ELEMENTS, SEGMENT_ROUNDS = 2**22, 64
@@ -61,18 +61,19 @@ def value_replayed(
     first_round: int,
     stream: Stream,
     progress: Callable[[int], None],
-) -> Rounds:
+) -> Estimate:
     """Return the values of the rounds from `first_round` on; `replay` goes along with them, up to the last.
 
     `progress` is called with the number of rounds done.
     """
     place = np.full(training.n_samples, -1, np.int32 if training.n_samples < 2**31 else np.int64)
     place[rows] = np.arange(len(rows))
-    parts, segment, n_elements = list[Rounds](), list[UploadsOfRound](), 0
+    labels = training.labels[rows]
+    parts, segment, n_elements = list[Estimate](), list[UploadsOfRound](), 0
 
     def flush() -> None:
         if segment:
-            parts.append(_value_segment(training, rows, replay.table, segment, stream))
+            parts.append(stream.value(ReplaySource(training.loss, labels, replay.table, segment)))
             for uploads in segment:
                 apply(replay.table, uploads)
             segment.clear()
@@ -96,32 +97,39 @@ def value_replayed(
         flush()
         progress(replay.n_rounds)
     replay.next_message = training.transcript.n_messages
-    return Rounds.joined(parts) if parts else Rounds.none(len(training.clients) + 1)
+    return Estimate.joined(parts) if parts else Estimate.none(0, len(training.clients) + 1)
 
 
-def _value_segment(
-    training: Training, rows: NDArray[np.intp], table: Array, segment: Sequence[UploadsOfRound], stream: Stream
-) -> Rounds:
-    n_clients = len(training.clients)
-    labels = training.labels[rows]
-    parts = split(len(rows), chunk_size(n_clients, training.n_classes))
-    edges = [part.start for part in parts] + [len(rows)]
-    cut = [_cut(uploads, edges) for uploads in segment]
+@dataclass(frozen=True, eq=False)
+class ReplaySource:
+    """Chunks of the server's table, (players, rows, classes), and of the uploads of some rounds from there on."""
 
-    def chunks() -> Iterator[ReplayChunk]:
-        for number, part in enumerate(parts):
-            yield ReplayChunk(
-                number,
-                training.loss,
-                labels[part],
-                n_clients,
-                len(segment),
-                training.n_classes,
-                np.ascontiguousarray(table[:, part]),
-                [of_round[number] for of_round in cut],
-            )
+    loss: Loss
+    labels: Array
+    table: Floats
+    uploads: Sequence[UploadsOfRound]
 
-    return stream.value(chunks, len(segment), n_clients, len(rows))
+    @property
+    def n_samples(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_rounds(self) -> int:
+        return len(self.uploads)
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.table) - 1
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.table.shape[2])
+
+    def chunk(self, part: slice, index: int) -> ReplayChunk:
+        """Return some of the rows in all rounds."""
+        table, uploads = np.ascontiguousarray(self.table[:, part]), [_cut(of_round, part) for of_round in self.uploads]
+        shape = self.n_clients, self.n_rounds, self.n_classes
+        return ReplayChunk(index, self.loss, self.labels[part], *shape, table, uploads)
 
 
 def _of_rows(uploads: UploadsOfRound, place: Array) -> UploadsOfRound:
@@ -136,14 +144,11 @@ def _of_rows(uploads: UploadsOfRound, place: Array) -> UploadsOfRound:
     return UploadsOfRound(uploads.players, samples, embeddings)
 
 
-def _cut(uploads: UploadsOfRound, edges: Sequence[int]) -> list[UploadsOfRound]:
-    """Return the uploads for each chunk of samples, numbered within it."""
-    where = [np.searchsorted(samples, edges) for samples in uploads.samples]
-    result = []
-    for number in range(len(edges) - 1):
-        first = edges[number]
-        slices = [slice(ends[number], ends[number + 1]) for ends in where]
-        samples = [s[part] - s.dtype.type(first) for s, part in zip(uploads.samples, slices, strict=True)]
-        embeddings = [e[part] for e, part in zip(uploads.embeddings, slices, strict=True)]
-        result.append(UploadsOfRound(uploads.players, samples, embeddings))
-    return result
+def _cut(uploads: UploadsOfRound, part: slice) -> UploadsOfRound:
+    """Return the uploads of a chunk of the rows, with places within it."""
+    samples, embeddings = [], []
+    for _, places, values in uploads:
+        first, last = np.searchsorted(places, [part.start, part.stop])
+        samples.append(places[first:last] - places.dtype.type(part.start))
+        embeddings.append(values[first:last])
+    return UploadsOfRound(uploads.players, samples, embeddings)
