@@ -20,12 +20,13 @@ from verfedsv.completion.factors import Factors
 from verfedsv.data import Round
 from verfedsv.losses import Floats, get_loss
 from verfedsv.shapley.blocks import available_threads, ordered_map, split
+from verfedsv.shapley.closed_form import ClosedForm
 from verfedsv.shapley.permutation import default_permutations
+from verfedsv.shapley.plan import Plan
+from verfedsv.valuation.backends import CompiledLoops
 from verfedsv.valuation.chunks import Change
-from verfedsv.valuation.error_sums import ErrorSums
-from verfedsv.valuation.estimate import Plan
 from verfedsv.valuation.replay import Segment
-from verfedsv.valuation.stream import Budget, Stream, chunk_size
+from verfedsv.valuation.stream import Budget, Stream
 
 N_ROUNDS, N_CLIENTS, N_SAMPLES, RANK = 500, 8, 48_842, 5
 
@@ -80,11 +81,9 @@ def value_factors(factors: list[Factors], labels: NDArray[Any], loss: str) -> ND
     def columns(part: slice) -> dict[int, Floats]:
         return {m: np.ascontiguousarray(f.samples[part].T) for m, f in enumerate(factors)}
 
-    segment = Segment(get_loss(loss), labels, len(factors), table, rounds, columns)
-    parts = split(len(labels), chunk_size(len(factors), n_classes))
-    plan = Plan("closed-form", 1, 0, 0, len(parts), len(labels))
-    stream = Stream(available_threads(), plan, Budget(1e-3), ErrorSums.none(len(factors) + 1))
-    return stream.value(segment).values[:, :-1]
+    source = Segment(get_loss(loss), labels, len(factors), table, rounds, columns)
+    plan = Plan(ClosedForm(), len(labels), n_permutations=1)
+    return Stream(CompiledLoops(), available_threads(), plan, Budget(1e-3)).value(source).values[:, :-1]
 
 
 def against_monte_carlo(n_rounds: int = 3, n_permutations: int = 5) -> tuple[str, float]:

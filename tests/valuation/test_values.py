@@ -552,7 +552,7 @@ def test_bad_input(change, message):
 
 def test_too_many_clients_to_enumerate():
     """Enumeration of 26 clients is refused before any work."""
-    with pytest.raises(TooManyClientsError, match="at most 25 clients; this training has 26"):
+    with pytest.raises(TooManyClientsError, match="up to 25 clients, the server included if it moves; received 26"):
         value(Asynchronous(n_clients=26).record(), "exact")
 
 

@@ -25,6 +25,7 @@ from verfedsv.runs.extent import Extent, find_extent
 from verfedsv.runs.folders import CONFIG
 from verfedsv.runs.notes import read_notes, say_falling, still_falling
 from verfedsv.runs.valuations import find_valuation, options_for
+from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.reader import folder_of
@@ -36,13 +37,8 @@ TOLERANCE = 1e-3
 """The default of `value`."""
 
 
-class Methods(StrEnum):
-    """The methods of `value`."""
-
-    AUTO = "auto"
-    CLOSED_FORM = "closed-form"
-    EXACT = "exact"
-    PERMUTATION = "permutation"
+Methods = StrEnum("Methods", {name: name for name in ESTIMATORS})
+"""The methods of `value`."""
 
 
 class Rows(StrEnum):
@@ -63,6 +59,13 @@ def value(
         typer.Option(
             help="How to value a round: auto (exact to the tolerance), closed-form, exact or permutation.",
             metavar="METHOD",
+        ),
+    ] = None,
+    semivalue: Annotated[
+        str | None,
+        typer.Option(
+            help="What a value is: shapley, banzhaf, leave-one-out or 'beta(a, b)'. Only Shapley values add up.",
+            metavar="SEMIVALUE",
         ),
     ] = None,
     rank: Annotated[
@@ -115,6 +118,7 @@ def value(
         check_writable(output, "valuation")
     given: dict[str, Any] = {
         "method": None if method is None else str(method),
+        "semivalue": semivalue,
         "rank": None if rank is None else _as_number(rank, int),
         "rows": None if rows is None else str(rows),
         "tolerance": tolerance,
@@ -236,9 +240,9 @@ def say_without_effect(console: Console, result: Valuation) -> None:
         for name in ("rank", "regularization"):
             if getattr(settings, name) != "auto":
                 print_note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
-    if settings.n_permutations is not None and settings.method in ("closed-form", "exact"):
+    if settings.n_permutations is not None and not ESTIMATORS[settings.method].samples:
         print_note(console, f"permutations had no effect: the method {settings.method} draws none.")
-    if settings.tolerance != TOLERANCE and settings.method != "auto":
+    if settings.tolerance != TOLERANCE and not ESTIMATORS[settings.method].adapts:
         print_note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
 
 
