@@ -60,7 +60,8 @@ class Auto(Estimator):
 
 
 def _can_enumerate(game: RoundGame, n_samples: int, limit: float) -> bool:
-    return game.n_players <= MAX_CLIENTS and 2**game.n_players * n_samples <= limit
+    # Averaging the utilities takes as long for each player as evaluating four more samples.
+    return game.n_players <= MAX_CLIENTS and 2**game.n_players * (n_samples + 4 * game.n_players) <= limit
 
 
 def split_samples(errors: Floats, allowed: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -99,9 +99,11 @@ def get_semivalue(semivalue: str | Semivalue) -> Semivalue:
         return semivalue
     written = re.fullmatch(r"beta\(([^,()]+),([^,()]+)\)", semivalue) if isinstance(semivalue, str) else None
     try:
-        return Beta(*map(float, written.groups())) if written else SEMIVALUES[semivalue]
+        shapes = [float(shape) for shape in written.groups()] if written else []
+        known = None if shapes else SEMIVALUES[semivalue]
     except (KeyError, TypeError, ValueError):
         raise InputError(
             f"unknown semivalue {semivalue!r}; allowed are {', '.join(map(repr, SEMIVALUES))}, 'beta(a, b)' "
             "and verfedsv.Beta(a, b)"
         ) from None
+    return known or Beta(*shapes)

@@ -56,7 +56,7 @@ def shapley_values(
             by sampling.
         tolerance: for "auto", the largest error allowed, relative to the largest value.
         n_permutations: for "permutation", how many, by default ceil(100 M ln M) as in the paper. For "auto", the most
-            that any sample may draw.
+            that samples may draw, on average.
         antithetic: for "permutation", draw them in pairs of opposite order: fewer do for the same error.
         standard_error: for "permutation", stop early once every standard error is at most this.
         seed: of the random draws. The same seed gives the same result.
