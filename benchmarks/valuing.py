@@ -18,13 +18,15 @@ from benchmarks.trainings import has, train
 from verfedsv import value
 from verfedsv.completion.factors import Factors
 from verfedsv.data import Round
-from verfedsv.losses import get_loss
+from verfedsv.losses import Floats, get_loss
 from verfedsv.shapley.blocks import available_threads, ordered_map, split
+from verfedsv.shapley.closed_form import ClosedForm
 from verfedsv.shapley.permutation import default_permutations
-from verfedsv.valuation.chunks import FactorChunk
-from verfedsv.valuation.error_sums import ErrorSums
-from verfedsv.valuation.estimate import Plan
-from verfedsv.valuation.stream import Budget, Stream, chunk_size
+from verfedsv.shapley.plan import Plan
+from verfedsv.valuation.backends import CompiledLoops
+from verfedsv.valuation.chunks import Change
+from verfedsv.valuation.replay import Segment
+from verfedsv.valuation.stream import Budget, Stream
 
 N_ROUNDS, N_CLIENTS, N_SAMPLES, RANK = 500, 8, 48_842, 5
 
@@ -73,25 +75,15 @@ def from_factors() -> tuple[str, float]:
 def value_factors(factors: list[Factors], labels: NDArray[Any], loss: str) -> NDArray[np.float64]:
     """Return the values of all rounds, (rounds, clients), by the closed form."""
     n_rounds, n_classes, _ = factors[0].rounds.shape
-    parts = split(len(labels), chunk_size(len(factors), n_classes))
+    rounds = [[Change(m, None, f.rounds[t]) for m, f in enumerate(factors)] for t in range(n_rounds)]
+    table = np.zeros((len(factors), len(labels), n_classes))
 
-    def chunks() -> list[FactorChunk]:
-        return [
-            FactorChunk(
-                number,
-                get_loss(loss),
-                labels[part],
-                len(factors),
-                n_rounds,
-                n_classes,
-                [Factors(f.rounds, f.samples[part]) for f in factors],
-            )
-            for number, part in enumerate(parts)
-        ]
+    def columns(part: slice) -> dict[int, Floats]:
+        return {m: np.ascontiguousarray(f.samples[part].T) for m, f in enumerate(factors)}
 
-    plan = Plan("closed-form", 1, 0, 0, len(parts), len(labels))
-    stream = Stream(available_threads(), plan, Budget(1e-3), ErrorSums.none(len(factors) + 1))
-    return stream.value(chunks, n_rounds, len(factors), len(labels)).values[:, :-1]
+    source = Segment(get_loss(loss), labels, len(factors), table, rounds, columns)
+    plan = Plan(ClosedForm(), len(labels), n_permutations=1)
+    return Stream(CompiledLoops(), available_threads(), plan, Budget(1e-3)).value(source).values[:, :-1]
 
 
 def against_monte_carlo(n_rounds: int = 3, n_permutations: int = 5) -> tuple[str, float]:

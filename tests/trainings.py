@@ -75,11 +75,11 @@ def _slope(loss: str, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x)) - labels[:, None]
 
 
-def values_of_rounds(embeddings: np.ndarray, labels: np.ndarray, loss: str, offsets=None) -> np.ndarray:
+def values_of_rounds(embeddings: np.ndarray, labels: np.ndarray, loss: str, offsets=None, weight=None) -> np.ndarray:
     """Return the Shapley values of all rounds by the definition, (rounds, players), from zero at time 0.
 
     `embeddings` are (rounds, clients, samples, classes). With `offsets` of the server, (rounds, samples, classes),
-    it is the last player.
+    it is the last player. `weight(size, n_others)` is that of another semivalue.
     """
     if offsets is not None:
         embeddings = np.concatenate([embeddings, offsets[:, np.newaxis]], axis=1)
@@ -87,6 +87,6 @@ def values_of_rounds(embeddings: np.ndarray, labels: np.ndarray, loss: str, offs
     result = []
     for after in embeddings:
         arrays = [before, after] if loss == "softmax" else [before[..., 0], after[..., 0]]
-        result.append(values_by_definition(Game(*arrays, labels, loss)))
+        result.append(values_by_definition(Game(*arrays, labels, loss), weight))
         before = after
     return np.array(result)

@@ -68,3 +68,10 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
         shown = ", ".join(repr(value) for value in array.ravel()[:2].tolist())
         raise InputError(f"{name} must hold real numbers; received {shown}, ... of type {array.dtype}")
     return array
+
+
+def as_progress(progress: Any) -> Any:
+    """Return `progress` if it can be called, or is None."""
+    if progress is not None and not callable(progress):
+        raise InputError(f"progress must be a function of the steps done and in all; received {progress!r}")
+    return progress

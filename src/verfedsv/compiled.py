@@ -77,6 +77,18 @@ def exp(x: float) -> float:
 
 
 @inlined
+def add(total: float, lost: float, term: float) -> tuple[float, float]:
+    """Return a sum with one more term, and what rounding cut off so far (Kahan), which begins with 0.
+
+    A sum in a compiled loop may be reordered, and each of its terms adds a rounding error. If sums of short runs are
+    added like this, only the roundings of a run count.
+    """
+    term -= lost
+    longer = total + term
+    return longer, (longer - total) - term
+
+
+@inlined
 def log1p_of_fraction(y: float) -> float:
     """Return log(1 + y) for y in [0, 1]: twice the artanh of t = y / (2 + y), which is at most 1/3."""
     t = y / (2 + y)

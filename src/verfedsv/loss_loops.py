@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from verfedsv.compiled import Array, Floats, compiled, exp, sigmoid, softplus
+from verfedsv.compiled import Array, Floats, add, compiled, exp, sigmoid, softplus
 
 
 def each(function: Callable[[Floats, Floats], None], x: Array) -> Floats:
@@ -55,6 +55,16 @@ def logistic_third_each(x: Floats, result: Floats) -> None:
 @compiled
 def expand_logistic(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
     """Write gradient and third derivative at the midpoints of scalar steps; return how much the loss falls in all."""
+    decrease, lost = 0.0, 0.0
+    for first in range(0, len(base), 256):
+        part = slice(first, first + 256)
+        of_run = _expand_run(base[part], step[part], labels[part], gradient[part], weights[part])
+        decrease, lost = add(decrease, lost, of_run)
+    return decrease
+
+
+@compiled
+def _expand_run(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
     decrease = 0.0
     for i in range(len(base)):
         sign, middle = -labels[i], base[i] + 0.5 * step[i]
@@ -76,19 +86,21 @@ def expand_softmax(base: Floats, step: Floats, labels: Array, p: Floats, gradien
     class, so that a large embedding does not swallow a small loss.
     """
     n_samples, n_classes = base.shape
-    decrease = 0.0
+    decrease, lost = 0.0, 0.0
     # 64 samples at a time, their classes side by side, so that the exponentials are vectorised.
     x, tops = np.empty(64 * n_classes), np.empty(64, np.intp)
     for first in range(0, n_samples, 64):
         n = min(64, n_samples - first)
+        of_run = 0.0
         for end in range(2):
-            decrease += (1 - 2 * end) * _powers(base, step, labels, first, n, end, x, tops)
+            of_run += (1 - 2 * end) * _powers(base, step, labels, first, n, end, x, tops)
             for i in range(n):
                 others = 0.0
                 x[i * n_classes + tops[i]] = 0.0
                 for c in range(n_classes):
                     others += x[i * n_classes + c]
-                decrease += (1 - 2 * end) * np.log1p(others)
+                of_run += (1 - 2 * end) * np.log1p(others)
+        decrease, lost = add(decrease, lost, of_run)
         _powers(base, step, labels, first, n, 0.5, x, tops)
         for i in range(n):
             total = 0.0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from verfedsv.arguments import as_positive, as_whole
 from verfedsv.errors import InputError
 from verfedsv.shapley import Method
+from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.semivalues import get_semivalue
 
 ROWS = ("all", "gradient", "no-gradient")
@@ -32,9 +33,7 @@ class ValuationSettings:
     rows: str = "all"
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(Method):
-            allowed = ", ".join(map(repr, get_args(Method)))
-            raise InputError(f"unknown method {self.method!r}; allowed are {allowed}")
+        get_estimator(self.method)
         if not isinstance(self.rows, str):
             raise InputError(f"rows must be one of {', '.join(map(repr, ROWS))}; received {self.rows!r}")
         strength, most = self.regularization, self.n_permutations

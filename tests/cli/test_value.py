@@ -274,9 +274,9 @@ import signal, threading
 from concurrent.futures import Future
 from verfedsv.cli import app
 from verfedsv.shapley import blocks
-from verfedsv.valuation import stream
+from verfedsv.valuation import backends, stream
 
-sum_up = stream.Stream._sum
+sum_up = stream.ordered_map
 
 def press(*_arguments, **_options):
     signal.raise_signal(signal.SIGINT)
@@ -290,7 +290,7 @@ def press_in_sum(*arguments):
     Future.result = blocks.wait = press
     return sum_up(*arguments)
 
-stream.value_chunk, stream.Stream._sum = compute, press_in_sum
+backends.CompiledLoops.value, stream.ordered_map = compute, press_in_sum
 app()
 """
 

@@ -7,9 +7,9 @@ import verfedsv
 from tests.games import LOSSES, random_game
 from verfedsv.data import load_adult_round
 from verfedsv.errors import ToleranceWarning
-from verfedsv.shapley import auto as auto_module
+from verfedsv.shapley import plan
 from verfedsv.shapley.game import RoundGame
-from verfedsv.shapley.stratified import stratified
+from verfedsv.shapley.stratified import draw
 
 
 def exact_values(game):
@@ -19,7 +19,7 @@ def exact_values(game):
 @pytest.fixture
 def never_enumerate(monkeypatch):
     """Make small games take the route of large ones."""
-    monkeypatch.setattr(auto_module, "ENUMERATION_LIMIT", 0)
+    monkeypatch.setattr(plan, "ENUMERATION_LIMIT", 0)
 
 
 def test_small_steps_need_the_closed_form_only():
@@ -61,8 +61,8 @@ def test_only_the_samples_that_cause_the_error_are_sampled():
     assert (result.method, result.tolerance_met) == ("closed-form+sampling", True)
     assert (np.abs(result.values - exact_values(game)) <= result.errors).all()
     round_game = RoundGame.from_arrays(*game.arguments)
-    few = stratified(round_game, np.arange(0, 2000, 100), error=1e9, max_permutations=4, seed=0)
-    everybody = stratified(round_game, np.arange(2000), error=1e9, max_permutations=4, seed=0)
+    few = draw(round_game, np.arange(0, 2000, 100), 1, (0,))
+    everybody = draw(round_game, np.arange(2000), 1, (0,))
     assert few.n_evaluations <= everybody.n_evaluations / 80
 
 
@@ -73,8 +73,8 @@ def test_confidence_bounds_cover():
     expected = exact_values(game)
     round_game = RoundGame.from_arrays(*game.arguments)
     for seed in range(200):
-        part = stratified(round_game, np.arange(30), error=1e9, max_permutations=4, seed=seed)
-        assert (np.abs(part.values - expected) <= part.errors).all()
+        part = draw(round_game, np.arange(30), 1, (seed,))
+        assert (np.abs(part.values - expected) <= part.bound()).all()
 
 
 def test_standard_errors_are_honest():
@@ -82,8 +82,8 @@ def test_standard_errors_are_honest():
     game = random_game("softmax", n_clients=4, n_samples=2000, step=2.0)
     expected = exact_values(game)
     round_game = RoundGame.from_arrays(*game.arguments)
-    parts = [stratified(round_game, np.arange(2000), error=1e9, max_permutations=4, seed=s) for s in range(100)]
-    scores = np.array([(part.values - expected) / part.standard_errors for part in parts])
+    parts = [draw(round_game, np.arange(2000), 1, (s,)) for s in range(100)]
+    scores = np.array([(part.values - expected) / np.sqrt(part.variance) for part in parts])
     assert np.abs(scores.mean(axis=0)).max() < 4 / np.sqrt(100)
     assert 0.75 < np.var(scores) < 1.3
 
@@ -93,9 +93,9 @@ def test_sampling_remainders_beats_sampling_utilities():
     jump = load_adult_round(8, jump=True)
     arguments = jump.previous, jump.current, jump.labels
     game = RoundGame.from_arrays(*arguments)
-    part = stratified(game, np.arange(game.n_samples), error=1e9, max_permutations=4, seed=0)
+    part = draw(game, np.arange(game.n_samples), 1, (0,))
     plain = verfedsv.shapley_values(*arguments, method="permutation", n_permutations=1000)
-    ratio = plain.standard_errors.max() / part.standard_errors.max()
+    ratio = plain.standard_errors.max() / np.sqrt(part.variance.max())
     assert ratio**2 * 1000 > 10_000
 
 

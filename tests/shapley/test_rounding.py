@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import verfedsv
+from verfedsv.shapley.closed_form import sum_third_order
+from verfedsv.shapley.game import RoundGame
 
 mpmath.mp.dps = 60
 
@@ -106,6 +108,29 @@ def test_many_blocks():
     result = verfedsv.shapley_values(previous, current, np.ones(n_samples), method="closed-form")
     expected = mpmath.log(2) - mpmath.log1p(mpmath.exp(-mpmath.mpf(1e-3)))
     assert abs(mpmath.mpf(float(result.values[0])) - expected) <= mpmath.mpf(float(result.errors[0]))
+
+
+@pytest.mark.parametrize("n_classes", [1, 3])
+def test_the_rounding_error_does_not_grow_with_a_block(n_classes):
+    """A block of 200,000 samples states an error of the mean as small as one of 16, and the true one is within it."""
+    rng = np.random.default_rng(0)
+    shape = 3, 200_000, n_classes
+    # In steps of 2^-20, so that midpoints and products are exact and all of the rounding is that of the sums.
+    previous, change = (np.round(rng.uniform(1, 2, shape) * 2**20) / 2**20 for _ in range(2))
+    labels = np.zeros(shape[1:])
+    game = RoundGame.from_arrays(previous, previous + change, labels, "squared")
+    stated = {}
+    for n_samples in (16, 200_000):
+        found = sum_third_order(game.block(slice(0, n_samples)), game.loss)
+        stated[n_samples] = found.errors / n_samples
+        d = np.round(change[:, :n_samples] * 2**20).astype(np.int64)
+        doubled = 2 * np.round(previous[:, :n_samples] * 2**20).astype(np.int64).sum(axis=0) + d.sum(axis=0)
+        for client in range(3):
+            # The value is -d . (the midpoint), exact in whole numbers of at most 63 bits for each sample.
+            exact = -sum(map(int, (d[client] * doubled).ravel().tolist()))
+            true = abs(mpmath.mpf(float(found.values[client])) - mpmath.mpf(exact) / 2**41)
+            assert true <= float(found.errors[client])
+    assert (stated[200_000] <= 4 * stated[16]).all()
 
 
 def test_a_loss_that_sees_what_all_classes_share():

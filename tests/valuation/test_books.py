@@ -66,10 +66,7 @@ def test_books_of_completed_embeddings_balance(loss, intercept):
     training = train(loss, n_samples=100, batch=25, n_epochs=4, intercept=intercept)
     result = value(training.record(), rank=2)
     known = result.factorisation
-    players = [
-        c.samples @ rounds[:, :, :].transpose(0, 2, 1)
-        for rounds, c in zip(known.all_rounds(), known.players, strict=True)
-    ]
+    players = [c.samples @ c.rounds.transpose(0, 2, 1) for c in known.completions.values()]
     check_books(result, losses_of(np.stack(players, axis=1), None, training.labels, loss))
 
 

@@ -24,7 +24,10 @@ with Recorder(path, labels, clients, **options) as recorder:
         weights = 0.1 * np.sin(0.1 * t + np.arange(n_clients * 3 * n_classes)).reshape(n_clients, 3, n_classes)
         chosen = rng.permutation(n_samples)[:batch]
         uploads = {name: factors[m, chosen] @ weights[m] for m, name in enumerate(clients)}
-        if mode == "synchronous":
+        if mode == "mixed":
+            batches = dict.fromkeys(clients, chosen) | {"0": range(n_samples)}
+            recorder.log(batches, uploads | {"0": factors[0] @ weights[0]})
+        elif mode == "synchronous":
             recorder.log(chosen, uploads)
         else:
             for name in clients:
@@ -98,3 +101,17 @@ def test_asynchronous_valuation_keeps_to_its_formula(tmp_path, size):
     file = n_clients * n_rounds * batch * (8 * n_classes + 4)
     assert grown <= formula + file + 60_000_000
     assert grown < 8 * n_rounds * n_samples * n_clients * n_classes / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(4, 200_000, 1, 60, 10_000), (4, 50_000, 3, 60, 2_500)])
+def test_valuation_of_clients_with_and_without_gaps_keeps_to_its_formula(tmp_path, size):
+    """Client 0 uploads every sample in every round: the factors of the others, the table, and two segments."""
+    n_clients, n_samples, n_classes, n_rounds, batch = size
+    grown = growth(tmp_path / "run", "mixed", size)
+    n_observations, rank = n_rounds * batch, 3
+    start = 8 * n_rounds * n_classes * min(4096, 2**24 // (n_rounds * n_classes))
+    completed = (18 + 8 * n_classes) * n_observations + (16 * n_clients * rank + 48) * n_samples + 2 * start
+    replayed = 8 * (n_clients + 1) * n_samples * n_classes + 2 * (8 + 8 * n_classes) * 2**22 // n_classes
+    file = 8 * (n_samples * n_rounds + n_clients * n_observations) * (n_classes + 0.5)
+    assert grown <= completed + replayed + file + 60_000_000

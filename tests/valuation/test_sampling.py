@@ -5,16 +5,17 @@ import pytest
 
 from tests.valuation.test_values import Asynchronous
 from verfedsv import Recorder, Valuation, value
+from verfedsv.shapley import plan
 from verfedsv.shapley.game import RoundGame
+from verfedsv.shapley.plan import Allowance
 from verfedsv.shapley.stratified import _cap, draw_enough
-from verfedsv.valuation import estimate
 
 pytestmark = pytest.mark.filterwarnings("ignore::verfedsv.errors.ToleranceWarning")
 
 
 @pytest.fixture(autouse=True)
 def never_enumerate(monkeypatch):
-    monkeypatch.setattr(estimate, "ENUMERATION_LIMIT", 0)
+    monkeypatch.setattr(plan, "ENUMERATION_LIMIT", 0)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
@@ -48,7 +49,7 @@ def test_a_sample_that_jumps_is_drawn_more_often():
     current[:, 7] *= 100
     game = RoundGame.from_arrays(np.zeros_like(current), current, rng.integers(0, 2, 500))
     plain, more = (
-        draw_enough(game, np.arange(500), error=1e9, largest=largest, max_permutations=128, seed=0, attempt=0)
+        draw_enough(game, np.arange(500), Allowance(0.0, 1e9, largest, 0.0), max_permutations=128, seed=0, call=0)
         for largest in (1e9, 1e-3)
     )
     assert more.largest.max() < 1.1e-3 < plain.largest.max() / 100

@@ -552,7 +552,7 @@ def test_bad_input(change, message):
 
 def test_too_many_clients_to_enumerate():
     """Enumeration of 26 clients is refused before any work."""
-    with pytest.raises(TooManyClientsError, match="at most 25 clients; this training has 26"):
+    with pytest.raises(TooManyClientsError, match="up to 25 clients, the server included if it moves; received 26"):
         value(Asynchronous(n_clients=26).record(), "exact")
 
 
@@ -626,7 +626,7 @@ def test_offsets_of_batches_of_one_sample_are_completed():
     for t, batch in enumerate(training.batches):
         uploads = {name: training.embeddings[t, m, batch] for m, name in enumerate(training.clients[:2])}
         recorder.log(batch, uploads, training.embeddings[t, 2, batch])
-    assert value(recorder, rank=2).factorisation.players[-1].report.rank == 2
+    assert value(recorder, rank=2).factorisation.completions[2].report.rank == 2
 
 
 def test_the_same_samples_in_every_batch_need_no_completion():

@@ -25,6 +25,7 @@ from verfedsv.runs.extent import Extent, find_extent
 from verfedsv.runs.folders import CONFIG
 from verfedsv.runs.notes import read_notes, say_falling, still_falling
 from verfedsv.runs.valuations import find_valuation, options_for
+from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.reader import folder_of
@@ -36,13 +37,8 @@ TOLERANCE = 1e-3
 """The default of `value`."""
 
 
-class Methods(StrEnum):
-    """The methods of `value`."""
-
-    AUTO = "auto"
-    CLOSED_FORM = "closed-form"
-    EXACT = "exact"
-    PERMUTATION = "permutation"
+Methods = StrEnum("Methods", {name: name for name in ESTIMATORS})
+"""The methods of `value`."""
 
 
 class Rows(StrEnum):
@@ -63,6 +59,13 @@ def value(
         typer.Option(
             help="How to value a round: auto (exact to the tolerance), closed-form, exact or permutation.",
             metavar="METHOD",
+        ),
+    ] = None,
+    semivalue: Annotated[
+        str | None,
+        typer.Option(
+            help="What a value is: shapley, banzhaf, leave-one-out or 'beta(a, b)'. Only Shapley values add up.",
+            metavar="SEMIVALUE",
         ),
     ] = None,
     rank: Annotated[
@@ -115,6 +118,7 @@ def value(
         check_writable(output, "valuation")
     given: dict[str, Any] = {
         "method": None if method is None else str(method),
+        "semivalue": semivalue,
         "rank": None if rank is None else _as_number(rank, int),
         "rows": None if rows is None else str(rows),
         "tolerance": tolerance,
@@ -236,9 +240,9 @@ def say_without_effect(console: Console, result: Valuation) -> None:
         for name in ("rank", "regularization"):
             if getattr(settings, name) != "auto":
                 print_note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
-    if settings.n_permutations is not None and settings.method in ("closed-form", "exact"):
+    if settings.n_permutations is not None and not ESTIMATORS[settings.method].samples:
         print_note(console, f"permutations had no effect: the method {settings.method} draws none.")
-    if settings.tolerance != TOLERANCE and settings.method != "auto":
+    if settings.tolerance != TOLERANCE and not ESTIMATORS[settings.method].adapts:
         print_note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
 
 
@@ -312,13 +316,14 @@ _MOST_SHARES = 5
 def _explain_completion(result: Valuation, largest: float) -> str:
     if result.completion is None:
         return "nothing had to be completed."
-    ranks = sorted({report.rank for report in result.completion})
+    ranks = sorted({report.rank for report in result.completion if report.rank})
     errors = result.completion_errors[np.isfinite(result.completion_errors)]
     size = f"about {_as_part(float(errors.max()) / largest)} at most" if len(errors) else "unknown"
-    text = f"of completing embeddings that were not uploaded {size} (estimated). Rank {ranks[0]}"
+    text = f"of completing embeddings that were not uploaded {size} (estimated)"
+    text += f". Rank {ranks[0]}" if ranks else ""
     text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
     asked = result.settings.rank
-    if isinstance(asked, int) and ranks[0] < asked:
+    if isinstance(asked, int) and ranks and ranks[0] < asked:
         text += f" in place of {asked:,}, as rounds and samples allow no more"
     if any(report.n_held_out for report in result.completion):
         held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)

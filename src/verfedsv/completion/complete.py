@@ -45,6 +45,7 @@ class CompletionReport:
     could be held out; `held_out_size` is the root of their mean square, what the error would be without a fit.
     `train_rmse` and `train_largest` are errors on those it saw. The factors returned were then fitted to all.
     `n_sweeps` were made in all, `fit_sweeps` of them in the fit that was chosen, and in the last one, to all.
+    `n_unseen` samples were never uploaded. The rank is 0 where nothing was missing, so that nothing was fitted.
     """
 
     rank: int
@@ -59,6 +60,11 @@ class CompletionReport:
     n_unseen: int
     n_sweeps: int
     fit_sweeps: tuple[int, int]
+
+    @classmethod
+    def of_uploads(cls, n_observations: int, n_unseen: int) -> CompletionReport:
+        """Return the report where nothing was missing."""
+        return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, n_observations, 0, n_unseen, 0, (0, 0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,6 @@
 """What is known of one client's embedding matrix: the uploads of a synchronous training, sorted by sample.
 
-All clients of a synchronous training upload the same samples, so the order of sorting (`Pattern`) is found once and
-serves them all.
+The order of sorting (`Pattern`) serves all clients that uploaded the same samples in the same rounds.
 """
 
 from __future__ import annotations

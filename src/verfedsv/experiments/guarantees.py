@@ -112,8 +112,7 @@ def _drop_of_completed(trained: Trained, result: Valuation) -> float:
     assert known is not None  # noqa: S101  # mini-batches are completed
     labels = Transcript.open(trained.path).labels
     loss = get_loss(result.loss)
-    players = list(zip(known.all_rounds(), known.players, strict=True))
-    end = sum(completion.samples @ rounds[-1].T for rounds, completion in players)
+    end = np.sum([completion.embeddings(-1) for completion in known.completions.values()], axis=0)
     targets = loss.encode(labels, end.shape[1])
     before, after = (loss.value(x, targets).mean() for x in (np.zeros_like(end), end))
     return float(before - after) / result.n_rounds

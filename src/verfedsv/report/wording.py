@@ -82,6 +82,9 @@ def balance(books: Books) -> str:
     for who, amount in (("clients", books.clients), ("server", books.server)):
         if amount or who == "clients":
             terms.append(f"{MINUS if amount < 0 else '+'} by the {who} {number(abs(amount), decimals)}")
+    if books.unaccounted:
+        sign = MINUS if books.unaccounted < 0 else "+"
+        terms.append(f"{sign} unaccounted for {number(abs(books.unaccounted), decimals)}")
     if not is_balanced(books, decimals):
         error = abs(remainder(books))
         is_rounding = error < 0.5 * 0.1**decimals  # of what is written

@@ -19,6 +19,8 @@ def say_books(books: Books) -> str:
     parts = [f"the clients {_changed(books.clients, form)}"]
     if books.server:
         parts.append(f"the server {_changed(books.server, form)}")
+    if books.unaccounted:
+        parts.append(f"the values leave {books.unaccounted:{form}} of the change unaccounted for")
     return f"loss {books.start:{form}} at the start, {books.end:{form}} at the end; {', '.join(parts)}"
 
 
@@ -34,13 +36,13 @@ def balanced_decimals(books: Books, n_digits: int) -> int:
 
 def is_balanced(books: Books, decimals: int) -> bool:
     """Return whether books add up if they are rounded to so many decimals."""
-    rounded = Books(*(round(amount, decimals) for amount in books[:4]))
+    rounded = Books(*(round(amount, decimals) for amount in books))
     return abs(remainder(rounded)) < 0.5 * 0.1**decimals
 
 
 def remainder(books: Books) -> float:
     """Return what is left of the loss at the start: the numerical error."""
-    return books.start - books.end - books.clients - books.server
+    return books.start - books.end - books.clients - books.server - books.unaccounted
 
 
 def say_doubts(books: Books) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -62,6 +63,14 @@ class _Books(BaseModel):
     server: float
     clients_moved: float
     server_moved: float
+    unaccounted: float
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        rest = self.start - self.end - self.clients - self.server
+        if self.unaccounted and not math.isclose(self.unaccounted, rest, rel_tol=1e-9, abs_tol=1e-9 * abs(self.start)):
+            raise ValueError(f"unaccounted is {self.unaccounted}, and what the books leave is {rest}")
+        return self
 
 
 class _Fields(BaseModel):

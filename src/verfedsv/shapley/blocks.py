@@ -10,6 +10,10 @@ from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
+
+from verfedsv.compiled import Floats
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -54,6 +58,23 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 if hasattr(os, "register_at_fork"):
     # Threads do not survive a fork; a forked process starts its own.
     os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def compensated_sum(terms: Iterable[Floats]) -> Floats:
+    """Return the sum of at least one array; compensated (Kahan), so that its rounding does not grow with their number.
+
+    >>> (compensated_sum([np.array([1.0]), *[np.array([1e-16])] * 10_000]) - 1).round(14)
+    array([1.e-12])
+    """
+    rest = iter(terms)
+    total = next(rest)
+    lost = np.zeros_like(total)
+    for own in rest:
+        term = own - lost
+        longer = total + term
+        lost = (longer - total) - term
+        total = longer
+    return total
 
 
 def split(n_samples: int, size: int) -> list[slice]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from verfedsv.compiled import compiled
+from verfedsv.compiled import add, compiled
 from verfedsv.losses import Array, CubicForm, Floats
 from verfedsv.shapley.moments import BoundConstants, Moments, truncation_of
 
@@ -26,7 +26,7 @@ def sum_classes(
     """
     n_clients = len(previous)
     n_samples, n_classes = gradient.shape
-    values, errors = np.zeros(n_clients), np.zeros(n_clients)
+    values, lost, errors = np.zeros((3, n_clients))
     # As many samples as stay in the second-level cache with the changes of all clients.
     most = min(64, max(8, 2**14 // (n_clients * n_classes)))
     change, means = np.empty((n_clients, n_classes, most)), np.empty((n_clients, most))
@@ -61,7 +61,7 @@ def sum_classes(
             value, error = _sum_client(
                 change[k], means[k, :n], linear, quadratic, truncation, rounding, constants.uses_range, scratch[2:]
             )
-            values[k] += value
+            values[k], lost[k] = add(values[k], lost[k], value)
             errors[k] += error
     return values, errors
 

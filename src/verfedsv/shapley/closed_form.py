@@ -10,65 +10,54 @@ Everything is computed in float64, whatever the embeddings are stored in.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.compiled import compiled
+from verfedsv.compiled import add, compiled
+from verfedsv.errors import InputError
 from verfedsv.losses import Array, CubicForm, Floats, Loss
 from verfedsv.shapley.class_sums import sum_classes
+from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.game import LARGEST_EMBEDDING, Block, RoundGame
-from verfedsv.shapley.moments import BoundConstants, Moments, sum_moments, truncation_of
+from verfedsv.shapley.moments import RUN, BoundConstants, Moments, sum_moments, truncation_of
+from verfedsv.shapley.plan import Estimator, Plan
+from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 
 CLOSED_FORM_EVALUATIONS = 3
 """Evaluations of the loss: before the round, half-way and after it."""
 
-
-class ThirdOrder(NamedTuple):
-    """Values and their certified errors, (players,) each, and the utility of all players together."""
-
-    values: Floats
-    errors: Floats
-    utility: float
+_METHODS = frozenset({"closed-form"})
 
 
-def closed_form(game: RoundGame) -> ThirdOrder:
-    """Return the values of all players to third order, with their certified errors.
+class ClosedForm(Estimator):
+    """The estimator: the third order of all samples."""
 
-    The values add up to the utility of all players: the small difference that the third order leaves is spread over
-    them in proportion to their errors, so that a player that did not move still gets exactly 0.
-    """
-    return balance(*sum_third_order(game))
+    parts = ("closed-form",)
+
+    def check(self, semivalue: Semivalue, n_players: int) -> None:  # noqa: ARG002  # any number of players
+        """Raise InputError if it is not Shapley's value that is asked for."""
+        if semivalue != SHAPLEY:
+            raise InputError(
+                f"method 'closed-form' computes Shapley values only; for semivalue {str(semivalue)!r} use method "
+                "'auto', 'exact' or 'permutation'"
+            )
+
+    def estimate(self, game: RoundGame, plan: Plan, attempt: int) -> Estimate:  # noqa: ARG002  # nothing to choose
+        """Return the third order of the values, with certified errors; not yet balanced."""
+        return third_order(game)
 
 
-def sum_third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> ThirdOrder:
+def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Estimate:
     """Return the third-order terms summed over `samples` (all if None), divided by the number of all samples."""
-    # Values, errors and utility in one array, and what rounding cut off its sums so far (Kahan): so the number of
-    # blocks does not add to the rounding error.
-    total, lost = np.zeros((2, 2 * game.n_players + 1))
-    for part in game.map_blocks(lambda block: third_order(block, game.loss), samples=samples):
-        if not np.isfinite(part.utility):
-            game.raise_not_finite()
-        term = np.concatenate([part.values, part.errors, [part.utility]]) - lost
-        longer = total + term
-        lost = (longer - total) - term
-        total = longer
-    values, errors, utility = np.split(total / game.n_samples, [game.n_players, 2 * game.n_players])
-    return ThirdOrder(values, errors, float(utility[0]))
+    total = Estimate.sum(game.map_blocks(lambda block: sum_third_order(block, game.loss), samples=samples))
+    if not np.isfinite(total.utility):
+        game.raise_not_finite()
+    return total.divided(game.n_samples)
 
 
-def balance(values: Floats, errors: Floats, utility: float) -> ThirdOrder:
-    """Return the values moved within their errors so that they add up to `utility`, and the errors that then hold."""
-    allowed = errors.sum()
-    if allowed == 0 or not np.isfinite(allowed):
-        return ThirdOrder(values, errors, utility)
-    # The gap is at most the sum of the errors, up to the rounding of the utility itself.
-    fraction = np.clip((utility - values.sum()) / allowed, -1, 1)
-    return ThirdOrder(values + fraction * errors, errors * (1 + abs(fraction)), utility)
-
-
-def third_order(block: Block, loss: Loss) -> ThirdOrder:
+def sum_third_order(block: Block, loss: Loss) -> Estimate:
     """Return the third-order values of a block, their errors and the utility, as sums over its samples.
 
     The utility is NaN if an embedding is not finite, or too large to compute with.
@@ -76,11 +65,11 @@ def third_order(block: Block, loss: Loss) -> ThirdOrder:
     constants = BoundConstants.of(loss, block)
     moments = sum_moments(block, constants.uses_range)
     if not moments.magnitude.max() < LARGEST_EMBEDDING:
-        nothing = np.zeros(len(block.previous))
-        return ThirdOrder(nothing, nothing, np.nan)
+        return replace(Estimate.none(len(block.previous)), utility=np.asarray(np.nan))
     expansion = loss.expand(moments.base, moments.total, block.labels)
     values, errors = _sum_over_samples(block, moments, expansion.gradient, expansion.cubic, constants)
-    return ThirdOrder(values, errors, expansion.decrease)
+    n_evaluations = CLOSED_FORM_EVALUATIONS * block.n_samples
+    return Estimate(values, errors, np.asarray(expansion.decrease), _METHODS, n_evaluations=n_evaluations)
 
 
 def cubic_values(block: Block, cubic: CubicForm) -> Floats:
@@ -149,10 +138,22 @@ def _sum_scalars(
     values, errors = np.zeros(n_clients), np.zeros(n_clients)
     for k in range(n_clients):
         before, after = previous[k, start : start + n_samples], current[k, start : start + n_samples]
-        value_of_client, error_of_client = 0.0, 0.0
-        for i in range(len(before)):
-            d = np.float64(after[i]) - np.float64(before[i])
-            value_of_client += d * (quadratic[i] * d - linear[i])
-            error_of_client += abs(d) * error[i]
-        values[k], errors[k] = value_of_client, error_of_client
+        value, value_lost = 0.0, 0.0
+        for first in range(0, n_samples, RUN):
+            part = slice(first, first + RUN)
+            of_run, error_of_run = _sum_run(before[part], after[part], linear[part], quadratic[part], error[part])
+            value, value_lost = add(value, value_lost, of_run)
+            errors[k] += error_of_run
+        values[k] = value
     return values, errors
+
+
+@compiled
+def _sum_run(before: Array, after: Array, linear: Floats, quadratic: Floats, error: Floats) -> tuple[float, float]:
+    """Return the value and the error of a client, summed over a run of samples."""
+    value, error_of_client = 0.0, 0.0
+    for i in range(len(before)):
+        d = np.float64(after[i]) - np.float64(before[i])
+        value += d * (quadratic[i] * d - linear[i])
+        error_of_client += abs(d) * error[i]
+    return value, error_of_client

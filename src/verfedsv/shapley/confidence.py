@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from verfedsv.losses import Floats
+from verfedsv.losses import Array, Floats
 
 FAILURE_PROBABILITY = 1e-3
 """Errors reported for sampled values hold for all clients together with probability 99.9 %."""
@@ -24,8 +22,8 @@ def radius_of_mean(variance: Floats, width: Floats, n_draws: int, look: int) -> 
     return result
 
 
-def radius_of_sum(variance: Floats, largest: Floats, look: int) -> Floats:
-    """Return how far sums of independent terms are from their expectations, at most, (clients,).
+def radius_of_sum(variance: Floats, largest: Floats, look: int | Array) -> Floats:
+    """Return how far sums of independent terms are from their expectations, at most, (..., clients).
 
     The terms need not be identically distributed. Each is the mean of two independent copies a and b. `variance` is the
     sum over terms of ((a - b) / 2)^2, which estimates the variance of the sum without bias; `largest` bounds how far
@@ -36,16 +34,17 @@ def radius_of_sum(variance: Floats, largest: Floats, look: int) -> Floats:
     sqrt(variance + largest^2 l/2) + largest sqrt(l/2). Then by Bernstein's inequality the sum is within sqrt(2 l V) +
     largest l/3 of its expectation, but for a probability of 2 q.
     """
-    log = _log_inverse_failure(len(variance), look, n_events=3)
-    deviation = np.sqrt(variance + largest**2 * (log / 2)) + largest * math.sqrt(log / 2)
-    result: Floats = deviation * math.sqrt(2 * log) + largest * (log / 3)
+    log = _log_inverse_failure(variance.shape[-1], look, n_events=3)
+    deviation = np.sqrt(variance + largest**2 * (log / 2)) + largest * np.sqrt(log / 2)
+    result: Floats = deviation * np.sqrt(2 * log) + largest * (log / 3)
     return result
 
 
-def _log_inverse_failure(n_clients: int, look: int, n_events: int) -> float:
+def _log_inverse_failure(n_clients: int, look: int | Array, n_events: int) -> Floats:
     """Return log(1/q), q being what each of the events that must not happen may take of the failure probability.
 
     A caller may look several times, at numbers of draws that do not depend on the draws looked at, and stop when it
     likes: look number `look` (0, 1, ...) takes 1 / ((look + 1) (look + 2)) of the whole, which sums to 1 over them all.
     """
-    return math.log(n_events * n_clients * (look + 1) * (look + 2) / FAILURE_PROBABILITY)
+    look = np.asarray(look, np.float64)
+    return np.asarray(np.log(n_events * n_clients * (look + 1) * (look + 2) / FAILURE_PROBABILITY))

@@ -8,16 +8,19 @@ size coalitions x samples ever exists.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.errors import TooManyClientsError
 from verfedsv.losses import Floats
+from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.coalitions import coalition_sums
+from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.game import Block, RoundGame
 from verfedsv.shapley.moments import sum_moments
-from verfedsv.shapley.result import Progress
+from verfedsv.shapley.plan import Estimator, Plan, Progress
 from verfedsv.shapley.semivalues import LEAVE_ONE_OUT, Semivalue
 
 MAX_CLIENTS = 25
@@ -25,48 +28,64 @@ _SEGMENT_BITS = 16
 _BLOCK_SAMPLES = 1024
 
 
-def exact(
+class Exact(Estimator):
+    """The estimator: every coalition of every sample."""
+
+    parts = ("exact",)
+
+    def check(self, semivalue: Semivalue, n_players: int) -> None:
+        """Raise TooManyClientsError if there are too many coalitions."""
+        if n_players > MAX_CLIENTS and semivalue != LEAVE_ONE_OUT:
+            raise TooManyClientsError(
+                f"method 'exact' enumerates 2^clients coalitions and takes up to {MAX_CLIENTS} clients, the server "
+                f"included if it moves; received {n_players}. Use method='auto' (any number of clients, with an error "
+                "bound) or method='permutation'"
+            )
+
+    def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:  # noqa: ARG002  # nothing is random
+        """Return the values by their definition, with errors of rounding."""
+        self.check(plan.semivalue, game.n_players)
+        utility = game.decrease()  # first, as it finds embeddings that are too large
+        found = enumerate_coalitions(game, plan.semivalue, progress=plan.progress)
+        return replace(found, errors=rounding_errors(game), utility=utility)
+
+
+def enumerate_coalitions(
     game: RoundGame,
     semivalue: Semivalue,
-    *,
     samples: NDArray[np.intp] | None = None,
     progress: Progress | None = None,
-) -> tuple[Floats, int]:
-    """Return the values of all players, (players,), and the number of utilities evaluated.
+) -> Estimate:
+    """Return what `samples` (all if None) add to the values of all players; errors are not yet in it.
 
-    The embeddings must be finite. With `samples`, the sums run over those only, divided by the number of all samples.
+    The embeddings must be finite. (The utility is NaN for leave-one-out, which does not need it.)
     """
+    n_players, n_samples = game.n_players, game.n_samples if samples is None else len(samples)
     if semivalue == LEAVE_ONE_OUT:
-        return _leave_one_out(game, samples), game.n_players + 1
-    n_players = game.n_players
-    if n_players > MAX_CLIENTS:
-        server = " and the server" if n_players > game.n_clients else ""
-        raise TooManyClientsError(
-            f"method 'exact' enumerates 2^clients coalitions and takes up to {MAX_CLIENTS} clients; received "
-            f"{game.n_clients}{server}. Use method='auto' (any number of clients, with an error bound) or "
-            "method='permutation'"
-        )
+        return _estimate(game, _leave_one_out(game, samples), np.asarray(np.nan), (n_players + 1) * n_samples)
     n_free = min(n_players, _SEGMENT_BITS)
     losses = np.empty((2 ** (n_players - n_free), 2**n_free))
     linear = np.zeros(n_players)
     for high in range(len(losses)):
         fixed = (high >> np.arange(n_players - n_free) & 1).astype(bool)
 
-        def sums(block: Block, fixed: NDArray[np.bool_] = fixed) -> tuple[Floats, Floats]:
+        def sums(block: Block, fixed: NDArray[np.bool_] = fixed) -> Floats:
             of_block = coalition_sums(block, game.loss)
-            return of_block.subsets(n_free, fixed), of_block.linear
+            return np.concatenate([of_block.subsets(n_free, fixed), of_block.linear])
 
-        losses[high] = 0
-        linear[:] = 0
-        for subset_sums, linear_sums in game.map_blocks(sums, size=_BLOCK_SAMPLES, samples=samples):
-            losses[high] += subset_sums
-            linear += linear_sums
+        total = compensated_sum(game.map_blocks(sums, size=_BLOCK_SAMPLES, samples=samples))
+        losses[high], linear = total[: 2**n_free], total[2**n_free :]
         if progress is not None:
             progress(high + 1, len(losses))
     utilities = losses.ravel()
     np.negative(utilities, out=utilities)
-    values: Floats = (_semivalues(utilities, n_players, semivalue) - linear) / game.n_samples
-    return values, 2**n_players
+    values = _semivalues(utilities, n_players, semivalue) - linear
+    return _estimate(game, values, utilities[-1] - utilities[0] - linear.sum(), 2**n_players * n_samples)
+
+
+def _estimate(game: RoundGame, values: Floats, utility: Floats, n_evaluations: int) -> Estimate:
+    values, utility = values / game.n_samples, np.asarray(utility / game.n_samples)
+    return Estimate(values, np.zeros_like(values), utility, frozenset({"exact"}), n_evaluations=n_evaluations)
 
 
 def rounding_errors(game: RoundGame) -> Floats:
@@ -90,8 +109,9 @@ def rounding_errors(game: RoundGame) -> Floats:
     for noise_of_block, moved_in_block in game.map_blocks(noise_and_movement):
         noise += noise_of_block
         moved |= moved_in_block
-    # Twice, as a value is a mean of differences; a few roundings a sample, one per client, class and block of samples.
-    n_roundings = 32 + game.n_players + game.n_classes + game.n_samples // _BLOCK_SAMPLES
+    # Twice, as a value is a mean of differences; a few roundings a sample, one per client and class. Sums over blocks
+    # are compensated.
+    n_roundings = 32 + game.n_players + game.n_classes
     unit = np.finfo(np.float64).eps / 2
     return np.asarray(np.where(moved, 2 * n_roundings * unit * noise / game.n_samples, 0.0))
 
@@ -112,12 +132,11 @@ def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floa
 
 
 def _leave_one_out(game: RoundGame, samples: NDArray[np.intp] | None) -> Floats:
+    """Return what each player adds to all others, summed over samples."""
     everybody = np.ones((1, game.n_players), dtype=bool)
 
     def added(block: Block) -> Floats:
         sums = coalition_sums(block, game.loss)
         return np.asarray(sums.toggles(everybody)[0] + sums.linear)
 
-    total = sum(game.map_blocks(added, samples=samples), np.zeros(game.n_players))
-    result: Floats = -total / game.n_samples
-    return result
+    return -compensated_sum(game.map_blocks(added, size=_BLOCK_SAMPLES, samples=samples))

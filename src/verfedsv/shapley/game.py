@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from verfedsv.arguments import as_array, as_whole
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats, Loss, get_loss
-from verfedsv.shapley.blocks import available_threads, ordered_map, split
+from verfedsv.shapley.blocks import available_threads, compensated_sum, ordered_map, split
 
 Result = TypeVar("Result")
 Samples = slice | NDArray[np.intp]
@@ -135,6 +135,13 @@ class RoundGame:
         own_before = _as_offset("previous_offset", previous_offset, n_samples, n_classes)
         return cls(before, after, encoded, loss, own, own_before, _as_threads(n_threads))
 
+    @classmethod
+    def of_block(cls, block: Block, loss: Loss) -> RoundGame:
+        """Return the game of a block whose arrays hold nothing else, played on the calling thread."""
+        shape = len(block.previous), block.n_samples, block.n_classes
+        previous, current = block.previous.reshape(shape), block.current.reshape(shape)
+        return cls(previous, current, block.labels, loss, block.offset, n_threads=1)
+
     @property
     def n_clients(self) -> int:
         return int(self.previous.shape[0])
@@ -244,16 +251,22 @@ class RoundGame:
     def _change(self, client: int, part: slice) -> Floats:
         return np.subtract(self.current[client, part], self.previous[client, part], dtype=np.float64)
 
-    def check_finite(self) -> None:
-        """Raise InputError if an embedding is not finite, or too large to compute with."""
+    def decrease(self) -> Floats:
+        """Return the utility of all players, (); raise InputError if an embedding is not finite or too large."""
 
-        def is_usable(block: Block) -> bool:
+        def of_block(block: Block) -> Floats:
             with np.errstate(over="ignore", invalid="ignore"):
-                size = np.abs(block.base()).max(axis=-1) + np.abs(block.change()).max(axis=-1).sum(axis=0)
-                return bool((size < LARGEST_EMBEDDING).all())
+                base, change = block.base(), block.change()
+                size = np.abs(base).max(axis=-1) + np.abs(change).max(axis=-1).sum(axis=0)
+                if not (size < LARGEST_EMBEDDING).all():
+                    return np.asarray(np.nan)
+            before = self.loss.value(base, block.labels)
+            return np.asarray((before - self.loss.value(base + change.sum(axis=0), block.labels)).sum())
 
-        if not all(self.map_blocks(is_usable)):
+        total = compensated_sum(self.map_blocks(of_block))
+        if np.isnan(total):
             self.raise_not_finite()
+        return np.asarray(total / self.n_samples)
 
     def raise_not_finite(self) -> NoReturn:
         """Raise the InputError that names the first embedding that is not finite."""

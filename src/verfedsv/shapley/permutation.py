@@ -6,31 +6,70 @@ The same permutation is used for all samples, as in the paper, so this needs not
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.losses import Array, Floats
+from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.coalitions import CoalitionSums, coalition_sums
 from verfedsv.shapley.confidence import radius_of_mean
+from verfedsv.shapley.estimate import Estimate, keeps
 from verfedsv.shapley.exact import rounding_errors
 from verfedsv.shapley.game import Block, RoundGame
-from verfedsv.shapley.result import Progress, keeps
+from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 
 _BATCH = 256
 _BLOCK_SAMPLES = 1024
 
 
-class Sampled(NamedTuple):
-    """Sampled values with their standard errors and 99.9 % confidence bounds, (players,) each."""
+class Permutation(Estimator):
+    """The estimator: random permutations of all samples together; random coalitions for other semivalues."""
 
-    values: Floats
-    standard_errors: Floats
-    errors: Floats
-    n_evaluations: int
-    tolerance_met: bool | None
+    parts = ("permutation",)
+    samples = True
+
+    def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
+        """Return values from `plan.n_permutations`, or fewer once every standard error or bound is small enough.
+
+        For semivalues other than Shapley's each draw is a random coalition, whose members and non-members are exchanged
+        one by one; it costs as much as a permutation. With `plan.antithetic`, every permutation is followed by its
+        reverse (a coalition by one that leans the other way): fewer draws for the same error. All calls draw the same
+        permutations; each takes its part of the failure probability.
+        """
+        utility = game.decrease()  # first, as it finds embeddings that are too large
+        rng = np.random.default_rng(plan.seed)
+        width, rounding = _width_of_draws(game), rounding_errors(game)
+        # An independent draw is one permutation, or an antithetic pair. Sums are taken of the distances from the first
+        # one, so that a small variance is not lost in a large mean.
+        per_draw = 2 if plan.antithetic else 1
+        n_wanted = max(2, -(-plan.n_permutations // per_draw))
+        sums, squares = np.zeros((2, game.n_players))
+        n_drawn, look = 0, call * -(-n_wanted // _BATCH)
+        clients = slice(game.n_clients)
+        while n_drawn < n_wanted:
+            n_batch = min(_BATCH, n_wanted - n_drawn)
+            added = _added_by_clients(game, plan.semivalue, _draw(rng, plan, game.n_players, n_batch))
+            draws = added.reshape(n_batch, per_draw, -1).mean(axis=1)
+            if n_drawn == 0:
+                origin = draws[0]
+            sums += (draws - origin).sum(axis=0)
+            squares += ((draws - origin) ** 2).sum(axis=0)
+            n_drawn += n_batch
+            if plan.progress is not None:
+                plan.progress(n_drawn * per_draw, n_wanted * per_draw)
+            values = origin + sums / n_drawn
+            variance = np.maximum(squares - sums**2 / n_drawn, 0) / (n_drawn - 1)
+            errors = radius_of_mean(variance, width, n_drawn, look) + rounding
+            look += 1
+            if plan.tolerance is not None and keeps(plan.tolerance, values[clients], errors[clients]):
+                break
+            if plan.standard_error is not None and np.sqrt(variance / n_drawn).max() <= plan.standard_error:
+                break
+        n_evaluations = n_drawn * per_draw * (game.n_players + 1) * game.n_samples
+        methods = frozenset(self.parts)
+        return Estimate(values, errors, utility, methods, "confidence", n_evaluations, variance / n_drawn)
 
 
 def default_permutations(n_clients: int) -> int:
@@ -38,59 +77,9 @@ def default_permutations(n_clients: int) -> int:
     return max(2, math.ceil(100 * n_clients * math.log(n_clients)))
 
 
-def permutation(
-    game: RoundGame,
-    semivalue: Semivalue,
-    *,
-    n_permutations: int,
-    antithetic: bool,
-    seed: int,
-    attempt: int = 0,
-    standard_error: float | None = None,
-    tolerance: float | None = None,
-    progress: Progress | None = None,
-) -> Sampled:
-    """Return values from `n_permutations` random permutations, or fewer once every standard error is small enough.
-
-    The embeddings must be finite.
-    For semivalues other than Shapley's each draw is a random coalition, whose members and non-members are exchanged
-    one by one; it costs as much as a permutation. With `antithetic`, every permutation is followed by its reverse (a
-    coalition by one that leans the other way): fewer draws for the same error. `tolerance` stops once the bounds are
-    within that fraction of the largest value. `attempt` numbers the calls that one result is made of: all draw the same
-    permutations, each takes its part of the failure probability.
-    """
-    rng = np.random.default_rng(seed)
-    width, rounding = _width_of_draws(game), rounding_errors(game)
-    # An independent draw is one permutation, or an antithetic pair. Sums are taken of the distances from the first one,
-    # so that a small variance is not lost in a large mean.
-    per_draw = 2 if antithetic else 1
-    n_wanted = max(2, -(-n_permutations // per_draw))
-    sums, squares = np.zeros((2, game.n_players))
-    n_drawn, look = 0, attempt * -(-n_wanted // _BATCH)
-    while n_drawn < n_wanted:
-        n_batch = min(_BATCH, n_wanted - n_drawn)
-        added = _added_by_clients(game, semivalue, _draw(rng, semivalue, game.n_players, n_batch, antithetic))
-        draws = added.reshape(n_batch, per_draw, -1).mean(axis=1)
-        if n_drawn == 0:
-            origin = draws[0]
-        sums += (draws - origin).sum(axis=0)
-        squares += ((draws - origin) ** 2).sum(axis=0)
-        n_drawn += n_batch
-        if progress is not None:
-            progress(n_drawn * per_draw, n_wanted * per_draw)
-        values = origin + sums / n_drawn
-        variance = np.maximum(squares - sums**2 / n_drawn, 0) / (n_drawn - 1)
-        standard_errors = np.sqrt(variance / n_drawn)
-        errors = radius_of_mean(variance, width, n_drawn, look) + rounding
-        look += 1
-        is_met = None if tolerance is None else keeps(tolerance, values[: game.n_clients], errors[: game.n_clients])
-        if is_met or (standard_error is not None and standard_errors.max() <= standard_error):
-            break
-    return Sampled(values, standard_errors, errors, n_drawn * per_draw * (game.n_players + 1), is_met)
-
-
-def _draw(rng: np.random.Generator, semivalue: Semivalue, n_clients: int, n_draws: int, antithetic: bool) -> Array:
+def _draw(rng: np.random.Generator, plan: Plan, n_clients: int, n_draws: int) -> Array:
     """Return permutations, or for other semivalues coalitions, one a row; antithetic ones follow their originals."""
+    semivalue, antithetic = plan.semivalue, plan.antithetic
     if semivalue == SHAPLEY:
         orders = rng.permuted(np.tile(np.arange(n_clients), (n_draws, 1)), axis=1)
         return np.stack([orders, orders[:, ::-1]], axis=1).reshape(-1, n_clients) if antithetic else orders
@@ -109,10 +98,7 @@ def _added_by_clients(game: RoundGame, semivalue: Semivalue, draws: Array) -> Fl
         sums = coalition_sums(block, game.loss)
         return _chain_differences(sums, draws) if semivalue == SHAPLEY else sums.toggles(draws) + sums.linear
 
-    total = np.zeros(draws.shape)
-    for of_block in game.map_blocks(added, size=_BLOCK_SAMPLES):
-        total += of_block
-    return -total / game.n_samples
+    return -compensated_sum(game.map_blocks(added, size=_BLOCK_SAMPLES)) / game.n_samples
 
 
 def _chain_differences(sums: CoalitionSums, orders: NDArray[np.intp]) -> Floats:

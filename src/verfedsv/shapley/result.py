@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from verfedsv.losses import Floats
-
-Progress = Callable[[int, int], None]
-"""Called with the steps done and the steps in all, at most; work may end before."""
-
-ErrorKind = Literal["certified", "certified but for rounding", "confidence"]
+from verfedsv.shapley.estimate import ErrorKind as ErrorKind
+from verfedsv.shapley.semivalues import SHAPLEY
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +55,11 @@ class ShapleyResult:
         return result
 
     def __repr__(self) -> str:
-        total = self.values.sum()
-        server = f", the server {'RAISED' if self.server_value < 0 else 'lowered'} it by {abs(self.server_value):.6g}"
         parts = [
             count(len(self.values), "client"),
             self.semivalue,
             self.method,
-            f"clients {'lowered' if total >= 0 else 'RAISED'} the loss by {abs(total):.6g}"
-            + (server if self.server_value else ""),
+            say_totals(self.semivalue, float(self.values.sum()), self.server_value),
             f"errors up to {self.errors.max():.2g} ({self.error_kind})",
         ]
         if self.tolerance_met is False:
@@ -75,9 +67,18 @@ class ShapleyResult:
         return f"<ShapleyResult: {', '.join(parts)}>"
 
 
-def keeps(tolerance: float, values: Floats, errors: Floats) -> bool:
-    """Return whether every error is at most `tolerance` times the largest value."""
-    return bool(errors.max() <= tolerance * np.abs(values).max())
+def say_totals(semivalue: str, clients: float, server: float) -> str:
+    """Return what values add up to; for Shapley's, what clients and server did to the loss.
+
+    >>> say_totals("shapley", 0.25, -0.125), say_totals("banzhaf", 0.25, 0.0)
+    ('the clients lowered the loss by 0.25, the server RAISED it by 0.125', "the clients' values add up to 0.25")
+    """
+    if semivalue != str(SHAPLEY):
+        return f"the clients' values add up to {clients:.6g}" + (f", the server's is {server:.6g}" if server else "")
+    change = f"the clients {'lowered' if clients >= 0 else 'RAISED'} the loss by {abs(clients):.6g}"
+    if server:
+        change += f", the server {'lowered' if server > 0 else 'RAISED'} it by {abs(server):.6g}"
+    return change
 
 
 def count(number: int, noun: str) -> str:

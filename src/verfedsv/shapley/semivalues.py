@@ -19,7 +19,10 @@ from verfedsv.losses import Floats
 
 
 class Semivalue(ABC):
-    """A distribution of the probability t with which each other client is in the coalition."""
+    """A distribution of the probability t with which each other client is in the coalition.
+
+    `str` is its name in results; one that `get_semivalue` knows can be agreed on and read back.
+    """
 
     @abstractmethod
     def size_weights(self, n_others: int) -> Floats:
@@ -56,7 +59,9 @@ class Beta(Semivalue):
         return rng.beta(self.beta, self.alpha, n_draws)
 
     def __str__(self) -> str:
-        return "shapley" if self.alpha == self.beta == 1 else f"beta({self.alpha:g}, {self.beta:g})"
+        # All digits, as the name stands for the semivalue in settings and files.
+        alpha, beta = (repr(float(shape)).removesuffix(".0") for shape in (self.alpha, self.beta))
+        return "shapley" if self.alpha == self.beta == 1 else f"beta({alpha}, {beta})"
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,11 @@ def get_semivalue(semivalue: str | Semivalue) -> Semivalue:
         return semivalue
     written = re.fullmatch(r"beta\(([^,()]+),([^,()]+)\)", semivalue) if isinstance(semivalue, str) else None
     try:
-        return Beta(*map(float, written.groups())) if written else SEMIVALUES[semivalue]
+        shapes = [float(shape) for shape in written.groups()] if written else []
+        known = None if shapes else SEMIVALUES[semivalue]
     except (KeyError, TypeError, ValueError):
         raise InputError(
             f"unknown semivalue {semivalue!r}; allowed are {', '.join(map(repr, SEMIVALUES))}, 'beta(a, b)' "
             "and verfedsv.Beta(a, b)"
         ) from None
+    return known or Beta(*shapes)

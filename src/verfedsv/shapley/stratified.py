@@ -16,7 +16,7 @@ may the cubic vary more than the gradient itself does over all u that can occur,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,106 +25,50 @@ from verfedsv.compiled import compiled
 from verfedsv.losses import Array, CubicForm, Floats, Loss, dot
 from verfedsv.shapley.closed_form import cubic_values
 from verfedsv.shapley.confidence import radius_of_sum
-from verfedsv.shapley.exact import rounding_errors
+from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.game import Block, RoundGame
-from verfedsv.shapley.result import Progress
+from verfedsv.shapley.plan import Allowance, Progress
 
 _BLOCK_ELEMENTS = 2**15
-_STAGES = 4
 _DRAWS_AT_A_TIME = 32
 _PILOT = 8
-"""One of so many samples shows how many draws are needed."""
-
-
-class Draws(NamedTuple):
-    """What the chosen samples add to the values, with its variance, (clients,) each.
-
-    `largest` bounds how far any single term of the sum can be from its expectation.
-    """
-
-    values: Floats
-    variance: Floats
-    largest: Floats
-
-    def expect(self, n_draws: float = 1, n_samples: float = 1) -> Draws:
-        """Return what that many times as many draws, of that many times as many such samples, should give."""
-        return Draws(self.values * n_samples, self.variance * n_samples / n_draws, self.largest / n_draws)
-
-
-class Stratified(NamedTuple):
-    """What the chosen samples add to the values, with standard errors and 99.9 % bounds, (clients,) each."""
-
-    values: Floats
-    standard_errors: Floats
-    errors: Floats
-    n_evaluations: int
-
-
-def stratified(
-    game: RoundGame,
-    samples: NDArray[np.intp],
-    *,
-    error: float,
-    max_permutations: int,
-    seed: int,
-    attempt: int = 0,
-    progress: Progress | None = None,
-) -> Stratified:
-    """Return what `samples` add to the values, drawing until the 99.9 % bound is at most `error`.
-
-    A draw takes four permutations of each sample, two and their reverses. One draw shows how many are needed; these
-    are then drawn afresh, so that their number does not depend on their outcome, up to `max_permutations` (but at least
-    four). `attempt` numbers the calls for one result: each has draws of its own and its part of the failure
-    probability. Draws are seeded block by block, so that the number of threads does not matter.
-    """
-    most = max(1, max_permutations // 4)
-    rounding = rounding_errors(game)
-    n_draws, n_evaluations = 1, 0
-    for stage in range(_STAGES):
-        drawn = draw(game, samples, n_draws, (seed, attempt, stage))
-        n_evaluations += -(-8 * n_draws * game.n_players * len(samples) // game.n_samples)
-        look = _STAGES * attempt + stage
-        errors = radius_of_sum(drawn.variance, drawn.largest, look) + rounding
-        if progress is not None:
-            progress(4 * n_draws, 4 * most)
-        if errors.max() <= error or n_draws == most:
-            break
-        needed = _draws_needed(drawn.expect(n_draws=1 / n_draws), error - rounding.max(), look + 1, most)
-        n_draws = max(needed, min(2 * n_draws, most))
-    return Stratified(drawn.values, np.sqrt(drawn.variance), errors, n_evaluations)
+"""One of so many samples shows how many draws are needed, or more where these would be less than 64."""
 
 
 def draw_enough(
     game: RoundGame,
     samples: NDArray[np.intp],
-    *,
-    error: float,
-    largest: float,
+    allowed: Allowance,
     max_permutations: int,
     seed: int,
-    attempt: int,
-) -> Draws:
-    """Return what `samples` add to the values, drawing some samples more often than others.
+    call: int,
+    progress: Progress | None = None,
+) -> Estimate:
+    """Return what `samples` add to the values, drawing some samples more often than others; rounding is not in it.
 
-    Each is drawn about as often as the 99.9 % bound takes to be `error`, which some of the samples show that are then
-    drawn afresh, and more often if a single draw of it could be further than `largest` from its expectation; but there
-    are not more permutations than `max_permutations` for each sample of the round. So the draws are independent of
-    their number, and their variances can be added to those of other rounds and samples, where errors average out.
+    Each is drawn about as often as the 99.9 % bound takes to be `allowed.sampled`, which some of the samples show that
+    are then drawn afresh, and more often if a single draw of it could be further than `allowed.largest` from its
+    expectation; but there are not more permutations than `max_permutations` for each sample of the round. A draw takes
+    four, two and their reverses. So the draws are independent of their number, and their variances can be added to
+    those of other rounds and samples, where errors average out. They are seeded by call and block, so that the number
+    of threads does not matter.
     """
     most = max(1, max_permutations // 4)
-    few = samples[::_PILOT]
-    pilot = draw(game, few, 1, (seed, attempt, 0)).expect(n_samples=len(samples) / len(few))
-    usual = _draws_needed(pilot._replace(largest=np.zeros(game.n_players)), error, look=0, most=most)
+    few = samples[:: min(_PILOT, max(1, len(samples) // 64))]
+    pilot = draw(game, few, 1, (seed, call, 0))
+    usual = _draws_needed(pilot.variance * (len(samples) / len(few)), allowed.sampled, most)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # nothing at all may be allowed
-        wanted = np.fmax(_largest_each(game, samples) / (largest * game.n_samples), usual)
+        wanted = np.fmax(_largest_each(game, samples) / (allowed.largest * game.n_samples), usual)
         powers = np.log2(_cap(2 ** np.ceil(np.log2(wanted)), most * game.n_samples)).astype(int)
-    values, variance, largest_draws = np.zeros((3, game.n_players))
+    parts, n_done = [], 0
     for power in np.unique(powers).tolist():
-        part = draw(game, samples[powers == power], 2**power, (seed, attempt, 1 + power))
-        values += part.values
-        variance += part.variance
-        largest_draws = np.maximum(largest_draws, part.largest)
-    return Draws(values, variance, largest_draws)
+        chosen = samples[powers == power]
+        parts.append(draw(game, chosen, 2**power, (seed, call, 1 + power)))
+        n_done += len(chosen)
+        if progress is not None:
+            progress(n_done, len(samples))
+    total = Estimate.sum(parts)
+    return replace(total, n_evaluations=total.n_evaluations + pilot.n_evaluations)
 
 
 def _cap(wanted: Floats, most: int) -> Floats:
@@ -145,51 +89,28 @@ def _largest_each(game: RoundGame, samples: NDArray[np.intp]) -> Floats:
     )
 
 
-def draw(game: RoundGame, samples: NDArray[np.intp], n_draws: int, key: tuple[int, ...]) -> Draws:
+def draw(game: RoundGame, samples: NDArray[np.intp], n_draws: int, key: tuple[int, ...]) -> Estimate:
     """Return the means of some draws of each sample; `key` seeds them."""
     size = max(16, _BLOCK_ELEMENTS // (game.n_players * game.n_classes))
     # Few samples with many draws are quicker as more samples with fewer.
     n_copies = -(-n_draws // _DRAWS_AT_A_TIME)
     n_draws = -(-n_draws // n_copies)
 
-    def of_block(block: Block) -> _Sums:
+    def of_block(block: Block) -> Estimate:
         return _draw(block, game.loss, np.random.default_rng([*key, block.number]), n_draws)
 
-    values, squares, largest = np.zeros((3, game.n_players))
-    for part in game.map_blocks(of_block, size=size, samples=np.repeat(samples, n_copies)):
-        values += part.values
-        squares += part.squares
-        largest = np.maximum(largest, part.largest)
-    scale = 1 / (n_copies * n_draws * game.n_samples)
-    return Draws(values * scale, squares * scale**2, largest * scale)
+    total = Estimate.sum(game.map_blocks(of_block, size=size, samples=np.repeat(samples, n_copies)))
+    return total.divided(n_copies * n_draws * game.n_samples)
 
 
-def _draws_needed(one: Draws, error: float, look: int, most: int) -> int:
+def _draws_needed(variance: Floats, error: float, most: int) -> int:
     """Return the number of draws, at most `most`, after which the bound should be met, a tenth to spare.
 
-    `one` is what a single draw of each sample is expected to give.
+    `variance` is what a single draw of each sample is expected to have.
     """
-    few, many = 1, most
-    while few < many:
-        middle = (few + many) // 2
-        expected = one.expect(n_draws=middle)
-        if radius_of_sum(expected.variance, expected.largest, look).max() <= error / 1.1:
-            many = middle
-        else:
-            few = middle + 1
-    return few
-
-
-class _Sums(NamedTuple):
-    """Sums over the samples and draws of a block, (clients,) each.
-
-    `values` sums the draws, `squares` the squared half differences of their two copies; `largest` bounds how far any
-    single draw can be from its expectation.
-    """
-
-    values: Floats
-    squares: Floats
-    largest: Floats
+    of_one = float(radius_of_sum(variance, np.zeros_like(variance), look=0).max())
+    with np.errstate(divide="ignore"):
+        return int(min(most, max(1.0, np.ceil(np.float64(1.1 * of_one / error if error else np.inf) ** 2))))
 
 
 class _Path:
@@ -206,7 +127,8 @@ class _Path:
         self.largest: Floats = spread * loss.remainder_variation(middle, reach, self.remainder.scale)
 
 
-def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> _Sums:
+def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> Estimate:
+    """Return sums over the samples and draws of a block; a variance is the square of half what two copies differ by."""
     path = _Path(block, loss)
     remainder, change = path.remainder, path.change
     known = CubicForm(remainder.cubic.weights * remainder.scale[:, np.newaxis], remainder.cubic.centre)
@@ -219,7 +141,16 @@ def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> _
             _differences(remainder(_walk(change, path.half, orders)), orders, copy)
         values += copies.sum(axis=(0, 2)) / 2
         squares += np.square(copies[0] - copies[1]).sum(axis=1) / 4
-    return _Sums(values, squares, path.largest.max(axis=1))
+    return Estimate(
+        values,
+        np.zeros_like(values),
+        np.asarray(values.sum()),  # to which every permutation adds up
+        frozenset({"sampling"}),
+        "confidence",
+        n_evaluations=8 * n_draws * len(change) * block.n_samples,
+        variance=squares,
+        largest=path.largest.max(axis=1),
+    )
 
 
 class _Remainder:

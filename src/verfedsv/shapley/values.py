@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
-from typing import Literal, get_args
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from verfedsv.arguments import as_positive, as_whole
-from verfedsv.errors import InputError, ToleranceWarning
+from verfedsv.arguments import as_positive, as_progress, as_whole
+from verfedsv.errors import ToleranceWarning
 from verfedsv.losses import Floats, Loss
-from verfedsv.shapley.auto import ENUMERATION_LIMIT, auto
-from verfedsv.shapley.closed_form import CLOSED_FORM_EVALUATIONS, closed_form
-from verfedsv.shapley.exact import MAX_CLIENTS, exact, rounding_errors
+from verfedsv.shapley.estimate import ErrorKind, Estimate, keeps
+from verfedsv.shapley.estimators import Method, estimate_game, estimate_rounds, get_estimator
 from verfedsv.shapley.game import RoundGame
-from verfedsv.shapley.permutation import default_permutations, permutation
-from verfedsv.shapley.result import ErrorKind, Progress, ShapleyResult
-from verfedsv.shapley.semivalues import LEAVE_ONE_OUT, SHAPLEY, Semivalue, get_semivalue
-
-Method = Literal["auto", "closed-form", "exact", "permutation"]
+from verfedsv.shapley.permutation import default_permutations
+from verfedsv.shapley.plan import Allowance, Plan, Progress
+from verfedsv.shapley.result import ShapleyResult
+from verfedsv.shapley.semivalues import Semivalue, get_semivalue
 
 
 def shapley_values(
@@ -59,7 +56,7 @@ def shapley_values(
             by sampling.
         tolerance: for "auto", the largest error allowed, relative to the largest value.
         n_permutations: for "permutation", how many, by default ceil(100 M ln M) as in the paper. For "auto", the most
-            that any sample may draw.
+            that samples may draw, on average.
         antithetic: for "permutation", draw them in pairs of opposite order: fewer do for the same error.
         standard_error: for "permutation", stop early once every standard error is at most this.
         seed: of the random draws. The same seed gives the same result.
@@ -87,68 +84,68 @@ def shapley_values(
     game = RoundGame.from_arrays(
         previous, current, labels, loss, offset=offset, previous_offset=previous_offset, n_threads=n_threads
     )
-    kind = get_semivalue(semivalue)
-    if method not in get_args(Method):
-        raise InputError(f"unknown method {method!r}; allowed are {', '.join(map(repr, get_args(Method)))}")
-    tolerance = as_positive("tolerance", tolerance)
-    standard_error = None if standard_error is None else as_positive("standard_error", standard_error)
-    n_permutations = (
+    estimator, tolerance = get_estimator(method), as_positive("tolerance", tolerance)
+    plan = Plan(
+        estimator,
+        game.n_samples,
         default_permutations(game.n_players)
         if n_permutations is None
-        else as_whole("n_permutations", n_permutations, at_least=1)
+        else as_whole("n_permutations", n_permutations, at_least=1),
+        get_semivalue(semivalue),
+        as_whole("seed", seed, at_least=0),
+        antithetic,
+        None if standard_error is None else as_positive("standard_error", standard_error),
+        tolerance if estimator.adapts else None,
+        progress=as_progress(progress),
     )
-    seed = as_whole("seed", seed, at_least=0)
-    if progress is not None and not callable(progress):
-        raise InputError(f"progress must be a function of the steps done and in all; received {progress!r}")
-    if method in ("exact", "permutation") or kind != SHAPLEY:
-        game.check_finite()  # the closed form does so on its way
-    if method == "exact" or (method == "auto" and _is_small(game, kind)):
-        result = _exact(game, kind, progress)
-    elif method == "permutation" or (method == "auto" and kind != SHAPLEY):
-        sampled = permutation(
-            game,
-            kind,
-            n_permutations=n_permutations,
-            antithetic=antithetic,
-            seed=seed,
-            standard_error=standard_error,
-            tolerance=tolerance if method == "auto" else None,
-            progress=progress,
-        )
-        result = ShapleyResult(error_kind="confidence", method="permutation", semivalue=str(kind), **sampled._asdict())
-    elif method == "auto":
-        estimate = auto(game, tolerance=tolerance, max_permutations=n_permutations, seed=seed, progress=progress)
-        result = ShapleyResult(semivalue=str(kind), **estimate._asdict())
-    elif kind == SHAPLEY:
-        values, errors, _ = closed_form(game)
-        result = ShapleyResult(values, errors, "certified", method, str(kind), CLOSED_FORM_EVALUATIONS)
-    else:
-        raise InputError(
-            f"method 'closed-form' computes Shapley values only; for semivalue {str(kind)!r} use method 'auto', "
-            "'exact' or 'permutation'"
-        )
-    if result.error_kind == "certified" and not game.loss.rounding_is_bounded:
-        result = replace(result, error_kind="certified but for rounding")
-    result = _set_server_apart(game, symmetric(game, result))
+    estimator.check(plan.semivalue, game.n_players)
+
+    def ask(plan: Plan) -> Estimate:
+        return estimate_game(game, plan, plan.first_round, plan.refined.get(0)).as_round()
+
+    found, (errors,) = estimate_rounds(ask, plan, game.n_clients, _Tolerance(tolerance), first_look=0)
+    result = _result(game, plan, found, errors)
     if result.tolerance_met is False:
-        remains = say_what_remains(result.values, result.errors, result.error_kind, tolerance, n_permutations)
+        remains = say_what_remains(result.values, result.errors, result.error_kind, tolerance, plan.n_permutations)
         warnings.warn(remains, ToleranceWarning, stacklevel=2)
     return result
 
 
-def _set_server_apart(game: RoundGame, result: ShapleyResult) -> ShapleyResult:
-    """Return the result without the server among the clients, if it was the last player."""
-    if game.n_players == game.n_clients:
-        return result
-    *_, value = result.values.tolist()
-    *_, error = result.errors.tolist()
-    return replace(
-        result,
-        values=result.values[:-1],
-        errors=result.errors[:-1],
-        standard_errors=None if result.standard_errors is None else result.standard_errors[:-1],
-        server_value=value,
-        server_error=error,
+@dataclass
+class _Tolerance:
+    """Allows a single round errors of `tolerance` times the largest value."""
+
+    tolerance: float
+    n_attempts = 3
+    n_asked = 0
+
+    def needed(self, values: Floats, errors: Floats) -> dict[int, Allowance]:
+        """Return what the round is allowed, unless its errors are small enough, or far too large to become so.
+
+        The largest value is known only roughly before the hard samples are done, and the number of draws is a guess.
+        """
+        wanted, worst = self.tolerance * np.abs(values).max(), errors.max()
+        if worst <= wanted or (self.n_asked and worst > 2 * wanted):
+            return {}
+        self.n_asked += 1
+        return {0: Allowance.of_round(wanted * 0.8 ** (self.n_asked - 1), sampled=0.0)}
+
+
+def _result(game: RoundGame, plan: Plan, found: Estimate, errors: Floats) -> ShapleyResult:
+    """Return the only round of an estimate as a result, with the server set apart from the clients."""
+    clients, has_server = slice(game.n_clients), game.n_players > game.n_clients
+    values, errors_of_clients = found.values[0, clients], errors[clients]
+    return ShapleyResult(
+        values,
+        errors_of_clients,
+        found.kind,
+        "+".join(sorted(found.methods)),
+        str(plan.semivalue),
+        -(-found.n_evaluations // game.n_samples),
+        np.sqrt(found.variance[0, clients]) if found.kind == "confidence" else None,
+        None if plan.tolerance is None else keeps(plan.tolerance, values, errors_of_clients),
+        float(found.values[0, -1]) if has_server else 0.0,
+        float(errors[-1]) if has_server else 0.0,
     )
 
 
@@ -161,31 +158,3 @@ def say_what_remains(
         f"errors are up to {errors.max():.2g} and the largest value is {np.abs(values).max():.2g}, "
         f"which does not keep the tolerance of {tolerance:g}; allow {more}a larger tolerance"
     )
-
-
-def _is_small(game: RoundGame, semivalue: Semivalue) -> bool:
-    """Return whether to enumerate a semivalue that has no closed form."""
-    if semivalue in (SHAPLEY, LEAVE_ONE_OUT):
-        return semivalue == LEAVE_ONE_OUT
-    return game.n_players <= MAX_CLIENTS and 2**game.n_players * game.n_samples <= ENUMERATION_LIMIT
-
-
-def _exact(game: RoundGame, semivalue: Semivalue, progress: Progress | None) -> ShapleyResult:
-    values, n_evaluations = exact(game, semivalue, progress=progress)
-    return ShapleyResult(values, rounding_errors(game), "certified", "exact", str(semivalue), n_evaluations)
-
-
-def symmetric(game: RoundGame, result: ShapleyResult) -> ShapleyResult:
-    """Return the values with the mean of those clients that are identical in the place of each of them."""
-    # The closed form treats equal clients equally by itself; other methods do so up to rounding or sampling.
-    groups = [] if result.method == "closed-form" else game.identical_clients()
-    if not groups:
-        return result
-    values, errors = result.values.copy(), result.errors.copy()
-    standard_errors = None if result.standard_errors is None else result.standard_errors.copy()
-    for group in groups:
-        values[group] = values[group].mean()
-        errors[group] = errors[group].max()
-        if standard_errors is not None:
-            standard_errors[group] = standard_errors[group].max()
-    return replace(result, values=values, errors=errors, standard_errors=standard_errors)

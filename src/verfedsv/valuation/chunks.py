@@ -1,7 +1,7 @@
 """Some samples of a training, round by round, in a form that can be sent to another process.
 
-A chunk yields one `Block` per round, numbered from 0 on: the embeddings of its samples before and after. Synchronous
-and asynchronous training differ only in how these are made.
+A round is a list of changes, whatever the mode of the training: what players uploaded, or what completion found. A
+chunk applies them to a table of embeddings and yields one `Block` per round: the embeddings before and after.
 
 Players are the clients in their order and, last, the server with its own part of the sum. A block has a row for the
 server only if the server moved in that round.
@@ -9,67 +9,146 @@ server only if the server moved in that round.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verfedsv.compiled import compiled
-from verfedsv.completion.factors import Factors
 from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.game import Block
 
 
+class Change(NamedTuple):
+    """What the embeddings of a player became in a round.
+
+    `values` are those of `samples`, (samples, classes). If `samples` is None, all samples changed, and `values` are
+    the weights (classes, rank) that the player's `columns`, (rank, samples), are multiplied by.
+    """
+
+    player: int
+    samples: Array | None
+    values: Array
+
+
+Round = Sequence[Change]
+"""What changed in a round, in the order of the uploads. Who is not in it stays where it was."""
+
+Columns = Mapping[int, Floats]
+"""Of each player whose changes are weights, the factors of the samples, (rank, samples), each row contiguous."""
+
+
+def apply(table: Floats, changes: Round, columns: Columns) -> None:
+    """Write changes to a table of embeddings, (players, samples, classes), in their order."""
+    for player, samples, values in changes:
+        if samples is None:
+            _multiply(columns[player], values, table[player].reshape(-1))
+        else:
+            table[player, samples] = values
+
+
+def together(rounds: Iterable[Round]) -> list[Change]:
+    """Return the changes of several rounds, without those that a later change of all samples overwrites."""
+    result: list[Change] = []
+    for changes in rounds:
+        if overwritten := {change.player for change in changes if change.samples is None}:
+            result = [change for change in result if change.player not in overwritten]
+        result += changes
+    return result
+
+
 @dataclass(frozen=True, eq=False)
-class Chunk(ABC):
-    """Samples of a training. `labels` are encoded; `number` counts the chunks of a training from 0 on."""
+class Chunk:
+    """Samples of a training, in all rounds or in some that follow each other.
+
+    `number` counts the chunks of a training from 0 on. `labels` are encoded. `table`, (players, samples, classes), are
+    the embeddings before the first of the `rounds`; a server that has no part in any of them need not have a row.
+    """
 
     number: int
     loss: Loss
     labels: Array
     n_clients: int
-    n_rounds: int
-    n_classes: int
+    table: Floats
+    rounds: Sequence[Round]
+    columns: Columns
 
     @property
     def n_samples(self) -> int:
         return len(self.labels)
 
-    @abstractmethod
-    def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
-        """Yield the rounds in which anything changed, or `only` some of them, in order.
+    @property
+    def n_classes(self) -> int:
+        return int(self.table.shape[2])
 
-        The arrays of one are overwritten by the next.
+    @property
+    def n_rounds(self) -> int:
+        return len(self.rounds)
+
+    def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
+        """Yield the rounds in which anything changed, or `only` some of them, in order, numbered from 0 on.
+
+        Only the samples that changed are in a block: the others do not change the loss. The arrays of one block are
+        overwritten by the next.
         """
+        table, following = self.table.copy(), np.empty_like(self.table)
+        skipped: list[Round] = []
+        for t, changes in enumerate(self.rounds):
+            if only is not None and t not in only:
+                skipped.append(changes)
+                continue
+            apply(table, together(skipped), self.columns)
+            skipped.clear()
+            is_changed, server_moved = self._find_changed(table, changes)
+            n_players = self.n_clients + server_moved
+            if is_changed.all():
+                # Two tables in turn: completed embeddings are written, and never copied.
+                written = {change.player for change in changes if change.samples is None}
+                for player in set(range(len(table))) - written:
+                    following[player] = table[player]
+                apply(following, changes, self.columns)
+                table, following = following, table
+                yield self._block(t, following, table, n_players, self.labels)
+            elif is_changed.any():
+                changed = np.flatnonzero(is_changed)
+                previous = table.take(changed, axis=1)  # contiguous, as [:, changed] is not
+                apply(table, changes, self.columns)
+                yield self._block(t, previous, table.take(changed, axis=1), n_players, self.labels[changed])
 
+    def _block(self, t: int, previous: Floats, current: Floats, n_players: int, labels: Array) -> Block:
+        """Return a round of some samples, from their tables before and after it."""
+        server_stays = len(previous) > self.n_clients == n_players
+        offset = previous[self.n_clients] if server_stays else None
+        before, after = (table[:n_players].reshape(n_players, -1) for table in (previous, current))
+        return Block(t, before, after, 0, self.n_classes, labels, offset)
 
-@dataclass(frozen=True, eq=False)
-class FactorChunk(Chunk):
-    """Embeddings from low-rank factors, one of each player; before the first round all are zero."""
+    def _find_changed(self, table: Floats, changes: Round) -> tuple[NDArray[np.bool_], bool]:
+        """Return the samples that change in a round, (samples,), and whether the server is among those who move.
 
-    factors: Sequence[Factors]
-
-    def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
-        shape = len(self.factors), self.n_samples * self.n_classes
-        previous, current = np.zeros(shape), np.empty(shape)
-        columns = [np.ascontiguousarray(samples.T) for _, samples in self.factors]
-        known = -1
-        for t in range(self.n_rounds) if only is None else sorted(only):
-            if known < t - 1:
-                self._reconstruct(columns, t - 1, previous)
-            self._reconstruct(columns, t, current)
-            yield Block(t, previous, current, 0, self.n_classes, self.labels, offset=None)
-            previous, current, known = current, previous, t
-
-    def _reconstruct(self, columns: Sequence[Floats], t: int, embeddings: Floats) -> None:
-        for m, (rounds, _) in enumerate(self.factors):
-            _reconstruct(columns[m], rounds[t], embeddings[m])
+        All that clients upload counts. The server may repeat itself: only what differs from the table does.
+        """
+        is_changed, server_moved = np.zeros(self.n_samples, bool), False
+        for player, samples, values in changes:
+            if player < self.n_clients:
+                is_changed[slice(None) if samples is None else samples] = True
+                continue
+            before = table[player]
+            if samples is None:
+                after = np.empty_like(before)
+                apply(after[np.newaxis], [Change(0, None, values)], {0: self.columns[player]})
+                differs = np.flatnonzero((before != after).any(axis=1))
+            else:
+                differs = samples[(before[samples] != values).any(axis=1)]
+            is_changed[differs] = True
+            server_moved |= len(differs) > 0
+        return is_changed, server_moved
 
 
 @compiled
-def _reconstruct(columns: Floats, weights: Floats, result: Floats) -> None:
-    """Write the embeddings of all samples in a round: weights (classes, rank) times columns (rank, samples)."""
+def _multiply(columns: Floats, weights: Floats, result: Floats) -> None:
+    """Write the embeddings of all samples, (samples * classes,): weights (classes, rank) times columns."""
     rank, n_samples = columns.shape
     n_classes = len(weights)
     # 512 at a time: they stay in the first-level cache while the rank goes by. Class by class, as loops over a few
@@ -88,57 +167,3 @@ def _reconstruct(columns: Floats, weights: Floats, result: Floats) -> None:
                 interleaved = result[first * n_classes + c : last * n_classes]
                 for i in range(len(part)):
                     interleaved[i * n_classes] = part[i]
-
-
-@dataclass(frozen=True, eq=False)
-class UploadsOfRound:
-    """What changed in a round: for each upload the player, the samples (of a chunk or of all) and their embeddings."""
-
-    players: Sequence[int]
-    samples: Sequence[Array]
-    embeddings: Sequence[Array]
-
-    def __iter__(self) -> Iterator[tuple[int, Array, Array]]:
-        return zip(self.players, self.samples, self.embeddings, strict=True)
-
-
-@dataclass(frozen=True, eq=False)
-class ReplayChunk(Chunk):
-    """Embeddings as the server holds them: its table, (players, samples, classes), and what was uploaded from there on.
-
-    Only the samples that change in a round are in its block: the others do not change the loss. When the server moves,
-    these are all for which it does.
-    """
-
-    table: Floats
-    uploads: Sequence[UploadsOfRound]
-
-    def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
-        table, server = self.table.copy(), self.n_clients
-        for t, uploads in enumerate(self.uploads):
-            if only is not None and t not in only:
-                apply(table, uploads)
-                continue
-            is_changed = np.zeros(self.n_samples, bool)
-            n_players = self.n_clients
-            for player, samples, embeddings in uploads:
-                if player == server:
-                    samples = samples[(table[server, samples] != embeddings).any(axis=1)]
-                    n_players += len(samples) > 0
-                is_changed[samples] = True
-            changed = np.flatnonzero(is_changed)
-            previous = table[:n_players, changed]
-            apply(table, uploads)
-            if len(changed) == 0:
-                continue
-            current = table[:n_players, changed]
-            offset = None if n_players > server else table[server, changed]
-            flat = n_players, -1
-            labels = self.labels[changed]
-            yield Block(t, previous.reshape(flat), current.reshape(flat), 0, self.n_classes, labels, offset)
-
-
-def apply(table: Floats, uploads: UploadsOfRound) -> None:
-    """Write uploads to a table of embeddings, (players, samples, classes), in their order."""
-    for player, samples, embeddings in uploads:
-        table[player, samples] = embeddings

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.complete import REGULARIZATIONS, complete_with
-from verfedsv.completion.factors import CompiledSolver, Factors
+from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
 from verfedsv.losses import Array, Floats, Loss
 from verfedsv.settings import ValuationSettings
-from verfedsv.shapley.blocks import available_threads, ordered_map, split
-from verfedsv.valuation.chunks import FactorChunk
+from verfedsv.shapley.blocks import available_threads, ordered_map
+from verfedsv.valuation.chunks import Change, Columns, Round
+from verfedsv.valuation.replay import Segment, of_rows, segments
 from verfedsv.valuation.result import Factorisation
-from verfedsv.valuation.stream import Rounds, Stream, chunk_size
-from verfedsv.valuation.trainings import Batches, Training
+from verfedsv.valuation.trainings import Training, Uploads
 
 TOLERANCE, MAX_SWEEPS = 1e-3, 100
 
@@ -55,42 +55,40 @@ class CompletionPlan:
 
 def complete_players(
     training: Training,
+    uploads: Uploads,
     plan: CompletionPlan,
-    known: Factorisation | None,
+    earlier: Factorisation | None,
     executor: Executor | None,
     step: Callable[[], None],
 ) -> Factorisation:
-    """Return the completed embeddings of all clients, and of the server's own part if there is one.
+    """Return the completed embeddings of each client, and of the server's own part, of which some are missing.
 
-    Each player is completed from the rounds in which it took part. `known` is of the first of these rounds, to start
-    from. Without an executor the players are completed one after the other, each by all threads, so that only one
-    player's uploads are in memory.
+    Each is completed from its own rounds and its own samples. `earlier` is of the first of these rounds, to start from.
+    Without an executor the players are completed one after the other, each by all threads, so that only one player's
+    uploads are in memory.
     """
-    batches, n_samples = Batches.of(training), training.n_samples
-    exact = {player: _without_fit(training, uploads, player) for player, uploads in enumerate(batches.uploads)}
+    players = [player for player, has_gaps in enumerate(uploads.has_gaps) if has_gaps]
 
     def tasks() -> Iterator[_Task]:
-        rounds, pattern = None, None
-        for player, uploads in enumerate(batches.uploads):
-            if exact[player] is not None:
-                continue
-            if pattern is None or list(uploads) != rounds:  # most often all players took part in all rounds
-                rounds = list(uploads)
-                pattern = Pattern.from_batches([batches.samples[t] for t in rounds], n_samples)
-            values = pattern.sort(list(uploads.values()), training.n_classes)
+        known, pattern = None, None
+        for player in players:
+            changes = uploads.by_player[player]
+            if known is None or pattern is None or not _has_same_samples(known, changes):
+                known, pattern = changes, Pattern.from_batches(_samples(changes), training.n_samples)
+            values = pattern.sort([change.values for change in changes.values()], training.n_classes)
             like = plan.like[player] if player < len(plan.like) else None
-            yield _Task(pattern, values, known.start_of(player) if known else None, like)
+            yield _Task(pattern, values, earlier.start_of(player) if earlier else None, like)
 
     fitted = ordered_map(partial(_complete_one, plan=plan), tasks(), executor or 1)
-    completions = []
-    for player in range(len(batches.uploads)):
-        completions.append(exact[player] or next(fitted))
+    completions, reports = dict[int, Completion](), list[CompletionReport]()
+    for player, changes in enumerate(uploads.by_player):
+        if uploads.has_gaps[player]:
+            completions[player] = next(fitted)
+        elif player == len(training.clients) and not _samples(changes):
+            completions[player] = _intercept(changes, training.n_samples)
+        reports.append(completions[player].report if player in completions else _report_uploaded(changes, training))
         step()
-    is_seen = np.zeros(n_samples, bool)
-    for batch in batches.samples:
-        is_seen[batch] = True
-    so_far = [_count_rounds(uploads, training.n_rounds) for uploads in batches.uploads]
-    return Factorisation(tuple(completions), tuple(so_far), len(training.clients), is_seen)
+    return Factorisation(completions, tuple(reports[: len(training.clients)]))
 
 
 class _Task(NamedTuple):
@@ -113,57 +111,50 @@ def _complete_one(task: _Task, plan: CompletionPlan) -> Completion:
     )
 
 
-def _without_fit(training: Training, uploads: Mapping[int, Array], player: int) -> Completion | None:
-    """Return the embeddings of a player for whom there is nothing to fit, or None.
-
-    That is a client that took part in no round, and a server whose own part is the same for all samples of a round.
-    """
-    n_rounds, n_samples, n_classes = len(uploads), training.n_samples, training.n_classes
-    is_server = player == len(training.clients)
-    is_intercept = is_server and all((own == own[:1]).all() for own in uploads.values())
-    if n_rounds and (not is_intercept or max(map(len, uploads.values())) == 1):  # one sample shows no intercept
-        return None
-    rounds = [own[0] if len(own) else np.zeros(n_classes) for own in uploads.values()]
-    factors = np.array(rounds, np.float64).reshape(n_rounds, n_classes, 1)
-    report = CompletionReport(
-        rank=1,
-        regularization=0.0,
-        train_rmse=0.0,
-        train_largest=0.0,
-        held_out_rmse=0.0,
-        held_out_largest=0.0,
-        held_out_size=0.0,
-        n_observations=sum(map(len, uploads.values())),
-        n_held_out=0,
-        n_unseen=0,
-        n_sweeps=0,
-        fit_sweeps=(0, 0),
-    )
-    return Completion(factors, np.ones((n_samples, 1)), report)
+def _samples(changes: Mapping[int, Change]) -> list[Array]:
+    return [change.samples for change in changes.values() if change.samples is not None]
 
 
-def _count_rounds(uploads: Mapping[int, Array], n_rounds: int) -> NDArray[np.intp]:
-    """Return in how many rounds a player had taken part by the end of each round, (rounds,)."""
-    took_part = np.zeros(n_rounds, np.intp)
-    took_part[list(uploads)] = 1
-    return np.cumsum(took_part)
+def _has_same_samples(some: Mapping[int, Change], others: Mapping[int, Change]) -> bool:
+    return list(some) == list(others) and all(map(np.array_equal, _samples(some), _samples(others)))
 
 
-def value_completed(training: Training, rows: NDArray[np.intp], factorisation: Factorisation, stream: Stream) -> Rounds:
-    """Return the values of all rounds, with embeddings from the factors of each player."""
-    n_clients, n_classes = len(training.clients), training.n_classes
-    labels, rounds = training.labels, factorisation.all_rounds()
+def _intercept(changes: Mapping[int, Change], n_samples: int) -> Completion:
+    """Return the server's own part where it is the same for all samples of a round: nothing of it is missing."""
+    weights = np.array([change.values for change in changes.values()])
+    return Completion(weights, np.ones((n_samples, 1)), CompletionReport.of_uploads(0, 0))
 
-    def chunks() -> Iterator[FactorChunk]:
-        for number, part in enumerate(split(len(rows), chunk_size(n_clients, n_classes))):
-            chosen = rows[part]
-            factors = [
-                Factors(of_rounds, completion.samples[chosen])
-                for of_rounds, completion in zip(rounds, factorisation.players, strict=True)
-            ]
-            yield FactorChunk(number, training.loss, labels[chosen], n_clients, training.n_rounds, n_classes, factors)
 
-    return stream.value(chunks, training.n_rounds, n_clients, len(rows))
+def _report_uploaded(changes: Mapping[int, Change], training: Training) -> CompletionReport:
+    """Return the report of a client all of whose uploads have the same samples."""
+    sizes = [len(samples) for samples in _samples(changes)]
+    return CompletionReport.of_uploads(sum(sizes), training.n_samples - max(sizes, default=0))
+
+
+def completed_segments(
+    training: Training, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
+) -> Iterator[Segment]:
+    """Yield all rounds, with completed embeddings in place of uploads wherever some are missing."""
+    completions = factorisation.completions
+
+    def columns(part: slice) -> Columns:
+        return {player: np.ascontiguousarray(c.samples[rows[part]].T) for player, c in completions.items()}
+
+    rounds = of_rows(_completed_rounds(uploads, completions), rows, training.n_samples)
+    table = np.zeros((len(uploads.by_player), len(rows), training.n_classes))
+    before = None
+    for segment in segments(training, rows, rounds, table, columns):
+        if before is not None:  # most often there is only one, and the table stays untouched
+            before.advance()
+        yield segment
+        before = segment
+
+
+def _completed_rounds(uploads: Uploads, completions: Mapping[int, Completion]) -> Iterator[Round]:
+    # Copies, as compiled loops would be compiled once more for arrays that are read-only.
+    own_rounds = {player: iter(completion.rounds.copy()) for player, completion in completions.items()}
+    for changes in uploads.rounds:
+        yield [Change(c.player, None, next(own_rounds[c.player])) if c.player in own_rounds else c for c in changes]
 
 
 def completion_errors(
@@ -177,10 +168,12 @@ def completion_errors(
     player's changes are multiplied by: they move it by at most the loss's smoothness times their size, and not by more
     than it can vary at all; that is taken relative to its root mean square at the start, when most is learnt.
     """
-    reports = [completion.report for completion in factorisation.players]
     missed, squares = np.zeros((2, per_round.shape[1]))
-    missed[: len(reports)] = [_missed(report) for report in reports]
-    squares[: len(reports)] = [report.held_out_rmse**2 if report.held_out_size else 0.0 for report in reports]
+    for player, completion in factorisation.completions.items():
+        report = completion.report
+        if report.held_out_size:
+            missed[player] = report.held_out_rmse / report.held_out_size
+            squares[player] = report.held_out_rmse**2
     missed[missed >= HOPELESS] = np.nan
     of_others = np.sqrt(training.n_classes * (squares.sum() - squares))
     loss = training.loss
@@ -189,12 +182,6 @@ def completion_errors(
     size = math.sqrt(float(np.square(gradient).sum()) / len(rows)) or 1.0
     result: Floats = (SAFETY * missed / (1 - missed) + moved / size) * np.abs(per_round).mean(axis=0)
     return result
-
-
-def _missed(report: CompletionReport) -> float:
-    if report.held_out_size == 0:
-        return 0.0
-    return report.held_out_rmse / report.held_out_size
 
 
 def approximation_guarantee(reports: Sequence[CompletionReport], loss: Loss, n_classes: int) -> float | None:
@@ -206,5 +193,6 @@ def approximation_guarantee(reports: Sequence[CompletionReport], loss: Loss, n_c
     """
     total = sum(report.held_out_largest for report in reports)
     guarantee = 2 * loss.lipschitz * math.sqrt(n_classes) * total
-    is_measured = all(report.n_held_out > 0 for report in reports)
+    completed = [report for report in reports if report.rank]
+    is_measured = len(completed) > 0 and all(report.n_held_out > 0 for report in completed)
     return guarantee if is_measured and math.isfinite(guarantee) else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, fields
-from typing import Annotated, Any, Literal
+from dataclasses import asdict, fields, replace
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,10 +15,11 @@ from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
+from verfedsv.shapley.estimate import ErrorKind, Estimate
+from verfedsv.shapley.estimators import PARTS
 from verfedsv.transcript.description import Mode
 from verfedsv.transcript.names import check_names
 from verfedsv.untrusted import read_json
-from verfedsv.valuation.error_sums import ErrorSums
 from verfedsv.valuation.result import Books, Valuation
 
 FORMAT, VERSION = "verfedsv valuation", 2
@@ -48,10 +49,12 @@ class _Report(BaseModel):
     fit_sweeps: tuple[Count, Count]
 
 
-class _ErrorSums(BaseModel):
-    added: list[Error]
-    variance: list[Error]
-    largest: list[Error]
+class _Sampled(BaseModel):
+    """What errors of rounds are computed from where they average out, (rounds, clients and server) each."""
+
+    errors: list[list[Error]]
+    variance: list[list[Error]]
+    largest: list[list[Error]]
 
 
 class _Content(BaseModel):
@@ -63,7 +66,7 @@ class _Content(BaseModel):
     values: list[Number]
     estimator_errors: list[Error]
     completion_errors: list[Error]
-    error_kind: Literal["certified", "confidence"]
+    error_kind: ErrorKind
     per_round: list[list[Number]]
     per_round_errors: list[list[Error]]
     server_value: Number
@@ -71,7 +74,7 @@ class _Content(BaseModel):
     per_round_server: list[Number]
     per_round_server_errors: list[Error]
     losses: list[Number]
-    methods: tuple[Literal["closed-form", "exact", "permutation", "sampling"], ...]
+    methods: tuple[Annotated[str, Field(pattern=f"^({'|'.join(PARTS)})$")], ...]
     mode: Mode
     loss: str
     n_rounds: Annotated[int, Field(ge=1)]
@@ -84,7 +87,7 @@ class _Content(BaseModel):
     settings: ValuationSettings
     seconds: dict[str, Number]
     package: str
-    error_sums: _ErrorSums | None
+    sampled: _Sampled | None
 
 
 def to_json(valuation: Valuation) -> str:
@@ -125,9 +128,11 @@ def _build(content: _Content) -> Valuation:
     known["server_error"] = math.nan if content.server_error is None else content.server_error
     if content.completion is not None:
         known["completion"] = tuple(CompletionReport(**_numbers(dict(report))) for report in content.completion)
-    if content.error_sums is not None:
-        known["error_sums"] = ErrorSums(**{name: _floats(part, name) for name, part in content.error_sums})
-    return Valuation(**known)
+    result = Valuation(**known | {"sampled": None})
+    if content.sampled is None:
+        return result
+    sampled: dict[str, Any] = {name: _floats(part, name) for name, part in content.sampled}
+    return replace(result, sampled=replace(result.rounds, **sampled))
 
 
 def _check(valuation: Valuation) -> None:
@@ -139,9 +144,9 @@ def _check(valuation: Valuation) -> None:
         expected = tuple(sizes[axis] for axis in axes)
         if getattr(valuation, name).shape != expected:
             raise ValueError(f"{name} has shape {getattr(valuation, name).shape}, and not {expected}")
-    sums = valuation.error_sums
-    if sums is not None and any(part.shape != (n_clients + 1,) for part in vars(sums).values()):
-        raise ValueError(f"error_sums are not of {n_clients} clients and the server")
+    rounds, players = valuation.rounds, (n_rounds, n_clients + 1)
+    if any(part.shape != players for part in (rounds.errors, rounds.variance, rounds.largest)):
+        raise ValueError(f"sampled is not of {n_rounds} rounds, {n_clients} clients and the server")
     if valuation.completion is not None and len(valuation.completion) != n_clients:
         raise ValueError(f"completion is not that of {n_clients} clients")
     values = np.append(valuation.values, valuation.server_value)
@@ -180,7 +185,9 @@ def as_json(value: Any) -> Any:
     """Return a value as JSON has it: lists, and null for what is not a finite number."""
     if isinstance(value, np.ndarray):
         return as_json(value.tolist())
-    if isinstance(value, CompletionReport | ErrorSums | ValuationSettings):
+    if isinstance(value, Estimate):
+        return as_json({name: getattr(value, name) for name in _Sampled.model_fields})
+    if isinstance(value, CompletionReport | ValuationSettings):
         return as_json(asdict(value))
     if isinstance(value, Books):
         return as_json(value._asdict())

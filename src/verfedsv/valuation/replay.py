@@ -1,18 +1,17 @@
-"""Asynchronous training: the server's table of embeddings, replayed from the uploads."""
+"""Rounds replayed onto a table of embeddings, a segment of them at a time, from which chunks are cut."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Array, Floats
-from verfedsv.shapley.blocks import split
+from verfedsv.losses import Array, Floats, Loss
 from verfedsv.transcript import Upload
-from verfedsv.valuation.chunks import ReplayChunk, UploadsOfRound, apply
-from verfedsv.valuation.stream import Budget, Rounds, Stream, chunk_size
+from verfedsv.valuation.chunks import Change, Chunk, Columns, Round, apply, together
+from verfedsv.valuation.stream import Budget
 from verfedsv.valuation.trainings import Training
 
 SEGMENT_ELEMENTS, SEGMENT_ROUNDS = 2**22, 64
@@ -23,8 +22,8 @@ SEGMENT_ELEMENTS, SEGMENT_ROUNDS = 2**22, 64
 class Replay:
     """The server's table after some rounds, from which a later valuation goes on without reading what came before.
 
-    `table` is (players, rows, classes), zero at time 0; `is_seen` says which of the rows were ever uploaded. Next to
-    be read is a record of the transcript, after `unstamped` uploads that no time stamp has followed yet.
+    `table` is (players, rows, classes), zero at the start; `is_seen` says which of the rows were ever uploaded. Next
+    to be read is a record of the transcript, after `unstamped` uploads that no time stamp has followed yet.
     """
 
     table: Floats
@@ -40,12 +39,19 @@ class Replay:
         shape = len(training.clients) + 1, len(rows), training.n_classes
         return cls(np.zeros(shape), np.zeros(len(rows), bool), Budget(tolerance))
 
-    def see(self, uploads: UploadsOfRound) -> None:
-        """Mark the rows that clients uploaded."""
+    def follow(self, rounds: Iterable[Round]) -> Iterator[Round]:
+        """Yield rounds of the rows, and note which rows clients uploaded in them."""
         server = len(self.table) - 1
-        for player, samples, _ in uploads:
-            if player != server:
-                self.is_seen[samples] = True
+        for changes in rounds:
+            for player, samples, _ in changes:
+                if player != server and samples is not None:
+                    self.is_seen[samples] = True
+            self.n_rounds += 1
+            yield changes
+
+    def columns(self, part: slice) -> Columns:
+        """Return what the weights of changes for all samples are multiplied by: an intercept of the server's by 1."""
+        return {len(self.table) - 1: np.ones((1, part.stop - part.start))}
 
     def copy(self) -> Replay:
         """Return the same, to go on from."""
@@ -54,96 +60,91 @@ class Replay:
         return own
 
 
-def value_replayed(
+def of_rows(rounds: Iterable[Round], rows: NDArray[np.intp], n_samples: int) -> Iterator[Round]:
+    """Yield rounds with samples as positions in the sorted `rows`, in that order; other samples are left out."""
+    position = np.full(n_samples, -1, np.int32 if n_samples < 2**31 else np.int64)
+    position[rows] = np.arange(len(rows))
+
+    def of_change(change: Change) -> Change:
+        if change.samples is None:
+            return change
+        positions = position[change.samples]
+        order = np.argsort(positions, kind="stable")
+        order = order[np.searchsorted(positions, 0, sorter=order) :]
+        return Change(change.player, positions[order], change.values[order])
+
+    for changes in rounds:
+        yield [of_change(change) for change in changes]
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Rounds that are held and valued together; `table`, (players, rows, classes), is what they begin with.
+
+    `labels` are encoded. `columns` returns what the weights of changes of all samples in a part are multiplied by.
+    """
+
+    loss: Loss
+    labels: Array
+    n_clients: int
+    table: Floats
+    rounds: Sequence[Round]
+    columns: Callable[[slice], Columns]
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_rounds(self) -> int:
+        return len(self.rounds)
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.table.shape[2])
+
+    def chunk(self, part: slice, index: int) -> Chunk:
+        """Return some of the samples in all rounds; `index` counts the chunks from 0 on."""
+        rounds = [[_cut(change, part) for change in changes] for changes in self.rounds]
+        table = np.ascontiguousarray(self.table[:, part])
+        return Chunk(index, self.loss, self.labels[part], self.n_clients, table, rounds, self.columns(part))
+
+    def advance(self) -> None:
+        """Let the table be that after the last of the rounds."""
+        apply(self.table, together(self.rounds), self.columns(slice(0, self.n_samples)))
+
+
+def segments(
     training: Training,
     rows: NDArray[np.intp],
-    replay: Replay,
-    first_round: int,
-    stream: Stream,
-    progress: Callable[[int], None],
-) -> Rounds:
-    """Return the values of the rounds from `first_round` on; `replay` goes along with them, up to the last.
+    rounds: Iterable[Round],
+    table: Floats,
+    columns: Callable[[slice], Columns],
+    most_rounds: int | None = None,
+) -> Iterator[Segment]:
+    """Yield rounds of the rows in segments, each as long as memory allows, or of `most_rounds`.
 
-    `progress` is called with the number of rounds done.
+    All have the same table, which must be advanced from one to the next.
     """
-    place = np.full(training.n_samples, -1, np.int32 if training.n_samples < 2**31 else np.int64)
-    place[rows] = np.arange(len(rows))
-    parts, segment, n_elements = list[Rounds](), list[UploadsOfRound](), 0
+    labels, held, n_elements = training.labels[rows], list[Round](), 0
 
-    def flush() -> None:
-        if segment:
-            parts.append(_value_segment(training, rows, replay.table, segment, stream))
-            for uploads in segment:
-                apply(replay.table, uploads)
-            segment.clear()
+    def segment() -> Segment:
+        return Segment(training.loss, labels, len(training.clients), table, held, columns)
 
-    for recorded in training.rounds(replay.next_record, replay.unstamped):
-        uploads = _of_rows(recorded, place)
-        replay.see(uploads)
-        replay.n_rounds += 1
-        if replay.n_rounds <= first_round:
-            apply(replay.table, uploads)
-            if replay.n_rounds % SEGMENT_ROUNDS == 0:
-                progress(replay.n_rounds)
-            continue
-        segment.append(uploads)
-        n_elements += sum(values.size for values in uploads.embeddings)
-        if n_elements >= SEGMENT_ELEMENTS or len(segment) == SEGMENT_ROUNDS:
-            flush()
-            n_elements = 0
-            progress(replay.n_rounds)
-    if segment:
-        flush()
-        progress(replay.n_rounds)
-    replay.next_record = training.transcript.n_records + 1
-    return Rounds.joined(parts) if parts else Rounds.none(len(training.clients) + 1)
+    for changes in rounds:
+        held.append(changes)
+        n_elements += sum(change.values.size for change in changes)
+        if n_elements >= SEGMENT_ELEMENTS or len(held) == most_rounds:
+            yield segment()
+            held, n_elements = [], 0
+    if held:
+        yield segment()
 
 
-def _value_segment(
-    training: Training, rows: NDArray[np.intp], table: Array, segment: Sequence[UploadsOfRound], stream: Stream
-) -> Rounds:
-    n_clients = len(training.clients)
-    labels = training.labels[rows]
-    parts = split(len(rows), chunk_size(n_clients, training.n_classes))
-    edges = [part.start for part in parts] + [len(rows)]
-    cut = [_cut(uploads, edges) for uploads in segment]
-
-    def chunks() -> Iterator[ReplayChunk]:
-        for number, part in enumerate(parts):
-            yield ReplayChunk(
-                number,
-                training.loss,
-                labels[part],
-                n_clients,
-                len(segment),
-                training.n_classes,
-                np.ascontiguousarray(table[:, part]),
-                [of_round[number] for of_round in cut],
-            )
-
-    return stream.value(chunks, len(segment), n_clients, len(rows))
-
-
-def _of_rows(uploads: UploadsOfRound, place: Array) -> UploadsOfRound:
-    """Return the uploads with the places of their samples among the rows, sorted, and others left out."""
-    samples, embeddings = [], []
-    for _, numbers, values in uploads:
-        places = place[numbers]
-        order = np.argsort(places, kind="stable")
-        order = order[np.searchsorted(places, 0, sorter=order) :]
-        samples.append(places[order])
-        embeddings.append(values[order])
-    return UploadsOfRound(uploads.players, samples, embeddings)
-
-
-def _cut(uploads: UploadsOfRound, edges: Sequence[int]) -> list[UploadsOfRound]:
-    """Return the uploads for each chunk of samples, numbered within it."""
-    where = [np.searchsorted(samples, edges) for samples in uploads.samples]
-    result = []
-    for number in range(len(edges) - 1):
-        first = edges[number]
-        slices = [slice(ends[number], ends[number + 1]) for ends in where]
-        samples = [s[part] - s.dtype.type(first) for s, part in zip(uploads.samples, slices, strict=True)]
-        embeddings = [e[part] for e, part in zip(uploads.embeddings, slices, strict=True)]
-        result.append(UploadsOfRound(uploads.players, samples, embeddings))
-    return result
+def _cut(change: Change, part: slice) -> Change:
+    """Return a change of the samples of a part, as positions in it."""
+    player, samples, values = change
+    if samples is None:
+        return change
+    first, last = np.searchsorted(samples, (part.start, part.stop))
+    return Change(player, samples[first:last] - samples.dtype.type(part.start), values[first:last])

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from verfedsv._version import __version__
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.errors import VerfedsvError
 from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
-from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count
+from verfedsv.shapley.estimate import Estimate
+from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count, say_totals
+from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.transcript.description import Mode
-from verfedsv.valuation.error_sums import ErrorSums
 
 if TYPE_CHECKING:
     import altair as alt
@@ -26,51 +26,32 @@ if TYPE_CHECKING:
 
 PACKAGE = f"verfedsv {__version__}"
 
-METHODS = ("closed-form", "exact", "permutation", "sampling")
-"""What values of rounds can come from."""
-
 
 @dataclass(frozen=True, eq=False)
 class Factorisation:
-    """The completed embeddings that a valuation was computed from: of each client, and of a server with an own part.
+    """The completed embeddings that a valuation was computed from.
 
-    `players` are completions of the rounds in which each took part; `so_far` says in how many of them it had by the end
-    of each round, (rounds,). `is_seen` are the samples that were ever uploaded, (samples,).
+    `completions` has those of each player of which some were missing, over the rounds in which it took part, and an
+    intercept of the server; `reports` say of every client how well its embeddings could be completed.
     """
 
-    players: tuple[Completion, ...]
-    so_far: tuple[NDArray[np.intp], ...]
-    n_clients: int
-    is_seen: NDArray[np.bool_]
-
-    @property
-    def reports(self) -> tuple[CompletionReport, ...]:
-        """How well the embeddings of each client could be completed."""
-        return tuple(completion.report for completion in self.players[: self.n_clients])
+    completions: Mapping[int, Completion]
+    reports: tuple[CompletionReport, ...]
 
     def start_of(self, player: int) -> Completion | None:
         """Return the completion of a player, if a later one can start from it."""
-        is_fitted = player < len(self.players) and self.players[player].report.n_sweeps > 0
-        return self.players[player] if is_fitted else None
-
-    def all_rounds(self) -> list[Floats]:
-        """Return the factors of all rounds, (rounds, classes, rank), of each player.
-
-        Who was absent from a round is where it was before: at zero, if it had not taken part yet.
-        """
-        with_start = (
-            np.concatenate([np.zeros_like(c.rounds, shape=(1, *c.rounds.shape[1:])), c.rounds]) for c in self.players
-        )
-        return [rounds[so_far] for rounds, so_far in zip(with_start, self.so_far, strict=True)]
+        completion = self.completions.get(player)
+        return completion if completion is not None and completion.report.n_sweeps > 0 else None
 
 
 class Books(NamedTuple):
-    """Where the loss went in a training: start = end + clients + server, up to the stated errors.
+    """Where the loss went in a training: start = end + clients + server + unaccounted, up to the stated errors.
 
     `start` and `end` are the mean losses of the valued embeddings, zeros before the first round. `clients` and `server`
     are how much of the decrease their changes account for, over all rounds; negative if they raised the loss.
     `clients_moved` and `server_moved` are how far they moved it up and down, the sizes of single rounds added up: a
     server that goes to and fro changes nothing in the end, and yet decides what the changes of others are worth.
+    `unaccounted` is exactly 0 for Shapley values; those of other semivalues do not add up to the decrease of the loss.
     """
 
     start: float
@@ -79,6 +60,7 @@ class Books(NamedTuple):
     server: float
     clients_moved: float = 0.0
     server_moved: float = 0.0
+    unaccounted: float = 0.0
 
     @property
     def loss_rose(self) -> bool:
@@ -104,14 +86,15 @@ class Valuation:
     round's own. `server_value`, with `server_error` and `per_round_server`, is the same of the server's own part of the
     sum, such as an intercept; it is 0 without one, and not among values and shares. `losses`, (rounds + 1,), are the
     mean losses of the valued embeddings before the first round, when all are zero, and after each. In every round the
-    loss falls by what clients and server together are credited with, and so it does over the training: `books`.
+    loss falls by what clients and server together are credited with, and so it does over the training: `books`. This is
+    so for Shapley values, and not for other semivalues (`settings.semivalue`).
 
     Errors are of two kinds. `estimator_errors` bound how far the values are from the Shapley values of the rounds:
     proven if `error_kind` is "certified", with 99.9 % confidence if it is "confidence". `completion_errors` estimate
     what the embeddings that were never uploaded may change, from the error of completion on uploads that were held out;
     0 where nothing was missing, NaN where that cannot be estimated. `errors` is their sum. `per_round_errors` are those
-    of the estimator in single rounds; where "auto" sampled they average out over rounds, and `error_sums` has what that
-    is computed from.
+    of the estimator in single rounds; where "auto" sampled they average out over rounds, and `sampled` has what that is
+    computed from.
 
     An error divided by the sum of the values is that of the value, as a part of the sum, and not that of the share: the
     sum has an error too. How far a share may be off, `share_bounds` says. Who is before whom depends on the values
@@ -151,7 +134,7 @@ class Valuation:
     settings: ValuationSettings
     seconds: Mapping[str, float]
     package: str = PACKAGE
-    error_sums: ErrorSums | None = None
+    sampled: Estimate | None = None
     factorisation: Factorisation | None = None
     replay: Replay | None = None
 
@@ -166,11 +149,23 @@ class Valuation:
         return "+".join(self.methods) or self.settings.method
 
     @property
+    def rounds(self) -> Estimate:
+        """The values of all rounds, (rounds, clients and server), from which a later valuation goes on."""
+        if self.sampled is not None:
+            return self.sampled
+        values = np.column_stack([self.per_round, self.per_round_server])
+        errors = np.column_stack([self.per_round_errors, self.per_round_server_errors])
+        return Estimate(values, errors, -np.diff(self.losses), frozenset(self.methods), self.error_kind)
+
+    @property
     def books(self) -> Books:
         """Where the loss went over the whole training: totals, not means over rounds."""
         clients, server = self.values.sum() * self.n_rounds, self.server_value * self.n_rounds
         moved = [np.abs(changes).sum() for changes in (self.per_round.sum(axis=1), self.per_round_server)]
-        return Books(*map(float, (self.losses[0], self.losses[-1], clients, server, *moved)))
+        start, end = self.losses[0], self.losses[-1]
+        adds_up = self.settings.semivalue == str(SHAPLEY)
+        unaccounted = 0.0 if adds_up else start - end - clients - server
+        return Books(*map(float, (start, end, clients, server, *moved, unaccounted)))
 
     @property
     def errors(self) -> Floats:
@@ -249,13 +244,11 @@ class Valuation:
 
     def __repr__(self) -> str:
         books = self.books
-        server = f", the server {'lowered' if books.server >= 0 else 'RAISED'} it by {abs(books.server):.6g}"
         parts = [
             f"{count(len(self.clients), 'client')}, {count(self.n_rounds, 'round')}",
             f"{count(self.n_samples, 'sample')}, {self.mode}",
             self.method,
-            f"the clients {'lowered' if books.clients >= 0 else 'RAISED'} the loss by {abs(books.clients):.6g}"
-            + (server if books.server else ""),
+            say_totals(self.settings.semivalue, books.clients, books.server),
             f"errors up to {self.errors.max():.2g}",
         ]
         return f"<Valuation: {', '.join(parts)}>"

@@ -3,53 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
-from verfedsv.errors import InputError
-from verfedsv.losses import Floats
+from verfedsv.losses import Floats, Loss
 from verfedsv.shapley.blocks import ordered_map
-from verfedsv.shapley.closed_form import balance
-from verfedsv.shapley.game import LARGEST_EMBEDDING, block_size
+from verfedsv.shapley.estimate import Estimate
+from verfedsv.shapley.estimators import estimate_rounds
+from verfedsv.shapley.plan import Allowance, Plan
+from verfedsv.valuation.backends import Backend
 from verfedsv.valuation.chunks import Chunk
-from verfedsv.valuation.error_sums import ErrorSums
-from verfedsv.valuation.estimate import Allowance, Plan, RoundSums, value_chunk
 
 
-def chunk_size(n_clients: int, n_classes: int) -> int:
-    """Return the number of samples in a chunk: that of a block, so that the embeddings of a round fit the cache."""
-    return block_size(n_clients, n_classes)
+class Source(Protocol):
+    """Where chunks come from: a training whose embeddings are at hand, or some rounds of it."""
 
+    @property
+    def n_samples(self) -> int: ...
+    @property
+    def n_rounds(self) -> int: ...
+    @property
+    def n_clients(self) -> int: ...
+    @property
+    def n_classes(self) -> int: ...
+    @property
+    def loss(self) -> Loss: ...
 
-@dataclass(eq=False)
-class Rounds:
-    """Values of rounds and their errors, (rounds, players) each, the server being the last player.
-
-    `decrease` is how much the loss fell in each round, (rounds,); `methods` are those that took part.
-    """
-
-    values: Floats
-    errors: Floats
-    decrease: Floats
-    methods: set[str]
-
-    @classmethod
-    def none(cls, n_players: int) -> Rounds:
-        """Return no rounds."""
-        values, errors = np.zeros((2, 0, n_players))
-        return cls(values, errors, np.zeros(0), set())
-
-    @classmethod
-    def joined(cls, parts: Sequence[Rounds]) -> Rounds:
-        """Return the rounds of several parts, one after the other."""
-        values = np.concatenate([part.values for part in parts])
-        errors = np.concatenate([part.errors for part in parts])
-        decrease = np.concatenate([part.decrease for part in parts])
-        return cls(values, errors, decrease, set[str]().union(*(part.methods for part in parts)))
+    def chunk(self, part: slice, index: int) -> Chunk:
+        """Return some samples of all rounds; `index` counts the chunks from 0 on."""
 
 
 @dataclass
@@ -69,6 +55,12 @@ class Budget:
     n_rounds: int = 0
     total: float = 0.0
     peak: float = 0.0
+    n_attempts = 1
+
+    def needed(self, values: Floats, errors: Floats) -> dict[int, Allowance]:
+        """Return the next rounds whose errors are too large, and the errors that these are allowed."""
+        allowed = [self.allow(row) for row in values]
+        return {t: allowance for t, allowance in enumerate(allowed) if errors[t].max() > allowance.certified}
 
     def allow(self, values: Floats) -> Allowance:
         """Return the errors that the next round may have, given the values of the clients in it."""
@@ -84,49 +76,29 @@ class Budget:
 
 @dataclass
 class Stream:
-    """Values chunks of samples on an executor, or on that many threads; `step` is called after each chunk.
+    """Values chunks on an executor, or on that many threads; `step` is called after each chunk."""
 
-    `error_sums` are the errors of all rounds so far together.
-    """
-
+    backend: Backend
     workers: int | Executor
     plan: Plan
     budget: Budget
-    error_sums: ErrorSums
     step: Callable[[], None] = field(default=lambda: None)
 
-    def value(self, chunks: Callable[[], Iterable[Chunk]], n_rounds: int, n_clients: int, n_samples: int) -> Rounds:
-        """Return the values of the next rounds; `chunks` yields all of their samples each time it is called."""
-        sums = self._sum(chunks(), self.plan, n_rounds, n_clients)
-        values, errors, decrease = sums.values / n_samples, sums.errors / n_samples, sums.utility / n_samples
-        if self.plan.method in ("auto", "closed-form"):
-            for t in range(n_rounds):
-                values[t], errors[t], _ = balance(values[t], errors[t], float(decrease[t]))
-        of_rounds = [ErrorSums.adding(row) for row in errors]
-        methods = sums.methods
-        if self.plan.method == "auto":
-            # The tolerance is one of the clients' values: the server's may be larger, and so may its error.
-            paid = slice(n_clients)
-            allowed = [self.budget.allow(row[paid]) for row in values]
-            refined = {t: error for t, error in enumerate(allowed) if errors[t, paid].max() > error.certified}
-            if refined:
-                again = self._sum(chunks(), replace(self.plan, refined=refined), n_rounds, n_clients)
-                for t in refined:
-                    found = again.error_sums(t, n_samples)
-                    # Look 0 is kept for the sum of all rounds.
-                    bound = found.bound(look=self.plan.first_round + t + 1)
-                    if bound[paid].max() < errors[t, paid].max():
-                        values[t], errors[t], of_rounds[t] = again.values[t] / n_samples, bound, found
-                methods = methods | again.methods
-        self.plan = replace(self.plan, first_round=self.plan.first_round + n_rounds)
-        self.error_sums = sum(of_rounds, self.error_sums)
-        return Rounds(values, errors, decrease, methods)
+    def value(self, source: Source) -> Estimate:
+        """Return the values of the next rounds, (rounds, clients and server)."""
+        parts = self.backend.split(source.n_samples, source.n_clients, source.n_classes)
+        plan = replace(self.plan, n_samples=source.n_samples, n_chunks=len(parts))
 
-    def _sum(self, chunks: Iterable[Chunk], plan: Plan, n_rounds: int, n_clients: int) -> RoundSums:
-        sums = RoundSums.zeros(n_rounds, n_clients)
-        for part in ordered_map(partial(value_chunk, plan=plan), chunks, self.workers):
-            sums.add(part)
-            self.step()
-        if not np.isfinite(sums.utility).all():
-            raise InputError(f"embeddings of a sample must sum to less than {LARGEST_EMBEDDING:g}; these are larger")
-        return sums
+        def sums(plan: Plan) -> Iterator[Estimate]:
+            chunks = (source.chunk(part, index) for index, part in enumerate(parts))
+            for estimate in ordered_map(partial(self.backend.value, plan=plan), chunks, self.workers):
+                yield estimate
+                self.step()
+
+        def ask(plan: Plan) -> Estimate:
+            return Estimate.sum(sums(plan)).divided(source.n_samples)
+
+        # Look 0 is kept for the sum of all rounds.
+        found, _ = estimate_rounds(ask, plan, source.n_clients, self.budget, first_look=plan.first_round + 1)
+        self.plan = replace(self.plan, first_round=self.plan.first_round + source.n_rounds)
+        return found

@@ -1,4 +1,4 @@
-"""What a transcript says of a training: its rounds, whatever the mode."""
+"""What a transcript says of a training: who took part, and what changed in each round, whatever the mode."""
 
 from __future__ import annotations
 
@@ -13,23 +13,36 @@ from verfedsv.arguments import as_array
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, Loss, get_loss
 from verfedsv.transcript import Stamp, Transcript, Upload
-from verfedsv.valuation.chunks import UploadsOfRound
+from verfedsv.valuation.chunks import Change, Round
 
 
 @dataclass(frozen=True)
 class Training:
-    """A recorded training with at least one round."""
+    """A recorded training with at least one round. `own_loss` is the loss it was recorded with, if a user's own."""
 
     transcript: Transcript
+    own_loss: Loss | None = None
 
     def __post_init__(self) -> None:
-        if self.transcript.n_rounds == 0:
+        about = self.transcript.description
+        if self.n_rounds == 0:
             hint = "; in asynchronous training, record times of valuation with Recorder.stamp"
-            is_asynchronous = self.transcript.description.mode == "asynchronous"
-            raise InputError("the transcript has no rounds yet, so there is nothing to value" + hint * is_asynchronous)
+            raise InputError(
+                "the transcript has no rounds yet, so there is nothing to value" + hint * (about.mode == "asynchronous")
+            )
+        if about.head.kind != "sum":
+            raise InputError("only trainings whose head is 'sum' can be valued so far; this one has a head of its own")
+        if self.own_loss is not None and self.own_loss.name != about.loss:
+            raise InputError(f"the training was recorded with loss {about.loss!r}; received {self.own_loss.name!r}")
+        if self.own_loss is None and about.is_own_loss:
+            raise InputError(
+                f"the training was recorded with a loss of your own, {about.loss!r}; value it in Python, and pass that "
+                "loss again: value(run, loss=...)"
+            )
 
-    @property
+    @cached_property
     def clients(self) -> tuple[str, ...]:
+        """All clients that ever took part, in the order in which they joined."""
         return self.transcript.clients
 
     @property
@@ -44,9 +57,9 @@ class Training:
     def n_rounds(self) -> int:
         return self.transcript.n_rounds
 
-    @cached_property
+    @property
     def loss(self) -> Loss:
-        return get_loss(self.transcript.description.loss)
+        return self.own_loss or get_loss(self.transcript.description.loss)
 
     @cached_property
     def labels(self) -> Array:
@@ -57,48 +70,39 @@ class Training:
     def is_synchronous(self) -> bool:
         return self.transcript.description.mode == "synchronous"
 
-    @cached_property
-    def has_gaps(self) -> bool:
-        """Whether embeddings are missing that synchronous training needs: a sample was in some batches, not in all."""
-        if not self.is_synchronous:
-            return False
-        is_seen = np.zeros(self.n_samples, bool)
-        sizes = set()
-        for uploads in self.rounds():
-            batch = uploads.samples[0]
-            is_seen[batch] = True
-            sizes.add(len(batch))
-        return sizes != {int(is_seen.sum())}
+    def rounds(self, first: int = 1, unstamped: list[Upload] | None = None) -> Iterator[Round]:
+        """Yield what changed in each round, in order, the arrays being views of the file.
 
-    def rounds(self, first: int = 1, unstamped: list[Upload] | None = None) -> Iterator[UploadsOfRound]:
-        """Yield the rounds in order, their arrays being views of the file.
-
-        The server's own part is an upload of the last player: in synchronous training for the samples of the batch,
-        which is the same for all clients, in asynchronous training for all samples. To go on, pass the message to begin
-        with, and the uploads before it that no time stamp has followed; afterwards the list has those of now.
+        The server's own part is a change of the last player: for the samples of the round in synchronous training, for
+        all in asynchronous; one that is the same for all samples is weights of a single column of ones. To go on, pass
+        the record to begin with, and the uploads before it that no time stamp has followed; afterwards the list has
+        those of now. Joining and leaving change no embedding.
         """
-        number = {name: m for m, name in enumerate(self.clients)}
+        index = {name: m for m, name in enumerate(self.clients)}
         uploads = [] if unstamped is None else unstamped
         for record in self.transcript.records(first):
-            if isinstance(record, Stamp):
-                players = [number[upload.client] for upload in uploads]
-                samples, embeddings = [u.samples for u in uploads], [u.embeddings for u in uploads]
-                if record.offset is not None:
-                    players.append(len(self.clients))
-                    samples.append(samples[0] if self.is_synchronous else self._all_samples)
-                    shape = len(samples[-1]), self.n_classes
-                    embeddings.append(np.broadcast_to(record.offset, shape))
-                yield UploadsOfRound(players, samples, embeddings)
-                uploads.clear()
-            elif isinstance(record, Upload):
+            if isinstance(record, Upload):
                 uploads.append(record)
+            elif isinstance(record, Stamp):
+                changes = [Change(index[upload.client], upload.samples, upload.embeddings) for upload in uploads]
+                if record.offset is not None:
+                    changes.append(self._change_of_server(record.offset, changes))
+                yield changes
+                uploads.clear()
+
+    def _change_of_server(self, offset: Array, uploads: Round) -> Change:
+        server = len(self.clients)
+        if offset.ndim == 1:
+            return Change(server, None, offset[:, np.newaxis].astype(np.float64))
+        batch = shared_samples(uploads) if self.is_synchronous else None
+        return Change(server, self.all_samples if batch is None else batch, offset)
 
     @cached_property
-    def _all_samples(self) -> Array:
+    def all_samples(self) -> Array:
         return np.arange(self.n_samples)
 
     def select(self, rows: str | ArrayLike) -> NDArray[np.intp]:
-        """Return the numbers of the samples that `rows` means."""
+        """Return the indices of the samples that `rows` selects."""
         if isinstance(rows, str):
             receives = self.transcript.receives_gradient
             meaning = {"all": np.ones(self.n_samples, bool), "gradient": receives, "no-gradient": ~receives}
@@ -107,41 +111,98 @@ class Training:
                 raise InputError(f"rows must be {allowed}, or a list of sample numbers; received {rows!r}")
             chosen = np.flatnonzero(meaning[rows])
         else:
-            chosen = self._as_numbers(as_array("rows", rows))
+            chosen = self._as_indices(as_array("rows", rows))
         if len(chosen) == 0:
             raise InputError(f"rows {rows!r} means no sample at all")
         return chosen
 
-    def _as_numbers(self, rows: Array) -> NDArray[np.intp]:
+    def _as_indices(self, rows: Array) -> NDArray[np.intp]:
         if rows.dtype == bool and rows.shape == (self.n_samples,):
             return np.flatnonzero(rows)
         if rows.size == 0:
             return np.empty(0, np.intp)
-        numbers = np.unique(rows)
-        if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(numbers) < len(rows):
+        indices = np.unique(rows)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(indices) < len(rows):
             raise InputError("rows must list sample numbers, none twice, or be one boolean for each sample")
-        if numbers[0] < 0 or numbers[-1] >= self.n_samples:
+        if indices[0] < 0 or indices[-1] >= self.n_samples:
             raise InputError(f"rows must hold sample numbers from 0 to {self.n_samples - 1}")
-        return numbers.astype(np.intp)
+        return indices.astype(np.intp)
+
+
+def shared_samples(uploads: Round) -> Array | None:
+    """Return the samples of a round if all clients uploaded the same in the same order, else None."""
+    first, *others = (upload.samples for upload in uploads if upload.samples is not None)
+    return first if all(np.array_equal(first, samples) for samples in others) else None
 
 
 @dataclass(frozen=True, eq=False)
-class Batches:
-    """The uploads of a synchronous training: the batch of each round, and of each player its uploads by round.
+class Uploads:
+    """All uploads of a synchronous training, views of its file, read once.
 
-    Who is absent from a round has no upload of it. The server is the last player, if it has an own part at all.
+    `by_player` has of each client, and of a server with an own part, its changes by round.
     """
 
-    samples: Sequence[Array]
-    uploads: Sequence[Mapping[int, Array]]
+    rounds: Sequence[Round]
+    by_player: Sequence[Mapping[int, Change]]
+    n_clients: int
+    n_samples: int
 
     @classmethod
-    def of(cls, training: Training) -> Batches:
-        """Return views of all uploads of a training."""
-        samples = list[Array]()
-        uploads = [dict[int, Array]() for _ in range(len(training.clients) + 1)]
-        for t, of_round in enumerate(training.rounds()):
-            samples.append(of_round.samples[0])
-            for player, _, embeddings in of_round:
-                uploads[player][t] = embeddings
-        return cls(samples, uploads if uploads[-1] else uploads[:-1])
+    def of(cls, training: Training) -> Uploads:
+        """Read the uploads of a training."""
+        n_clients, n_samples = len(training.clients), training.n_samples
+        rounds = _with_one_kind_of_offset(list(training.rounds()), n_clients, training.all_samples)
+        by_player = [dict[int, Change]() for _ in range(n_clients + 1)]
+        for t, changes in enumerate(rounds):
+            for change in changes:
+                by_player[change.player][t] = change
+        return cls(rounds, by_player if by_player[-1] else by_player[:-1], n_clients, n_samples)
+
+    @cached_property
+    def has_gaps(self) -> tuple[bool, ...]:
+        """Of which players embeddings are missing: a sample was in some of its uploads, and not in all."""
+        return tuple(_has_gaps(list(changes.values()), self.n_samples) for changes in self.by_player)
+
+    @cached_property
+    def is_seen(self) -> NDArray[np.bool_]:
+        """Which samples any client ever uploaded, (samples,)."""
+        result = np.zeros(self.n_samples, bool)
+        for changes in self.rounds:
+            uploads = [change for change in changes if change.player < self.n_clients]
+            shared = shared_samples(uploads)
+            for samples in [change.samples for change in uploads] if shared is None else [shared]:
+                result[samples] = True
+        return result
+
+
+def _has_gaps(changes: Sequence[Change], n_samples: int) -> bool:
+    if not changes or changes[0].samples is None:
+        return False  # absent throughout, or an intercept
+    is_in_first = np.zeros(n_samples, bool)
+    is_in_first[changes[0].samples] = True
+    n_first = len(changes[0].samples)
+    return any(len(change.values) != n_first or not is_in_first[change.samples].all() for change in changes)
+
+
+def _with_one_kind_of_offset(rounds: Sequence[Round], server: int, all_samples: Array) -> list[Round]:
+    """Return the rounds with the server's own part as an intercept in all of them, or by sample in all.
+
+    It is an intercept if it is the same for all samples of each round. A round of one sample shows nothing of that.
+    """
+    own = {t: changes[-1] for t, changes in enumerate(rounds) if changes[-1].player == server}
+
+    def samples_of(t: int) -> Array:
+        batch = shared_samples(rounds[t][:-1])
+        return all_samples if batch is None else batch
+
+    is_constant = all(c.samples is None or (c.values == c.values[:1]).all() for c in own.values())
+    is_intercept = is_constant and any(len(samples_of(t)) > 1 for t in own)
+    result = list(rounds)
+    for t, change in own.items():
+        if is_intercept and change.samples is not None:
+            result[t] = [*rounds[t][:-1], Change(server, None, change.values[:1].T.astype(np.float64))]
+        elif change.samples is None and not is_intercept:
+            samples = samples_of(t)
+            values = np.broadcast_to(change.values.T, (len(samples), len(change.values)))
+            result[t] = [*rounds[t][:-1], Change(server, samples, values)]
+    return result

@@ -13,18 +13,19 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, TooManyClientsError
-from verfedsv.losses import Floats
+from verfedsv.arguments import as_progress
+from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning
+from verfedsv.losses import Floats, Loss, get_loss
 from verfedsv.settings import ValuationSettings
-from verfedsv.shapley import Method, Progress
-from verfedsv.shapley.exact import MAX_CLIENTS
-from verfedsv.shapley.result import ErrorKind, keeps
+from verfedsv.shapley import Method, Progress, Semivalue
+from verfedsv.shapley.estimate import keeps
+from verfedsv.shapley.estimators import get_estimator
+from verfedsv.shapley.semivalues import get_semivalue
 from verfedsv.shapley.values import say_what_remains
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.valuation.completed import approximation_guarantee
 from verfedsv.valuation.job import Done, Job
-from verfedsv.valuation.result import METHODS, Valuation
-from verfedsv.valuation.stream import chunk_size
+from verfedsv.valuation.result import Valuation
 from verfedsv.valuation.trainings import Training
 
 
@@ -37,19 +38,21 @@ def value(
     progress: Progress | None = None,
     executor: Executor | None = None,
     *,
+    loss: Loss | None = None,
     since: Valuation | None = None,
     like: Valuation | None = None,
     regularization: float | Literal["auto"] = "auto",
     tolerance: float = 1e-3,
     n_permutations: int | None = None,
-    semivalue: str = "shapley",
+    semivalue: str | Semivalue = "shapley",
 ) -> Valuation:
     """Return what each client contributed to a recorded training, and how sure that is.
 
     Each round is a game whose value is the decrease of the loss in it; a client's value is the mean over rounds of its
-    Shapley values. Embeddings are zero before the first round. In synchronous training, embeddings that were not in
-    the batch of a round are completed (equation 3 of the paper), unless every batch was all of the samples. In
-    asynchronous training, they are what the server had, and nothing is completed.
+    Shapley values. Embeddings are zero before a client's first upload, and stay where they are in rounds without one.
+    In synchronous training, embeddings that a client did not upload in a round are completed (equation 3 of the paper),
+    unless all of its uploads have the same samples. In asynchronous training, they are what the server had, and nothing
+    is completed.
 
     Args:
         run: the folder of a transcript, a `Transcript`, or the `Recorder` that is writing it.
@@ -62,6 +65,7 @@ def value(
         progress: called with the steps done and the steps in all.
         executor: where to compute, any `concurrent.futures.Executor`; by default a thread for each core. The result
             does not depend on it.
+        loss: the loss again, if the training was recorded with one of your own.
         since: an earlier valuation of the same training, which has grown since. Asynchronous: only the new rounds are
             valued, and the result is that of valuing all; of a valuation that was not read from a file, only they are
             read. Synchronous: completion starts from what it was.
@@ -72,7 +76,8 @@ def value(
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
             samples may draw in a round, on average, by default 128.
-        semivalue: the name of the semivalue of each round; only "shapley" so far.
+        semivalue: of each round, as in `shapley_values`: "shapley", "banzhaf", "leave-one-out", "beta(a, b)" or
+            `Beta(a, b)`. Only Shapley values add up to the decrease of the loss.
 
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
     ...     recorder.update("bank", [0, 1, 2, 3], [-1.0, 1.0, 1.0, -1.0], time=1)
@@ -82,24 +87,24 @@ def value(
     array([0.899, 0.101])
     """
     begin = time.perf_counter()
-    training = Training(_open(run))
+    training = Training(_open(run), None if loss is None else get_loss(loss))
     chosen = training.select(rows)
+    kind = get_semivalue(semivalue)
     settings = ValuationSettings(
         method=method,
         rank=rank,
         regularization=regularization,
         tolerance=tolerance,
         n_permutations=n_permutations,
-        semivalue=semivalue,
+        semivalue=kind,  # type: ignore[arg-type]  # whose name is stored
         seed=seed,
         rows=_describe(rows, chosen),
     )
-    _check(training, settings, since)
+    _check(training, settings, kind, since)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
-    if progress is not None and not callable(progress):
-        raise InputError(f"progress must be a function of the steps done and in all; received {progress!r}")
-    job = Job(training, settings, chosen, progress or (lambda _done, _total: None), executor, since, like)
+    told = as_progress(progress) or (lambda _done, _total: None)
+    job = Job(training, settings, kind, chosen, told, executor, since, like)
     result = _assemble(training, settings, job.run(), time.perf_counter() - begin)
     if result.tolerance_met is False:
         remains = say_what_remains(
@@ -112,10 +117,11 @@ def value(
 
 
 def _say_what_is_missing(result: Valuation) -> str:
-    if not any(report.n_held_out for report in result.completion or ()):
+    reports = zip(result.clients, result.completion or (), strict=True)
+    if guessed := [name for name, report in reports if report.rank and not report.n_held_out]:
         return (
-            "no sample was uploaded in two rounds, so embeddings of other rounds are little more than guessed and "
-            "their error cannot be estimated; record more rounds"
+            f"no sample was uploaded in two rounds by {', '.join(guessed)}, so embeddings of other rounds are little "
+            "more than guessed and their error cannot be estimated; record more rounds"
         )
     names = [name for name, error in zip(result.clients, result.completion_errors, strict=True) if np.isnan(error)]
     return (
@@ -134,16 +140,9 @@ def _open(run: str | os.PathLike[str] | Transcript | Recorder) -> Transcript:
     raise InputError(f"run must be a folder, a Transcript or a Recorder; received {type(run).__name__}")
 
 
-def _check(training: Training, settings: ValuationSettings, since: Valuation | None) -> None:
+def _check(training: Training, settings: ValuationSettings, semivalue: Semivalue, since: Valuation | None) -> None:
     """Raise InputError if the training cannot be valued like this, or does not continue the earlier valuation."""
-    if settings.semivalue != "shapley":
-        raise InputError(f"only the semivalue 'shapley' can be valued over rounds; received {settings.semivalue!r}")
-    n_clients = len(training.clients)
-    if settings.method == "exact" and n_clients > MAX_CLIENTS:
-        raise TooManyClientsError(
-            f"method 'exact' enumerates 2^clients coalitions and takes at most {MAX_CLIENTS} clients; this training "
-            f"has {n_clients}. Use method 'auto'"
-        )
+    get_estimator(settings.method).check(semivalue, len(training.clients))
     if since is None:
         return
     if not isinstance(since, Valuation):
@@ -166,15 +165,12 @@ def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
 
 
 def _assemble(training: Training, settings: ValuationSettings, done: Done, seconds: float) -> Valuation:
-    n_clients, n_samples, error_sums = len(training.clients), len(done.rows), done.error_sums
-    per_round = done.rounds.values
-    values = per_round.mean(axis=0)
-    # The sums over chunks and rounds are rounded too.
-    n_sums = 64 + n_samples // chunk_size(n_clients, training.n_classes)
-    rounding = n_sums * np.finfo(np.float64).eps * np.abs(per_round).mean(axis=0)
-    estimator_errors = error_sums.bound(look=0) / len(per_round) + rounding
-    methods = tuple(sorted({part for method in done.rounds.methods for part in method.split("+")}, key=METHODS.index))
-    kind: ErrorKind = "confidence" if {"sampling", "permutation"} & set(methods) else "certified"
+    rounds, n_clients, n_rounds = done.rounds, len(training.clients), training.n_rounds
+    # Pairwise sums over rounds, whose rounding 64 units cover for any number of rounds.
+    values = np.ascontiguousarray(rounds.values.T).mean(axis=1)
+    rounding = 64 * np.finfo(np.float64).eps * np.abs(rounds.values).mean(axis=0)
+    estimator_errors = rounds.total().bound(look=0) / n_rounds + rounding
+    per_round_errors = rounds.bound(look=1 + np.arange(n_rounds))
     reports = None if done.factorisation is None else done.factorisation.reports
     guarantee = None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes)
     return Valuation(
@@ -182,19 +178,19 @@ def _assemble(training: Training, settings: ValuationSettings, done: Done, secon
         values=values[:n_clients],
         estimator_errors=estimator_errors[:n_clients],
         completion_errors=done.completion_errors[:n_clients],
-        error_kind=kind,
-        per_round=per_round[:, :n_clients],
-        per_round_errors=done.rounds.errors[:, :n_clients],
+        error_kind=rounds.kind,
+        per_round=rounds.values[:, :n_clients],
+        per_round_errors=per_round_errors[:, :n_clients],
         server_value=float(values[n_clients]),
         server_error=float(estimator_errors[n_clients] + done.completion_errors[n_clients]),
-        per_round_server=per_round[:, n_clients],
-        per_round_server_errors=done.rounds.errors[:, n_clients],
+        per_round_server=rounds.values[:, n_clients],
+        per_round_server_errors=per_round_errors[:, n_clients],
         losses=_losses(training, done),
-        methods=methods,
+        methods=tuple(sorted(rounds.methods)),
         mode="synchronous" if training.is_synchronous else "asynchronous",
         loss=training.loss.name,
         n_rounds=training.n_rounds,
-        n_samples=n_samples,
+        n_samples=len(done.rows),
         n_unseen=done.n_unseen,
         tolerance_met=_keeps_tolerance(values[:n_clients], estimator_errors[:n_clients], settings),
         completion=reports,
@@ -202,7 +198,7 @@ def _assemble(training: Training, settings: ValuationSettings, done: Done, secon
         head=training.transcript.head,
         settings=settings,
         seconds={**done.seconds, "total": seconds},
-        error_sums=error_sums if error_sums.is_sampled else None,
+        sampled=rounds if rounds.is_sampled else None,
         factorisation=done.factorisation,
         replay=done.replay,
     )
@@ -212,9 +208,9 @@ def _losses(training: Training, done: Done) -> Floats:
     """Return the mean loss before the first round, when every embedding is zero, and after each round."""
     labels = training.labels[done.rows]
     start = training.loss.value(np.zeros((len(labels), training.n_classes)), labels).mean()
-    result: Floats = start - np.concatenate([[0.0], np.cumsum(done.rounds.decrease)])
+    result: Floats = start - np.concatenate([[0.0], np.cumsum(done.rounds.utility)])
     return result
 
 
 def _keeps_tolerance(values: Floats, errors: Floats, settings: ValuationSettings) -> bool | None:
-    return keeps(settings.tolerance, values, errors) if settings.method == "auto" else None
+    return keeps(settings.tolerance, values, errors) if get_estimator(settings.method).adapts else None

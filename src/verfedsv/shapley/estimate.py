@@ -1,0 +1,177 @@
+"""`Estimate`: values of players and how far off they may be, from a block of samples to a whole training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.losses import Array, Floats
+from verfedsv.shapley.confidence import radius_of_sum
+
+ErrorKind = Literal["certified", "certified but for rounding", "confidence"]
+"""What errors are: proven, proven but for the rounding of a user's loss, or bounds of 99.9 % confidence."""
+
+_PER_PLAYER = "values", "errors", "variance", "largest"
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Values of all players in a game, or in several rounds: (players,) or (rounds, players) each.
+
+    `errors` add up over samples and rounds. Of what was sampled sample by sample, errors average out: `variance` is the
+    variance of the values, and `largest` bounds how far a single draw can be from its expectation. `bound` has both.
+    (Where `largest` is 0, the errors already cover the variance.) `utility`, () or (rounds,), is the decrease of the
+    loss. `methods` and `kind` say how values and errors were obtained, and `n_evaluations` how often the loss of one
+    sample was evaluated.
+    """
+
+    values: Floats
+    errors: Floats
+    utility: Floats
+    methods: frozenset[str]
+    kind: ErrorKind = "certified"
+    n_evaluations: int = 0
+    variance: Floats = field(default_factory=lambda: np.zeros(()))
+    largest: Floats = field(default_factory=lambda: np.zeros(()))
+
+    def __post_init__(self) -> None:
+        for name in ("variance", "largest"):
+            if getattr(self, name).ndim == 0:
+                object.__setattr__(self, name, np.zeros(self.values.shape))
+
+    @classmethod
+    def none(cls, *shape: int) -> Estimate:
+        """Return the estimate of nothing, for players or for rounds and players."""
+        return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape[:-1]), frozenset())
+
+    @classmethod
+    def of_rounds(cls, rounds: Mapping[int, Estimate], n_rounds: int, n_players: int) -> Estimate:
+        """Return estimates of single rounds as one, with zeros for rounds and last players that are not there."""
+        result = cls.none(n_rounds, n_players)
+        for t, estimate in rounds.items():
+            for name in _PER_PLAYER:
+                own = getattr(estimate, name)
+                getattr(result, name)[t, : len(own)] = own
+            result.utility[t] = estimate.utility
+        return result._with({}, rounds.values())
+
+    @classmethod
+    def joined(cls, parts: Iterable[Estimate]) -> Estimate:
+        """Return the rounds of several estimates, one after the other."""
+        parts = list(parts)
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("utility", *_PER_PLAYER)}
+        return parts[0]._with(arrays, parts)
+
+    @classmethod
+    def sum(cls, parts: Iterable[Estimate]) -> Estimate:
+        """Return the sum of at least one estimate, their draws being independent.
+
+        It is compensated (Kahan), so that the number of parts does not add to the rounding error.
+        """
+        rest = iter(parts)
+        total = next(rest)
+        lost = {name: np.zeros(()) for name in ("values", "errors", "utility")}
+        for part in rest:
+            arrays = {"variance": total.variance + part.variance, "largest": np.maximum(total.largest, part.largest)}
+            for name, cut_off in lost.items():
+                before, term = getattr(total, name), getattr(part, name) - cut_off
+                arrays[name] = np.asarray(before + term)
+                lost[name] = (arrays[name] - before) - term
+            total = total._with(arrays, (total, part))
+        return total
+
+    def as_round(self) -> Estimate:
+        """Return the estimate of one game as that of one round, (1, players)."""
+        return replace(self, **{name: getattr(self, name)[np.newaxis] for name in ("utility", *_PER_PLAYER)})
+
+    def _with(self, arrays: Mapping[str, Any], parts: Iterable[Estimate] = ()) -> Estimate:
+        """Return the estimate with other numbers, obtained as these parts were."""
+        parts = list(parts)
+        if not parts:
+            return replace(self, **arrays)
+        return replace(
+            self,
+            methods=frozenset[str]().union(*(part.methods for part in parts)),
+            kind=max((part.kind for part in parts), key=get_args(ErrorKind).index),
+            n_evaluations=sum(part.n_evaluations for part in parts),
+            **arrays,
+        )
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether some errors average out."""
+        return bool(self.largest.any())
+
+    def divided(self, n: float) -> Estimate:
+        """Return the estimate of values that are 1/n times as large: means, where these are sums."""
+        return replace(
+            self,
+            values=self.values / n,
+            errors=self.errors / n,
+            utility=self.utility / n,
+            variance=self.variance / n**2,
+            largest=self.largest / n,
+        )
+
+    def symmetric(self, groups: Iterable[list[int]]) -> Estimate:
+        """Return the values of one game with the mean of each group of players in the place of theirs.
+
+        All of a group get the worst of its errors.
+        """
+        groups = list(groups)
+        if not groups:
+            return self
+        arrays = {name: getattr(self, name).copy() for name in _PER_PLAYER}
+        for group in groups:
+            for name, array in arrays.items():
+                array[group] = array[group].mean() if name == "values" else array[group].max()
+        return self._with(arrays)
+
+    def balanced(self) -> Estimate:
+        """Return values that add up to the utility, moved within their errors, and the errors that then hold.
+
+        What is missing is spread in proportion to the errors, so that a player that did not move still gets exactly 0.
+        """
+        allowed = self.errors.sum(axis=-1, keepdims=True)
+        errors = np.where(np.isfinite(allowed), self.errors, 0.0)  # infinite ones leave the values as they are
+        # The gap is at most the sum of the errors, up to the rounding of the utility itself.
+        gap = self.utility[..., np.newaxis] - self.values.sum(axis=-1, keepdims=True)
+        fraction = np.minimum(np.maximum(gap / np.where(allowed > 0, allowed, np.inf), -1), 1)
+        return replace(self, values=self.values + fraction * errors, errors=self.errors * (1 + np.abs(fraction)))
+
+    def bound(self, look: int | Array = 0) -> Floats:
+        """Return the errors that hold with 99.9 % confidence for every `look` (0, 1, ...), a number for each bound.
+
+        Of several rounds, one look for each, (rounds,).
+        """
+        if not self.is_sampled:
+            return self.errors
+        radius = radius_of_sum(self.variance, self.largest, np.asarray(look)[..., np.newaxis])
+        result: Floats = self.errors + np.where(self.largest > 0, radius, 0.0)
+        return result
+
+    def replaced(self, other: Estimate, where: NDArray[np.bool_]) -> Estimate:
+        """Return the rounds of `other` where that is chosen, (rounds,), and these elsewhere; utilities stay."""
+        chosen = where[:, np.newaxis]
+        arrays = {name: np.where(chosen, getattr(other, name), getattr(self, name)) for name in _PER_PLAYER}
+        return self._with(arrays, (self, other))
+
+    def total(self) -> Estimate:
+        """Return the sum over rounds, whose draws are independent."""
+        return replace(
+            self,
+            values=self.values.sum(axis=0),
+            errors=self.errors.sum(axis=0),
+            utility=self.utility.sum(axis=0),
+            variance=self.variance.sum(axis=0),
+            largest=self.largest.max(axis=0),
+        )
+
+
+def keeps(tolerance: float, values: Floats, errors: Floats) -> bool:
+    """Return whether every error is at most `tolerance` times the largest value."""
+    return bool(errors.max() <= tolerance * np.abs(values).max())

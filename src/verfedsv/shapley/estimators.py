@@ -1,0 +1,95 @@
+"""The methods by name, and the one way from a game to an estimate, of a single round and of a whole training.
+
+`estimate_game` values a game, and gives identical clients equal values. `estimate_rounds` takes the sums of that over
+all samples, balances them, and refines the rounds whose errors are too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Literal, Protocol, cast, get_args
+
+import numpy as np
+
+from verfedsv.errors import InputError
+from verfedsv.losses import Floats
+from verfedsv.shapley.auto import Auto
+from verfedsv.shapley.closed_form import ClosedForm
+from verfedsv.shapley.estimate import Estimate
+from verfedsv.shapley.exact import Exact
+from verfedsv.shapley.game import RoundGame
+from verfedsv.shapley.permutation import Permutation
+from verfedsv.shapley.plan import Allowance, Estimator, Plan
+
+Method = Literal["auto", "closed-form", "exact", "permutation"]
+
+ESTIMATORS: Mapping[Method, Estimator] = {
+    "auto": Auto(),
+    "closed-form": ClosedForm(),
+    "exact": Exact(),
+    "permutation": Permutation(),
+}
+
+PARTS = tuple(sorted({part for estimator in ESTIMATORS.values() for part in estimator.parts}))
+"""What values can be said to come from."""
+
+
+def get_estimator(method: str) -> Estimator:
+    """Return the estimator of that name."""
+    try:
+        return ESTIMATORS[cast("Method", method)]
+    except (KeyError, TypeError):
+        raise InputError(f"unknown method {method!r}; allowed are {', '.join(map(repr, get_args(Method)))}") from None
+
+
+def estimate_game(game: RoundGame, plan: Plan, call: int = 0, allowed: Allowance | None = None) -> Estimate:
+    """Return the values of a game, means over its samples; refined, if some errors are `allowed`."""
+    if allowed is None:
+        result = plan.estimator.estimate(game, plan, call)
+    else:
+        result = plan.estimator.refine(game, plan, call, allowed)
+    if result.kind == "certified" and not game.loss.rounding_is_bounded:
+        result = replace(result, kind="certified but for rounding")
+    # The closed form treats equal clients equally by itself; other methods do so up to rounding or sampling.
+    return result if result.methods <= {"closed-form"} else result.symmetric(game.identical_clients())
+
+
+class Allowances(Protocol):
+    """Decides which rounds are refined, given values and errors of the clients in all of them."""
+
+    n_attempts: int
+
+    def needed(self, values: Floats, errors: Floats) -> dict[int, Allowance]:
+        """Return the rounds to refine, and the errors that each is allowed."""
+
+
+def estimate_rounds(
+    ask: Callable[[Plan], Estimate], plan: Plan, n_clients: int, allowances: Allowances, first_look: int
+) -> tuple[Estimate, Floats]:
+    """Return the values of some rounds, (rounds, players), and bounds on their errors.
+
+    Values that the closed form has a part in are made to add up to the utility; others do so by themselves.
+    `ask` values all rounds of a plan, or those that it refines, as means over samples. Bounds of round t have the look
+    `first_look` + t, and each further attempt one more.
+    """
+    paid = np.s_[:, :n_clients]  # a tolerance is one of the clients: the server's value may be larger, and its error
+    found = ask(plan)
+    # Decided once for all rounds: what others needed must not change a bit of a round.
+    is_balanced = "closed-form" in found.methods
+    found = found.balanced() if is_balanced else found
+    looks = first_look + np.arange(len(found.values))
+    errors = found.bound(looks)
+    for attempt in range(allowances.n_attempts if plan.estimator.can_refine(plan.semivalue) else 0):
+        refined = allowances.needed(found.values[paid], errors[paid])
+        if not refined:
+            break
+        again = ask(replace(plan, refined=refined, first_round=plan.first_round + attempt))
+        again = again.balanced() if is_balanced else again
+        smaller = again.bound(looks + attempt)
+        is_better = smaller[paid].max(axis=1) < errors[paid].max(axis=1)
+        is_better &= np.isin(np.arange(len(is_better)), list(refined))
+        if not is_better.any():
+            break
+        found, errors = found.replaced(again, is_better), np.where(is_better[:, np.newaxis], smaller, errors)
+    return found, errors
