@@ -130,7 +130,7 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
         (lambda run: cut_last_round(run), "the transcript is not .* cut off .* and 6 rounds, found .* and 5 rounds"),
         (
             lambda run: cut(run, "uploads-00001.arrows", 5000),
-            "the transcript is whole up to round 3, .* it was cut off",
+            "the transcript is whole up to round 4, .* it was cut off",
         ),
         (lambda run: cut(run, "uploads-00001.arrows", 40), "the transcript is whole up to round 5, .* it was cut off"),
         (
@@ -164,7 +164,7 @@ def go_on(run):
 def record_anew(run):
     before = (run / "transcript" / "transcript.json").read_bytes()
     shutil.rmtree(run / "transcript")
-    with patch("verfedsv.transcript.recorder.fmt.Description.to_json", lambda _self: before):
+    with patch("verfedsv.transcript.recorder.Description.to_json", lambda _self: before):
         record(run / "transcript", seed=1)
 
 

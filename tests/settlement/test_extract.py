@@ -1,5 +1,6 @@
 import hashlib
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -206,7 +207,7 @@ def test_an_extract_of_a_forged_transcript_is_found(tmp_path):
 def cut(kind, message, ranges):
     """Return a message with gaps between some ranges."""
     pieces = [message[start:stop] for start, stop in ranges] + [b""] * (3 - len(ranges))
-    gaps = [after[0] - before[1] for before, after in zip(ranges, ranges[1:], strict=False)]
+    gaps = [after[0] - before[1] for before, after in pairwise(ranges)]
     return Part(kind, pieces, gaps + [0] * (2 - len(gaps)))
 
 
