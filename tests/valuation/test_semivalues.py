@@ -46,9 +46,8 @@ def test_completed_embeddings_have_them_too():
     """Leave-one-out of completed embeddings is what one client's change does to the loss of these embeddings."""
     training = train(n_samples=60, batch=20, n_epochs=4)
     result = value(training.record(), rank=2, semivalue="leave-one-out")
-    known = result.factorisation
-    factors = zip(known.all_rounds(), known.players, strict=True)
-    embeddings = np.stack([c.samples @ rounds.transpose(0, 2, 1) for rounds, c in factors], axis=1)
+    completions = result.factorisation.completions.values()
+    embeddings = np.stack([c.samples @ c.rounds.transpose(0, 2, 1) for c in completions], axis=1)
     _, weight = definition("leave-one-out")
     expected = values_of_rounds(embeddings, training.labels, "logistic", weight=weight)
     np.testing.assert_allclose(result.per_round, expected, rtol=0, atol=1e-10)
