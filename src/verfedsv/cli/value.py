@@ -37,7 +37,7 @@ TOLERANCE = 1e-3
 """The default of `value`."""
 
 
-Methods = StrEnum("Methods", {name: name for name in ESTIMATORS})
+Methods = StrEnum("Methods", {name: name for name in ESTIMATORS})  # type: ignore[misc]  # of the registry
 """The methods of `value`."""
 
 

@@ -48,7 +48,7 @@ class Auto(Estimator):
         if len(hard) == 0:
             return third_order(game)
         rounding = rounding_errors(game)
-        closed = third_order(game, easy) if len(easy) else Estimate.none(game.n_players)
+        closed = third_order(game, easy)
         if _can_enumerate(game, len(hard), allowed.coalitions):
             rest = enumerate_coalitions(game, SHAPLEY, hard, plan.progress)
         else:

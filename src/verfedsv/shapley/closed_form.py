@@ -51,6 +51,8 @@ class ClosedForm(Estimator):
 
 def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Estimate:
     """Return the third-order terms summed over `samples` (all if None), divided by the number of all samples."""
+    if samples is not None and len(samples) == 0:
+        return replace(Estimate.none(game.n_players), methods=_METHODS)
     total = Estimate.sum(game.map_blocks(lambda block: sum_third_order(block, game.loss), samples=samples))
     if not np.isfinite(total.utility):
         game.raise_not_finite()

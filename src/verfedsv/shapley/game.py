@@ -10,6 +10,7 @@ Where the server's own part of the sum moves too, the server is one more player,
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -182,10 +183,6 @@ class RoundGame:
         total: Floats = sum(self.map_blocks(utilities), np.zeros(len(members)))
         return total / self.n_samples
 
-    def block_size(self, elements: int = BLOCK_ELEMENTS) -> int:
-        """Return the number of samples in a block of about that many embeddings."""
-        return block_size(self.n_players, self.n_classes, elements)
-
     def map_blocks(
         self,
         function: Callable[[Block], Result],
@@ -199,7 +196,7 @@ class RoundGame:
         does anything summed over them.
         """
         n_samples = self.n_samples if samples is None else len(samples)
-        parts: list[Samples] = list(split(n_samples, size or self.block_size()))
+        parts: list[Samples] = list(split(n_samples, size or block_size(self.n_players, self.n_classes)))
         if samples is not None:
             parts = [samples[part] for part in parts]
         n_threads = min(self.n_threads, len(parts))
@@ -224,32 +221,14 @@ class RoundGame:
 
     def identical_clients(self) -> list[list[int]]:
         """Return the groups of two and more clients whose embeddings changed by exactly the same."""
-
-        def is_same(first: int, second: int) -> bool:
-            blocks = split(self.n_samples, 2**16)
-            return all(np.array_equal(self._change(first, part), self._change(second, part)) for part in blocks)
-
-        def sums(block: Block) -> Floats:
-            change = block.change()
-            return np.stack([change.sum(axis=(1, 2)), np.abs(change).sum(axis=(1, 2))])
-
-        total, size = sum(self.map_blocks(sums), np.zeros((2, self.n_players)))[:, : self.n_clients]
-        groups: list[list[int]] = []
-        for client in np.argsort(total, kind="stable").tolist():
-            for group in reversed(groups):
-                # Sums of the same numbers agree up to rounding, however they were added up.
-                if abs(total[client] - total[group[0]]) > 1e-9 * size[client]:
-                    groups.append([client])
-                    break
-                if is_same(client, group[0]):
-                    group.append(client)
-                    break
-            else:
-                groups.append([client])
-        return [sorted(group) for group in groups if len(group) > 1]
-
-    def _change(self, client: int, part: slice) -> Floats:
-        return np.subtract(self.current[client, part], self.previous[client, part], dtype=np.float64)
+        groups: dict[bytes, list[int]] = {}
+        for client in range(self.n_clients):
+            digest = hashlib.blake2b()
+            for part in split(self.n_samples, 2**16):
+                change = np.subtract(self.current[client, part], self.previous[client, part], dtype=np.float64)
+                digest.update((change + 0.0).data)  # which makes -0 a 0
+            groups.setdefault(digest.digest(), []).append(client)
+        return [group for group in groups.values() if len(group) > 1]
 
     def decrease(self) -> Floats:
         """Return the utility of all players, (); raise InputError if an embedding is not finite or too large."""
@@ -271,7 +250,7 @@ class RoundGame:
     def raise_not_finite(self) -> NoReturn:
         """Raise the InputError that names the first embedding that is not finite."""
         for name, embeddings in (("previous", self.previous), ("current", self.current)):
-            for part in split(self.n_samples, self.block_size()):
+            for part in split(self.n_samples, block_size(self.n_players, self.n_classes)):
                 bad = np.argwhere(~np.isfinite(embeddings[:, part]))
                 if len(bad):
                     client, sample, c = bad[0]
@@ -283,10 +262,10 @@ class RoundGame:
         )
 
 
-def block_size(n_players: int, n_classes: int, elements: int = BLOCK_ELEMENTS) -> int:
-    """Return the number of samples in a block of about that many embeddings."""
+def block_size(n_players: int, n_classes: int) -> int:
+    """Return the number of samples in a block of about `BLOCK_ELEMENTS` embeddings."""
     # At most 12,288: with few players, larger blocks were no faster and leave less to share among threads.
-    return min(12_288, max(16, elements // (n_players * n_classes)))
+    return min(12_288, max(16, BLOCK_ELEMENTS // (n_players * n_classes)))
 
 
 def _is_plain(array: Array, dtype: np.dtype[Any]) -> bool:

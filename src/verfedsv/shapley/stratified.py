@@ -16,6 +16,7 @@ may the cubic vary more than the gradient itself does over all u that can occur,
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -109,8 +110,8 @@ def _draws_needed(variance: Floats, error: float, most: int) -> int:
     `variance` is what a single draw of each sample is expected to have.
     """
     of_one = float(radius_of_sum(variance, np.zeros_like(variance), look=0).max())
-    with np.errstate(divide="ignore"):
-        return int(min(most, max(1.0, np.ceil(np.float64(1.1 * of_one / error if error else np.inf) ** 2))))
+    ratio = 1.1 * of_one / error if error else math.inf
+    return math.ceil(min(most, max(1.0, ratio**2)))
 
 
 class _Path:

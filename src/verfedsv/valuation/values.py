@@ -192,7 +192,9 @@ def _assemble(training: Training, settings: ValuationSettings, done: Done, secon
         n_rounds=training.n_rounds,
         n_samples=len(done.rows),
         n_unseen=done.n_unseen,
-        tolerance_met=_keeps_tolerance(values[:n_clients], estimator_errors[:n_clients], settings),
+        tolerance_met=keeps(settings.tolerance, values[:n_clients], estimator_errors[:n_clients])
+        if get_estimator(settings.method).adapts
+        else None,
         completion=reports,
         guarantee=guarantee,
         head=training.transcript.head,
@@ -210,7 +212,3 @@ def _losses(training: Training, done: Done) -> Floats:
     start = training.loss.value(np.zeros((len(labels), training.n_classes)), labels).mean()
     result: Floats = start - np.concatenate([[0.0], np.cumsum(done.rounds.utility)])
     return result
-
-
-def _keeps_tolerance(values: Floats, errors: Floats, settings: ValuationSettings) -> bool | None:
-    return keeps(settings.tolerance, values, errors) if get_estimator(settings.method).adapts else None
