@@ -24,6 +24,8 @@ rounds = 6
 [output]
 folder = "out"
 """
+ASYNCHRONOUS = 'mode = "asynchronous"\nintercept = true\nstamp_every = 1\nduration = 6'
+"""In place of the rounds there, for a training whose server has an intercept."""
 
 
 def record(folder: Path, n_rounds=6, seed=0, mode="synchronous", n_samples=40, precision=np.float64, recorder=None):
@@ -48,8 +50,8 @@ def record(folder: Path, n_rounds=6, seed=0, mode="synchronous", n_samples=40, p
 def make_run(folder: Path, **options) -> Path:
     """Return a folder with what a run leaves there; what valuing does not need is made up."""
     record(folder / "transcript", **options)
-    has_offset = options.get("mode") == "asynchronous"
-    (folder / "config.toml").write_text(CONFIG.replace("rounds", "intercept = true\nrounds") if has_offset else CONFIG)
+    is_asynchronous = options.get("mode") == "asynchronous"
+    (folder / "config.toml").write_text(CONFIG.replace("rounds = 6", ASYNCHRONOUS) if is_asynchronous else CONFIG)
     (folder / "metrics.jsonl").write_text('{"n_rounds": 6, "train_loss": 0.5}\n')
     (folder / "checkpoint.npz").write_bytes(np.random.default_rng(0).bytes(300))
     (folder / "valuation.json").write_text(value(folder).to_json())
