@@ -6,6 +6,7 @@ import numpy as np
 from scipy.special import expit
 
 from verfedsv import Recorder, value
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement.keys import new_keys, read_private_key
 from verfedsv.settlement.payouts import settle
 from verfedsv.settlement.statement import make_statement
@@ -69,7 +70,7 @@ def sign(folder: Path, place: Path | None = None, change=None, **terms) -> Path:
         valuation, paid = change(valuation, paid)
     place = place or folder / "statement.json"
     key = read_private_key(name.with_name("consortium.key"))
-    place.write_bytes(make_statement(folder, Transcript.open(folder), valuation, key, place, paid).to_json())
+    place.write_bytes(make_statement(RunFolder(folder), Transcript.open(folder), valuation, key, place, paid).to_json())
     return place
 
 

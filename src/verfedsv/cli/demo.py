@@ -14,7 +14,7 @@ from rich.console import Console
 
 from verfedsv.cli.output import print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts
-from verfedsv.cli.run import train_with_bar, value_with_bar
+from verfedsv.cli.training import train_with_bar, value_with_bar
 from verfedsv.errors import InputError
 from verfedsv.report import wording
 from verfedsv.report.tables import side_by_side

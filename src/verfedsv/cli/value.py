@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,25 +11,20 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
 
+from verfedsv.cli.options import AsJson
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
-from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
-from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
+from verfedsv.cli.progress import explain_interrupt, interrupts
+from verfedsv.cli.valuing import notes_of, value_folder
+from verfedsv.errors import InputError, TranscriptWarning
 from verfedsv.report import wording
 from verfedsv.report.numbers import percent_ends
 from verfedsv.report.tables import shown, values_table
-from verfedsv.runs.config import ValuationSection
-from verfedsv.runs.extent import Extent, find_extent
-from verfedsv.runs.folders import CONFIG
-from verfedsv.runs.notes import read_notes, say_falling, still_falling
-from verfedsv.runs.valuations import find_valuation, options_for
+from verfedsv.runs.extent import Extent
+from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
-from verfedsv.transcript import Transcript
-from verfedsv.transcript.reader import folder_of
-from verfedsv.transcript.storage import is_being_written
 from verfedsv.valuation import Valuation
-from verfedsv.valuation import value as value_run
 
 TOLERANCE = 1e-3
 """The default of `value`."""
@@ -90,9 +84,7 @@ def value(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.", metavar="FILE")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the values as JSON and nothing else.", metavar="")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Value a recorded training: a table of the clients with value, share and error.
 
@@ -122,19 +114,20 @@ def value(
         "n_permutations": permutations,
         "seed": seed,
     }
-    configured = _configured(run)
+    folder = RunFolder(run)
+    configured = _configured(folder)
     options = configured | {name: setting for name, setting in given.items() if setting is not None}
     progress_console = Console(stderr=True)
     for name, setting in configured.items():
-        if given[name] is None:
-            print_note(progress_console, f"{name} = {setting}, as {CONFIG} of the run says")
+        if given.get(name) is None:
+            print_note(progress_console, f"{name} = {setting}, as agreed ({folder.config_path})")
     stopped = "stopped; nothing was written, the same command begins anew."
     with explain_interrupt(progress_console, stopped), explain_warnings(progress_console) as notes:
         with interrupts() as check:
-            result = value_folder(progress_console, run, options, check)
+            result = value_folder(progress_console, folder, options, check)
             check()
-        extent = _look_at(run)
-    for note in notes_of(run, result):
+        extent = _look_at(folder)
+    for note in notes_of(folder, result):
         print_note(progress_console, note)
         notes.append(note)
     say_without_effect(progress_console, result)
@@ -148,60 +141,26 @@ def value(
         show(Console(), result)
 
 
-def _look_at(run: Path) -> Extent:
+def _look_at(folder: RunFolder) -> Extent:
     """Return how far a training is; warn if it is not finished, or if what was valued before is not recorded."""
-    transcript = Transcript.open(run)
-    extent = find_extent(run, transcript)
+    transcript = folder.open()
+    extent = folder.extent(transcript)
     if extent.is_running:
         warnings.warn(f"the training is still running: {extent} so far", TranscriptWarning, 2)
     elif extent.is_unfinished:
         said = f"the training is not finished: {extent} are recorded, and these values are of those"
         warnings.warn(said, TranscriptWarning, 2)
     try:
-        find_valuation(run, transcript)
+        folder.valuation_of(transcript)
     except InputError as error:
         warnings.warn(str(error), TranscriptWarning, 2)
     return extent
 
 
-def notes_of(folder: Path | None, result: Valuation) -> list[str]:
-    """Return what is to be known of the data and the training: what the run noted, and a loss that still falls."""
-    noted = () if folder is None else read_notes(folder)
-    return [*noted, *say_falling(still_falling(result.losses), result.n_rounds)]
-
-
-def _configured(run: Path) -> dict[str, Any]:
-    """Return what the configuration of a run says on valuing it, where that is not the default; {} if it has none."""
-    if not (run / CONFIG).exists():
-        return {}
-    defaults = ValuationSection()
-    return {name: setting for name, setting in options_for(run).items() if setting != getattr(defaults, name)}
-
-
-def value_folder(
-    console: Console, run: Path, options: dict[str, Any], check: Callable[[], None], what: str = "valuing"
-) -> Valuation:
-    """Check and value the transcript in a folder, showing how far it is and what that is for."""
-    with progress_bar(console) as bar:
-        task = bar.add_task("checking the transcript", total=None)
-        transcript = Transcript.open(run)
-        verify(transcript, run)
-        bar.update(task, description=escape(f"{what} {shown(run.name or str(run), 40)}"))
-
-        def progress(done: int, total: int) -> None:
-            check()
-            bar.update(task, completed=done, total=total)
-
-        return value_run(transcript, progress=progress, **options)
-
-
-def verify(transcript: Transcript, run: Path) -> None:
-    """Check a transcript; warn if there is something after what is whole, unless it is being written."""
-    try:
-        transcript.verify(may_go_on=is_being_written(folder_of(run)))
-    except TranscriptError as error:
-        transcript.verify(may_go_on=True)
-        warnings.warn(str(error), TranscriptWarning, 2)
+def _configured(folder: RunFolder) -> dict[str, Any]:
+    """Return the agreed settings that are not the defaults."""
+    agreed, defaults = folder.agreed_settings(folder.open()).as_dict(), ValuationSettings().as_dict()
+    return {name: setting for name, setting in agreed.items() if setting != defaults[name]}
 
 
 def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:

@@ -113,13 +113,24 @@ class RunFolder:
                 f"{error}\nCorrect {self.config_path}, or move it away to go by the transcript and default settings"
             ) from None
 
-    def agreed_settings(self) -> ValuationSettings:
+    def config_of(self, transcript: Transcript) -> Config | None:
+        """Return the configuration, None if there is none; raise InputError if it is not that of the transcript."""
+        config, mode = self.config(), transcript.description.mode
+        if config is not None and mode not in (None, config.training.mode):
+            raise InputError(
+                f"{self.config_path} is of {_article(config.training.mode)} training, and the transcript of "
+                f"{_article(mode)} one: it is of another run. Bring the right one back, or move it away to go by the "
+                "transcript alone"
+            )
+        return config
+
+    def agreed_settings(self, transcript: Transcript) -> ValuationSettings:
         """Return how the run is to be valued: as its configuration says, and by the defaults of `value` without one.
 
         Statements and audits are held to it. With settings chosen after the fact, values can be moved: a rank, a lambda
         or a seed that favours a client can always be found.
         """
-        config = self.config()
+        config = self.config_of(transcript)
         return ValuationSettings() if config is None else ValuationSettings.of(dict(config.valuation))
 
     def extent(self, transcript: Transcript) -> Extent:
@@ -127,15 +138,9 @@ class RunFolder:
         return Extent(transcript.n_rounds, self._n_planned(transcript), self.is_running)
 
     def _n_planned(self, transcript: Transcript) -> int | None:
-        config, mode = self.config(), transcript.description.mode
+        config = self.config_of(transcript)
         if config is None:
             return None
-        if mode not in (None, config.training.mode):
-            raise InputError(
-                f"{self.config_path} is of {_article(config.training.mode)} training, and the transcript of "
-                f"{_article(mode)} one: it is of another run. Bring the right one back, or move it away to go by the "
-                "transcript alone"
-            )
         return planned_rounds(config.training, transcript.description.n_samples) - left_out(config, transcript)
 
     def notes(self) -> tuple[str, ...]:

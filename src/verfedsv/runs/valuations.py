@@ -8,7 +8,8 @@ from typing import Any
 
 from verfedsv.errors import InputError
 from verfedsv.files import read_whole
-from verfedsv.runs.folders import VALUATION, read_config_of
+from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.folders import VALUATION
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
@@ -48,19 +49,9 @@ def read_valuation(folder: Path) -> Valuation | None:
 
 
 def options_for(folder: Path) -> dict[str, Any]:
-    """Return how the transcript in a folder is to be valued: as its configuration says, or as it was, or by default.
-
-    The configuration comes first because it is what `verfedsv run` goes by. A damaged valuation counts as none; a
-    damaged configuration does not, and raises InputError.
-    """
-    config = read_config_of(folder)
-    if config is not None:
-        return dict(config.valuation)
-    try:
-        before = read_valuation(folder)
-    except InputError:
-        return {}
-    return {} if before is None else options_of(before.settings)
+    """Return how the transcript in a folder is to be valued."""
+    found = RunFolder(folder)
+    return found.agreed_settings(found.open()).as_dict()
 
 
 def options_of(settings: ValuationSettings) -> dict[str, Any]:
