@@ -126,7 +126,8 @@ def find_difference(
     ("value of client 'telco'", 1.0, 2.0)
     """
     for name in [*right, *(said.keys() - right.keys())]:
-        one, other = said.get(name), right.get(name)
+        one: Any = said.get(name)
+        other: Any = right.get(name)
         if isinstance(one, dict) and isinstance(other, dict):
             inner = find_difference(one, other, rounding=rounding)
             if inner is not None:
