@@ -13,15 +13,15 @@ from rich.markup import escape
 
 from verfedsv.cli.output import explain_os_errors, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, interrupts, progress_bar, stop_on_interrupt
-from verfedsv.cli.value import say_without_effect, show
+from verfedsv.cli.valuing import say_without_effect, show
 from verfedsv.errors import InputError
 from verfedsv.federation import Evaluation
 from verfedsv.losses import Floats
 from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.folders import VALUATION
-from verfedsv.runs.notes import say_falling, still_falling
 from verfedsv.shapley.result import count
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.verdict import judge
 
 
 def run(
@@ -84,9 +84,10 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     trained = "Training is complete: --resume values it"
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(whole.folder, trained):
         result = known or value_with_bar(console, whole)
-    show(console, result)
-    for note in say_falling(still_falling(result.losses), result.n_rounds):
-        print_note(notes, note)
+    verdict = judge(result)
+    show(console, result, verdict)
+    for text in verdict.texts("note"):
+        print_note(notes, text)
     say_without_effect(console, result)
     console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
     return True

@@ -17,15 +17,15 @@ from rich.text import Text
 from verfedsv._version import __version__
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts
-from verfedsv.cli.value import notes_of, value_folder
+from verfedsv.cli.valuing import value_folder
 from verfedsv.errors import InputError
-from verfedsv.report.tables import shown
+from verfedsv.report.terminal import shown
 from verfedsv.runs.extent import find_extent, refuse_running
-from verfedsv.runs.folders import VALUATION
+from verfedsv.runs.folder import VALUATION, RunFolder
 from verfedsv.runs.valuations import find_valuation, options_for
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.agreement import refuse_others, say_other_settings
-from verfedsv.settlement.books import refuse_doubtful
+from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
 from verfedsv.settlement.payouts import Basis, pay
@@ -38,6 +38,7 @@ from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import folder_of
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.verdict import RunFacts, judge
 
 
 def settle(
@@ -126,11 +127,11 @@ def settle(
         refuse_others(valuation.settings, configuration_of(folder), has_offset=own, accepted=accept_settings)
     elif (others := say_other_settings(valuation.settings, None)) is not None and not accept_settings:
         print_note(Console(stderr=True), f"{run} is in no run's folder, so what was agreed is unknown; {others}")
-    refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)
+    refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
     result = pay(terms, Basis.of(valuation, n_planned))
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
-    for line in [*(cautions(result) if as_json else ()), *notes_of(folder, valuation)]:
+    for line in [*(cautions(result) if as_json else ()), *_notes_of(folder, valuation)]:
         print_note(Console(stderr=True), line)
     if as_json:
         print_text(result.to_json())
@@ -159,9 +160,17 @@ def compute(run: Path, options: dict[str, Any], what: str = "valuing") -> Valuat
     console = Console(stderr=True)
     stopped = "stopped while valuing; nothing was written."
     with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
-        result = value_folder(console, run, options, check, what)
+        result, facts = value_folder(console, RunFolder(run), options, check, what)
         check()
+    for fault in facts.faults:
+        print_note(console, fault)
     return result
+
+
+def _notes_of(folder: Path | None, valuation: Valuation) -> list[str]:
+    """Return what is to be known of the data and the training of a run."""
+    notes = () if folder is None else RunFolder(folder).notes()
+    return judge(valuation, RunFacts(notes=notes)).texts("note")
 
 
 def _folder_of(run: Path) -> Path | None:

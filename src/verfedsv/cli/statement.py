@@ -16,7 +16,7 @@ from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import find_valuation, options_for, options_of
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.agreement import refuse_others
-from verfedsv.settlement.books import refuse_doubtful, say_books
+from verfedsv.settlement.books import refuse_rejected, say_books
 from verfedsv.settlement.comparisons import Claim, Difference, Reservation, compare_rounds, compare_valuation
 from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import cautions
@@ -79,7 +79,7 @@ def statement(
     find_files(run)
     paid = None if settlement is None else _read_settlement(settlement)
     valuation = _true_valuation(run, transcript, accept_settings=accept_settings)
-    refuse_doubtful(valuation.books, "signed", accepted=even_if_the_loss_rose)
+    refuse_rejected(valuation, "signed", accepted=even_if_the_loss_rose)
     signed = make_statement(run, transcript, valuation, private, place, paid)
     write_file(place, signed.to_json().decode(), overwrite=False)
     for line in cautions(signed.settlement or signed.basis):
