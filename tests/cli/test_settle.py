@@ -35,7 +35,7 @@ def test_a_table_is_printed_with_the_sum(folder):
     assert "Rule: shares, in proportion to values." in lines
     assert "Negative values: 1, counted as zero." in lines
     assert " to " in lines[1]
-    assert done.stderr.startswith("note: the loss was still falling at the end")
+    assert done.stderr.startswith("note: The loss was still falling at the end")
 
 
 def test_json_and_files_hold_the_same_payouts(folder, tmp_path):

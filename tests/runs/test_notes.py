@@ -2,29 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from verfedsv.errors import InputError
-from verfedsv.runs.notes import read_notes, say_falling, still_falling
-
-
-@pytest.mark.parametrize("n_rounds", [5, 7, 19, 20, 100])
-def test_a_loss_that_falls_to_the_end_is_said_however_few_rounds(n_rounds):
-    """From five rounds on; one that came to rest, rose or has fewer rounds is not."""
-    steps = np.arange(n_rounds + 1) / n_rounds
-    part = still_falling(0.7 - 0.4 * steps)
-    assert part == pytest.approx(max(1, n_rounds // 10) / n_rounds)
-    last = "round" if n_rounds < 20 else f"{n_rounds // 10} rounds"
-    assert f"the last {last} took off {100 * part:.1f} % of the whole" in say_falling(part, n_rounds)[0]
-    assert still_falling(0.3 + 0.4 * np.exp(-10 * steps)) is None
-    assert still_falling(0.3 + 0.4 * steps) is None
-    assert say_falling(None, n_rounds) == []
-
-
-def test_of_less_than_five_rounds_nothing_is_said():
-    """Any training falls at its beginning."""
-    assert still_falling(np.linspace(0.7, 0.3, 5)) is None
+from verfedsv.runs.notes import read_notes
 
 
 def test_notes_are_bounded(tmp_path):

@@ -90,10 +90,11 @@ def test_events_follow_a_run(run, watch):
         assert first["id"].isdigit()
         run.grow(2)
         state = events.until(2)
-        assert sum(client["share"] for client in state["clients"]) == pytest.approx(1)
+        place = [heading[0] for heading in state["table"]["headings"]].index("Share")
+        assert sum(row[place][1] for row in state["table"]["rows"]) == pytest.approx(1)
         run.grow(3)
         state = events.until(5)
-        assert json.loads(get(page.address, "/state.json")[2])["clients"] == state["clients"]
+        assert json.loads(get(page.address, "/state.json")[2])["table"] == state["table"]
 
 
 def test_two_watchers_of_one_run_see_the_same(run, watch):
@@ -105,7 +106,7 @@ def test_two_watchers_of_one_run_see_the_same(run, watch):
         listening = [stack.enter_context(Events.of(page.address)) for page in pages for _ in range(2)]
         run.grow(1)
         states = [events.until(3) for events in listening]
-    assert all(state["clients"] == states[0]["clients"] for state in states)
+    assert all(state["table"] == states[0]["table"] for state in states)
 
 
 @pytest.mark.parametrize("path", ["/", "/state.json", "/watch.js", "/watch.css", "/nothing"])

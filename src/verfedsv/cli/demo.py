@@ -15,9 +15,12 @@ from rich.console import Console
 from verfedsv.cli.output import print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts
 from verfedsv.cli.training import train_with_bar, value_with_bar
+from verfedsv.cli.valuing import show_verdict
 from verfedsv.errors import InputError
 from verfedsv.report import wording
+from verfedsv.report.summary import build
 from verfedsv.report.tables import side_by_side
+from verfedsv.report.terminal import to_rich
 from verfedsv.runs import Run
 from verfedsv.runs.folders import CONFIG, has_others, is_free
 from verfedsv.valuation import Valuation
@@ -100,7 +103,10 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
             check()
         results[mode] = value_with_bar(console, run)
     console.print("Adult, eight clients with some columns each: shares of the decrease of the loss", style="bold")
-    console.print(side_by_side(results, width=console.width))
+    summaries = {mode: build(result) for mode, result in results.items()}
+    for summary in summaries.values():
+        show_verdict(console, summary.verdict)
+    console.print(to_rich(side_by_side(summaries), console.width))
     console.print()
     for mode, result in results.items():
         console.print(

@@ -12,7 +12,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from verfedsv.errors import InputError
+from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning
 from verfedsv.files import refuse_irregular, write_whole
 from verfedsv.report import markdown
 from verfedsv.runs.folders import CONFIG
@@ -154,6 +154,8 @@ def explain_warnings(console: Console) -> Iterator[list[str]]:
     messages = list[str]()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
+        for said_by_verdict in (CompletionWarning, ToleranceWarning):
+            warnings.simplefilter("ignore", said_by_verdict)
         yield messages
     messages += dict.fromkeys(str(warning.message) for warning in caught)
     for message in messages:

@@ -117,9 +117,9 @@ def _render(summary: Summary, form: Formats) -> str:
 
 
 def _show(console: Console, summary: Summary, place: Path) -> None:
-    from verfedsv.report.brief import brief
     from verfedsv.report.numbers import size
+    from verfedsv.report.terminal import brief
 
-    for line in brief(summary):
+    for line in brief(summary, console.width):
         console.print(line, highlight=False)
     console.print(f"\nWrote {escape(str(place))} ({size(place.stat().st_size)}).", highlight=False)

@@ -13,12 +13,12 @@ from verfedsv.cli.options import AsJson
 from verfedsv.cli.output import explain_os_errors, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, stop_on_interrupt
 from verfedsv.cli.training import train_with_bar, value_with_bar
-from verfedsv.cli.value import say_without_effect, show
+from verfedsv.cli.valuing import say_without_effect, show
 from verfedsv.errors import InputError
 from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.notes import say_falling, still_falling
 from verfedsv.shapley.result import count
+from verfedsv.valuation.verdict import judge
 
 
 def run(
@@ -79,9 +79,10 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     trained = "Training is complete: --resume values it"
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(whole.folder, trained):
         result = known or value_with_bar(console, whole)
-    show(console, result)
-    for note in say_falling(still_falling(result.losses), result.n_rounds):
-        print_note(notes, note)
+    verdict = judge(result)
+    show(console, result, verdict)
+    for text in verdict.texts("note"):
+        print_note(notes, text)
     say_without_effect(console, result)
     console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
     return True

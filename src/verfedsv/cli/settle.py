@@ -19,13 +19,13 @@ from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose
 from verfedsv.cli.output import check_writable, print_text, write_file
 from verfedsv.cli.valuing import compute, notes_of, print_notes
 from verfedsv.errors import InputError
-from verfedsv.report.tables import shown
+from verfedsv.report.terminal import shown
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.agreement import refuse_others
-from verfedsv.settlement.books import refuse_doubtful
+from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
 from verfedsv.settlement.payouts import Basis, pay
@@ -116,7 +116,7 @@ def settle(
         refuse_running(extent, "settled")
         n_planned, valuation = extent.n_planned, _valuation_of(folder, transcript)
         refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
-    refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)
+    refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
     result = pay(terms, Basis.of(valuation, n_planned))
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())

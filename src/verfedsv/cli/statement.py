@@ -15,7 +15,7 @@ from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.agreement import options_of, refuse_others
-from verfedsv.settlement.books import refuse_doubtful, say_books
+from verfedsv.settlement.books import refuse_rejected, say_books
 from verfedsv.settlement.comparisons import Claim, Difference, Reservation, compare_rounds, compare_valuation
 from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import cautions
@@ -64,7 +64,7 @@ def statement(
     folder.find_files()
     paid = None if settlement is None else _read_settlement(settlement)
     valuation = _true_valuation(folder, transcript, accept_settings=accept_settings)
-    refuse_doubtful(valuation.books, "signed", accepted=even_if_the_loss_rose)
+    refuse_rejected(valuation, "signed", accepted=even_if_the_loss_rose)
     signed = make_statement(folder, transcript, valuation, private, place, paid)
     write_file(place, signed.to_json().decode(), overwrite=False)
     print_notes(*cautions(signed.settlement or signed.basis), *notes_of(folder, valuation))

@@ -25,8 +25,8 @@ from markupsafe import Markup
 
 from verfedsv import charts
 from verfedsv.charts import N_LOOKS, line_row, look
-from verfedsv.report import amounts, explanations, numbers, wording
-from verfedsv.report.amounts import Amounts
+from verfedsv.report import explanations, tables, wording
+from verfedsv.report.amounts import place_text
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import Summary
@@ -61,15 +61,16 @@ def to_html(summary: Summary) -> str:
             summary=summary,
             words=wording,
             explain=explanations,
-            amounts=amounts,
-            values=Amounts.of(summary),
-            numbers=numbers,
+            place_text=place_text,
+            contributions=tables.contributions(summary),
+            payouts=None if summary.settlement is None else tables.payouts(summary.settlement),
+            quarters=tables.quarters(summary, N_LISTED),
+            details=tables.details(summary, N_LISTED),
             most_rows=MOST_ROWS,
             drawings={name: _draw(chart) for name, chart in _figures(summary, hover=False).items()},
             series=series,
             n_shown=N_SHOWN,
             first=wording.first(summary, N_SHOWN),
-            listed=summary.clients[:N_LISTED],
             n_points=max(len(client.cumulative.rounds) for client in summary.clients if client.cumulative),
             n_bars=len(charts.pick_bars(np.array([client.value for client in summary.clients]))),
             look=look,

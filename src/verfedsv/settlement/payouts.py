@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from verfedsv.errors import InputError
-from verfedsv.settlement.books import refuse_doubtful
+from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_deduction
 from verfedsv.settlement.result import Settlement
@@ -65,7 +65,7 @@ def settle(
         fixed_part=fixed_part,
         pay_server=pay_server,
     )
-    refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)
+    refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
     return pay(terms, Basis.of(valuation))
 
 

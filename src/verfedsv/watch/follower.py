@@ -11,10 +11,9 @@ from pathlib import Path
 
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.report.metrics import GrowingMetrics
-from verfedsv.report.reading import about_run, refuse_irregular, uploads_of
-from verfedsv.report.summary import Summary, build
-from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
-from verfedsv.runs.notes import read_notes
+from verfedsv.report.reading import about_run, uploads_of
+from verfedsv.report.summary import Summary, build, refuse_absurd
+from verfedsv.runs.folder import CONFIG, METRICS, VALUATION, RunFolder
 from verfedsv.shapley import Progress as OnProgress
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
@@ -78,7 +77,7 @@ class Follower:
             self._show("waiting", f"Waiting for a run in {self.folder}.")
             return
         try:
-            refuse_irregular(self.folder)
+            RunFolder(self.folder).refuse_irregular()
         except InputError as error:
             self._problem, self._read = str(error), None
             self._show("waiting", "The run cannot be read.")
@@ -144,8 +143,9 @@ class Follower:
             return
         uploads = uploads_of(growth.transcript.description, growth.verified)
         # Metrics are drawn from the columns that are kept of them.
-        about = about_run(self.folder, growth.transcript.up_to(growth.verified), notes=read_notes(self.folder))
-        self._summary = build(growth.valuation, uploads, {}, about, growth.rounds)
+        refuse_absurd(growth.valuation)
+        about = about_run(RunFolder(self.folder), growth.transcript.up_to(growth.verified))
+        self._summary = build(growth.valuation, about, uploads, {}, growth.rounds)
 
     def _on_progress(self, what: str) -> OnProgress:
         """Return what is called while a run is checked or valued: it ends that if need be, and keeps the loss new."""
@@ -215,7 +215,6 @@ class Follower:
         n_bad = self._metrics.n_bad
         damaged = f"{count(n_bad, 'line')} of {METRICS} cannot be read and left out" if n_bad else None
         problems = tuple(text for text in (self._problem, self._growth.note, self._unreadable, damaged) if text)
-        problems += () if self._summary is None else self._summary.cautions
         last = self._last_change()
         progress = Progress(
             self.folder.resolve().name,

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import VerfedsvError
-from verfedsv.report.reading import refuse_misfit
-from verfedsv.runs.folders import VALUATION
+from verfedsv.runs.folder import VALUATION, RunFolder
 from verfedsv.runs.valuations import options_for, read_valuation
 from verfedsv.shapley import Progress
 from verfedsv.transcript import Stamp, Transcript, Upload
@@ -130,7 +129,7 @@ class Growth:
         if found is not None or transcript.description.mode == "synchronous":
             self.verified = transcript.verify_on(self.verified, progress=on_check)
             if found is not None:
-                refuse_misfit(found, transcript.up_to(self.verified))
+                RunFolder(self.folder).valuation_of(transcript.up_to(self.verified))
             self.valuation = found or self._value(transcript.up_to(self.verified), on_value)
             self.is_finished = found is not None
             self.is_sampled, self.rounds = False, None
