@@ -158,7 +158,9 @@ def test_a_run_that_has_grown_is_valued_alike_everywhere(tmp_path, has_config):
     assert done.returncode == 0, done.stderr
     states = []
     Follower(folder, states.append).look()
-    shown = {row.name: row.value / states[-1].n_rounds for row in states[-1].clients}
+    table, n_rounds = states[-1].table, states[-1].n_rounds
+    place = [heading.text for heading in table.headings].index("Total value")
+    shown = {row[0].text: row[place].number / n_rounds for row in table.rows}
     assert [shown[client] for client in clients] == pytest.approx(json.loads(payouts.read_text())["values"], rel=1e-14)
 
 

@@ -36,9 +36,8 @@ def metrics_of(n_evaluations):
 
 
 def shares(state):
-    return {
-        name.text: share.number for name, share in zip(column(state, "Client"), column(state, "Share"), strict=True)
-    }
+    names, parts = column(state, "Client"), column(state, "Share")
+    return {name.text: part.number for name, part in zip(names, parts, strict=True)}
 
 
 def column(state, heading):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -121,6 +122,8 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
     )
     console.print(f"Results: {folder}", highlight=False, markup=False, soft_wrap=True)
     next_step = f"{_command()} report {quote(str(folder / 'synchronous'))}"
+    if find_spec("altair") is None or find_spec("vl_convert") is None:
+        next_step += " -o report.md (with charts: pip install 'verfedsv[report]')"
     console.print(f"A report on one of them: {next_step}", highlight=False, markup=False, soft_wrap=True)
     return results
 

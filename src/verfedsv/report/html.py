@@ -15,22 +15,24 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import numpy as np
-import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from verfedsv import charts
-from verfedsv.charts import N_LOOKS, line_row, look
+from verfedsv.charts import line_row
+from verfedsv.looks import N_LOOKS, look
 from verfedsv.report import explanations, tables, wording
 from verfedsv.report.amounts import place_text
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import Summary
 from verfedsv.texts import shortened
+
+if TYPE_CHECKING:
+    import altair as alt
 
 N_SHOWN = 10
 """How many clients are switched on in the chart over rounds when a page is opened, and have their sentence at once."""
@@ -44,8 +46,6 @@ MOST_ROWS = 30
 _MOST_DRAWN = 120
 _WIDEST_NAME = 22
 _LONGEST_TEXT = 500
-# From 6.2 to 6.4, tooltips of the nearest point show undefined in place of a name (pull request 9707 of Vega-Lite).
-_VEGA_LITE = "6.1"
 
 
 def to_html(summary: Summary) -> str:
@@ -77,7 +77,7 @@ def to_html(summary: Summary) -> str:
             curves=_embeddable(_curves(summary)),
             specs=_embeddable(specs),
             style=_trusted(f":root {{ --name: {name_width}ch; }}\n{_static('report.css')}"),
-            runtime=_trusted(_runtime()),
+            runtime=_trusted(charts.runtime().replace("</script", "<\\/script")),
             script=_trusted(_static("report.js")),
             hash=_hash,
         )
@@ -95,13 +95,6 @@ def _environment() -> Environment:
     )
     result.filters["text"] = partial(shortened, most=_LONGEST_TEXT)
     return result
-
-
-@cache
-def _runtime() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script, 0.9 MB."""
-    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE)
-    return script.replace("</script", "<\\/script")
 
 
 def _static(name: str) -> str:
@@ -197,9 +190,8 @@ def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, An
 
 
 def _draw(chart: alt.LayerChart) -> Markup:
-    """Return a chart as SVG, to be seen where no script runs; text in it is escaped by Vega."""
-    drawn: str = vl_convert.vegalite_to_svg(chart.properties(background="transparent").to_dict(), vl_version=_VEGA_LITE)
-    return Markup(drawn.replace("<svg ", '<svg aria-hidden="true" ', 1))  # noqa: S704
+    """Return a chart as SVG, to be seen where no script runs."""
+    return Markup(charts.to_svg(chart).replace("<svg ", '<svg aria-hidden="true" ', 1))  # noqa: S704
 
 
 def _fitting(chart: alt.LayerChart) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from verfedsv.charts import look
+from verfedsv.looks import look
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.explanations import metric
