@@ -232,7 +232,7 @@ def test_an_unfinished_run_is_settled_and_signed_as_such(tmp_path):
 def test_a_run_that_is_still_running_is_neither_settled_nor_signed(place):
     """What is said is that, and nothing of unfinished records."""
     with Recorder(place / "run" / "transcript", np.arange(40) % 2, CLIENTS, resume=True):
-        with (place / "run" / "transcript" / "uploads.arrows").open("ab") as file:
+        with (place / "run" / "transcript" / "uploads-00001.arrows").open("ab") as file:
             file.write(b"half a record")
         done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
         assert (done.returncode, "the training is still running" in done.stderr) == (2, True)

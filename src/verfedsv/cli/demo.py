@@ -23,7 +23,8 @@ from verfedsv.report.summary import build
 from verfedsv.report.tables import side_by_side
 from verfedsv.report.terminal import to_rich
 from verfedsv.runs import Run
-from verfedsv.runs.folders import CONFIG, has_others, is_free
+from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.folders import has_others, is_free
 from verfedsv.valuation import Valuation
 
 HEADER = "# Written by `verfedsv demo`; run it again with `verfedsv run`, after naming another output folder.\n"
@@ -146,7 +147,7 @@ def _check_place(folder: Path, mode: str, text: str) -> None:
 
 
 def _is_of_a_demo(place: Path) -> bool:
-    config = place / CONFIG
+    config = RunFolder(place).config_path
     return config.exists() and config.read_bytes().startswith(HEADER.encode()) and not has_others(place)
 
 

@@ -18,7 +18,7 @@ from verfedsv.shapley.result import count
 def extract(
     run: RunArgument,
     client: Annotated[str, typer.Option(help="Whose part.", metavar="NAME")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write (JSON).")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
 ) -> None:
     """Write one client's part of a run: its own uploads, and the hashes that tie them to a statement.
 
@@ -27,13 +27,14 @@ def extract(
 
     Exit codes: 0 written; 2 something cannot be used, with a message that says why.
 
-    Example: verfedsv extract runs/credit --client telco -o telco.json
+    Example: verfedsv extract runs/credit --client telco -o telco.extract
     """
     check_writable(output, "extract")
     folder = RunFolder(run)
     transcript = folder.open()
     refuse_running(folder.extent(transcript), "extracted")
     result = make_extract(transcript, client)
-    write_file(output, result.to_json())
-    n_uploads = sum(len(record.uploads) for record in result.records)
-    typer.echo(f"wrote {output}: {count(n_uploads, 'upload')} of client {client!r}")
+    content = result.to_bytes()
+    write_file(output, content)
+    n_uploads = len(result.verify().uploads)
+    typer.echo(f"wrote {output}: {count(n_uploads, 'upload')} of client {client!r}, {len(content):,} bytes")

@@ -93,13 +93,13 @@ def audit(
         _refuse_unused("a run without a statement", public_key=public_key)
         return _collect(_of_run(folder, options))
     text = read_bytes(path)
-    fields = parse(text, statement.FORMAT)
-    if fields["format"] == extracts.FORMAT:
+    if text.startswith(extracts.MAGIC):
         _refuse_unused("an extract", run=run)
         if public_key is not None and statement_path is None:
             raise InputError("an extract is not signed; add --statement FILE to check it by the key")
         signed = None if statement_path is None else _read_statement(statement_path)
-        return _collect(_of_extract(Extract.from_fields(fields), signed, options))
+        return _collect(_of_extract(Extract.from_bytes(text), signed, options))
+    fields = parse(text, statement.FORMAT)
     if fields["format"] == statement.FORMAT:
         _refuse_unused("a statement", statement=statement_path)
     signed = _Signed(path, text, Statement.from_fields(fields))
@@ -241,7 +241,7 @@ def _say_others_of(stated: Statement, verified: Verified) -> list[str]:
         config = None if text is None else parse_config(text, Path(CONFIG))
     except InputError as error:
         return [f"what was agreed is unknown: {error}"]
-    agreed = ValuationSettings() if config is None else ValuationSettings.of(dict(config.valuation))
+    agreed = verified.description.valuation
     return say_others(stated.settings, agreed, config, has_offset=verified.has_offset)
 
 
@@ -258,7 +258,7 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
     yield Check("chain", f"{count(verified.n_rounds, 'round')}, head {verified.head[:16]}…")
     if signed is None:
         yield f"not tied to a statement: pass --statement, or compare the head {verified.head}"
-    yield Check("uploads", f"{count(verified.n_uploads, 'upload')} of client {extract.client!r}, all that there are")
+    yield Check("uploads", f"{count(len(verified.uploads), 'upload')} of client {extract.client!r}, all that there are")
     if verified.n_absent:
         rounds = f"{verified.n_absent:,} of {count(verified.n_rounds, 'round')}"
         yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads were left out"
@@ -273,7 +273,7 @@ def _compare_transcript(stated: Statement, verified: Verified) -> None:
     if stated.content["head"] != verified.head:
         raise Difference("the extract is of another transcript than the statement: their heads differ")
     about = verified.description
-    shown = {"clients": [*about.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
+    shown = {"clients": [*verified.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
     compare_exactly(stated, shown, "the transcript says")
 
 

@@ -12,7 +12,7 @@ from verfedsv.settlement.documents import BooksContent, Content, check_columns
 from verfedsv.settlement.keys import is_weak
 from verfedsv.settlement.result import SettlementContent
 from verfedsv.shapley.result import ErrorKind
-from verfedsv.transcript.format import Mode
+from verfedsv.transcript.description import Mode
 
 
 def _has_zone(text: str) -> str:

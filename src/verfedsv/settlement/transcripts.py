@@ -37,7 +37,7 @@ def check_chain(transcript: Transcript, stated: Statement) -> Check:
             f"the transcript is not the one that was signed: rounds were cut off or replaced; signed are "
             f"{count(signed, 'round')}, found {count(found, 'round')}"
         )
-    if (found, transcript.description.clients) != (signed, stated.clients):
+    if (found, transcript.clients) != (signed, stated.clients):
         raise Difference("the transcript has other clients, or another number of rounds, than the statement says")
     return Check("chain", f"{count(found, 'round')}, head {head[:16]}…")
 
@@ -54,7 +54,8 @@ def say_server_and_absent(transcript: Transcript) -> Iterator[str]:
         who = ", ".join(f"{shortened(name, LONGEST_NAME)!r} from {n_rounds:,}" for name, n_rounds in most)
         more = f" and {len(rounds) - _MOST_NAMED:,} more clients" if len(rounds) > _MOST_NAMED else ""
         yield f"declared absent, of {count(len(stamps), 'round')}: {who}{more}; ask them whether they were"
-    if any((stamp.offset != stamp.offset[:1]).any() for stamp in stamps if stamp.offset is not None):
+    offsets = (stamp.offset for stamp in stamps if stamp.offset is not None)
+    if any(offset.ndim == 2 and (offset != offset[:1]).any() for offset in offsets):
         yield (
             "the server's own part differs between samples: it is more than an intercept, and what the changes of "
             "clients are worth depends on it. Make sure that this was agreed"
