@@ -151,9 +151,15 @@ class Chain:
         """Which entries are of records."""
         return np.flatnonzero(np.isin(self._entries["kind"], fmt.RECORDS))
 
-    def of_kind(self, *kinds: Kind) -> NDArray[np.intp]:
-        """Return which entries are of some kinds."""
-        return np.flatnonzero(np.isin(self._entries["kind"], kinds))
+    @cached_property
+    def stamps(self) -> NDArray[np.intp]:
+        """Which entries end a round."""
+        return np.flatnonzero(self._entries["kind"] == Kind.ROUND)
+
+    @cached_property
+    def changes(self) -> NDArray[np.intp]:
+        """Which entries are of clients that join or leave."""
+        return np.flatnonzero(np.isin(self._entries["kind"], (Kind.JOIN, Kind.LEAVE)))
 
     def contains(self, head: str) -> bool:
         """Return whether a hash, in hexadecimal, is among the links."""

@@ -158,6 +158,7 @@ def frame_ranges(layout: Layout, precision: Precision) -> tuple[tuple[int, int],
             raise ValueError("a column is shorter than it should be")
         if n_numbers:
             edges += [layout.head + start, layout.head + start + n_numbers * width]
+    edges.sort()
     return tuple(zip(edges[0::2], edges[1::2], strict=True))
 
 

@@ -75,6 +75,8 @@ class Labels:
             )
         if self.n_classes is None or not self.is_own_loss:
             self.loss.encode(self.numbers, width)  # which says what the loss takes
+        if self.n_classes is None:
+            return
         raise InputError(
             f"{name}: the embeddings have {width} numbers per sample, and the loss takes {self.n_classes}: embeddings "
             "that are summed have the same number of classes"

@@ -168,7 +168,7 @@ class Transcript:
     @cached_property
     def n_rounds(self) -> int:
         """The number of time stamps."""
-        return len(self._chain.of_kind(Kind.ROUND))
+        return len(self._chain.stamps)
 
     def contains(self, head: str) -> bool:
         """Return whether this transcript once had that `head`: it is the same, or has grown since."""
@@ -191,7 +191,7 @@ class Transcript:
         That one has the uploads of the last `most` records. The rounds before it count as `n_before`, which are fewer
         than were recorded if some of them were merged before. None if no round ends there. Nothing is read for it.
         """
-        stamps = self._chain.of_kind(Kind.ROUND)
+        stamps = self._chain.stamps
         if not len(stamps) or first > self.n_records or stamps[-1] < self._chain.records[first - 1]:
             return None
         result = self._first_entries(int(stamps[-1]) + 1)
@@ -226,7 +226,7 @@ class Transcript:
     def _records(self, first: int) -> Iterator[Record]:
         rules = Rules(self.description, self._roster_before(first), -math.inf if first == 1 else None)
         indices = self._chain.records[first - 1 :].tolist()
-        round_number = 1 + int((self._chain.of_kind(Kind.ROUND) < indices[0]).sum()) if indices else 1
+        round_number = self._round_of(indices[0]) if indices else 1
         for index in indices:
             place = f"round {round_number}"
             kind, rows = self._chain.kind(index), self._rows(self._message(index), place)
@@ -234,15 +234,19 @@ class Transcript:
             round_number += kind is Kind.ROUND
             yield from _as_records(rows, rules.roster, self.description.n_classes or 1)
 
+    def _round_of(self, index: int) -> int:
+        """Return the number of the round that an entry is part of."""
+        return 1 + int(np.searchsorted(self._chain.stamps, index))
+
     def _roster_before(self, record: int) -> Roster:
         """Return who took part when a record was written; the first is record 1."""
         roster = Roster.of_founders(self.description.clients)
         records = self._chain.records
         end = int(records[record - 1]) if record <= len(records) else len(self._chain)
-        for index in self._chain.of_kind(Kind.JOIN, Kind.LEAVE).tolist():
+        for index in self._chain.changes.tolist():
             if index >= end:
                 break
-            place = f"entry {index}"
+            place = f"round {self._round_of(index)}"
             rows = self._rows(self._message(index), place)
             rules = Rules(self.description, roster, None)
             rules.check_frame(self._chain.kind(index), rows, place)
@@ -256,7 +260,7 @@ class Transcript:
 
     def entries(self) -> Iterator[Entry]:
         """Yield what the hash chain is made of, segment by segment."""
-        return (self._entry(index, f"entry {index}") for index in range(len(self._chain)))
+        return (self._entry(index, f"round {self._round_of(index)}") for index in range(len(self._chain)))
 
     def head_state(self, hashes: Sequence[str]) -> dict[str, Array]:
         """Return the parameters of the head that a `Stamp` or `description.head` has the hashes of, by name.

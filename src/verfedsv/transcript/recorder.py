@@ -232,8 +232,8 @@ class Recorder:
             raise InputError(f"unknown client {client!r}; the clients are {', '.join(self.members)}")
         samples = as_batch(batch, self._description.n_samples)
         array = as_embeddings(embeddings, len(samples), client)
-        description = self._describe("asynchronous", {client: array}, None)
-        self._write(Kind.UPLOAD, Message(("upload",), (client,), self._now(time), [(samples, array)]), description)
+        message = Message(("upload",), (client,), self._now(time), [(samples, array)])
+        self._write(Kind.UPLOAD, message, self._describe("asynchronous", {client: array}, None))
 
     def stamp(self, offset: ArrayLike | None = None, *, time: float | None = None) -> None:
         """Record a time of valuation; `offset` is what the head adds of its own at that time, as in `log`.
@@ -241,8 +241,8 @@ class Recorder:
         If it is not the same for all samples, it has one row for each of all samples.
         """
         own = None if offset is None else self._as_offset(offset, self._description.n_samples, {})
-        description = self._describe("asynchronous", {}, own)
-        self._write(Kind.ROUND, Message(("stamp",), (None,), self._now(time), [None], own), description)
+        message = Message(("stamp",), (None,), self._now(time), [None], own)
+        self._write(Kind.ROUND, message, self._describe("asynchronous", {}, own))
 
     def sync(self) -> None:
         """Bring what was recorded to the disk, so that it survives a power failure too."""
