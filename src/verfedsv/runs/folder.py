@@ -37,6 +37,9 @@ class RunFolder:
     opened once, and so that they answer for the part of it that the caller has seen.
     """
 
+    valuation_name = VALUATION
+    """What the valuation is called, for messages."""
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.config_path, self.metrics_path = self.path / CONFIG, self.path / METRICS

@@ -13,7 +13,7 @@ import numpy as np
 
 from verfedsv.errors import InputError
 from verfedsv.files import is_unfinished, naming, write_whole
-from verfedsv.runs.config import Config
+from verfedsv.runs.config import Config, Section
 from verfedsv.runs.folder import CHECKPOINT, CONFIG, FILES, METRICS, NOTES, VALUATION, RunFolder
 from verfedsv.runs.reading import read_text
 from verfedsv.transcript import Transcript
@@ -65,7 +65,7 @@ def begin(folder: Path, text: str) -> None:
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Raise InputError unless the run in a folder trains as a configuration says; how it is valued may differ."""
+    """Raise InputError unless the run in a folder is trained and valued as a configuration says."""
     with _explained(folder):
         there = RunFolder(folder).config()
     if there is None:
@@ -80,19 +80,21 @@ def check_same(folder: Path, config: Config) -> None:
     ]
     if changed:
         raise InputError(
-            f"the run in {folder} has another configuration, see its {CONFIG}: {'; '.join(changed)}. Only [valuation] "
-            "may change; choose another output folder for another training"
+            f"the run in {folder} has another configuration, see its {CONFIG}: {'; '.join(changed)}. Choose another "
+            "output folder; to value the same training in another way, use verfedsv value"
         )
 
 
 def _meaning(config: Config) -> dict[str, Any]:
-    """Return all settings that a training depends on, by their full names.
+    """Return all settings that a run depends on, by their full names.
 
     Files may have been moved: whether the data in them are the same, the fingerprint in the checkpoint tells.
     """
     clients = {f"client {number}": client for number, client in enumerate(config.client, 1)}
     data = config.data.model_copy(update={"scale": config.data.used_scale})
-    tables = {"data": data, **clients, "model": config.model, "training": config.training}
+    # [valuation] is what was agreed on, and is in the transcript.
+    rest = {"model": config.model, "training": config.training, "valuation": config.valuation}
+    tables: dict[str, Section] = {"data": data, **clients, **rest}
     return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
 
 

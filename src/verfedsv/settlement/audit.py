@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.runs.folder import CONFIG, VALUATION, RunFolder
+from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.reading import parse_config
 from verfedsv.settings import ValuationSettings
 from verfedsv.settlement import extract as extracts
@@ -177,7 +177,7 @@ def _of_statement(signed: _Signed, run: RunFolder | None, options: _Options) -> 
     if written is not None:
         # Sums are computed when they are needed, and are compared with the values.
         right = {name: said for name, said in fields_of(written).items() if name not in ("shares", "books")}
-        compare_exactly(stated, right, f"{VALUATION} says")
+        compare_exactly(stated, right, f"{folder.valuation_name} says")
     yield from _check_values(Claim.of_statement(stated), stated.settings, folder, transcript, written, options)
     yield from _check_payouts(stated)
     yield from cautions(stated.settlement or stated.basis)
@@ -197,12 +197,12 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
         yield f"the training was stopped after {extent}"
     written = _read_valuation(folder)
     if written is None:
-        yield f"there is no {VALUATION}, so there are no values to compare"
+        yield f"there is no {folder.valuation_name}, so there are no values to compare"
     else:
         if written.head != transcript.head:
             grown = transcript.contains(written.head)
             why = "the transcript has grown since" if grown else "it was cut off, or is another one"
-            raise Difference(f"{VALUATION} is not of this transcript: {why}")
+            raise Difference(f"{folder.valuation_name} is not of this transcript: {why}")
         yield from _check_values(Claim.of_file(written), written.settings, folder, transcript, written, options)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
@@ -238,7 +238,7 @@ def _say_others_of(stated: Statement, verified: Verified) -> list[str]:
     """Return what was not as agreed, as far as a statement and an extract show it."""
     text = stated.content["configuration"]
     try:
-        config = None if text is None else parse_config(text, Path(CONFIG))
+        config = None if text is None else parse_config(text, RunFolder(".").config_path)
     except InputError as error:
         return [f"what was agreed is unknown: {error}"]
     agreed = verified.description.valuation

@@ -18,7 +18,7 @@ import numpy as np
 
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
-from verfedsv.runs.folder import VALUATION, RunFolder
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.payouts import pay, say_difference
@@ -114,7 +114,7 @@ class Claim:
 
     @classmethod
     def of_file(cls, written: Valuation) -> Claim:
-        return cls(VALUATION, fields_of(written), written.package)
+        return cls(RunFolder.valuation_name, fields_of(written), written.package)
 
     @property
     def is_of_another_version(self) -> bool:
@@ -229,7 +229,7 @@ def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation
     """Raise Difference unless valuation.json says of single rounds, and of completion, what the transcript gives."""
     claim = Claim.of_file(written)
     if written.per_round.shape != again.per_round.shape:
-        raise Difference(f"{VALUATION} is of {count(written.n_rounds, 'round')}, and there are {again.n_rounds:,}")
+        raise Difference(f"{claim.who} is of {count(written.n_rounds, 'round')}, and there are {again.n_rounds:,}")
     (said, said_errors), (true, true_errors) = _rounds_of(written), _rounds_of(again)
     sizes = np.tile(np.abs(true).mean(axis=0), again.n_rounds)
     who = _players(again)
