@@ -80,8 +80,14 @@ INVALID_ROUNDS = {
     "stamp first": ([stamp(), *round_of()[:-1]], "round 1, a synchronous round has the uploads of its clients"),
     "an upload alone": ([upload("bank", [0], [1.0])], "round 1, a synchronous round has the uploads"),
     "stamp with digest": ([*round_of()[:-1], stamp(digest=EMPTY)], "round 1, every upload has a digest, and nothing"),
-    "absent with digest": ([*round_of()[:-2], absent("shop") | {"digest": EMPTY}, stamp()], "every upload has a digest"),
-    "stamp with client": ([*round_of()[:-1], stamp() | {"client": "bank"}], "round 1, every row but a time stamp has a client"),
+    "absent with digest": (
+        [*round_of()[:-2], absent("shop") | {"digest": EMPTY}, stamp()],
+        "every upload has a digest",
+    ),
+    "stamp with client": (
+        [*round_of()[:-1], stamp() | {"client": "bank"}],
+        "round 1, every row but a time stamp has a client",
+    ),
     "no client": (edited(round_of(), 1, client=None), "round 1, every row but a time stamp has a client"),
     "no kind": (edited(round_of(), 1, kind=None), "round 1, every upload has a digest, and nothing else has one"),
     "join in a round": ([row("join", "mall", 1.0), *round_of()], "round 1, a synchronous round has the uploads"),
@@ -101,8 +107,14 @@ INVALID_ROUNDS = {
     "no time": (round_of(time=None), "round 1 is not as recorded (times are missing)"),
     "NaN time": (round_of(time=np.nan), "round 1, a record has one time, in seconds, of at most 1e15"),
     "infinite time": (round_of(time=np.inf), "round 1, a record has one time, in seconds, of at most 1e15"),
-    "offset of an upload": (edited(round_of(), 0, offset=[1.0, 2.0]), "round 1 is not as recorded (only a time stamp has an offset)"),
-    "long offset": ([*round_of()[:-1], stamp(offset=[1.0] * 3)], "round 1, the offset has 3 numbers for 2 or 4 samples"),
+    "offset of an upload": (
+        edited(round_of(), 0, offset=[1.0, 2.0]),
+        "round 1 is not as recorded (only a time stamp has an offset)",
+    ),
+    "long offset": (
+        [*round_of()[:-1], stamp(offset=[1.0] * 3)],
+        "round 1, the offset has 3 numbers for 2 or 4 samples",
+    ),
     "offset of all": ([*round_of()[:-1], stamp(offset=[1.0] * 4)], "round 1, the offset has 4 numbers for 2 samples"),
     "offset of some": (
         [*edited(round_of(), 1, samples=[2, 0])[:-1], stamp(offset=[1.0, 2.0])],

@@ -1,7 +1,6 @@
 """Rosters, batches, offsets, heads and losses of one's own, as they are recorded and read back."""
 
 import json
-import os
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +39,7 @@ def as_rows(records):
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("seed", range(4))
-def test_any_roster_is_read_back_as_it_was(tmp_path, mode, seed):
+def test_any_roster_is_read_back_as_it_was(tmp_path, mode, seed):  # noqa: C901  # a training has many events
     """Joins, leaves, absences and batches of one's own, across segments and recorders, as pyarrow alone reads them."""
     rng = np.random.default_rng(seed)
     expected, members, ever, n_stamps = [], ["a", "b"], ["a", "b"], 0
@@ -375,7 +374,7 @@ def test_resuming_without_a_description_is_a_clear_error(tmp_path):
     """The uploads are not begun anew, and nothing is written."""
     with Recorder(tmp_path, LABELS, ["a"]) as recorder:
         recorder.log([0], {"a": [1.0]})
-    os.remove(tmp_path / "transcript.json")
+    (tmp_path / "transcript.json").unlink()
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(TranscriptError, match=r"transcript\.json is missing, and there is chain-00001\.bin: bring it"):
         Recorder(tmp_path, LABELS, ["a"], resume=True)

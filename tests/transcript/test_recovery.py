@@ -78,7 +78,9 @@ def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
     """Two whole records without entries are damage: nothing is cut off, and the message says how to go on."""
     os.truncate(run / CHAIN, (run / CHAIN).stat().st_size - 48 * n_lost)
     before = contents(run)
-    with pytest.raises(TranscriptError, match=r"chain-00001\.bin is damaged: .* cut uploads-00001\.arrows to (\d+) bytes"):
+    with pytest.raises(
+        TranscriptError, match=r"chain-00001\.bin is damaged: .* cut uploads-00001\.arrows to (\d+) bytes"
+    ):
         resume(run)
     assert contents(run) == before
     with pytest.raises(
@@ -95,7 +97,10 @@ def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
         (lambda run: (run / CHAIN).unlink(), "chain-00001.bin is missing, and there is uploads"),
         (lambda run: os.truncate(run / UPLOADS, 0), "uploads-00001.arrows was cut off or emptied"),
         (lambda run: (run / "labels.arrow").unlink(), "labels.arrow is missing"),
-        (lambda run: [(run / name).unlink() for name in (UPLOADS, CHAIN)], "uploads-00001.arrows is missing, and transcript.json"),
+        (
+            lambda run: [(run / name).unlink() for name in (UPLOADS, CHAIN)],
+            "uploads-00001.arrows is missing, and transcript.json",
+        ),
         (lambda run: shutil.copy(run / CHAIN, run / UPLOADS), "uploads-00001.arrows was cut off or emptied"),
     ],
 )
@@ -115,9 +120,7 @@ def test_entries_that_do_not_follow_each_other(run, first, second):
     """Repeated and falling ends are found when the transcript is opened."""
     content = (run / CHAIN).read_bytes()
     entries = [content[48 * index : 48 * index + 48] for index in range(6)]
-    (run / CHAIN).write_bytes(
-        b"".join([*entries[:first], entries[second], entries[second], *entries[first + 1 :]])
-    )
+    (run / CHAIN).write_bytes(b"".join([*entries[:first], entries[second], entries[second], *entries[first + 1 :]]))
     with pytest.raises(TranscriptError, match=r"chain-00001\.bin is damaged: entry \d ends before the one before it"):
         Transcript.open(run)
 

@@ -338,7 +338,7 @@ def test_two_transcripts_do_not_have_one_head(tmp_path):
         forged = Transcript.open(tmp_path / f"forged{seed}")
         assert logged[0][0].astype(np.uint32).tobytes() in (tmp_path / f"forged{seed}" / UPLOADS).read_bytes()
         for read in (forged.verify, lambda forged=forged: list(forged)):
-            with pytest.raises(TranscriptError, match="part of no upload|columns overlap"):
+            with pytest.raises(TranscriptError, match=r"part of no upload|columns overlap"):
                 read()
     assert heads[0] == heads[1]
 

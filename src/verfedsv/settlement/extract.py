@@ -233,10 +233,10 @@ def _verify(extract: Extract) -> Verified:
             n_absent=found.n_absent + (extract.client in rows.absent),
             has_offset=found.has_offset or rows.offset is not None,
         )
-    if len(own.rest):
-        raise TranscriptError("the extract has more uploads than the transcript")
     if extract.client not in rules.roster.clients:
         raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
+    if len(own.rest):
+        raise TranscriptError("the extract has more uploads than the transcript")
     head = link.hex() if extract.parts else ""
     if head != extract.head:
         raise TranscriptError("the extract was changed: its description, the hash of its labels, or a message")
