@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli.inprocess import call
-from tests.settlement.runs import CLIENTS, CONFIG, diverge, make_run
+from tests.settlement.runs import ASYNCHRONOUS, CLIENTS, CONFIG, diverge, make_run
 from verfedsv import Recorder, value
 
 
@@ -88,7 +88,7 @@ def test_values_by_settings_that_were_not_agreed_are_signed_and_audited_only_if_
     arguments = ("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
     done = call(*arguments)
     assert done.returncode == 2
-    assert "are not those of config.toml: seed is 3 and not 0" in done.stderr
+    assert "not computed with the agreed settings: seed is 3 and not 0" in done.stderr
     assert call(*arguments, "--accept-settings").returncode == 0
     assert call("audit", place / "new.json", "--run", place / "run").returncode == 1
     done = call("audit", place / "new.json", "--run", place / "run", "--accept-settings")
@@ -166,7 +166,7 @@ def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, 
             "value of client 'bank': valuation.json says 6, the transcript gives",
         ),
         ({"estimator_errors": [0.0, 0.0, 0.0]}, "error of client 'bank': valuation.json says 0"),
-        ({"n_samples": 9}, "n_samples: valuation.json says 9, the run gives 40"),
+        ({"n_samples": 9}, "n_samples: valuation.json says 9, the transcript gives 40"),
     ],
 )
 def test_a_valuation_that_was_changed_is_not_signed(place, change, message):
@@ -184,7 +184,7 @@ def test_a_valuation_that_was_changed_is_not_signed(place, change, message):
 def test_a_run_is_valued_once_to_be_signed(place, monkeypatch, is_valued):
     """Whether its valuation is there and has to be compared, or is not."""
     calls = []
-    module = sys.modules["verfedsv.cli.value"]
+    module = sys.modules["verfedsv.cli.valuing"]
     monkeypatch.setattr(module, "value_run", lambda *a, **o: calls.append(o) or value(*a, **o))
     if not is_valued:
         (place / "run" / "valuation.json").unlink()
@@ -232,7 +232,7 @@ def test_an_unfinished_run_is_settled_and_signed_as_such(tmp_path):
 def test_a_run_that_is_still_running_is_neither_settled_nor_signed(place):
     """What is said is that, and nothing of unfinished records."""
     with Recorder(place / "run" / "transcript", np.arange(40) % 2, CLIENTS, resume=True):
-        with (place / "run" / "transcript" / "uploads.arrows").open("ab") as file:
+        with (place / "run" / "transcript" / "uploads-00001.arrows").open("ab") as file:
             file.write(b"half a record")
         done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
         assert (done.returncode, "the training is still running" in done.stderr) == (2, True)
@@ -323,11 +323,25 @@ def test_a_name_for_the_server_that_looks_like_a_clients_is_said_when_it_is_sett
 def test_an_own_part_of_the_server_that_was_not_agreed_on_is_neither_settled_nor_signed(tmp_path):
     """Unless asked: its configuration says that there is none."""
     run = make_run(tmp_path / "run", mode="asynchronous")
-    (run / "config.toml").write_text(CONFIG)
+    config = CONFIG.replace("rounds = 6", ASYNCHRONOUS.replace("intercept = true", "intercept = false"))
+    (run / "config.toml").write_text(config)
     call("keys", "new", tmp_path / "k")
     pay = ("settle", run, "--budget", 50, "--currency", "CHF", "--negative", "zero")
     for command in (pay, ("statement", run, "--key", tmp_path / "k.key")):
         done = call(*command)
         assert done.returncode == 2
-        assert "config.toml says that the server has no intercept" in done.stderr
+        assert "it was agreed that the server has no intercept" in done.stderr
         assert call(*command, "--accept-settings").returncode == 0
+
+
+def test_what_the_run_noted_is_repeated_where_it_is_settled_and_signed(tmp_path):
+    """On standard error, as `value` does: whoever signs should know it."""
+    run = make_run(tmp_path / "run")
+    (run / "notes.json").write_text(json.dumps(["telco: column 'paid' gives the label away"]))
+    call("keys", "new", tmp_path / "k")
+    pay = ("settle", run, "--budget", 50, "--currency", "CHF", "--negative", "zero")
+    for command in (("value", run), pay, ("statement", run, "--key", tmp_path / "k.key")):
+        done = call(*command)
+        assert done.returncode == 0, done.stderr
+        assert "note: telco: column 'paid' gives the label away\n" in done.stderr
+        assert "note: the loss was still falling at the end" in done.stderr

@@ -33,7 +33,7 @@ def place(tmp_path_factory):
     for name in ("config.toml", "valuation.json"):
         (run / name).unlink()
     sign(run, folder / "statement.json")
-    (folder / "telco.json").write_text(make_extract(Transcript.open(run), "telco").to_json())
+    (folder / "telco.json").write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
     return folder
 
 

@@ -7,11 +7,12 @@ import pytest
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS, finish, make
 from tests.settlement.runs import record
 from verfedsv import InputError, Recorder, Transcript
-from verfedsv.runs.extent import Extent, find_extent, refuse_running
+from verfedsv.runs.extent import Extent, refuse_running
+from verfedsv.runs.folder import RunFolder
 
 
 def extent_of(folder):
-    return find_extent(folder, Transcript.open(folder))
+    return RunFolder(folder).extent(Transcript.open(folder))
 
 
 @pytest.mark.parametrize(

@@ -26,17 +26,26 @@ def test_a_folder_of_a_recorder_alone_is_a_run(tmp_path, inner):
     assert folder.extent(transcript) == Extent(6, None, is_running=False)
     assert (folder.config(), folder.config_text(), folder.notes()) == (None, None, ())
     assert folder.valuation_of(transcript) is None
-    assert folder.agreed_settings() == ValuationSettings()
+    assert folder.agreed_settings(folder.open()) == ValuationSettings()
 
 
-def test_the_settings_of_the_configuration_are_the_agreed_ones(tmp_path):
+def test_the_settings_in_the_transcript_are_the_agreed_ones(tmp_path):
     """Those of a valuation that is there are not: anybody may have made it."""
-    folder = RunFolder(make_run(tmp_path / "run"))
+    folder = RunFolder(make_run(tmp_path / "run", valuation={"rank": 2, "seed": 7}))
     folder.valuation_path.write_text(value(folder.path, "exact", seed=3).to_json())
-    assert folder.agreed_settings() == ValuationSettings()
-    with folder.config_path.open("a") as file:
-        file.write("[valuation]\nrank = 2\nseed = 7\n")
-    assert folder.agreed_settings() == ValuationSettings(rank=2, seed=7)
+    assert folder.agreed_settings(folder.open()) == ValuationSettings(rank=2, seed=7)
+    folder.config_path.unlink()
+    assert folder.agreed_settings(folder.open()) == ValuationSettings(rank=2, seed=7)
+
+
+def test_a_configuration_that_contradicts_the_transcript_is_an_error(tmp_path):
+    """Else whoever runs the training could choose the settings when the values are known."""
+    folder = RunFolder(make_run(tmp_path / "run", valuation={"rank": 2}))
+    folder.config_path.write_text(folder.config_path.read_text().replace("rank = 2", "rank = 3"))
+    transcript = folder.open()
+    for ask in (folder.agreed_settings, folder.extent, folder.config_of):
+        with pytest.raises(InputError, match="is not what was agreed, which the transcript says: rank is 3 and not 2"):
+            ask(transcript)
 
 
 def test_a_configuration_of_another_mode_is_not_taken_for_no_plan(tmp_path):
@@ -65,11 +74,13 @@ def test_the_valuation_that_counts_is_of_the_whole_transcript(tmp_path):
     with pytest.raises(InputError, match="is of 6 rounds of 3 clients that are not in the transcript, which has 6 rou"):
         folder.valuation_of(transcript)
     folder.valuation_path.write_text("{")
-    with pytest.raises(InputError, match="cannot be used: .*Delete it, and the run is valued again"):
+    with pytest.raises(InputError, match=r"cannot be used: .*Delete it, and the run is valued again"):
         folder.valuation_of(transcript)
 
 
-@pytest.mark.parametrize("name", ["config.toml", "valuation.json", "transcript/uploads.arrows", "uploads.arrows"])
+@pytest.mark.parametrize(
+    "name", ["config.toml", "valuation.json", "transcript/uploads-00001.arrows", "chain-00001.bin"]
+)
 def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path, name):
     """Reading from it would wait forever."""
     folder = RunFolder(make_run(tmp_path / "run"))

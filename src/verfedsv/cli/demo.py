@@ -15,7 +15,7 @@ from rich.console import Console
 
 from verfedsv.cli.output import print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts
-from verfedsv.cli.run import train_with_bar, value_with_bar
+from verfedsv.cli.training import train_with_bar, value_with_bar
 from verfedsv.cli.valuing import show_verdict
 from verfedsv.errors import InputError
 from verfedsv.report import wording
@@ -23,7 +23,8 @@ from verfedsv.report.summary import build
 from verfedsv.report.tables import side_by_side
 from verfedsv.report.terminal import to_rich
 from verfedsv.runs import Run
-from verfedsv.runs.folders import CONFIG, has_others, is_free
+from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.folders import has_others, is_free
 from verfedsv.valuation import Valuation
 
 HEADER = "# Written by `verfedsv demo`; run it again with `verfedsv run`, after naming another output folder.\n"
@@ -146,7 +147,7 @@ def _check_place(folder: Path, mode: str, text: str) -> None:
 
 
 def _is_of_a_demo(place: Path) -> bool:
-    config = place / CONFIG
+    config = RunFolder(place).config_path
     return config.exists() and config.read_bytes().startswith(HEADER.encode()) and not has_others(place)
 
 

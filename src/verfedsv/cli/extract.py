@@ -7,17 +7,18 @@ from typing import Annotated
 
 import typer
 
+from verfedsv.cli.options import RunArgument
 from verfedsv.cli.output import check_writable, write_file
-from verfedsv.runs.extent import find_extent, refuse_running
+from verfedsv.runs.extent import refuse_running
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement.extract import make_extract
 from verfedsv.shapley.result import count
-from verfedsv.transcript import Transcript
 
 
 def extract(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: RunArgument,
     client: Annotated[str, typer.Option(help="Whose part.", metavar="NAME")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write (JSON).")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
 ) -> None:
     """Write one client's part of a run: its own uploads, and the hashes that tie them to a statement.
 
@@ -26,12 +27,14 @@ def extract(
 
     Exit codes: 0 written; 2 something cannot be used, with a message that says why.
 
-    Example: verfedsv extract runs/credit --client telco -o telco.json
+    Example: verfedsv extract runs/credit --client telco -o telco.extract
     """
     check_writable(output, "extract")
-    transcript = Transcript.open(run)
-    refuse_running(find_extent(run, transcript), "extracted")
+    folder = RunFolder(run)
+    transcript = folder.open()
+    refuse_running(folder.extent(transcript), "extracted")
     result = make_extract(transcript, client)
-    write_file(output, result.to_json())
-    n_uploads = sum(len(record.uploads) for record in result.records)
-    typer.echo(f"wrote {output}: {count(n_uploads, 'upload')} of client {client!r}")
+    content = result.to_bytes()
+    write_file(output, content)
+    n_uploads = len(result.verify().uploads)
+    typer.echo(f"wrote {output}: {count(n_uploads, 'upload')} of client {client!r}, {len(content):,} bytes")

@@ -15,15 +15,13 @@ from rich.console import Console
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning
 from verfedsv.files import refuse_irregular, write_whole
 from verfedsv.report import markdown
-from verfedsv.runs.folders import CONFIG
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import statement
 from verfedsv.settlement.documents import format_of
-from verfedsv.settlement.folders import is_evidence
+from verfedsv.settlement.extract import MAGIC
 from verfedsv.settlement.keys import is_key
 from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
-from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER, folder_of
 
 Kind = Literal["report", "settlement", "valuation", "extract", "statement"]
 
@@ -39,34 +37,25 @@ def check_writable(path: Path, kind: Kind) -> None:
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}")
     refuse_irregular(path)
-    if not path.exists() or path.stat().st_size == 0:
-        _refuse_transcript(path)
-        return
-    what = _what_is_kept(path)
+    is_there = path.exists() and path.stat().st_size > 0
+    what = _what_is_kept(path) if is_there else None
     if what is not None:
         raise InputError(f"cannot write {path}: it is {what}, and is never overwritten; name another file with -o")
-    _refuse_transcript(path)
-    if not _is_of(path, kind):
+    if RunFolder.is_in_transcript(path):
+        raise InputError(
+            f"cannot write {path}: in the folder of a transcript any other file would fail the audit; name a file "
+            "elsewhere with -o"
+        )
+    if is_there and not _is_of(path, kind):
         raise InputError(
             f"cannot write {path}: what is there is not {_called(kind)} that verfedsv wrote, and is not overwritten; "
             "name another file with -o, or delete it"
         )
 
 
-def _refuse_transcript(path: Path) -> None:
-    """Raise InputError if a file would be in the folder that a run has for its transcript alone."""
-    folder = path.resolve().parent
-    if folder.name == FOLDER and (folder / fmt.DESCRIPTION).exists() and (folder.parent / CONFIG).exists():
-        raise InputError(
-            f"cannot write {path}: in the folder of a transcript any other file would fail the audit; name a file "
-            "elsewhere with -o"
-        )
-
-
 def _what_is_kept(path: Path) -> str | None:
     """Return what a file is if nobody could bring it back; None if it is something else."""
-    place = path.resolve()
-    if is_evidence(place.name) and (folder_of(place.parent) / fmt.DESCRIPTION).exists():
+    if RunFolder.is_kept(path):
         return "part of a run"
     if is_key(path.read_bytes()):
         return "a key"
@@ -75,12 +64,14 @@ def _what_is_kept(path: Path) -> str | None:
 
 def _is_of(path: Path, kind: Kind) -> bool:
     """Return whether a file is of a kind, as this package writes it."""
+    content = path.read_bytes()
+    if kind == "extract":
+        return content.startswith(MAGIC)
     if path.suffix.lower() == ".json":
         return format_of(path) == f"verfedsv {kind}"
-    content = path.read_bytes()
     if kind == "settlement":
         return content.startswith(CSV_BEGINNING.encode())
-    # Values and extracts are JSON whatever the name is, and a report may be.
+    # Values are JSON whatever the name is, and a report may be.
     return format_of(path) == f"verfedsv {kind}" or (kind == "report" and _is_report(content))
 
 
@@ -100,10 +91,10 @@ def _called(kind: Kind) -> str:
     return f"{'an' if kind == 'extract' else 'a'} {kind}"
 
 
-def write_file(path: Path, text: str, *, overwrite: bool = True) -> None:
-    """Write a text file whole or not at all."""
+def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
+    """Write a file whole or not at all; texts are written as UTF-8."""
     try:
-        write_whole(path, text.encode(), overwrite=overwrite)
+        write_whole(path, content.encode() if isinstance(content, str) else content, overwrite=overwrite)
     except FileExistsError:
         raise InputError(f"{path} is already there, and is not overwritten; name another file with -o") from None
     except OSError as error:

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from verfedsv.cli.options import AsJson
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
 from verfedsv.cli.progress import explain_interrupt, interrupts
 from verfedsv.cli.valuing import say_without_effect, show, value_folder
-from verfedsv.runs.config import ValuationSection
 from verfedsv.runs.extent import Extent
-from verfedsv.runs.folder import CONFIG, RunFolder
-from verfedsv.runs.valuations import options_for
+from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
 from verfedsv.valuation.verdict import judge
 
 
@@ -74,9 +74,7 @@ def value(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.", metavar="FILE")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the values as JSON and nothing else.", metavar="")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Value a recorded training: a table of the clients with value, share and error.
 
@@ -106,15 +104,16 @@ def value(
         "n_permutations": permutations,
         "seed": seed,
     }
-    configured = _configured(run)
+    folder = RunFolder(run)
+    configured = _configured(folder)
     options = configured | {name: setting for name, setting in given.items() if setting is not None}
     notes = Console(stderr=True)
     for name, setting in configured.items():
-        if given[name] is None:
-            print_note(notes, f"{name} = {setting}, as {CONFIG} of the run says")
+        if given.get(name) is None:
+            print_note(notes, f"{name} = {setting}, as agreed")
     stopped = "stopped; nothing was written, the same command begins anew."
     with explain_interrupt(notes, stopped), explain_warnings(notes), interrupts() as check:
-        result, facts = value_folder(notes, RunFolder(run), options, check)
+        result, facts = value_folder(notes, folder, options, check)
         check()
     verdict = judge(result, facts)
     for text in verdict.texts() if as_json else verdict.texts("note"):
@@ -131,12 +130,10 @@ def value(
         show(Console(), result, verdict)
 
 
-def _configured(run: Path) -> dict[str, Any]:
-    """Return what the configuration of a run says on valuing it, where that is not the default; {} if it has none."""
-    if not (run / CONFIG).exists():
-        return {}
-    defaults = ValuationSection()
-    return {name: setting for name, setting in options_for(run).items() if setting != getattr(defaults, name)}
+def _configured(folder: RunFolder) -> dict[str, Any]:
+    """Return the agreed settings that are not the defaults."""
+    agreed, defaults = folder.agreed_settings(folder.open()).as_dict(), ValuationSettings().as_dict()
+    return {name: setting for name, setting in agreed.items() if setting != defaults[name]}
 
 
 def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:

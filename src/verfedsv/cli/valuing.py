@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from verfedsv.cli.output import print_note
-from verfedsv.cli.progress import progress_bar
+from verfedsv.cli.output import explain_warnings, print_note
+from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.report import wording
 from verfedsv.report.numbers import percent_ends
@@ -24,7 +24,7 @@ from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
-from verfedsv.valuation.verdict import RunFacts, Verdict
+from verfedsv.valuation.verdict import RunFacts, Verdict, judge
 
 _MOST_SHARES = 5
 
@@ -51,6 +51,29 @@ def value_folder(
     except InputError as error:
         faults += (f"{error}.",)
     return result, facts_of(folder, transcript, faults)
+
+
+def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -> Valuation:
+    """Value a run on the way to something else; Ctrl-C ends the command."""
+    console = Console(stderr=True)
+    stopped = "stopped while valuing; nothing was written."
+    with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
+        result, facts = value_folder(console, folder, options, check, what)
+        check()
+    print_notes(*facts.faults)
+    return result
+
+
+def notes_of(folder: RunFolder | None, result: Valuation) -> list[str]:
+    """Return what is to be known of the data and the training: what the run noted, and a loss that still falls."""
+    notes = () if folder is None else folder.notes()
+    return judge(result, RunFacts(notes=notes)).texts("note")
+
+
+def print_notes(*lines: str) -> None:
+    """Print lines that the user should know on standard error."""
+    for line in lines:
+        print_note(Console(stderr=True), line)
 
 
 def verify(transcript: Transcript, folder: RunFolder) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from verfedsv.arguments import as_whole
 from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array, Floats
-from verfedsv.transcript import Recorder, Stamp, Upload
+from verfedsv.transcript import Record, Recorder, Stamp, Upload
 
 SAME = 1e-9
 """Embeddings computed again are the same if they differ by at most this fraction of the largest of them.
@@ -27,12 +27,12 @@ class Tape:
 
     def __init__(self, recorder: Recorder | None, *, n_records: int | None = None) -> None:
         self._recorder = recorder
-        self._recorded: Iterator[Upload | Stamp] = iter(())
+        self._recorded: Iterator[Record] = iter(())
         self._n_left = 0
         n_there = 0
         if recorder is not None:
             transcript = recorder.transcript
-            n_there = max(0, transcript.n_messages - 1)  # the first message is the schema
+            n_there = transcript.n_records
             if n_records is not None:
                 self._n_left = as_whole("the number of records after the checkpoint", n_there - n_records, at_least=0)
                 self._recorded = transcript.records(1 + n_records)
@@ -87,7 +87,7 @@ class Tape:
                 )
 
 
-def _difference(computed: Upload | Stamp, recorded: Upload | Stamp | None) -> str:
+def _difference(computed: Upload | Stamp, recorded: Record | None) -> str:
     """Return in what a record is not the one that was computed again, in words; empty if it is the same."""
     if recorded is None or type(recorded) is not type(computed):
         return f"it is {_called(recorded)}, not {_called(computed)}"
@@ -107,14 +107,16 @@ def _difference(computed: Upload | Stamp, recorded: Upload | Stamp | None) -> st
         return "one of the two has an offset of the server, the other has none"
     if own[0] is None or own[1] is None:
         return ""
-    distance = _distance(own[0], own[1])
+    distance = _distance(*np.broadcast_arrays(own[0], own[1]))
     return f"offsets of the server differ by {distance:.1e} of the largest" if not distance <= SAME else ""
 
 
-def _called(record: Upload | Stamp | None) -> str:
+def _called(record: Record | None) -> str:
     if record is None:
         return "missing"
-    return f"an upload of {record.client!r}" if isinstance(record, Upload) else "the end of a round"
+    if isinstance(record, Stamp):
+        return "the end of a round"
+    return f"{'an upload of' if isinstance(record, Upload) else 'a change in the part of'} {record.client!r}"
 
 
 def _distance(recorded: Array, computed: Array) -> float:

@@ -24,8 +24,7 @@ from verfedsv.report.summary import (
     refuse_absurd,
 )
 from verfedsv.runs.config import ClientSection, Config, Section
-from verfedsv.runs.folder import VALUATION, RunFolder
-from verfedsv.runs.valuations import options_for
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.explanation import explain
 from verfedsv.settlement.payouts import check_settlement
@@ -33,7 +32,7 @@ from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
-from verfedsv.transcript.format import Description
+from verfedsv.transcript.description import Description
 from verfedsv.transcript.reader import Verified
 from verfedsv.valuation import Valuation, value
 from verfedsv.valuation.verdict import RunFacts
@@ -47,8 +46,8 @@ def summarise(
     """Return what there is to say of a run: a folder of `verfedsv run`, or of a `Recorder`.
 
     The hash chain of the transcript is checked. Values are those of the folder's valuation.json if that is of this very
-    transcript; if not, the run is valued, as its config.toml says where it has one, or as it was valued before, and
-    nothing is written. A `settlement` of these values comes into the report too.
+    transcript; if not, the run is valued as agreed, and nothing is written. A `settlement` of these values comes into
+    the report too.
     """
     folder = RunFolder(run)
     folder.refuse_irregular()
@@ -57,7 +56,7 @@ def summarise(
     transcript = recorded.up_to(verified)
     config = folder.config()
     known, faults = find_valuation(folder, transcript)
-    valuation = known or value(transcript, progress=progress, **options_for(folder.path))
+    valuation = known or value(transcript, progress=progress, **folder.agreed_settings(transcript).as_dict())
     refuse_absurd(valuation)
     about = about_run(
         folder,
@@ -82,9 +81,10 @@ def find_valuation(folder: RunFolder, transcript: Transcript) -> tuple[Valuation
         if before is None or transcript.contains(before.head):
             raise
     fault = (
-        f"The files of this run do not fit each other: its {VALUATION} is of {count(before.n_rounds, 'round')}, and "
-        f"the transcript, which has {count(transcript.n_rounds, 'round')}, does not contain them. Part of the record "
-        "was lost or replaced, or that file is of another run. These values are of what is recorded now."
+        f"The files of this run do not fit each other: its {folder.valuation_path.name} is of "
+        f"{count(before.n_rounds, 'round')}, and the transcript, which has {count(transcript.n_rounds, 'round')}, does "
+        "not contain them. Part of the record was lost or replaced, or that file is of another run. These values are "
+        "of what is recorded now."
     )
     return None, (fault,)
 
@@ -147,7 +147,7 @@ def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
 def uploads_of(description: Description, verified: Verified) -> dict[str, Uploads]:
     """Return what each client uploaded, by name."""
     size = _BYTES_OF_AN_ID + np.dtype(description.precision or "float64").itemsize * (description.n_classes or 1)
-    counts = {name: (verified.n_uploads[name], verified.n_embeddings[name]) for name in description.clients}
+    counts = {name: (verified.n_uploads[name], verified.n_embeddings[name]) for name in verified.roster.clients}
     return {name: Uploads(*numbers, numbers[1] * size) for name, numbers in counts.items()}
 
 

@@ -17,7 +17,7 @@ from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.texts import LONGEST_NAME, shortened
-from verfedsv.transcript.format import Mode
+from verfedsv.transcript.description import Mode
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Books
 from verfedsv.valuation.verdict import NO_FACTS, NumericalError, RunFacts, Verdict, judge, numerical_error

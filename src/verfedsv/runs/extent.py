@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from verfedsv.errors import InputError
 from verfedsv.federation import SynchronousPlan
@@ -48,13 +47,6 @@ class Extent:
         return f"{self.n_recorded:,} of {count(self.n_planned, 'round')}"
 
 
-def find_extent(folder: Path, transcript: Transcript) -> Extent:
-    """Return how far the training is that a transcript in a folder is of; the plan is that of its config.toml."""
-    from verfedsv.runs.folder import RunFolder
-
-    return RunFolder(folder).extent(transcript)
-
-
 def refuse_running(extent: Extent, what: str) -> None:
     """Raise InputError, saying what is not done, if a training is still running."""
     if extent.is_running:
@@ -83,6 +75,6 @@ def left_out(config: Config, transcript: Transcript) -> int:
     if section.mode == "synchronous" or first is None:
         return 0
     own = {client.name: client.period for client in config.client}
-    periods = [own.get(name) or section.period for name in transcript.description.clients]
+    periods = [own.get(name) or section.period for name in transcript.clients]
     n_ended = math.ceil(min(first.time, *periods) / section.stamp_every - 1e-9) - 1
     return max(0, min(n_ended, section.n_stamps - 1))

@@ -64,14 +64,19 @@ class RunFolder:
         return folder_of(self.path)
 
     @property
+    def recording_path(self) -> Path:
+        """The folder that `verfedsv run` records into."""
+        return self.path / FOLDER
+
+    @property
     def transcript_files(self) -> list[Path]:
-        """Every file that a transcript has, whether it is there yet or not."""
-        return [self.transcript_path / name for name in fmt.FILES]
+        """The files of the transcript that are there, ordered by name."""
+        return fmt.files_of(self.transcript_path)
 
     @property
     def growing_files(self) -> list[Path]:
-        """The files that grow with each record, whether they are there yet or not."""
-        return [self.transcript_path / name for name in (fmt.UPLOADS, fmt.CHAIN)]
+        """Those of them that grow with each record."""
+        return [path for path in self.transcript_files if fmt.segment_of(path.name) is not None]
 
     @property
     def holds_run(self) -> bool:
@@ -83,9 +88,9 @@ class RunFolder:
         """Whether a recorder is open on the transcript, here or in another process; on Windows always False."""
         return is_being_written(self.transcript_path)
 
-    def open(self) -> Transcript:
-        """Return the transcript."""
-        return Transcript.open(self.path)
+    def open(self, *, mapped: bool = True) -> Transcript:
+        """Return the transcript; see `Transcript.open`."""
+        return Transcript.open(self.path, mapped=mapped)
 
     # How it was planned, and how far it is
 
@@ -113,29 +118,40 @@ class RunFolder:
                 f"{error}\nCorrect {self.config_path}, or move it away to go by the transcript and default settings"
             ) from None
 
-    def agreed_settings(self) -> ValuationSettings:
-        """Return how the run is to be valued: as its configuration says, and by the defaults of `value` without one.
+    def config_of(self, transcript: Transcript) -> Config | None:
+        """Return the configuration, None if there is none; raise InputError if it is not that of the transcript."""
+        config, mode = self.config(), transcript.description.mode
+        if config is not None and mode not in (None, config.training.mode):
+            raise InputError(
+                f"{self.config_path} is of {_article(config.training.mode)} training, and the transcript of "
+                f"{_article(mode)} one: it is of another run. Bring the right one back, or move it away to go by the "
+                "transcript alone"
+            )
+        agreed = transcript.description.valuation
+        if config is not None and (others := config.valuation.settings.differences(agreed)):
+            raise InputError(
+                f"[valuation] in {self.config_path} is not what was agreed, which the transcript says: "
+                f"{', '.join(others)}. Change it back; to value the run in another way, use verfedsv value"
+            )
+        return config
+
+    def agreed_settings(self, transcript: Transcript) -> ValuationSettings:
+        """Return how the run is to be valued: as its transcript says, in which that was written before the first round.
 
         Statements and audits are held to it. With settings chosen after the fact, values can be moved: a rank, a lambda
-        or a seed that favours a client can always be found.
+        or a seed that favours a client can always be found. So a configuration that says something else is an error.
         """
-        config = self.config()
-        return ValuationSettings() if config is None else ValuationSettings.of(dict(config.valuation))
+        self.config_of(transcript)
+        return transcript.description.valuation
 
     def extent(self, transcript: Transcript) -> Extent:
         """Return how far the training is; the plan is that of the configuration, if there is one."""
         return Extent(transcript.n_rounds, self._n_planned(transcript), self.is_running)
 
     def _n_planned(self, transcript: Transcript) -> int | None:
-        config, mode = self.config(), transcript.description.mode
+        config = self.config_of(transcript)
         if config is None:
             return None
-        if mode not in (None, config.training.mode):
-            raise InputError(
-                f"{self.config_path} is of {_article(config.training.mode)} training, and the transcript of "
-                f"{_article(mode)} one: it is of another run. Bring the right one back, or move it away to go by the "
-                "transcript alone"
-            )
         return planned_rounds(config.training, transcript.description.n_samples) - left_out(config, transcript)
 
     def notes(self) -> tuple[str, ...]:
@@ -176,7 +192,7 @@ class RunFolder:
         about = transcript.description
         if found.head == transcript.head:
             said = found.clients, found.mode, found.loss, found.n_rounds
-            if said != (about.clients, about.mode, about.loss, transcript.n_rounds):
+            if said != (transcript.clients, about.mode, about.loss, transcript.n_rounds):
                 raise InputError(
                     f"{self.valuation_path} is damaged: it names this transcript, but other clients, rounds, mode or "
                     "loss. Delete it, and the run is valued again"
@@ -184,7 +200,7 @@ class RunFolder:
             return found
         if not transcript.contains(found.head):
             there = f"{count(found.n_rounds, 'round')} of {count(len(found.clients), 'client')}"
-            here = f"{count(transcript.n_rounds, 'round')} of {count(len(about.clients), 'client')}"
+            here = f"{count(transcript.n_rounds, 'round')} of {count(len(transcript.clients), 'client')}"
             raise InputError(
                 f"{self.valuation_path} is of {there} that are not in the transcript, which has {here}: rounds were "
                 f"lost, or one of the two is of another run. Bring the right one back, or delete {VALUATION} to go by "
@@ -196,10 +212,9 @@ class RunFolder:
 
     def refuse_irregular(self) -> None:
         """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
-        inner = (*fmt.FILES, LOCK)
-        places = self.path, self.path / FOLDER
-        paths = [*(self.path / name for name in FILES), *(place / name for place in places for name in inner)]
-        for path in paths:
+        places = self.path, self.recording_path
+        inner = [path for place in places for path in (*fmt.files_of(place), place / LOCK)]
+        for path in [*(self.path / name for name in FILES), *inner]:
             if path.exists() and not path.is_file():
                 raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
 
@@ -231,6 +246,18 @@ class RunFolder:
                 result[name] = hashlib.file_digest(file, "sha256").hexdigest()
         return result
 
+    @classmethod
+    def is_kept(cls, path: Path) -> bool:
+        """Return whether a file is part of a run, which nobody could bring back."""
+        run = cls.around(path)
+        return run is not None and cls.is_evidence(path.resolve().relative_to(run.path).as_posix())
+
+    @classmethod
+    def is_in_transcript(cls, path: Path) -> bool:
+        """Return whether a file lies, or would lie, in the folder that a run has for its transcript alone."""
+        run = cls.around(path)
+        return run is not None and run.recording_path in path.resolve().parents
+
     @staticmethod
     def is_evidence(name: str) -> bool:
         """Return whether a file, by its path from the folder, is what a run or a recorder writes itself.
@@ -241,7 +268,9 @@ class RunFolder:
         [True, True, False]
         """
         first, *more = PurePosixPath(name).parts
-        return first == FOLDER if more else first in (*FILES, *fmt.FILES, LOCK)
+        if more:
+            return first in (FOLDER, fmt.TENSORS)
+        return first in (*FILES, LOCK) or fmt.is_file_of_transcript(first)
 
     @staticmethod
     def is_origin(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The folder of a run: whether a run can begin in it, and whether the one in it is the one to go on with."""
+"""Writing to the folder of a run: whether one can begin there or be resumed, and its metrics."""
 
 from __future__ import annotations
 
@@ -14,35 +14,13 @@ import numpy as np
 from verfedsv.errors import InputError
 from verfedsv.files import is_unfinished, naming, write_whole
 from verfedsv.runs.config import Config
-from verfedsv.runs.reading import parse_config, read_text
+from verfedsv.runs.folder import CHECKPOINT, CONFIG, FILES, METRICS, NOTES, VALUATION, RunFolder
+from verfedsv.runs.reading import read_text
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import FolderStorage
 from verfedsv.untrusted import read_json
-
-CONFIG, METRICS, NOTES = "config.toml", "metrics.jsonl", "notes.json"
-CHECKPOINT, VALUATION = "checkpoint.npz", "valuation.json"
-FILES = (CONFIG, METRICS, NOTES, CHECKPOINT, VALUATION)
-
-
-def read_config_of(folder: Path) -> Config | None:
-    """Return the configuration in the folder of a run, None if there is none.
-
-    All that asks how a run was planned or is to be valued asks here, so that one that cannot be read stops them all:
-    without it they would go by defaults, which may be other settings than were agreed on.
-    """
-    path = folder / CONFIG
-    if not path.exists():
-        return None
-    if not path.is_file():
-        raise InputError(f"{path} is no file; move it away to go by the transcript alone")
-    try:
-        return parse_config(read_text(path), path)
-    except InputError as error:
-        raise InputError(
-            f"{error}\nMend {path}, or move it away to go by the transcript and default settings"
-        ) from None
 
 
 def check_free(folder: Path, text: str) -> None:
@@ -69,8 +47,7 @@ def has_others(folder: Path) -> bool:
 
 
 def _has_records(folder: Path) -> bool:
-    path = folder / FOLDER / fmt.UPLOADS
-    return path.exists() and next(iter(Transcript.open(folder)), None) is not None
+    return len(fmt.files_of(folder / FOLDER)) > 2 and next(iter(Transcript.open(folder)), None) is not None
 
 
 def begin(folder: Path, text: str) -> None:
@@ -79,8 +56,8 @@ def begin(folder: Path, text: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / FOLDER).exists():
             storage = FolderStorage(folder / FOLDER, writable=True)  # refuses if another run is about to begin there
-            for name in (fmt.UPLOADS, fmt.CHAIN, fmt.LABELS, fmt.DESCRIPTION):
-                (folder / FOLDER / name).unlink(missing_ok=True)
+            for path in reversed(fmt.files_of(folder / FOLDER)):  # what names the rest goes last
+                path.unlink(missing_ok=True)
             storage.close()
         for name in (METRICS, NOTES, CHECKPOINT):
             (folder / name).unlink(missing_ok=True)
@@ -90,7 +67,7 @@ def begin(folder: Path, text: str) -> None:
 def check_same(folder: Path, config: Config) -> None:
     """Raise InputError unless the run in a folder trains as a configuration says; how it is valued may differ."""
     with _explained(folder):
-        there = read_config_of(folder)
+        there = RunFolder(folder).config()
     if there is None:
         raise InputError(f"there is no run in {folder} to go on with; begin it without --resume")
     _try_writing(folder)

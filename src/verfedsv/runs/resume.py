@@ -11,10 +11,10 @@ from verfedsv.federation import Federation, Steps
 from verfedsv.runs.checkpoints import REMEDY, Checkpoint
 from verfedsv.runs.config import Config
 from verfedsv.runs.extent import left_out, planned_rounds
-from verfedsv.runs.folders import CHECKPOINT
+from verfedsv.runs.folder import CHECKPOINT
 from verfedsv.runs.live import LiveShares
 from verfedsv.shapley.result import count
-from verfedsv.transcript import Stamp, Transcript, Upload
+from verfedsv.transcript import Record, Stamp, Transcript, Upload
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ResumePoint:
     def find(cls, transcript: Transcript, checkpoint: Checkpoint, config: Config) -> ResumePoint:
         """Return it; raise an error if transcript, checkpoint and plan do not fit each other."""
         section = config.training
-        n_there = max(0, transcript.n_messages - 1)  # the first message is the schema
+        n_there = transcript.n_records
         if n_there < checkpoint.n_records:
             raise TranscriptError(
                 f"the checkpoint was written after {checkpoint.n_records} records, of which the transcript has only "
@@ -49,7 +49,7 @@ class ResumePoint:
                 f"the transcript has {count(whole[None], 'round')}, and the configuration plans "
                 f"{n_planned - n_left_out:,}: it is of another training, or was added to"
             )
-        clients = transcript.description.clients
+        clients = transcript.clients
         steps = Steps([whole[name] - after[name] for name in clients], whole[None] - after[None])
         if section.mode == "synchronous":
             steps.of_clients = [0] * len(clients)
@@ -71,9 +71,11 @@ class ResumePoint:
         return cls(Steps([whole[name] for name in clients], checkpoint.n_rounds + after[None]), n_there, begin)
 
 
-def _count(records: Iterable[Upload | Stamp]) -> Counter[str | None]:
+def _count(records: Iterable[Record]) -> Counter[str | None]:
     """Return how many uploads of each client there are, and, for None, how many rounds ended."""
-    return Counter(None if isinstance(record, Stamp) else record.client for record in records)
+    return Counter(
+        None if isinstance(record, Stamp) else record.client for record in records if isinstance(record, Upload | Stamp)
+    )
 
 
 def take_up(
