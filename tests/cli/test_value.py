@@ -343,7 +343,10 @@ def test_a_record_that_was_cut_off_is_named(tmp_path):
     """What is whole is valued; it is said what is not, and that more was valued before."""
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder).to_json())
-    os.truncate(folder / "transcript" / "uploads-00001.arrows", (folder / "transcript" / "uploads-00001.arrows").stat().st_size - 9)
+    os.truncate(
+        folder / "transcript" / "uploads-00001.arrows",
+        (folder / "transcript" / "uploads-00001.arrows").stat().st_size - 9,
+    )
     done = run("value", folder, "--json")
     assert done.returncode == 0
     reasons = json.loads(done.stdout)["verdict"]["reasons"]

@@ -180,8 +180,11 @@ def _numerical_error(summary: Summary, left_out: Sequence[str]) -> str:
 
 def _without_ranges(summary: Summary) -> Summary:
     """Return a summary in which nothing is known of how far values are off."""
-    unknown = dict.fromkeys(("share_low", "share_high", "decrease_low", "decrease_high"))
-    return replace(summary, clients=tuple(replace(client, **unknown) for client in summary.clients))
+    clients = (
+        replace(client, share_low=None, share_high=None, decrease_low=None, decrease_high=None)
+        for client in summary.clients
+    )
+    return replace(summary, clients=tuple(clients))
 
 
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
