@@ -127,9 +127,7 @@ def _curves(summary: Summary) -> dict[str, Any]:
         "clients": clients,
         "metrics": content["metrics"],
         "losses": content["losses"],
-        "training": {
-            name: [line[:2] for line in lines] for name, lines in series(summary.metrics, summary.losses).items()
-        },
+        "training": {name: [line[:2] for line in lines] for name, lines in drawn.items()},
         "looks": [look(number)._asdict() for number in range(N_LOOKS)],
         "n_shown": N_SHOWN,
     }
