@@ -27,7 +27,7 @@ from verfedsv.looks import N_LOOKS, look
 from verfedsv.report import explanations, tables, wording
 from verfedsv.report.amounts import place_text
 from verfedsv.report.curves import Curve, thin
-from verfedsv.report.metrics import METRICS
+from verfedsv.report.metrics import series
 from verfedsv.report.summary import Summary
 from verfedsv.texts import shortened
 
@@ -51,7 +51,6 @@ _LONGEST_TEXT = 500
 def to_html(summary: Summary) -> str:
     """Return the report as a page. The same summary gives the same bytes."""
     summary = summary.with_short_names()
-    series = _series(summary)
     name_width = min(_WIDEST_NAME, max(len(client.name) for client in summary.clients))
     specs = {name: _fitting(chart) for name, chart in _figures(summary, hover=True).items()}
     return (
@@ -68,7 +67,7 @@ def to_html(summary: Summary) -> str:
             details=tables.details(summary, N_LISTED),
             most_rows=MOST_ROWS,
             drawings={name: _draw(chart) for name, chart in _figures(summary, hover=False).items()},
-            series=series,
+            series=series(summary.metrics, summary.losses),
             n_shown=N_SHOWN,
             first=wording.first(summary, N_SHOWN),
             n_points=max(len(client.cumulative.rounds) for client in summary.clients if client.cumulative),
@@ -122,13 +121,13 @@ def _embeddable(content: Any) -> Markup:
 
 def _curves(summary: Summary) -> dict[str, Any]:
     """Return what the page's script draws: the curves of the summary, under the names they have there."""
-    content = asdict(summary)
+    content, drawn = asdict(summary), series(summary.metrics, summary.losses)
     clients = [{kind: client[kind] for kind in ("cumulative", "per_round")} for client in content["clients"]]
     return {
         "clients": clients,
         "metrics": content["metrics"],
         "losses": content["losses"],
-        "training": {name: [line[:2] for line in lines] for name, lines in _series(summary).items()},
+        "training": {name: [line[:2] for line in lines] for name, lines in drawn.items()},
         "looks": [look(number)._asdict() for number in range(N_LOOKS)],
         "n_shown": N_SHOWN,
     }
@@ -141,7 +140,7 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
         "shares": _bars(summary),
         "rounds": charts.lines("decrease of the loss", _rows(shown, hover), hover=hover),
     }
-    for name, lines in _series(summary).items():
+    for name, lines in series(summary.metrics, summary.losses).items():
         form = "~%" if name == "accuracy" else ".3~g"
         rows = _rows([line[1:] for line in lines], hover)
         chart = charts.lines(name, rows, of="of", form=form, zero=False, hover=hover)
@@ -163,19 +162,6 @@ def _bars(summary: Summary) -> alt.LayerChart:
 
 def _or_nan(amount: float | None) -> float:
     return np.nan if amount is None else amount
-
-
-def _series(summary: Summary) -> dict[str, list[tuple[str, str, Curve]]]:
-    """Return the lines of each chart of the training: what is measured, its label, the curve.
-
-    Where nothing was measured, it is the loss on the embeddings that were valued.
-    """
-    series: dict[str, list[tuple[str, str, Curve]]] = {}
-    for metric, (chart, label) in METRICS.items():
-        found = summary.metrics[metric]
-        if found is not None:
-            series.setdefault(chart, []).append((metric, label, found))
-    return series or {"loss": [("", "samples that were valued", summary.losses)]}
 
 
 def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ class ClientSummary:
     cumulative: Curve | None
     per_round: Curve | None
     completion: CompletionSummary | None
-    uploads: Uploads | None
+    uploads: Uploads
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def build(
             quarters,
             shares[m],
             places[m],
-            None if uploads is None else uploads[valuation.clients[m]],
+            Uploads(0, 0, 0) if uploads is None else uploads[valuation.clients[m]],
             at if m in drawn else None,
         )
         for m in order.tolist()
@@ -308,7 +308,7 @@ def _client(
     quarters: Sequence[int],
     shares: Floats,
     places: tuple[int, int],
-    uploads: Uploads | None,
+    uploads: Uploads,
     at: NDArray[np.intp] | None,
 ) -> ClientSummary:
     n_clients, n_rounds = len(valuation.clients), valuation.n_rounds

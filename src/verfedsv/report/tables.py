@@ -12,8 +12,9 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from verfedsv.report import explanations, wording
 from verfedsv.report.amounts import Amounts, interval_text, place_text, relative_error, share_text
+from verfedsv.report.curves import Curve
 from verfedsv.report.numbers import digits, maybe_percent, size
-from verfedsv.report.summary import ClientSummary, Setting, SettlementSummary, Summary
+from verfedsv.report.summary import ClientSummary, CompletionSummary, Payout, Setting, SettlementSummary, Summary
 
 Kind = Literal["name", "number", "error", "text", "bar"]
 """What a column has: the name of its row; a number; the error of the number before it; text; a number to be drawn."""
@@ -163,7 +164,7 @@ def _round_up(error: float) -> str:
 
 def payouts(known: SettlementSummary) -> Table:
     """Return what each client is paid."""
-    columns = [
+    columns: list[Column[Payout]] = [
         Column("Client", lambda line: line.client, "name"),
         Column(f"Payout, {known.currency}", lambda line: line.amount),
         Column("Range", wording.payout_range),
@@ -187,7 +188,7 @@ def quarters(summary: Summary, most: int | None = None) -> Table:
 def training(summary: Summary) -> Table:
     """Return what was measured in the training, at its beginning and end."""
     measured = [(name, curve) for name, curve in summary.metrics.items() if curve is not None]
-    columns = [
+    columns: list[Column[tuple[str, Curve]]] = [
         Column("Measured", lambda row: row[0].replace("_", " "), "name"),
         Column("From and to", lambda row: explanations.from_to(*row), "text"),
     ]
@@ -230,7 +231,7 @@ def _errors(summary: Summary, most: int | None) -> Table:
 
 
 def _completion(summary: Summary, most: int | None) -> Table:
-    columns = [
+    columns: list[Column[tuple[str, CompletionSummary]]] = [
         Column("Client", lambda row: row[0], "name"),
         Column("Patterns", lambda row: f"{row[1].rank}"),
         Column("Typical error", lambda row: digits(row[1].held_out_rmse, 2)),
@@ -245,13 +246,12 @@ def _completion(summary: Summary, most: int | None) -> Table:
 
 def _uploads(summary: Summary, most: int | None) -> Table:
     columns = [
-        Column("Client", lambda row: row[0], "name"),
-        Column("Uploads", lambda row: f"{row[1].n_uploads:,}"),
-        Column("Embeddings", lambda row: f"{row[1].n_embeddings:,}"),
-        Column("Size", lambda row: size(row[1].n_bytes)),
+        _CLIENT,
+        Column("Uploads", lambda client: f"{client.uploads.n_uploads:,}"),
+        Column("Embeddings", lambda client: f"{client.uploads.n_embeddings:,}"),
+        Column("Size", lambda client: size(client.uploads.n_bytes)),
     ]
-    rows = [(client.name, client.uploads) for client in summary.clients[:most] if client.uploads is not None]
-    return make_table("uploads", _cut("Uploads of the clients", summary, most), rows, columns)
+    return make_table("uploads", _cut("Uploads of the clients", summary, most), summary.clients[:most], columns)
 
 
 def _facts(summary: Summary) -> Table:

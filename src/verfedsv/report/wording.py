@@ -193,11 +193,10 @@ def negative(summary: Summary) -> str:
             "intent."
         )
     if len(certain) < len(below):
-        which = "Where the interval of a negative share reaches above zero, or is unknown," if certain else ""
-        whose = (
-            which or f"The share of {listed([client.name for client in below])} is below zero, but so uncertain that"
+        lines.append(
+            "Where the interval of a negative share reaches above zero, or is unknown, it cannot be told whether the "
+            "client did any harm."
         )
-        lines.append(f"{whose} it cannot be told whether the client did any harm.")
     if lines:
         paid = " (how payouts treat them is said there)" if summary.settlement is not None else ""
         lines.append(
@@ -210,29 +209,19 @@ def ranking(summary: Summary) -> str:
     """Return how far the order of the clients is clear."""
     if len(summary.clients) == 1:
         return "There is only one client, and nothing to rank."
-    unknown = summary.unknown
-    lines = [_overlaps(summary, len(summary.clients) - len(unknown), has_unknown=bool(unknown))]
+    unknown, lines = summary.unknown, []
+    estimated = ", if the estimated errors hold" if summary.numerical_error == "estimated" else ""
+    if summary.n_overlaps:
+        lines.append(
+            "Clients whose values overlap within their errors cannot be ranked: no two of a group listed here can. "
+            f"Clients with known errors that share no group can{estimated}."
+        )
+    elif len(summary.clients) - len(unknown) > 1:
+        whose = "the other" if unknown else "all"
+        lines.append(f"No two values overlap within their errors: the order of {whose} clients is clear{estimated}.")
     if unknown:
         lines.append(f"{listed(unknown)}: without a known error there is no rank.")
-    return " ".join(line for line in lines if line)
-
-
-def _overlaps(summary: Summary, n_known: int, *, has_unknown: bool) -> str:
-    estimated = ", if the estimated errors hold" if summary.numerical_error == "estimated" else ""
-    others = "other pairs of clients with a known error" if has_unknown else "other pairs"
-    if n_known > 1 and not summary.n_overlaps:
-        whose = "the other" if has_unknown else "all"
-        return f"No two values overlap within their errors: the order of {whose} clients is clear{estimated}."
-    if summary.n_overlaps == 1:
-        pair = listed([summary.clients[m].name for m in summary.groups[0]])
-        rest = f" All {others} can{estimated}." if n_known > 2 else ""
-        return f"{pair} cannot be ranked: their values overlap within their errors.{rest}"
-    if summary.n_overlaps:
-        return (
-            f"{count(summary.n_overlaps, 'pair')} of clients cannot be ranked, because their values overlap within "
-            f"their errors. Within each of the groups listed no two can; all {others} can{estimated}."
-        )
-    return ""
+    return " ".join(lines)
 
 
 def ranked_by(summary: Summary) -> str:
@@ -252,9 +241,7 @@ def ranked_by(summary: Summary) -> str:
 
 
 def group_lines(summary: Summary, most: int) -> list[str]:
-    """Return the groups in which no two clients can be ranked, a line each; a single pair is named before."""
-    if summary.n_overlaps < 2:
-        return []
+    """Return the groups in which no two clients can be ranked, a line each."""
     lines = [group_text(group, summary) for group in summary.groups[:most]]
     more = summary.n_groups - len(lines)
     return [*lines, f"and {count(more, 'more group')}"] if more else lines

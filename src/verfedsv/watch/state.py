@@ -13,7 +13,7 @@ from verfedsv.looks import look
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.explanations import metric
-from verfedsv.report.metrics import METRICS
+from verfedsv.report.metrics import series
 from verfedsv.report.summary import Summary
 from verfedsv.report.tables import Table, contributions
 from verfedsv.shapley.result import count
@@ -180,22 +180,19 @@ def _numerical_error(summary: Summary, left_out: Sequence[str]) -> str:
 
 def _without_ranges(summary: Summary) -> Summary:
     """Return a summary in which nothing is known of how far values are off."""
-    unknown = dict.fromkeys(("share_low", "share_high", "decrease_low", "decrease_high"))
-    return replace(summary, clients=tuple(replace(client, **unknown) for client in summary.clients))
+    clients = (
+        replace(client, share_low=None, share_high=None, decrease_low=None, decrease_high=None)
+        for client in summary.clients
+    )
+    return replace(summary, clients=tuple(clients))
 
 
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
     if summary is not None:
         shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
         yield _drawing("By how much each client lowered the loss, up to each round", "", shown)
-    charts: dict[str, list[tuple[str, Curve]]] = {}
-    for name, found in metrics.items():
-        chart, label = METRICS[name]
-        charts.setdefault(chart.capitalize(), []).append((label, found))
-    if not charts and summary is not None:
-        charts["Loss"] = [("samples that were valued", summary.losses)]
-    for title, lines in charts.items():
-        yield _drawing(title, "%" if title == "Accuracy" else "", lines)
+    for title, lines in series(metrics, None if summary is None else summary.losses).items():
+        yield _drawing(title.capitalize(), "%" if title == "accuracy" else "", [line[1:] for line in lines])
 
 
 def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:

@@ -4,6 +4,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const NARROWEST = 240, HEIGHT = 256, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 44, HALF_A_LABEL = 32;
 const QUIET_MS = 20000; // between two announcements of new numbers to those who listen to the page
+const EVERY_MS = 1000;
 const MINUS = "\u2212";
 
 const at = (id) => document.getElementById(id);
@@ -179,7 +180,21 @@ function render(state) {
 
 addEventListener("resize", () => { if (newest) render(newest); });
 
-const events = new EventSource("events");
-events.onopen = () => { at("connection").textContent = ""; };
-events.onmessage = (event) => render(JSON.parse(event.data));
-events.onerror = () => { at("connection").textContent = "(connection lost; trying again)"; };
+let tag = "";
+
+// Asks for the state every second; what this page has already is not sent again.
+async function follow() {
+  try {
+    const response = await fetch("state.json", { headers: { "If-None-Match": tag } });
+    if (response.ok) {
+      tag = response.headers.get("ETag");
+      render(await response.json());
+    }
+    at("connection").textContent = "";
+  } catch {
+    at("connection").textContent = "(connection lost; trying again)";
+  }
+  setTimeout(follow, EVERY_MS);
+}
+
+follow();
