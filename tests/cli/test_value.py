@@ -196,7 +196,7 @@ def test_samples_of_no_batch_are_said_to_be_left_out(tmp_path):
     """In a single round, what is not in its batch is not in the mean."""
     with verfedsv.Recorder(tmp_path / "run", [0, 1, 1, 0], ["a", "b"]) as recorder:
         recorder.log([0, 1], {"a": [0.5, 1.0], "b": [0.0, 1.0]})
-    said = "note: 2 samples never uploaded by any client: the values leave them out."
+    said = "note: 2 samples were never uploaded by any client (left out of the values)."
     assert said in run("value", str(tmp_path / "run")).stderr
 
 

@@ -106,8 +106,6 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
         results[mode] = value_with_bar(console, run)
     console.print("Adult, eight clients with some columns each: shares of the decrease of the loss", style="bold")
     summaries = {mode: build(result) for mode, result in results.items()}
-    for summary in summaries.values():
-        show_verdict(console, summary.verdict)
     console.print(to_rich(side_by_side(summaries), console.width))
     console.print()
     for mode, result in results.items():
@@ -116,6 +114,7 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
             f"{result.seconds['total']:.1f} s.",
             highlight=False,
         )
+        show_verdict(console, summaries[mode].verdict)
     console.print(
         "± is the error: what the estimator leaves (proven) and, in synchronous training, what completing embeddings "
         "that were never uploaded may change (estimated).",

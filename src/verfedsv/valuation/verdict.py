@@ -216,8 +216,9 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
         yield Reason("note", "tolerance", text, "the tolerance was not met")
     if valuation.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
-        how = "the values leave them out" if valuation.mode == "synchronous" else "their embeddings count as zero"
-        text = f"{count(valuation.n_unseen, 'sample')} never uploaded by any client: {how}."
+        how = "left out of the values" if valuation.mode == "synchronous" else "counted with embeddings of zero"
+        verb = "was" if valuation.n_unseen == 1 else "were"
+        text = f"{count(valuation.n_unseen, 'sample')} {verb} never uploaded by any client ({how})."
         yield Reason("note", "unseen", text, "some samples were never uploaded")
     if (part := still_falling(valuation.losses)) is not None:
         last = last_rounds(valuation.n_rounds)
