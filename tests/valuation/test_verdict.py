@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.report.valuations import make_valuation
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.payouts import Basis
 from verfedsv.valuation.verdict import NO_FACTS, RunFacts, judge, numerical_error, still_falling
@@ -59,6 +60,19 @@ def test_reasons_of_most_weight_come_first():
     weights = [reason.weight for reason in verdict.reasons]
     assert weights == sorted(weights, key=("alarm", "doubt", "note").index)
     assert kinds(verdict) == ["loss", "clients", "unknown", "extent", "tolerance", "data"]
+
+
+def test_faults_do_nothing_in_a_terminal():
+    """They may quote what others wrote."""
+    (text,) = judged(RunFacts(faults=("one\x1b[2J\ntwo",))).texts()
+    assert text == "one\N{REPLACEMENT CHARACTER}[2J two"
+
+
+def test_only_shapley_values_have_to_balance():
+    """Others need not add up to the decrease of the loss."""
+    losses = np.array([0.7, 0.6, 0.5, 0.4, 0.3])
+    assert "balance" in kinds(judged(losses=losses))
+    assert "balance" not in kinds(judged(losses=losses, settings=ValuationSettings(semivalue="banzhaf")))
 
 
 def test_books_balance_up_to_the_errors_of_the_estimator():

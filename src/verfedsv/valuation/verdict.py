@@ -10,7 +10,7 @@ import numpy as np
 
 from verfedsv.losses import Floats
 from verfedsv.shapley.result import count
-from verfedsv.texts import LONGEST_NAME, listed, misleading, shortened
+from verfedsv.texts import LONGEST_NAME, listed, misleading, printable, shortened
 from verfedsv.valuation.result import Books, Valuation
 
 Weight = Literal["alarm", "doubt", "note"]
@@ -93,12 +93,18 @@ def judge(valued: Valued, run: RunFacts = NO_FACTS) -> Verdict:
         *(_judge_balance(valued) if isinstance(valued, Valuation) else ()),
         *_judge_errors(valued),
         *_judge_extent(valued.n_rounds, run),
-        *(Reason("doubt", "record", text, "something is wrong with the record of this run") for text in run.faults),
+        *(_judge_fault(text) for text in run.faults),
         *(Reason("doubt", "names", text, "names of clients are misleading") for text in misleading(valued.clients)),
         *(_judge_training(valued) if isinstance(valued, Valuation) else ()),
         *(Reason("note", "data", f"{note}.", note) for note in run.notes),
     ]
     return Verdict(tuple(sorted(reasons, key=lambda reason: _WEIGHTS.index(reason.weight))))
+
+
+def _judge_fault(text: str) -> Reason:
+    # It may be about a file that somebody else wrote.
+    shown = printable(text.replace("\n", " "))
+    return Reason("doubt", "record", shown, "something is wrong with the record of this run")
 
 
 def _judge_books(books: Books) -> Iterator[Reason]:
@@ -129,7 +135,12 @@ def _changed(decrease: float) -> str:
 
 
 def _judge_balance(valuation: Valuation) -> Iterator[Reason]:
-    """Yield whether the books do not balance, though the errors of the estimator say that they should."""
+    """Yield whether the books do not balance, though the errors of the estimator say that they should.
+
+    Of all semivalues, only Shapley's add up to the decrease of the loss.
+    """
+    if valuation.settings.semivalue != "shapley":
+        return
     books = valuation.books
     allowed = valuation.n_rounds * (float(valuation.estimator_errors.sum()) + valuation.server_error)
     allowed += _ROUNDING * (abs(books.start) + abs(books.end) + books.clients_moved + books.server_moved)
