@@ -14,7 +14,7 @@ from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
-from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
+from verfedsv.report.ranking import overlapping_groups, possible_places
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.texts import LONGEST_NAME, shortened
 from verfedsv.transcript.description import Mode
@@ -123,7 +123,7 @@ class Summary:
     embeddings that were valued. If the clients did not lower it, there are no shares. `server_error` is of the server's
     own part, a mean per round like the errors of clients. Values are means over `n_samples`; `n_recorded`
     samples are in the transcript, and of these `n_unseen` were never uploaded. `groups` are clients of which no two can
-    be ranked; there are `n_overlaps` such pairs in all, and `n_groups` groups, of which the first 50 are listed.
+    be ranked; there are `n_groups`, of which the first 50 are listed.
     `metrics` are None where nothing was measured.
 
     `n_games` is how many were valued: less than `n_rounds` where several were valued as one. `n_planned` is how many
@@ -154,7 +154,6 @@ class Summary:
     clients: tuple[ClientSummary, ...]
     groups: tuple[tuple[int, ...], ...]
     n_groups: int
-    n_overlaps: int
     losses: Curve
     metrics: Mapping[str, Curve | None]
     quarters: tuple[int, ...]
@@ -275,7 +274,6 @@ def build(
         clients=clients,
         groups=tuple(groups[:_MOST_GROUPS]),
         n_groups=len(groups),
-        n_overlaps=count_overlaps(values, errors),
         losses=curve(valuation.losses, rounds=np.concatenate([[0], at])),
         metrics={name: (metrics or {}).get(name) for name in METRICS},
         quarters=quarters,

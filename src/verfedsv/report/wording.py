@@ -211,7 +211,7 @@ def ranking(summary: Summary) -> str:
         return "There is only one client, and nothing to rank."
     unknown, lines = summary.unknown, []
     estimated = ", if the estimated errors hold" if summary.numerical_error == "estimated" else ""
-    if summary.n_overlaps:
+    if summary.n_groups:
         lines.append(
             "Clients whose values overlap within their errors cannot be ranked: no two of a group listed here can. "
             f"Clients with known errors that share no group can{estimated}."
