@@ -5,7 +5,8 @@ import pytest
 import vl_convert
 
 from tests.report.valuations import make_valuation
-from verfedsv.charts import COLOURS, bars, line_row, lines, pick_bars
+from verfedsv.charts import bars, line_row, lines, pick_bars
+from verfedsv.looks import COLOURS
 
 
 def luminance(colour):

@@ -1,6 +1,7 @@
 """Charts of plain numbers, by Altair: bars with errors, and lines over rounds.
 
 They know nothing of valuations or reports, and lie below both, so that `Valuation.plot` and the report draw the same.
+Altair and vl-convert are 84 MB, and the extra `report`: import this module only where something is drawn.
 Names are data here and never part of an expression, so no name can do anything but be shown.
 """
 
@@ -8,35 +9,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 from unicodedata import east_asian_width
 
-import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.errors import InputError
+from verfedsv.looks import COLOURS, DASHES, look
 from verfedsv.texts import LONGEST_NAME, shortened
 
+try:
+    import altair as alt
+    import vl_convert
+except ModuleNotFoundError as error:
+    if error.name not in ("altair", "vl_convert"):
+        raise
+    raise InputError(
+        "charts need Altair: pip install 'verfedsv[report]'; a report in Markdown, -o report.md, has none"
+    ) from None
+
 Floats = NDArray[np.float64]
-
-COLOURS = (
-    "#3274c8",
-    "#c4570f",
-    "#1f8a5b",
-    "#c23b6b",
-    "#7d5fd0",
-    "#8a7000",
-    "#0f8a99",
-    "#a4503f",
-    "#5e7a1e",
-    "#b04fc0",
-)
-"""Colours of lines. Each has a contrast of at least 3 to white and to the dark page; a test holds that."""
-
-DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
-"""What tells apart lines of the same colour."""
-
-N_LOOKS = len(COLOURS) * len(DASHES)
 
 LINES = "lines"
 """The name of the data of a chart of lines."""
@@ -44,6 +38,8 @@ LINES = "lines"
 _INK, _GRID, _POSITIVE, _NEGATIVE = "#1d2733", "#dfe4ea", COLOURS[0], COLOURS[1]
 _MOST_BARS = 30
 _ROOM = 24
+# From 6.2 to 6.4, tooltips of the nearest point show undefined in place of a name (pull request 9707 of Vega-Lite).
+_VEGA_LITE = "6.1"
 
 
 def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool = True) -> alt.LayerChart:
@@ -123,23 +119,6 @@ def tell_apart(names: Sequence[str]) -> list[str]:
     return labels
 
 
-class Look(NamedTuple):
-    """How a line is drawn: its colour, and which of DASHES it has."""
-
-    colour: str
-    dash: int
-
-    @property
-    def dashes(self) -> str:
-        """The dashes as SVG takes them."""
-        return " ".join(map(str, DASHES[self.dash]))
-
-
-def look(number: int) -> Look:
-    """Return how the line with that number (0, 1, ...) is drawn; after N_LOOKS they begin anew."""
-    return Look(COLOURS[number % len(COLOURS)], number // len(COLOURS) % len(DASHES))
-
-
 def line_row(number: int, name: str, round_number: int, amount: float) -> dict[str, Any]:
     """Return a point of the line with that number as a chart of lines takes it."""
     shown = {"line": number, "name": shortened(name, LONGEST_NAME), "round": round_number, "value": amount}
@@ -192,6 +171,19 @@ def _points(base: alt.Chart, of: str) -> alt.Chart:
         .properties(name="points")
     )
     return points
+
+
+@cache
+def runtime() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script, 0.9 MB, which defines `vegaEmbed`."""
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE)
+    return script
+
+
+def to_svg(chart: alt.LayerChart) -> str:
+    """Return a chart as SVG; text in it is escaped by Vega."""
+    drawn: str = vl_convert.vegalite_to_svg(chart.properties(background="transparent").to_dict(), vl_version=_VEGA_LITE)
+    return drawn
 
 
 def _styled(layers: Sequence[alt.Chart], **size: int) -> alt.LayerChart:

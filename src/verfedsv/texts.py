@@ -29,6 +29,18 @@ def shortened(text: str, most: int) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Return names as a list in words: all, or of three more than `most` the first of them.
+
+    >>> listed(["bank", "shop", "telco"]), listed(list("abcdefgh"), 2)
+    ('bank, shop and telco', 'a, b and 6 more')
+    """
+    n_shown = len(names) if len(names) <= most + 3 else most
+    more = [f"{len(names) - n_shown} more"] if n_shown < len(names) else []
+    *first, last = [*names[:n_shown], *more]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def misleading(names: Sequence[str]) -> Iterator[str]:
     r"""Yield sentences on names that readers would take for others, or of which they do not see all.
 
@@ -71,9 +83,9 @@ def doubtful_classes(classes: Sequence[str], counts: Sequence[int], remedy: str)
     rare = sorted((n, m) for m, n in enumerate(counts) if n < most)
     if rare:
         more = f" and {len(rare) - 5:,} more classes" if len(rare) > 5 else ""
-        listed = ", ".join(with_count(classes[m], n) for n, m in rare[:5])
+        shown = ", ".join(with_count(classes[m], n) for n, m in rare[:5])
         makes = f"which makes {len(classes):,} classes. If it is a mistake, {remedy}"
-        yield f"labels: few of {total:,} samples have {listed}{more}, {makes}"
+        yield f"labels: few of {total:,} samples have {shown}{more}, {makes}"
     folded = Counter(name.casefold() for name in classes)
     alike = [repr(shortened(name, LONGEST_NAME)) for name in classes if folded[name.casefold()] > 1]
     if alike:

@@ -38,7 +38,7 @@ def test_a_page_is_written_and_summed_up(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = report(folder)
     assert done.exit_code == 0, done.output
-    assert "client 1 contributed" in done.output
+    assert "client 1 " in done.output
     assert "Wrote report.html (9" in done.output
     assert "<h1>Who contributed how much</h1>" in Path("report.html").read_text()
 
@@ -107,7 +107,7 @@ def test_names_do_nothing_in_the_terminal(tmp_path):
         recorder.log([0, 1], {names[0]: [-1.0, 1.0], names[1]: [-0.5, 0.5]})
     done = report(tmp_path / "run", "-o", tmp_path / "report.md")
     assert done.exit_code == 0, done.output
-    assert "[bold red]bank[/] contributed" in done.output
+    assert "[bold red]bank[/] " in done.output
 
 
 @pytest.mark.parametrize("form", ["html", "md", "json"])

@@ -75,7 +75,7 @@ def test_mistakes_end_with_code_2(config, tmp_path):
     config.write_text(SYNCHRONOUS.replace("rate = 0.5", "rate = 'fast'"))
     done = run("run", str(config))
     assert done.returncode == 2
-    assert "line 8: training.rate" in done.stderr
+    assert "training.rate" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
     assert run("run", str(tmp_path / "nothing.toml")).returncode == 2

@@ -11,7 +11,6 @@ from tests.cli.inprocess import call
 from tests.report.valuations import make_valuation
 from tests.settlement.runs import make_run, record
 from verfedsv.cli.settle import payouts_table
-from verfedsv.runs.valuations import options_for
 from verfedsv.settlement import settle
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.terms import Terms
@@ -36,7 +35,7 @@ def test_a_table_is_printed_with_the_sum(folder):
     assert "Rule: shares, in proportion to values." in lines
     assert "Negative values: 1, counted as zero." in lines
     assert " to " in lines[1]
-    assert done.stderr.startswith("note: the loss was still falling at the end")
+    assert done.stderr.startswith("note: The loss was still falling at the end")
 
 
 def test_json_and_files_hold_the_same_payouts(folder, tmp_path):
@@ -109,15 +108,15 @@ def test_a_valuation_can_be_settled_by_itself(folder):
 
 
 def test_a_run_that_has_grown_is_valued_first(tmp_path):
-    """With the settings of the valuation that is there, which is left as it is, if there is no configuration."""
+    """As agreed, and not as it was valued before: anybody may have made the valuation there, which is left as it is."""
     folder = make_run(tmp_path / "run")
     (folder / "config.toml").unlink()
     (folder / "valuation.json").write_text(verfedsv.value(folder, "exact", seed=3).to_json())
     before = (folder / "valuation.json").read_bytes()
     labels, clients = np.arange(40) % 2, ["bank", "telco", "shop"]
     record(folder, n_rounds=2, recorder=verfedsv.Recorder(folder / "transcript", labels, clients, resume=True))
-    done = call("settle", folder, *BUDGET, "--negative", "zero", "--json", "--accept-settings")
-    expected = verfedsv.value(folder, "exact", seed=3)
+    done = call("settle", folder, *BUDGET, "--negative", "zero", "--json")
+    expected = verfedsv.value(folder)
     assert json.loads(done.stdout)["values"] == expected.values.tolist()
     assert json.loads(done.stdout)["head"] == expected.head
     assert (folder / "valuation.json").read_bytes() == before
@@ -130,12 +129,17 @@ def test_values_by_settings_that_were_not_agreed_are_not_settled(tmp_path):
     for path in (folder, folder / "valuation.json"):
         done = call("settle", path, *BUDGET, "--negative", "zero")
         assert done.returncode == 2
-        assert "are not those of config.toml: seed is 3 and not 0; value the run with the agreed" in done.stderr
+        assert (
+            "not computed with the agreed settings: seed is 3 and not 0; train and value the run as agreed"
+            in done.stderr
+        )
         assert call("settle", path, *BUDGET, "--negative", "zero", "--accept-settings").returncode == 0
     (folder / "valuation.json").rename(tmp_path / "v.json")
     done = call("settle", tmp_path / "v.json", *BUDGET, "--negative", "zero")
     assert done.returncode == 0
-    assert "what was agreed is unknown; the settings of the valuation" in " ".join(done.stderr.split())
+    assert "what was agreed is unknown. These settings are not the defaults: seed is 3 and not 0" in " ".join(
+        done.stderr.split()
+    )
 
 
 @pytest.mark.parametrize("has_config", [True, False])
@@ -148,14 +152,15 @@ def test_a_run_that_has_grown_is_valued_alike_everywhere(tmp_path, has_config):
     labels, clients = np.arange(40) % 2, ["bank", "telco", "shop"]
     record(folder, n_rounds=2, recorder=verfedsv.Recorder(folder / "transcript", labels, clients, resume=True))
     payouts = tmp_path / "p.json"
-    options = [] if has_config else ["--accept-settings"]
-    assert call("settle", folder, *BUDGET, "--negative", "zero", "-o", payouts, *options).returncode == 0
-    assert json.loads(payouts.read_text())["values"] == verfedsv.value(folder, **options_for(folder)).values.tolist()
+    assert call("settle", folder, *BUDGET, "--negative", "zero", "-o", payouts).returncode == 0
+    assert json.loads(payouts.read_text())["values"] == verfedsv.value(folder).values.tolist()
     done = call("report", folder, "--settlement", payouts, "-o", tmp_path / "report.md")
     assert done.returncode == 0, done.stderr
     states = []
     Follower(folder, states.append).look()
-    shown = {row.name: row.value / states[-1].n_rounds for row in states[-1].clients}
+    table, n_rounds = states[-1].table, states[-1].n_rounds
+    place = [heading.text for heading in table.headings].index("Total value")
+    shown = {row[0].text: row[place].number / n_rounds for row in table.rows}
     assert [shown[client] for client in clients] == pytest.approx(json.loads(payouts.read_text())["values"], rel=1e-14)
 
 

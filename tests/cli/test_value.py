@@ -3,7 +3,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,10 +11,13 @@ from rich.console import Console
 
 import verfedsv
 from tests.cli.inprocess import call as run
-from tests.report.valuations import make_valuation
+from tests.report.valuations import make_summary, make_valuation
 from tests.settlement.runs import make_run
 from tests.trainings import train
-from verfedsv.cli.value import show
+from verfedsv.cli.valuing import show
+from verfedsv.report.html import to_html
+from verfedsv.report.markdown import escape, to_markdown
+from verfedsv.valuation.verdict import judge
 
 
 @pytest.fixture(scope="module")
@@ -33,36 +35,35 @@ def test_a_table_is_printed(folder):
     assert "Synchronous training: 3 clients, 20 rounds, 200 samples" in done.stdout
     for word in ("client 1", "client 3", "share", "error", "(proven)", "(estimated)", "Proposition 2"):
         assert word in " ".join(done.stdout.split())
-    assert done.stderr.startswith("note: the loss was still falling at the end: the last 2 rounds took off 6.7 % of")
+    assert done.stderr.startswith("note: The loss was still falling at the end: the last 2 rounds took off 6.7 % of")
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "cause"),
+    "changes",
     [
-        ({"completion_errors": 7.0}, "is 7 times the largest value, because of completion; record more rounds"),
-        (
-            {"estimator_errors": 2.0, "error_kind": "confidence"},
-            "because of sampling; allow more permutations (verfedsv value --permutations)",
-        ),
-        ({"estimator_errors": 2.0, "error_kind": "certified"}, "because of the closed form; use the method auto"),
-        ({"completion_errors": 0.9}, None),
-        ({"completion_errors": np.nan}, None),
+        {},
+        {"errors": 5.0},
+        {"errors": [0.01, np.nan, 0.01], "completed": True},
+        {"values": [0.3, -0.4, 0.05]},
+        {"server": -0.9},
+        {"tolerance_met": False, "n_unseen": 3},
+        {"clients": ["bank", "Bank", "shop"]},
     ],
 )
-def test_shares_that_cannot_be_relied_on(folder, changes, cause):
-    """If an error is larger than the largest value, that is said, with the reason and the remedy."""
-    result = verfedsv.value(folder)
-    nothing = dict.fromkeys(("completion_errors", "estimator_errors"), np.zeros(3))
-    for name, size in changes.items():
-        is_error = name.endswith("errors")
-        nothing[name] = np.array([0.0, size, 0.0]) * np.abs(result.values).max() if is_error else size
-    console = Console(width=80, color_system=None)
+def test_what_is_printed_of_values_is_what_their_report_says(changes):
+    """Whether they can be trusted is decided once: the reasons are the same, in the same order, in every form."""
+    valuation = make_valuation(**{"values": [0.3, 0.2, 0.1], "errors": 1e-4, **changes})
+    summary = make_summary(**{"values": [0.3, 0.2, 0.1], "errors": 1e-4, **changes})
+    console = Console(width=1000, color_system=None)
     with console.capture() as captured:
-        show(console, replace(result, **nothing))
-    printed = " ".join(captured.get().split())
-    assert ("These shares cannot be relied on: the error of client 2 is " in printed) == (cause is not None)
-    assert cause is None or cause in printed
+        show(console, valuation, judge(valuation))
+    assert summary.verdict == judge(valuation)
+    page, text = to_html(summary).replace("&#39;", "'"), to_markdown(summary)
+    for reason in summary.verdict.reasons:
+        assert reason.text in page
+        assert escape(reason.text) in text
+        assert (reason.text in captured.get()) == (reason.weight != "note")
 
 
 def test_json_is_that_of_the_library(folder, tmp_path):
@@ -83,19 +84,18 @@ def test_options_reach_the_library(folder):
     assert (settings["method"], settings["rank"], settings["seed"], settings["tolerance"]) == ("exact", 2, 3, 0.01)
 
 
-def test_a_run_is_valued_as_its_configuration_says(tmp_path):
-    """Like settle and report do; what is taken from there is noted, and options take its place."""
-    folder = make_run(tmp_path / "run")
-    text = (folder / "config.toml").read_text()
-    (folder / "config.toml").write_text(text + "[valuation]\nmethod = 'exact'\nseed = 3\n")
-    done = run("value", folder, "--json")
+def test_a_run_is_valued_as_agreed(tmp_path):
+    """What was agreed and is not the default is noted, and options take its place."""
+    agreed = {"method": "exact", "seed": 3}
+    with verfedsv.Recorder(tmp_path / "run", [0, 1], ["a", "b"], valuation=agreed) as recorder:
+        recorder.log([0, 1], {"a": [-1.0, 1.0], "b": [0.0, 1.0]})
+    done = run("value", tmp_path / "run", "--json")
     settings = json.loads(done.stdout)["settings"]
     assert (settings["method"], settings["seed"]) == ("exact", 3)
-    notes = ["note: method = exact, as config.toml of the run says", "note: seed = 3, as config.toml of the run says"]
-    assert done.stderr.splitlines()[:-1] == notes
-    done = run("value", folder, "--json", "--method", "auto", "--seed", "0")
+    assert done.stderr.splitlines() == ["note: method = exact, as agreed", "note: seed = 3, as agreed"]
+    done = run("value", tmp_path / "run", "--json", "--method", "auto", "--seed", "0")
     assert json.loads(done.stdout)["settings"]["method"] == "auto"
-    assert "config.toml" not in done.stderr
+    assert "agreed" not in done.stderr
 
 
 def test_a_rank_that_is_too_high_is_lowered_aloud(folder):
@@ -196,7 +196,8 @@ def test_samples_of_no_batch_are_said_to_be_left_out(tmp_path):
     """In a single round, what is not in its batch is not in the mean."""
     with verfedsv.Recorder(tmp_path / "run", [0, 1, 1, 0], ["a", "b"]) as recorder:
         recorder.log([0, 1], {"a": [0.5, 1.0], "b": [0.0, 1.0]})
-    assert "2 samples never uploaded (left out of the mean)" in run("value", str(tmp_path / "run")).stdout
+    said = "note: 2 samples were never uploaded by any client (left out of the values)."
+    assert said in run("value", str(tmp_path / "run")).stderr
 
 
 def test_nothing_changed(tmp_path):
@@ -204,38 +205,33 @@ def test_nothing_changed(tmp_path):
     with verfedsv.Recorder(tmp_path / "run", [0, 1], ["a", "b"]) as recorder:
         recorder.log([0, 1], {"a": [0.0, 0.0], "b": [0.0, 0.0]})
     done = run("value", str(tmp_path / "run"))
-    assert "There are no shares: the clients' values add up to nothing." in done.stdout
+    assert "The clients together did not lower the loss: their values add up to 0." in done.stdout
+    assert "There are no shares" in done.stdout
     assert "nan" not in done.stdout
 
 
 def test_a_loss_that_rose_is_said_before_the_values():
     """In red, with where the loss went, and that the server did more than the clients."""
+    result = make_valuation([3.0, 1.35], 0.01, server=-4.78)
     console = Console(width=200, force_terminal=True, color_system="standard")
     with console.capture() as captured:
-        show(console, make_valuation([3.0, 1.35], 0.01, server=-4.78))
+        show(console, result, judge(result))
     text = captured.get()
-    assert "\x1b[1;31mThe loss rose, from 0.693 to 2.41: the model is worse than before the training." in text
-    assert text.index("The loss rose") < text.index("it raised the loss by 19.1") < text.index("total value ± error")
+    assert "\x1b[1;31mThe loss rose over the training, from 0.6931 to 2.413: the model became worse." in text
+    assert text.index("The loss rose") < text.index("it raised it by 19.12") < text.index("total value")
     assert "= at the end 2.413 + by the clients 17.400 \N{MINUS SIGN} by the server 19.120." in text
-
-
-def test_values_that_cannot_be_relied_on_are_not_called_shares():
-    """Where there are none."""
-    console = Console(width=200, color_system=None)
-    with console.capture() as captured:
-        show(console, make_valuation([-3.0, 1.0], [0.0, 9.0]))
-    assert "There are no shares" in captured.get()
-    assert "These values cannot be relied on: the error of telco" in captured.get()
 
 
 def test_intervals_of_shares_among_those_with_known_errors_are_called_so():
     """Not errors of the shares of all clients, which nobody knows."""
+    result = make_valuation([0.6, 0.3, 0.1], np.array([0.001, 0.001, np.nan]), completed=True)
     console = Console(width=200, color_system=None)
     with console.capture() as captured:
-        show(console, make_valuation([0.6, 0.3, 0.1], np.array([0.001, 0.001, np.nan]), completed=True))
+        show(console, result, judge(result))
     text = " ".join(captured.get().split())
     assert "60.00% ± unknown" in text
-    said = "The error of hospital is unknown, so those of shares are, too. Among the clients with known errors, "
+    assert "The error of the value of 'hospital' is unknown: take that value as a first impression" in text
+    said = "Among the clients with known errors, "
     assert f"{said}bank has 66.55 to 66.78 %, telco has 33.22 to 33.45 %." in text
 
 
@@ -260,13 +256,15 @@ def test_a_damaged_run_ends_with_a_message(tmp_path):
 
 
 def test_a_note_tells_what_cannot_be_estimated(tmp_path):
-    """Warnings of the library are one line each, on the standard error."""
+    """Above the values, once: what the library warns of is in the verdict."""
     with train(n_samples=100, batch=20, n_epochs=1).record(tmp_path / "run"):
         pass
     done = run("value", str(tmp_path / "run"))
     assert done.returncode == 0
-    assert done.stderr.startswith("note: no sample was uploaded in two rounds")
-    assert "unknown (estimated)" in " ".join(done.stdout.split())
+    said = " ".join(done.stdout.split())
+    assert "The error of every value is unknown" in said
+    assert "No sample was uploaded in two rounds" in said
+    assert "unknown (estimated)" in said
 
 
 INTERRUPTED = """
@@ -305,20 +303,26 @@ def test_interrupted(folder, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def texts_of(done):
+    """Return the reasons that the JSON of values has."""
+    return [reason["text"] for reason in json.loads(done.stdout)["verdict"]["reasons"]]
+
+
 def test_an_unfinished_training_is_said_to_be_one(tmp_path):
     """On the standard error and in JSON; a finished one is not, and of a recorder's own nothing is known."""
     folder = make_run(tmp_path / "run")
     n_rounds = verfedsv.Transcript.open(folder).n_rounds
     done = run("value", folder, "--json")
-    assert json.loads(done.stdout)["finished"] is True
-    (falling,) = json.loads(done.stdout)["notes"]
-    assert falling.startswith("the loss was still falling at the end: the last round took off 9.4 % of")
+    content = json.loads(done.stdout)
+    assert (content["finished"], content["verdict"]["word"]) == (True, "sound")
+    (falling,) = texts_of(done)
+    assert falling.startswith("The loss was still falling at the end: the last round took off 9.4 % of")
     assert done.stderr == f"note: {falling}\n"
     text = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(text.replace(f"rounds = {n_rounds}", "rounds = 200"))
     done = run("value", folder, "--json")
-    note = f"the training is not finished: {n_rounds} of 200 rounds are recorded, and these values are of those"
-    assert (json.loads(done.stdout)["finished"], json.loads(done.stdout)["notes"]) == (False, [note, falling])
+    note = f"The training was stopped after {n_rounds} of 200 rounds: this is of an unfinished training."
+    assert (json.loads(done.stdout)["finished"], texts_of(done)) == (False, [note, falling])
     assert done.stderr == f"note: {note}\nnote: {falling}\n"
     assert verfedsv.Valuation.from_json(done.stdout).n_rounds == n_rounds
     (folder / "config.toml").unlink()
@@ -330,7 +334,7 @@ def test_a_training_that_is_running_is_said_to_be_so(tmp_path):
     with train(n_samples=40, batch=40, n_epochs=3).record(tmp_path) as recorder:
         done = run("value", tmp_path, "--json")
         assert json.loads(done.stdout)["finished"] is False
-        assert done.stderr == "note: the training is still running: 3 rounds so far\n"
+        assert done.stderr == "note: The training is still running, 3 rounds so far: all this will change.\n"
         assert recorder.n_rounds == 3
 
 
@@ -338,17 +342,14 @@ def test_a_record_that_was_cut_off_is_named(tmp_path):
     """What is whole is valued; it is said what is not, and that more was valued before."""
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder).to_json())
-    os.truncate(
-        folder / "transcript" / "uploads-00001.arrows",
-        (folder / "transcript" / "uploads-00001.arrows").stat().st_size - 9,
-    )
+    path = folder / "transcript" / "uploads-00001.arrows"
+    os.truncate(path, path.stat().st_size - 9)
     done = run("value", folder, "--json")
     assert done.returncode == 0
-    notes = json.loads(done.stdout)["notes"]
-    assert len(notes) == 4
-    assert "uploads-00001.arrows ends within the next record: it was cut off" in notes[0]
-    assert notes[1].startswith("the training is not finished: ")
-    assert "that are not in the transcript" in notes[2]
+    reasons = json.loads(done.stdout)["verdict"]["reasons"]
+    assert [reason["kind"] for reason in reasons] == ["extent", "record", "record", "falling"]
+    assert "uploads-00001.arrows ends within the next record: it was cut off" in reasons[1]["text"]
+    assert "Part of the record was lost or replaced" in reasons[2]["text"]
 
 
 def test_a_damaged_valuation_is_named_with_what_to_do(tmp_path):
@@ -357,8 +358,8 @@ def test_a_damaged_valuation_is_named_with_what_to_do(tmp_path):
     (folder / "valuation.json").write_text('{"a":')
     for command in (["value"], ["settle", "--budget", "10", "--currency", "EUR"]):
         done = run(command[0], folder, *command[1:])
-        said = " ".join(done.stderr.split())
-        assert f"{folder / 'valuation.json'} cannot be used: " in said
+        said = (done.stdout + done.stderr).replace("\n", "")
+        assert "valuation.json cannot be used: " in said
         assert "Delete it, and the run is valued again" in said
         assert "the text is wanted" not in said
 
@@ -398,8 +399,8 @@ def test_what_a_run_noted_of_its_data_is_said_with_its_values(tmp_path, command,
     paid = ["--budget", "1000", "--currency", "EUR", "--negative", "zero"] if command == "settle" else []
     done = run(command, folder, *paid, *(["--json"] if as_json else []))
     assert done.returncode == 0, done.stderr
-    assert f"note: {note}\n" in done.stderr
+    assert f"note: {note}.\n" in done.stderr
     if command == "value" and as_json:
-        assert note in json.loads(done.stdout)["notes"]
+        assert f"{note}." in texts_of(done)
     (folder / "notes.json").write_text("{}")
     assert "notes.json is damaged" in run(command, folder, *paid).stderr

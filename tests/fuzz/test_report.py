@@ -5,14 +5,15 @@ import shutil
 from itertools import islice
 
 import pytest
+from rich.console import Console
 
 import verfedsv
 from tests.fuzz.mutations import TEXTS, count_of_inputs, mutations_of_json
 from tests.watch.runs import GrowingRun
 from verfedsv.errors import VerfedsvError
-from verfedsv.report.brief import brief
 from verfedsv.report.markdown import to_markdown
 from verfedsv.report.reading import summarise
+from verfedsv.report.terminal import brief
 from verfedsv.settlement import Settlement, settle
 from verfedsv.watch.follower import Follower
 
@@ -46,7 +47,11 @@ def report(folder, settlement=None):
         return False
     json.loads(summary.to_json())
     to_markdown(summary).encode()
-    "".join(line.plain for line in brief(summary)).encode()
+    console = Console(width=80)
+    with console.capture() as captured:
+        for line in brief(summary):
+            console.print(line)
+    captured.get().encode()
     return True
 
 

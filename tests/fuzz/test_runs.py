@@ -18,7 +18,8 @@ from verfedsv.federation import Rate, federate
 from verfedsv.runs import EXAMPLE, read_config
 from verfedsv.runs.checkpoints import Checkpoint
 from verfedsv.runs.extent import planned_rounds
-from verfedsv.runs.folders import cut_metrics, read_config_of, read_metrics
+from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.folders import cut_metrics, read_metrics
 from verfedsv.runs.notes import describe_progress
 
 FILES = """[data]
@@ -61,7 +62,7 @@ def test_configurations(tmp_path, text):
         path.write_bytes(content)
         with suppress(VerfedsvError):
             read_config(path)
-            config = read_config_of(tmp_path)
+            config = RunFolder(tmp_path).config()
             planned_rounds(config.training, 1000)
             n_read += 1
     assert n_read > 0

@@ -252,7 +252,7 @@ def test_print_does_not_shrink(show):
 def test_payouts_by_values_that_nobody_should_pay_by_have_a_warning(show):
     """Above the amounts; and there is none where the values are sure."""
     warning = "section[aria-labelledby=payouts] .verdict"
-    assert "4 of 9 planned rounds" in show("unfinished").locator(warning).inner_text()
+    assert "only 4 of 9 rounds are recorded" in show("unfinished").locator(warning).inner_text()
     assert show("payouts").locator(warning).count() == 0
 
 

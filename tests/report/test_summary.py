@@ -218,7 +218,7 @@ def test_a_training_that_was_stopped_is_said_to_be_unfinished(tmp_path, training
     """At the top, in every format; the plan is in config.toml."""
     summary = summarise(run_of(tmp_path, training, 3))
     assert (summary.n_rounds, summary.n_planned, summary.is_unfinished) == (3, n_planned, True)
-    said = f"Unfinished: 3 of {n_planned:,} planned rounds are recorded"
+    said = f"The training was stopped after 3 of {n_planned:,} rounds"
     assert to_html(summary).index(said) < to_html(summary).index("Contributions</h2>")
     assert to_markdown(summary).index(said) < to_markdown(summary).index("## Contributions")
     assert f"n the first 3 of {n_planned:,} planned rounds" in wording.headline(summary)
@@ -239,9 +239,10 @@ def test_a_record_that_lost_its_end_is_noticed(folder, tmp_path):
     shutil.copy(folder / "valuation.json", copy)
     summary = summarise(copy)
     assert summary.n_rounds == 11
-    assert "its valuation.json is of 12 rounds" in summary.cautions[0]
-    assert summary.cautions[0] in to_markdown(summary)
-    assert summarise(folder).cautions == ()
+    (fault,) = [reason.text for reason in summary.verdict.reasons if reason.kind == "record"]
+    assert "its valuation.json is of 12 rounds" in fault
+    assert fault in to_markdown(summary)
+    assert all(reason.kind != "record" for reason in summarise(folder).verdict.reasons)
 
 
 def test_unknown_errors_of_the_estimator_are_said_to_be_unknown(folder, tmp_path):
@@ -275,7 +276,8 @@ def test_names_that_mislead_are_warned_of():
     said = "'bank' and 'b\\\\u0430nk' look alike"
     assert to_markdown(summary).index(said) < to_markdown(summary).index("## Contributions")
     assert "look alike" in to_html(summary)
-    assert "look alike" in json.loads(summary.to_json())["cautions"][-1]
+    reasons = json.loads(summary.to_json())["verdict"]["reasons"]
+    assert any("look alike" in reason["text"] for reason in reasons)
 
 
 def test_names_are_whole_in_markdown():
@@ -283,7 +285,7 @@ def test_names_are_whole_in_markdown():
     names = [f"{m} {'x' * 500}" for m in range(3)]
     summary = make_summary([3.0, 2.99, 2.98], [0.02, 0.02, np.nan], clients=names, completed=True)
     text = to_markdown(summary)
-    assert "…" not in text
+    assert text.count("…") == 1  # of a reason not to trust the values, which is the same everywhere
     assert text.count(names[2]) > 3
     assert names[2] not in to_html(summary)
 
@@ -294,9 +296,9 @@ def test_notes_of_a_run_are_in_its_report(folder, tmp_path):
     notes = ["column <b>age</b> of bank gives the label away", "telco: 12 cells were empty and filled in"]
     (copy / "notes.json").write_text(json.dumps(notes))
     summary = summarise(copy)
-    assert summary.notes == tuple(notes)
-    assert "Column &lt;b&gt;age&lt;/b&gt; of bank gives the label away." in to_html(summary)
-    assert "Telco: 12 cells were empty and filled in." in to_markdown(summary)
+    assert [reason.brief for reason in summary.verdict.reasons if reason.kind == "data"] == notes
+    assert "column &lt;b&gt;age&lt;/b&gt; of bank gives the label away." in to_html(summary)
+    assert "telco: 12 cells were empty and filled in." in to_markdown(summary)
     for damaged in ("{}", "[1]", "[", '["\\ud800"]'):
         (copy / "notes.json").write_text(damaged)
         with pytest.raises(InputError, match=r"notes.json is (damaged|not valid JSON)"):

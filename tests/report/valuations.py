@@ -9,6 +9,7 @@ from verfedsv.report.curves import curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.summary import About, Setting, Uploads, build
 from verfedsv.settings import ValuationSettings
+from verfedsv.valuation.verdict import RunFacts
 
 NAMES = ("bank", "telco", "hospital", "shop", "insurer", "energy", "transit", "post", "school", "clinic")
 
@@ -71,17 +72,17 @@ def make_summary(
     settlement=None,
     run="credit",
     n_planned=None,
-    cautions=(),
+    faults=(),
     **changes,
 ):
     """Return the summary of a valuation with those values."""
     valuation = make_valuation(values, errors, **changes)
     uploads = {name: Uploads(4, 400, 4800) for name in valuation.clients}
     given = tuple(Setting(*each) for each in settings)
-    about = About(run, "verfedsv 0", "2025-01-01T00:00:00+00:00", 100, 1, given, settlement, n_planned, cautions)
+    about = About(run, "2025-01-01T00:00:00+00:00", 100, 1, given, settlement, RunFacts(n_planned, faults=faults))
     measured = {name: [line.get(name, np.nan) for line in metrics] for name in METRICS}
     curves = {name: curve(column, rounds=[line["n_rounds"] for line in metrics]) for name, column in measured.items()}
-    return build(valuation, uploads, {name: found for name, found in curves.items() if found.rounds}, about)
+    return build(valuation, about, uploads, {name: found for name, found in curves.items() if found.rounds})
 
 
 def make_large_summary(n_clients, n_rounds=600):

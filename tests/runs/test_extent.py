@@ -7,11 +7,12 @@ import pytest
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS, finish, make
 from tests.settlement.runs import record
 from verfedsv import InputError, Recorder, Transcript
-from verfedsv.runs.extent import Extent, find_extent, refuse_running
+from verfedsv.runs.extent import Extent, refuse_running
+from verfedsv.runs.folder import RunFolder
 
 
 def extent_of(folder):
-    return find_extent(folder, Transcript.open(folder))
+    return RunFolder(folder).extent(Transcript.open(folder))
 
 
 @pytest.mark.parametrize(
@@ -69,22 +70,12 @@ def test_a_training_is_running_while_its_recorder_is_open(tmp_path):
     Recorder(tmp_path, [0, 1], ["a", "b"], resume=True).close()
 
 
-@pytest.mark.parametrize("config", [None, ASYNCHRONOUS])
-def test_without_a_plan_nothing_is_said_to_be_unfinished(tmp_path, config):
-    """No configuration, or one of another training."""
-    record(tmp_path / "transcript")
-    if config is not None:
-        (tmp_path / "config.toml").write_text(config)
-    assert extent_of(tmp_path) == Extent(6, None, is_running=False)
-    assert not extent_of(tmp_path).is_unfinished
-
-
 @pytest.mark.parametrize("config", ["", "[data", SYNCHRONOUS.replace("rounds = 30", "rounds = 0")])
 def test_a_configuration_that_cannot_be_read_is_not_taken_for_none(tmp_path, config):
     """It is said what to do about it."""
     record(tmp_path / "transcript")
     (tmp_path / "config.toml").write_text(config)
-    with pytest.raises(InputError, match=r"config\.toml(?s:.*)Mend .*config\.toml, or move it away to go by the"):
+    with pytest.raises(InputError, match=r"config\.toml(?s:.*)Correct .*config\.toml, or move it away to go by the"):
         extent_of(tmp_path)
 
 
@@ -92,5 +83,5 @@ def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path):
     """A named pipe, to which nobody writes, would take forever."""
     record(tmp_path / "transcript")
     os.mkfifo(tmp_path / "config.toml")
-    with pytest.raises(InputError, match="is no file; move it away"):
+    with pytest.raises(InputError, match="is not a regular file; move it away"):
         extent_of(tmp_path)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.runs.test_execute import SYNCHRONOUS, entries, finish, make
 from tests.runs.test_resume import kill_after, stop_at
-from verfedsv import InputError, Recorder, Transcript, TranscriptError, Valuation, VerfedsvError
+from verfedsv import InputError, Recorder, Transcript, TranscriptError, VerfedsvError
 from verfedsv.runs import Run, read_config
 
 TINY = SYNCHRONOUS.replace("samples = 3000", "samples = 300").replace("rounds = 30", "rounds = 4")
@@ -152,21 +152,20 @@ def test_the_meaning_of_a_configuration_must_stay(tmp_path):
 def test_another_training_is_not_gone_on_with(tmp_path, change, message):
     """It is said what differs."""
     finish(make(tmp_path, TINY))
-    with pytest.raises(InputError, match=rf"has another configuration, see its config\.toml: .*{message}.*Only \[val"):
+    with pytest.raises(InputError, match=rf"has another configuration, see its config\.toml: .*{message}.*Choose"):
         finish(make(tmp_path, TINY.replace(*change)), resume=True)
     assert (tmp_path / "out" / "config.toml").read_text() == TINY
 
 
-def test_a_run_can_be_valued_in_another_way(tmp_path):
-    """The new way is used, and written down."""
-    finish(make(tmp_path, TINY))
-    other = TINY + '[valuation]\nmethod = "exact"\nrank = 2\n'
-    run = make(tmp_path, other)
-    finish(run, resume=True)
-    run.value()
-    result = Valuation.from_json((tmp_path / "out" / "valuation.json").read_text())
-    assert (result.settings.method, result.settings.rank) == ("exact", 2)
-    assert (tmp_path / "out" / "config.toml").read_text() == other
+def test_what_was_agreed_on_is_in_the_transcript_and_stays(tmp_path):
+    """A run is not resumed with other settings of its valuation."""
+    text = TINY + '[valuation]\nmethod = "exact"\nrank = 2\n'
+    run = make(tmp_path, text)
+    finish(run)
+    assert run.value().settings == Transcript.open(tmp_path / "out").description.valuation
+    assert (run.value().settings.method, run.value().settings.rank) == ("exact", 2)
+    with pytest.raises(InputError, match=r"valuation\.rank was 2 and is 3.*use verfedsv value"):
+        finish(make(tmp_path, text.replace("rank = 2", "rank = 3")), resume=True)
 
 
 def test_a_run_can_be_moved(tmp_path):

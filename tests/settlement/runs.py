@@ -1,11 +1,13 @@
 """A small run with everything in its folder."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 from scipy.special import expit
 
 from verfedsv import Recorder, value
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement.keys import new_keys, read_private_key
 from verfedsv.settlement.payouts import settle
 from verfedsv.settlement.statement import make_statement
@@ -24,15 +26,26 @@ rounds = 6
 [output]
 folder = "out"
 """
+ASYNCHRONOUS = 'mode = "asynchronous"\nintercept = true\nstamp_every = 1\nduration = 6'
+"""In place of the rounds there, for a training whose server has an intercept."""
 
 
-def record(folder: Path, n_rounds=6, seed=0, mode="synchronous", n_samples=40, precision=np.float64, recorder=None):
+def record(
+    folder: Path,
+    n_rounds=6,
+    seed=0,
+    mode="synchronous",
+    n_samples=40,
+    precision=np.float64,
+    recorder=None,
+    valuation=None,
+):
     """Record rounds in which bank's embeddings grow fastest, and shop's the wrong way; return the recorder, closed."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n_samples) % 2
     data = (2 * labels - 1)[:, None] * [1.0, 0.5, -0.1] + 0.3 * rng.normal(size=(n_samples, 3))
     everybody = np.arange(n_samples)
-    with recorder or Recorder(folder, labels, CLIENTS) as recorder:
+    with recorder or Recorder(folder, labels, CLIENTS, valuation=valuation) as recorder:
         for t in range(1, n_rounds + 1):
             uploads = {name: (0.2 * t * data[:, m]).astype(precision) for m, name in enumerate(CLIENTS)}
             if mode == "synchronous":
@@ -48,8 +61,10 @@ def record(folder: Path, n_rounds=6, seed=0, mode="synchronous", n_samples=40, p
 def make_run(folder: Path, **options) -> Path:
     """Return a folder with what a run leaves there; what valuing does not need is made up."""
     record(folder / "transcript", **options)
-    has_offset = options.get("mode") == "asynchronous"
-    (folder / "config.toml").write_text(CONFIG.replace("rounds", "intercept = true\nrounds") if has_offset else CONFIG)
+    is_asynchronous = options.get("mode") == "asynchronous"
+    config = CONFIG.replace("rounds = 6", ASYNCHRONOUS) if is_asynchronous else CONFIG
+    agreed = "".join(f"{name} = {json.dumps(setting)}\n" for name, setting in options.get("valuation", {}).items())
+    (folder / "config.toml").write_text(f"{config}[valuation]\n{agreed}" if agreed else config)
     (folder / "metrics.jsonl").write_text('{"n_rounds": 6, "train_loss": 0.5}\n')
     (folder / "checkpoint.npz").write_bytes(np.random.default_rng(0).bytes(300))
     (folder / "valuation.json").write_text(value(folder).to_json())
@@ -67,7 +82,7 @@ def sign(folder: Path, place: Path | None = None, change=None, **terms) -> Path:
         valuation, paid = change(valuation, paid)
     place = place or folder / "statement.json"
     key = read_private_key(name.with_name("consortium.key"))
-    place.write_bytes(make_statement(folder, Transcript.open(folder), valuation, key, place, paid).to_json())
+    place.write_bytes(make_statement(RunFolder(folder), Transcript.open(folder), valuation, key, place, paid).to_json())
     return place
 
 

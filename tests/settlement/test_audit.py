@@ -11,10 +11,10 @@ import pytest
 from tests.settlement.runs import CLIENTS, CONFIG, diverge, make_run, record, sign
 from verfedsv import InputError, Recorder, TranscriptError, Valuation, value
 from verfedsv.runs.extent import Extent
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import settle
 from verfedsv.settlement.audit import audit
 from verfedsv.settlement.extract import make_extract
-from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import new_keys, read_private_key, read_public_key
 from verfedsv.settlement.statement import Statement, canonical, make_statement
 from verfedsv.transcript import Transcript
@@ -111,40 +111,31 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
         (lambda run: (run / "metrics.jsonl").write_text("{}\n"), "'metrics.jsonl' was changed"),
         (lambda run: (run / "checkpoint.npz").unlink(), "'checkpoint.npz' is missing"),
         (lambda run: (run / "transcript" / "labels.arrow").unlink(), "'transcript/labels.arrow' is missing"),
-        (
-            lambda run: (run / "chain-00001.bin").write_text("!"),
-            "'chain-00001.bin' was added: it is not in the statement",
-        ),
+        (lambda run: (run / "chain-00001.bin").write_text("!"), "'chain-00001.bin' was added: it is not in the .*"),
         (lambda run: (run / "transcript" / "report.html").write_text("!"), "'transcript/report.html' was added: .*"),
         (lambda run: (run / "transcript" / ".lock").write_text("!"), "'transcript/.lock' was added: .*"),
         (lambda run: (run / "config.toml").write_text(""), "'config.toml' was changed"),
         (lambda run: go_on(run), "the transcript has grown since the statement, by 2 rounds"),
         (
             lambda run: record_anew(run),
-            "the transcript is not .*: .* signed are 3 clients and 6 rounds, found 3 clients and 6 rounds",
+            "the transcript is not the one that was signed: .* signed are 6 rounds, found 6 rounds",
         ),
         (
             lambda run: record_another(run),
             "'transcript/labels.arrow' was changed, or is that of another run",
         ),
-        (lambda run: cut_last_round(run), "the transcript is not .* cut off .* and 6 rounds, found .* and 5 rounds"),
-        (
-            lambda run: cut(run, "uploads-00001.arrows", 5000),
-            "the transcript is whole up to round 4, .* it was cut off",
-        ),
+        (lambda run: cut_last_round(run), "the transcript is not .* cut off .* signed are 6 rounds, found 5 rounds"),
+        (lambda run: cut(run, "uploads-00001.arrows", 9000), "the transcript is whole up to round 2, .* was cut off"),
         (lambda run: cut(run, "uploads-00001.arrows", 40), "the transcript is whole up to round 5, .* it was cut off"),
-        (
-            lambda run: cut(run, "chain-00001.bin", 48),
-            "the transcript is whole up to round 5, .* chain-00001.bin was cut off, .*",
-        ),
+        (lambda run: cut(run, "chain-00001.bin", 40), "the transcript is whole up to round 5, .* was cut off, .*"),
         (lambda run: flip(run / "transcript" / "labels.arrow", 40, 0), "'transcript/labels.arrow' was changed, or .*"),
         (
             lambda run: flip(run / "transcript" / "transcript.json", 40, 0),
             "'transcript/transcript.json' was changed, .*",
         ),
         (
-            lambda run: flip(run / "transcript" / "chain-00001.bin", 160, 0),
-            ".* changed: round 2 of uploads-00001.arrows, or its entry in chain-00001.bin",
+            lambda run: flip(run / "transcript" / "chain-00001.bin", 48 * 3 + 20, 0),
+            ".* changed: round 2 of .*, or its entry in chain-00001.bin",
         ),
         (lambda run: record(run), "the transcript is not .*|'chain-00001.bin' was added.*"),
     ],
@@ -164,7 +155,7 @@ def go_on(run):
 def record_anew(run):
     before = (run / "transcript" / "transcript.json").read_bytes()
     shutil.rmtree(run / "transcript")
-    with patch("verfedsv.transcript.recorder.Description.to_json", lambda _self: before):
+    with patch("verfedsv.transcript.description.Description.to_json", lambda _self: before):
         record(run / "transcript", seed=1)
 
 
@@ -215,7 +206,7 @@ def test_a_false_round_is_named(run, key):
     fields["per_round"][4][1] += 1e-3
     fields["per_round"][5][1] -= 1e-3
     (run / "valuation.json").write_text(json.dumps(fields))
-    resign(run, key, files=hash_files(run, leave_out=run / "statement.json"))
+    resign(run, key, files=files_of(run))
     assert audit(run).difference.startswith("round 5, client 'telco': valuation.json says ")
 
 
@@ -224,36 +215,39 @@ def test_a_false_round_is_named(run, key):
     [
         (
             lambda c: {"errors": [1.0, *c["errors"][1:]]},
-            "errors of client 'bank': the statement says 1.0, valuation.json ",
+            "error of client 'bank': the statement says 1.0, valuation.json says ",
         ),
-        (lambda c: {"errors": [None, *c["errors"][1:]]}, "errors of client 'bank': the statement says null, "),
+        (lambda c: {"errors": [None, *c["errors"][1:]]}, "error of client 'bank': the statement says null, "),
         (lambda c: {"shares": [0.9, *c["shares"][1:]]}, "share of client 'bank': the statement says 0.9, "),
         (
             lambda _: {"n_rounds": 7},
-            "the clients or rounds of the statement are others: signed are 3 clients and 7 ",
+            "the transcript has other clients, or another number of rounds, than the statement",
         ),
-        (lambda _: {"clients": ["bank", "telco", "store"]}, "the clients or rounds of the statement are others: "),
+        (
+            lambda _: {"clients": ["bank", "telco", "store"]},
+            "the transcript has other clients, or another number of rounds, than the statement",
+        ),
         (lambda _: {"error_kind": "confidence"}, "error_kind: the statement says "),
-        (lambda _: {"loss": "squared"}, 'loss: the statement says "squared", valuation.json "logistic"'),
+        (lambda _: {"loss": "squared"}, 'loss: the statement says "squared", valuation.json says "logistic"'),
         (lambda _: {"mode": "asynchronous"}, "mode: the statement says "),
-        (lambda _: {"n_samples": 41}, "n_samples: the statement says 41, valuation.json 40"),
-        (lambda _: {"n_unseen": 1}, "n_unseen: the statement says 1, valuation.json 0"),
-        (lambda _: {"method": "exact"}, 'method: the statement says "exact", valuation.json "closed-form"'),
+        (lambda _: {"n_samples": 41}, "n_samples: the statement says 41, valuation.json says 40"),
+        (lambda _: {"n_unseen": 1}, "n_unseen: the statement says 1, valuation.json says 0"),
+        (lambda _: {"method": "exact"}, 'method: the statement says "exact", valuation.json says "closed-form"'),
         (lambda _: {"configuration": None}, "configuration: the statement says null, the run gives "),
         (
             lambda c: {"settings": {**c["settings"], "seed": 1}},
-            "settings: the statement says ",
+            "settings, seed: the statement says 1, valuation.json says 0",
         ),
-        (lambda _: {"estimator_errors": [0.0] * 3}, "estimator_errors of client 'bank': the statement says 0.0, "),
-        (lambda _: {"completion_errors": [None] * 3}, "completion_errors of client 'bank': the statement says null"),
-        (lambda c: {"errors": [c["errors"][0] * 1.1, *c["errors"][1:]]}, "errors of client 'bank': the statement says"),
-        (lambda c: {"values": [c["values"][0] * 2, *c["values"][1:]]}, "values of client 'bank': the statement says"),
-        (lambda _: {"server_value": 0.1}, "server_value: the statement says 0.1, valuation.json 0.0"),
-        (lambda _: {"server_error": None}, "server_error: the statement says null, valuation.json 0.0"),
+        (lambda _: {"estimator_errors": [0.0] * 3}, "estimator error of client 'bank': the statement says 0.0, "),
+        (lambda _: {"completion_errors": [None] * 3}, "completion error of client 'bank': the statement says null"),
+        (lambda c: {"errors": [c["errors"][0] * 1.1, *c["errors"][1:]]}, "error of client 'bank': the statement says"),
+        (lambda c: {"values": [c["values"][0] * 2, *c["values"][1:]]}, "value of client 'bank': the statement says"),
+        (lambda _: {"server_value": 0.1}, "server_value: the statement says 0.1, valuation.json says 0.0"),
+        (lambda _: {"server_error": None}, "server_error: the statement says null, valuation.json says 0.0"),
         (lambda c: {"books": {**c["books"], "end": 0.1}}, "loss at the end: the statement says 0.1, "),
         (
             lambda c: {"settlement": {**c["settlement"], "books": {**c["books"], "start": 5.0}}},
-            "the settlement in the statement: books: ",
+            "the settlement in the statement: books, start: 5.0, its terms and values give 0.69",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "payouts": ["1000.00", "0.00", "0.00"]}},
@@ -272,16 +266,8 @@ def test_a_false_round_is_named(run, key):
             "the settlement in the statement: share of client 'bank': 0.1, ",
         ),
         (
-            lambda c: {"settlement": {**c["settlement"], "shares": [True, 1, None]}},
-            "the settlement in the statement: share of client 'bank': True",
-        ),
-        (
             lambda c: {"settlement": {**c["settlement"], "errors": [0.0, 0.0, 0.0]}},
             "the settlement in the statement: error of client 'bank': 0.0, ",
-        ),
-        (
-            lambda c: {"settlement": {**c["settlement"], "remark": "telco agreed"}},
-            "the settlement in the statement: the field 'remark' is none of a settlement",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "rule": "floor", "floor": "900.00"}},
@@ -406,11 +392,11 @@ def test_a_rank_that_auto_would_not_choose_is_found(completed, tmp_path):
     ("change", "difference"),
     [
         (lambda c: {"server_value": c["server_value"] * 1.001}, "value of the server: the statement says -36.467, "),
-        (lambda _: {"server_error": 1.0}, "error of the server's value: the statement says 7, the transcript gives "),
+        (lambda _: {"server_error": 1.0}, "error of the server: the statement says 7, the transcript gives "),
         (lambda c: {"books": {**c["books"], "start": 90.0}}, "loss at the start: the statement says 90, "),
         (lambda c: {"books": {**c["books"], "end": 0.5}}, "loss at the end: the statement says 0.5, the transcript "),
-        (lambda c: {"books": {**c["books"], "clients": 25.0}}, "books: the statement says "),
-        (lambda c: {"books": {**c["books"], "server": 0.0}}, "books: the statement says "),
+        (lambda c: {"books": {**c["books"], "clients": 25.0}}, "books, clients: the statement says 25.0"),
+        (lambda c: {"books": {**c["books"], "server": 0.0}}, "books, server: the statement says 0.0"),
         (lambda c: {"books": {**c["books"], "end": c["books"]["end"] * (1 + 1e-13)}}, None),
     ],
 )
@@ -451,7 +437,7 @@ def test_both_audits_say_on_what_terms_is_paid_and_warn_of_the_servers_name(tmp_
     run = make_run(tmp_path / "run", mode="asynchronous")
     (run / "config.toml").unlink()
     place = sign(run, pay_server="t\u0435lco", fixed_part="50%", rule="cap", cap=600)
-    part = tmp_path / "telco.extract"
+    part = tmp_path / "telco.json"
     part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
     for found in (audit(place), audit(part, statement_path=place)):
         assert found.passes, found.difference
@@ -473,14 +459,13 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
     (run / "valuation.json").unlink()
     shopped = value(run, rank=1, regularization=100.0, seed=7)
     place = sign(run, change=lambda *_: (shopped, settle(shopped, 1000, "EUR", negative="zero")))
-    source = "those of config.toml" if has_config else "the defaults, and there is no config.toml"
     said = (
-        f"the settings of the valuation are not {source}: rank is 1 and not auto, regularization is 100.0 and not "
-        "auto, seed is 7 and not 0; "
+        "the values were not computed with the agreed settings: rank is 1 and not auto, regularization is 100.0 and "
+        "not auto, seed is 7 and not 0; "
     )
-    assert audit(place).difference == f"{said}to accept these settings, add --accept-settings"
-    (tmp_path / "telco.extract").write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
-    assert audit(tmp_path / "telco.extract", statement_path=place).difference.startswith(said)
+    assert audit(place).difference == f"{said}to accept that, add --accept-settings"
+    (tmp_path / "telco.json").write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
+    assert audit(tmp_path / "telco.json", statement_path=place).difference.startswith(said)
     found = audit(place, accept_settings=True)
     assert found.passes, found.difference
     assert f"{said[:-2]}; accepted, as asked" in found.notes
@@ -493,7 +478,7 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
 def test_a_configuration_that_cannot_be_read_agrees_on_nothing(run, key):
     """A client with an extract is told so, unless it accepts any settings; a run with one cannot be audited."""
     resign(run, key, configuration="[valuation\n")
-    path = run.parent / "telco.extract"
+    path = run.parent / "telco.json"
     path.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
     found = audit(path, statement_path=run / "statement.json")
     assert found.difference.startswith("what was agreed is unknown: config.toml is not valid TOML")
@@ -506,35 +491,38 @@ def test_a_configuration_that_cannot_be_read_agrees_on_nothing(run, key):
         audit(run)
 
 
-def test_settings_of_the_configuration_are_the_agreed_ones(tmp_path):
-    """The defaults are not, then."""
-    run = make_run(tmp_path / "run")
-    (run / "config.toml").write_text((run / "config.toml").read_text() + '[valuation]\nmethod = "exact"\n')
+def test_settings_of_the_transcript_are_the_agreed_ones(tmp_path):
+    """The defaults are not, then; and a configuration cannot say otherwise afterwards."""
+    run = make_run(tmp_path / "run", valuation={"method": "exact"})
     assert audit(run).difference.startswith(
-        "the settings of the valuation are not those of config.toml: method is auto and not exact"
+        "the values were not computed with the agreed settings: method is auto and not exact"
     )
     (run / "valuation.json").write_text(value(run, "exact").to_json())
     assert audit(run).passes
+    (run / "config.toml").write_text(CONFIG)
+    with pytest.raises(InputError, match="is not what was agreed, which the transcript says: method is auto and not"):
+        audit(run)
 
 
 def test_an_own_part_of_the_server_that_was_not_agreed_on_is_found(tmp_path):
     """By both audits, unless the reader accepts it: with it a server can move value from one client to another."""
     run = make_run(tmp_path / "run", mode="asynchronous")
-    (run / "config.toml").write_text(CONFIG)
-    place, part = sign(run), tmp_path / "telco.extract"
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace("intercept = true", "intercept = false"))
+    place, part = sign(run), tmp_path / "telco.json"
     part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
-    told = "config.toml says that the server has no intercept, and the transcript has a part of its own (offset); "
+    told = "it was agreed that the server has no intercept, and the transcript has a part of its own (offset); "
     for path, options in ((place, {}), (part, {"statement_path": place})):
-        assert audit(path, **options).difference == f"{told}to accept these settings, add --accept-settings"
+        assert audit(path, **options).difference == f"{told}to accept that, add --accept-settings"
         found = audit(path, accept_settings=True, **options)
         assert found.passes, found.difference
         assert f"{told}accepted, as asked" in found.notes
-    (run / "config.toml").write_text(CONFIG.replace("rounds = 6", "rounds = 6\nintercept = true"))
+    (run / "config.toml").write_text(config)
     assert audit(sign(run)).passes
 
 
 def files_of(run):
-    return hash_files(run, leave_out=run / "statement.json")
+    return RunFolder(run).hash_files(leave_out=run / "statement.json")
 
 
 def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
@@ -547,8 +535,8 @@ def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
     found = audit(place)
     assert found.passes, found.difference
     assert said in found.notes
-    (tmp_path / "telco.extract").write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
-    assert said in audit(tmp_path / "telco.extract", statement_path=place).notes
+    (tmp_path / "telco.json").write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
+    assert said in audit(tmp_path / "telco.json", statement_path=place).notes
     key = read_private_key(tmp_path / "consortium.key")
     resign(run, key, n_planned=4)
     assert audit(place).difference == "n_planned: the statement says 4, the run gives 6"
@@ -582,7 +570,7 @@ def test_a_training_that_is_still_running_is_not_signed(run):
 def test_a_run_in_which_nothing_was_recorded_cannot_be_audited(tmp_path):
     """It does not pass."""
     Recorder(tmp_path / "run", [0, 1], ["a", "b"]).close()
-    with pytest.raises(InputError, match=r"nothing was recorded in .*run, so there is nothing to audit"):
+    with pytest.raises(InputError, match=r"no round was recorded in .*run, so there is nothing to audit"):
         audit(tmp_path / "run")
 
 
@@ -666,7 +654,7 @@ def test_only_what_is_true_can_be_signed(run, key):
     paid = settle(valuation, 1000, "EUR", negative="zero")
 
     def make(valuation=valuation, paid=None):
-        return make_statement(run, transcript, valuation, key, run / "new.json", paid)
+        return make_statement(RunFolder(run), transcript, valuation, key, run / "new.json", paid)
 
     make(paid=paid)
     with pytest.raises(InputError, match="the valuation is not of this transcript"):
@@ -721,11 +709,13 @@ def test_what_is_no_statement_cannot_be_audited(tmp_path, content):
         ({"values": ["0.1", "0.2", "0.3"]}, r"values\.0: "),
         ({"values": [True, 0.0, 0.0]}, r"values\.0: "),
         ({"shares": ["1"]}, r"shares\.0"),
-        ({"errors": [0.0]}, "there is not one value, error and share for each client"),
+        ({"errors": [0.0]}, "there is not one entry of errors for each client"),
         ({"clients": [{}, 1, 2]}, r"clients\.0: "),
         ({"files": {"config.toml": 5}}, r"files\.config\.toml: "),
         ({"settings": {"seed": 0}}, "settings: .*missing or unknown"),
         ({"settlement": [1]}, "settlement: "),
+        ({"settlement": {"shares": [True, 1, None]}}, r"settlement\.shares\.0: "),
+        ({"settlement": {"remark": "telco agreed"}}, r"a field 'settlement\.remark', which no audit could check"),
         ({"created": "yesterday"}, "created: "),
         ({"package": "verfedsv 1, and telco agreed"}, "package: "),
         ({"remark": "telco agreed"}, "a field 'remark', which no audit could check"),
@@ -733,7 +723,12 @@ def test_what_is_no_statement_cannot_be_audited(tmp_path, content):
 )
 def test_a_statement_with_other_fields_cannot_be_used(run, key, change, message):
     """Though it is signed: what is of the wrong kind, missing, or unknown, is named, without a traceback."""
-    resign(run, key, **change)
+    paid = json.loads((run / "statement.json").read_text())["settlement"]
+    resign(
+        run,
+        key,
+        **{name: paid | new if isinstance(new, dict) and name == "settlement" else new for name, new in change.items()},
+    )
     with pytest.raises(InputError, match=f"the statement (is damaged: |has ){message}"):
         audit(run)
 
@@ -801,7 +796,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
         with pytest.raises(InputError, match=r"statement\.json: it is not a regular file"):
             audit(run)
     else:
-        assert "is a link, or no file at all" in audit(run).difference
+        assert "is a link or not a regular file" in audit(run).difference
         (run / "statement.json").unlink()
         assert audit(run).passes == (name != "valuation.json")
 
@@ -810,17 +805,17 @@ def test_what_no_audit_could_read_is_not_signed(run, key):
     """Such as a number of more than 64 bits."""
     long = Extent(6, 2**70, is_running=False)
     with (
-        patch("verfedsv.settlement.statement.find_extent", return_value=long),
+        patch("verfedsv.runs.folder.RunFolder.extent", return_value=long),
         pytest.raises(InputError, match=r"not signed, as nobody could read it: .* an integer has more than 64 bits"),
     ):
-        make_statement(run, Transcript.open(run), value(run), key, run / "second.json")
+        make_statement(RunFolder(run), Transcript.open(run), value(run), key, run / "second.json")
 
 
 def test_a_file_whose_name_is_not_utf_8_is_not_signed(run, key):
     """No audit could read a statement that lists it, or tell it from another."""
     (run / os.fsdecode(b"\xff.txt")).touch()
     with pytest.raises(InputError, match=r"'\\udcff\.txt' has a name that is not UTF-8, .* rename it"):
-        make_statement(run, Transcript.open(run), value(run), key, run / "second.json")
+        make_statement(RunFolder(run), Transcript.open(run), value(run), key, run / "second.json")
     assert "is not UTF-8" in audit(run).difference
 
 

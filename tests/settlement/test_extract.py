@@ -281,10 +281,10 @@ def test_gaps_are_where_the_numbers_were(run):
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        (lambda c: {"clients": c["clients"][::-1]}, "clients: the statement says ['shop', 'telco', 'bank'], "),
-        (lambda _: {"n_rounds": 99}, "n_rounds: the statement says 99, the transcript 6"),
-        (lambda _: {"loss": "squared"}, "loss: the statement says 'squared', the transcript 'logistic'"),
-        (lambda _: {"mode": "asynchronous"}, "mode: the statement says 'asynchronous', the transcript 'synchronous'"),
+        (lambda c: {"clients": c["clients"][::-1]}, 'clients: the statement says ["shop", "telco", "bank"], '),
+        (lambda _: {"n_rounds": 99}, "n_rounds: the statement says 99, the transcript says 6"),
+        (lambda _: {"loss": "squared"}, 'loss: the statement says "squared", the transcript says "logistic"'),
+        (lambda _: {"mode": "asynchronous"}, 'mode: the statement says "asynchronous", the transcript says "sync'),
         (
             lambda c: {"values": [0.0, *c["values"][1:]], "settlement": None},
             "share of client 'bank': the statement says",

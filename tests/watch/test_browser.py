@@ -87,7 +87,10 @@ def test_the_page_follows_a_run_without_reloading(show, watched):
         tab.wait_for_selector(f"html[data-rounds='{n_rounds}']")
         expected = state_of(page)
         rows = rows_of(tab)
-        assert rows == [[client["name"], client["share_text"], client["share"]] for client in expected["clients"]]
+        names, shares = (
+            [heading[0] for heading in expected["table"]["headings"]].index(name) for name in ("Client", "Share")
+        )
+        assert rows == [[cells[names][0], *cells[shares]] for cells in expected["table"]["rows"]]
         assert f"In {n_rounds} rounds" in tab.locator("#headline").inner_text()
         seen.append((rows, tab.locator(".plot .line").first.get_attribute("points")))
     assert seen[0] != seen[1]

@@ -36,7 +36,16 @@ def metrics_of(n_evaluations):
 
 
 def shares(state):
-    return {row.name: row.share for row in state.clients}
+    names, parts = column(state, "Client"), column(state, "Share")
+    return {name.text: part.number for name, part in zip(names, parts, strict=True)}
+
+
+def column(state, heading):
+    """Return the cells of a column of the table, none if there is no table."""
+    if state.table is None:
+        return []
+    place = [each.text for each in state.table.headings].index(heading)
+    return [row[place] for row in state.table.rows]
 
 
 def test_states_of_a_growing_run_are_those_of_its_summary(run, follow):
@@ -51,7 +60,7 @@ def test_states_of_a_growing_run_are_those_of_its_summary(run, follow):
         assert shares(state) == pytest.approx({client.name: client.share for client in summary.clients}, rel=1e-9)
         loss = next(chart for chart in state.charts if chart.title == "Loss")
         assert loss.lines[0].rounds[-1] == run.n_rounds
-    assert len({json.dumps(shares(state)) for state in follow.states if state.clients}) == 3
+    assert len({json.dumps(shares(state)) for state in follow.states if state.table}) == 3
 
 
 def test_asynchronous_runs_are_valued_on(run, follow, monkeypatch):
@@ -179,8 +188,8 @@ def test_numbers_of_a_state_are_those_of_its_texts(run, follow):
     """Values over all rounds, not of one."""
     run.grow(4)
     follow(run.folder).look()
-    for row in follow.states[-1].clients:
-        assert float(row.value_text) == pytest.approx(row.value, rel=1e-2)
+    for cell in column(follow.states[-1], "Total value"):
+        assert float(cell.text) == pytest.approx(cell.number, rel=1e-2)
 
 
 def test_a_run_that_is_not_there_is_waited_for(tmp_path, follow):
@@ -198,7 +207,7 @@ def test_a_run_that_is_not_there_is_waited_for(tmp_path, follow):
     assert follow.states[-1].n_rounds == 2
     folder.rename(tmp_path / "moved")
     watching.look()
-    assert (follow.states[-1].status, follow.states[-1].clients) == ("waiting", ())
+    assert (follow.states[-1].status, follow.states[-1].table) == ("waiting", None)
     run = GrowingRun(folder, ["other", "clients"])
     run.grow(1)
     run.close()
@@ -246,7 +255,7 @@ def test_what_a_run_noted_of_its_data_is_a_warning(run, follow):
     run.grow(3)
     (run.folder / "notes.json").write_text("[\"bank: column 'copy' gives the label away\"]")
     follow(run.folder).look()
-    assert follow.states[-1].warnings[-1] == "Bank: column 'copy' gives the label away."
+    assert follow.states[-1].warnings[-1] == "bank: column 'copy' gives the label away."
 
 
 def test_a_state_is_bounded(run, follow):
@@ -265,7 +274,7 @@ def test_a_state_is_bounded(run, follow):
     summary = make_summary(values, 1e-4, clients=names, n_rounds=5000)
     many = build_state(Progress("x" * 9999, "following", "y" * 99_999), summary, metrics_of(100_000))
     assert len(many.to_json().encode()) < 300_000
-    assert (many.n_clients, len(many.clients)) == (1000, 205)
+    assert (many.n_clients, len(many.table.rows)) == (1000, 205)
 
 
 def test_what_was_checked_and_valued_is_not_read_again(run, follow, monkeypatch):
@@ -327,9 +336,8 @@ def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow,
     said = state.numerical_error
     assert "4 of 6 samples were drawn at random and valued, and about 400 rounds were valued in 32 steps" in said
     assert "proven" not in said
-    assert {(row.error, row.interval_text, row.value_interval_text) for row in state.clients} == {
-        (None, "unknown", "unknown")
-    }
+    ranges = [*column(state, "Share lies between"), *column(state, "Value lies between")]
+    assert {cell.text for cell in ranges} == {"unknown"}
     # What was skipped changes who is credited with what, and not where the loss went.
     valuation = watching._growth.valuation
     rows = np.sort(np.random.default_rng(0).choice(6, 4, replace=False))

@@ -5,7 +5,8 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, closing, contextmanager
+import time
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
@@ -49,63 +50,55 @@ def get(address, path, **headers):
         return response.status, response.headers, response.read()
 
 
-class Events:
-    """The events of a page, as a browser reads them."""
-
-    def __init__(self, response) -> None:
-        self._response = response
-        assert self._response.headers["content-type"].startswith("text/event-stream")
-
-    @classmethod
-    @contextmanager
-    def of(cls, page_address):
-        with opened(page_address, "/events") as response:
-            yield cls(response)
-
-    def next(self):
-        """Return the fields of the next message, its data as JSON; None at the end."""
-        fields = {}
-        while line := self._response.readline():
-            name, _, content = line.decode().rstrip("\n").partition(": ")
-            if name:
-                fields[name] = content
-            elif "data" in fields:
-                return fields | {"data": json.loads(fields["data"])}
-        return None
-
-    def until(self, n_rounds):
-        """Return the state in which that many rounds are valued."""
-        while True:
-            message = self.next()
-            if message["data"]["n_rounds"] == n_rounds:
-                return message["data"]
+def until(address, n_rounds):
+    """Ask for the state until that many rounds are valued, as a page does; return it."""
+    tag = ""
+    while True:
+        status, headers, content = get(address, "/state.json", **{"If-None-Match": tag})
+        assert (status, content) == (304, b"") or status == 200
+        if status == 200:
+            assert headers["etag"] != tag
+            tag, state = headers["etag"], json.loads(content)
+            if state["n_rounds"] == n_rounds:
+                return state
+        time.sleep(0.05)
 
 
-def test_events_follow_a_run(run, watch):
-    """Numbered, with the time to reconnect; state.json has the same."""
+def test_the_state_follows_a_run(run, watch):
+    """And is sent only if it has changed."""
     page = watch(run.folder)
-    with Events.of(page.address) as events:
-        first = events.next()
-        assert first["retry"] == "2000"
-        assert first["id"].isdigit()
-        run.grow(2)
-        state = events.until(2)
-        assert sum(client["share"] for client in state["clients"]) == pytest.approx(1)
-        run.grow(3)
-        state = events.until(5)
-        assert json.loads(get(page.address, "/state.json")[2])["clients"] == state["clients"]
+    assert until(page.address, 0)["status"] == "waiting"
+    run.grow(2)
+    state = until(page.address, 2)
+    place = [heading[0] for heading in state["table"]["headings"]].index("Share")
+    assert sum(row[place][1] for row in state["table"]["rows"]) == pytest.approx(1)
+    run.grow(3)
+    assert until(page.address, 5)["table"] != state["table"]
 
 
 def test_two_watchers_of_one_run_see_the_same(run, watch):
-    """Each with two pages open."""
+    """Each has an address of its own."""
     run.grow(2)
     pages = [watch(run.folder), watch(run.folder)]
     assert pages[0].address != pages[1].address
-    with ExitStack() as stack:
-        listening = [stack.enter_context(Events.of(page.address)) for page in pages for _ in range(2)]
-        run.grow(1)
-        states = [events.until(3) for events in listening]
-    assert all(state["clients"] == states[0]["clients"] for state in states)
+    run.grow(1)
+    one, other = (until(page.address, 3) for page in pages)
+    assert one["table"] == other["table"]
+
+
+def test_a_connection_serves_many_requests_and_may_be_dropped(run, watch, capfd):
+    """In the midst of one, too; others are answered meanwhile, and nothing is printed."""
+    page = watch(run.folder)
+    with closing(HTTPConnection(urlsplit(page.address).netloc, timeout=120)) as connection:
+        for path in ("/", "/state.json", "/nothing", "/watch.js"):
+            connection.request("GET", path)
+            with connection.getresponse() as response:
+                assert len(response.read()) == int(response.headers["content-length"])
+        for sent in (b"GET / HT", b"nonsense\r\n\r\n", b"GET /state.json HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", urlsplit(page.address).port)) as dropped:
+                dropped.sendall(sent)
+        assert get(page.address, "/state.json")[0] == 200
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("path", ["/", "/state.json", "/watch.js", "/watch.css", "/nothing"])
@@ -156,7 +149,7 @@ def test_what_cannot_be_watched_is_refused(run, watch, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_with_code_0(run, number):
-    """One line, no traceback, while a page is open; and its connection is closed."""
+    """One line, no traceback, while a page is open."""
     run.grow(2)
     command = [sys.executable, "-m", "verfedsv", "watch", str(run.folder), "--every", "0.2"]
     with subprocess.Popen(  # noqa: S603  # our own command line
@@ -164,10 +157,10 @@ def test_ctrl_c_ends_with_code_0(run, number):
     ) as process:
         try:
             first = process.stdout.readline()
-            with Events.of(first.split(" at ")[1].split()[0]) as events:
-                events.until(2)
+            address = first.split(" at ")[1].split()[0]
+            with opened(address, "/"):
+                until(address, 2)
                 process.send_signal(number)
-                assert events.next() is None
             output, errors = process.communicate(timeout=120)
         finally:
             process.kill()

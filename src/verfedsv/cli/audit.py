@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from verfedsv.cli.options import AcceptSettings, AsJson
 from verfedsv.cli.output import explain_warnings, print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.settlement.audit import Audit
@@ -31,15 +32,8 @@ def audit(
     public_key: Annotated[
         Path | None, typer.Option(help="The key that the statement must be signed with.", metavar="FILE")
     ] = None,
-    accept_settings: Annotated[
-        bool,
-        typer.Option(
-            "--accept-settings", help="Accept values that were not computed with the agreed settings.", metavar=""
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON and nothing else.", metavar="")
-    ] = False,
+    accept_settings: AcceptSettings = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check signature, files and hash chain, compute the values and payouts again, and compare.
 

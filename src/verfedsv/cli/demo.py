@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -14,12 +15,16 @@ from rich.console import Console
 
 from verfedsv.cli.output import print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts
-from verfedsv.cli.run import train_with_bar, value_with_bar
+from verfedsv.cli.training import train_with_bar, value_with_bar
+from verfedsv.cli.valuing import show_verdict
 from verfedsv.errors import InputError
 from verfedsv.report import wording
+from verfedsv.report.summary import build
 from verfedsv.report.tables import side_by_side
+from verfedsv.report.terminal import to_rich
 from verfedsv.runs import Run
-from verfedsv.runs.folders import CONFIG, has_others, is_free
+from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.folders import has_others, is_free
 from verfedsv.valuation import Valuation
 
 HEADER = "# Written by `verfedsv demo`; run it again with `verfedsv run`, after naming another output folder.\n"
@@ -100,7 +105,8 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
             check()
         results[mode] = value_with_bar(console, run)
     console.print("Adult, eight clients with some columns each: shares of the decrease of the loss", style="bold")
-    console.print(side_by_side(results, width=console.width))
+    summaries = {mode: build(result) for mode, result in results.items()}
+    console.print(to_rich(side_by_side(summaries), console.width))
     console.print()
     for mode, result in results.items():
         console.print(
@@ -108,6 +114,7 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
             f"{result.seconds['total']:.1f} s.",
             highlight=False,
         )
+        show_verdict(console, summaries[mode].verdict)
     console.print(
         "± is the error: what the estimator leaves (proven) and, in synchronous training, what completing embeddings "
         "that were never uploaded may change (estimated).",
@@ -115,6 +122,8 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
     )
     console.print(f"Results: {folder}", highlight=False, markup=False, soft_wrap=True)
     next_step = f"{_command()} report {quote(str(folder / 'synchronous'))}"
+    if find_spec("altair") is None or find_spec("vl_convert") is None:
+        next_step += " -o report.md (with charts: pip install 'verfedsv[report]')"
     console.print(f"A report on one of them: {next_step}", highlight=False, markup=False, soft_wrap=True)
     return results
 
@@ -137,7 +146,7 @@ def _check_place(folder: Path, mode: str, text: str) -> None:
 
 
 def _is_of_a_demo(place: Path) -> bool:
-    config = place / CONFIG
+    config = RunFolder(place).config_path
     return config.exists() and config.read_bytes().startswith(HEADER.encode()) and not has_others(place)
 
 

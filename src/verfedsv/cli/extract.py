@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
+from verfedsv.cli.options import RunArgument
 from verfedsv.cli.output import check_writable, write_file
-from verfedsv.runs.extent import find_extent, refuse_running
+from verfedsv.runs.extent import refuse_running
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement.extract import make_extract
 from verfedsv.shapley.result import count
-from verfedsv.transcript import Transcript
 
 
 def extract(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: RunArgument,
     client: Annotated[str, typer.Option(help="Whose part.", metavar="NAME")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
 ) -> None:
@@ -29,8 +30,9 @@ def extract(
     Example: verfedsv extract runs/credit --client telco -o telco.extract
     """
     check_writable(output, "extract")
-    transcript = Transcript.open(run)
-    refuse_running(find_extent(run, transcript), "extracted")
+    folder = RunFolder(run)
+    transcript = folder.open()
+    refuse_running(folder.extent(transcript), "extracted")
     result = make_extract(transcript, client)
     n_uploads = len(result.verify().uploads)
     write_file(output, result.to_bytes())

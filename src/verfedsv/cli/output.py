@@ -12,19 +12,16 @@ from typing import Literal
 
 from rich.console import Console
 
-from verfedsv.errors import InputError
+from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning
 from verfedsv.files import refuse_irregular, write_whole
 from verfedsv.report import markdown
-from verfedsv.runs.folders import CONFIG
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import statement
 from verfedsv.settlement.documents import format_of
 from verfedsv.settlement.extract import MAGIC
-from verfedsv.settlement.folders import is_evidence
 from verfedsv.settlement.keys import is_key
 from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
-from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER, folder_of
 
 Kind = Literal["report", "settlement", "valuation", "extract", "statement"]
 
@@ -40,34 +37,25 @@ def check_writable(path: Path, kind: Kind) -> None:
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}")
     refuse_irregular(path)
-    if not path.exists() or path.stat().st_size == 0:
-        _refuse_transcript(path)
-        return
-    what = _what_is_kept(path)
+    is_there = path.exists() and path.stat().st_size > 0
+    what = _what_is_kept(path) if is_there else None
     if what is not None:
         raise InputError(f"cannot write {path}: it is {what}, and is never overwritten; name another file with -o")
-    _refuse_transcript(path)
-    if not _is_of(path, kind):
+    if RunFolder.is_in_transcript(path):
+        raise InputError(
+            f"cannot write {path}: in the folder of a transcript any other file would fail the audit; name a file "
+            "elsewhere with -o"
+        )
+    if is_there and not _is_of(path, kind):
         raise InputError(
             f"cannot write {path}: what is there is not {_called(kind)} that verfedsv wrote, and is not overwritten; "
             "name another file with -o, or delete it"
         )
 
 
-def _refuse_transcript(path: Path) -> None:
-    """Raise InputError if a file would be in the folder that a run has for its transcript alone."""
-    folder = path.resolve().parent
-    if folder.name == FOLDER and (folder / fmt.DESCRIPTION).exists() and (folder.parent / CONFIG).exists():
-        raise InputError(
-            f"cannot write {path}: in the folder of a transcript any other file would fail the audit; name a file "
-            "elsewhere with -o"
-        )
-
-
 def _what_is_kept(path: Path) -> str | None:
     """Return what a file is if nobody could bring it back; None if it is something else."""
-    place = path.resolve()
-    if is_evidence(place.name) and (folder_of(place.parent) / fmt.DESCRIPTION).exists():
+    if RunFolder.is_kept(path):
         return "part of a run"
     if is_key(path.read_bytes()):
         return "a key"
@@ -157,6 +145,8 @@ def explain_warnings(console: Console) -> Iterator[list[str]]:
     messages = list[str]()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
+        for said_by_verdict in (CompletionWarning, ToleranceWarning):
+            warnings.simplefilter("ignore", said_by_verdict)
         yield messages
     messages += dict.fromkeys(str(warning.message) for warning in caught)
     for message in messages:

@@ -52,8 +52,9 @@ def report(
 ) -> None:
     """Write a report of a run: who contributed how much, how sure that is, and why.
 
-    The HTML is one file that loads nothing: send it by mail, open it in any browser, print it. JSON has the same
-    numbers. Values come from the run's valuation.json if that is up to date; if not, the run is valued first.
+    The HTML is one file that loads nothing: send it by mail, open it in any browser, print it. It has charts, which
+    need pip install 'verfedsv[report]'; Markdown has the same sentences and tables, and JSON the numbers. Values come
+    from the run's valuation.json if that is up to date; if not, the run is valued first.
 
     Exit codes: 0 written; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
 
@@ -63,12 +64,13 @@ def report(
     place = Path(f"report.{form}") if output is None else output
     if place != _STANDARD_OUTPUT:
         check_writable(place, "report")
+    render = _renderer(form)
     progress_console = Console(stderr=True)
     stopped = "stopped; nothing was written."
     with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
         known = None if settlement is None else Settlement.from_json(read_bytes(settlement))
         summary = _summarise(progress_console, run, known, check)
-        text = _render(summary, form)
+        text = render(summary)
         check()
     if place == _STANDARD_OUTPUT:
         print_text(text)
@@ -103,23 +105,23 @@ def _summarise(console: Console, run: Path, settlement: Settlement | None, check
         return summarise(run, progress, settlement)
 
 
-def _render(summary: Summary, form: Formats) -> str:
+def _renderer(form: Formats) -> Callable[[Summary], str]:
+    """Return what makes a text of a summary. Drawing takes a second to import, and only a page needs it."""
     if form == Formats.JSON:
-        return summary.to_json()
-    # Drawing takes a second to import, and other commands do without.
+        return Summary.to_json
     if form == Formats.MD:
         from verfedsv.report.markdown import to_markdown
 
-        return to_markdown(summary)
+        return to_markdown
     from verfedsv.report.html import to_html
 
-    return to_html(summary)
+    return to_html
 
 
 def _show(console: Console, summary: Summary, place: Path) -> None:
-    from verfedsv.report.brief import brief
     from verfedsv.report.numbers import size
+    from verfedsv.report.terminal import brief
 
-    for line in brief(summary):
+    for line in brief(summary, console.width):
         console.print(line, highlight=False)
     console.print(f"\nWrote {escape(str(place))} ({size(place.stat().st_size)}).", highlight=False)

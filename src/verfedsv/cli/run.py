@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
 
+from verfedsv.cli.options import AsJson
 from verfedsv.cli.output import explain_os_errors, explain_warnings, print_note, print_text, write_file
-from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, interrupts, progress_bar, stop_on_interrupt
-from verfedsv.cli.value import say_without_effect, show
+from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, stop_on_interrupt
+from verfedsv.cli.training import train_with_bar, value_with_bar
+from verfedsv.cli.valuing import say_without_effect, show
 from verfedsv.errors import InputError
-from verfedsv.federation import Evaluation
-from verfedsv.losses import Floats
 from verfedsv.runs import EXAMPLE, Run
-from verfedsv.runs.folders import VALUATION
-from verfedsv.runs.notes import say_falling, still_falling
+from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley.result import count
-from verfedsv.valuation import Valuation
+from verfedsv.valuation.verdict import judge
 
 
 def run(
@@ -32,9 +29,7 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in the output folder.", metavar="")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the values as JSON and nothing else.", metavar="")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model across clients, record who uploaded what, and value each client.
 
@@ -56,7 +51,7 @@ def run(
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
     if as_json:
-        print_text((whole.folder / VALUATION).read_text(encoding="utf-8"))
+        print_text(RunFolder(whole.folder).valuation_path.read_text(encoding="utf-8"))
 
 
 def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
@@ -84,9 +79,10 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     trained = "Training is complete: --resume values it"
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(whole.folder, trained):
         result = known or value_with_bar(console, whole)
-    show(console, result)
-    for note in say_falling(still_falling(result.losses), result.n_rounds):
-        print_note(notes, note)
+    verdict = judge(result)
+    show(console, result, verdict)
+    for text in verdict.texts("note"):
+        print_note(notes, text)
     say_without_effect(console, result)
     console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
     return True
@@ -105,46 +101,6 @@ def _introduce(console: Console, whole: Run) -> None:
         console.print(f"{whole.config.data.name}: {clients} of {features} each", highlight=False)
     size = f"{clients}, {count(len(data.labels) - n_test, 'sample')} to train on, {n_test:,} to test on"
     console.print(f"{whole.config.training.mode.capitalize()} training: {size}.", highlight=False)
-
-
-def train_with_bar(
-    console: Console,
-    whole: Run,
-    *,
-    resume: bool = False,
-    should_stop: Callable[[], bool] = lambda: False,
-    description: str = "training",
-) -> None:
-    """Train, showing round, loss, accuracy and shares so far."""
-    with progress_bar(console) as bar:
-        task = bar.add_task(description, total=None)
-        for update in whole.train(resume=resume, should_stop=should_stop):
-            if resume:
-                done = update.n_rounds - 1
-                console.print(f"Going on from round {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
-                resume = False
-            bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
-            if update.evaluation is not None and update.shares is not None:
-                bar.update(task, description=_describe(update.evaluation, whole.data.names, update.shares))
-
-
-def value_with_bar(console: Console, whole: Run) -> Valuation:
-    """Value what was recorded, showing how far it is."""
-    with interrupts() as check, progress_bar(console) as bar:
-        task = bar.add_task("valuing", total=None)
-
-        def progress(done: int, total: int) -> None:
-            check()
-            bar.update(task, completed=done, total=total)
-
-        return whole.value(progress)
-
-
-def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) -> str:
-    """Return loss, accuracy and the three largest shares so far, in a line."""
-    largest = (-shares).argsort(kind="stable")[:3]
-    shown = ", ".join(f"{escape(clients[m])} {shares[m]:.0%}" for m in largest)
-    return f"loss {evaluation.train_loss:.4f}, accuracy {evaluation.train_accuracy:.1%}; {shown}"
 
 
 def _show_figures(console: Console, whole: Run) -> None:

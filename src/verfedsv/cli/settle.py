@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -15,28 +15,24 @@ from rich.table import Table
 from rich.text import Text
 
 from verfedsv._version import __version__
-from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
-from verfedsv.cli.progress import explain_interrupt, interrupts
-from verfedsv.cli.value import notes_of, value_folder
+from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose
+from verfedsv.cli.output import check_writable, print_text, write_file
+from verfedsv.cli.valuing import compute, notes_of, print_notes
 from verfedsv.errors import InputError
-from verfedsv.report.tables import shown
-from verfedsv.runs.extent import find_extent, refuse_running
-from verfedsv.runs.folders import VALUATION
-from verfedsv.runs.valuations import find_valuation, options_for
+from verfedsv.report.terminal import shown
+from verfedsv.runs.extent import refuse_running
+from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.agreement import refuse_others, say_other_settings
-from verfedsv.settlement.books import refuse_doubtful
+from verfedsv.settlement.agreement import refuse_others
+from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions, explain
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.rules import Negative, Rule
-from verfedsv.settlement.statement import configuration_of
 from verfedsv.settlement.terms import Terms
-from verfedsv.settlement.transcripts import has_offset
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
-from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import folder_of
 from verfedsv.valuation import Valuation
 
 
@@ -73,25 +69,13 @@ def settle(
         str | None,
         typer.Option(help="Pay the server too, by the value of its own part, under this name.", metavar="NAME"),
     ] = None,
-    even_if_the_loss_rose: Annotated[
-        bool,
-        typer.Option(
-            "--even-if-the-loss-rose", help="Settle though the clients did not make the model better.", metavar=""
-        ),
-    ] = False,
-    accept_settings: Annotated[
-        bool,
-        typer.Option(
-            "--accept-settings", help="Pay by values though they were computed with other settings.", metavar=""
-        ),
-    ] = False,
+    even_if_the_loss_rose: EvenIfTheLossRose = False,
+    accept_settings: AcceptSettings = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Also write the payouts to this file, .csv or .json.", metavar="FILE"),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the payouts as JSON and nothing else.", metavar="")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Share a budget among the clients by their values: payouts to the cent, which add up to it exactly.
 
@@ -119,64 +103,54 @@ def settle(
         pay_server=pay_server,
     )
     folder = _folder_of(run)
-    n_planned = None if folder is None else _plan_of(folder)
-    valuation = valuation_of(run)
-    if folder is not None:
-        own = has_offset(Transcript.open(folder))
-        refuse_others(valuation.settings, configuration_of(folder), has_offset=own, accepted=accept_settings)
-    elif (others := say_other_settings(valuation.settings, None)) is not None and not accept_settings:
-        print_note(Console(stderr=True), f"{run} is in no run's folder, so what was agreed is unknown; {others}")
-    refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)
+    if folder is None:
+        n_planned, valuation = None, _read_valuation(run)
+        if not accept_settings and (others := valuation.settings.differences(ValuationSettings())):
+            print_notes(
+                f"{run} is not in the folder of a run, so what was agreed is unknown. These settings are not the "
+                f"defaults: {', '.join(others)}"
+            )
+    else:
+        transcript = folder.open()
+        extent = folder.extent(transcript)
+        refuse_running(extent, "settled")
+        n_planned, valuation = extent.n_planned, _valuation_of(folder, transcript)
+        refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
+    refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
     result = pay(terms, Basis.of(valuation, n_planned))
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
-    for line in [*(cautions(result) if as_json else ()), *notes_of(folder, valuation)]:
-        print_note(Console(stderr=True), line)
+    print_notes(*(cautions(result) if as_json else ()), *notes_of(folder, valuation))
     if as_json:
         print_text(result.to_json())
     else:
         show(Console(), result, valuation)
 
 
-def valuation_of(run: Path) -> Valuation:
-    """Return the valuation in a file, or that of a run, which is valued first if it has none that is up to date."""
-    if run.is_file():
-        try:
-            return Valuation.from_json(read_bytes(run))
-        except InputError as error:
-            why = str(error) if format_of(run) else "this is not the JSON of a valuation"
-            raise InputError(f"{run} cannot be used: {why}. Name the folder of a run, or a valuation.json") from None
-    transcript = Transcript.open(run)
-    known = find_valuation(run, transcript)
-    if known is not None:
-        transcript.verify(may_go_on=True)
-        return known
-    return compute(run, options_for(run))
-
-
-def compute(run: Path, options: dict[str, Any], what: str = "valuing") -> Valuation:
-    """Value a run, showing how far it is."""
-    console = Console(stderr=True)
-    stopped = "stopped while valuing; nothing was written."
-    with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
-        result = value_folder(console, run, options, check, what)
-        check()
-    return result
-
-
-def _folder_of(run: Path) -> Path | None:
-    """Return the folder of a run, also if its valuation.json was named; None for a valuation that lies elsewhere."""
+def _folder_of(run: Path) -> RunFolder | None:
+    """Return the folder of a run, also if the valuation in it was named; None for a valuation that lies elsewhere."""
     if not run.is_file():
-        return run
-    is_of_run = run.name == VALUATION and (folder_of(run.parent) / fmt.DESCRIPTION).exists()
-    return run.parent if is_of_run else None
+        return RunFolder(run)
+    around = RunFolder.around(run)
+    return around if around is not None and around.valuation_path == run.resolve() else None
 
 
-def _plan_of(folder: Path) -> int | None:
-    """Return how many rounds the training of a run was to have; raise InputError if it is still running."""
-    extent = find_extent(folder, Transcript.open(folder))
-    refuse_running(extent, "settled")
-    return extent.n_planned
+def _read_valuation(path: Path) -> Valuation:
+    """Return the valuation in a file."""
+    try:
+        return Valuation.from_json(read_bytes(path))
+    except InputError as error:
+        why = str(error) if format_of(path) else "this is not the JSON of a valuation"
+        raise InputError(f"{path} cannot be used: {why}. Name the folder of a run, or a valuation.json") from None
+
+
+def _valuation_of(folder: RunFolder, transcript: Transcript) -> Valuation:
+    """Return the valuation of a run, which is valued first if it has none that is up to date."""
+    known = folder.valuation_of(transcript)
+    if known is None:
+        return compute(folder, folder.agreed_settings(transcript).as_dict())
+    transcript.verify(may_go_on=True)
+    return known
 
 
 def _about(run: Path) -> dict[str, str]:

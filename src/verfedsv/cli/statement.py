@@ -6,31 +6,28 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from verfedsv.cli.output import check_writable, print_note, print_text, write_file
-from verfedsv.cli.settle import compute
+from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose, RunArgument
+from verfedsv.cli.output import check_writable, print_text, write_file
+from verfedsv.cli.valuing import compute, notes_of, print_notes
 from verfedsv.errors import InputError
-from verfedsv.runs.extent import find_extent, refuse_running
-from verfedsv.runs.folders import VALUATION
-from verfedsv.runs.valuations import find_valuation, options_for, options_of
+from verfedsv.runs.extent import refuse_running
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.agreement import refuse_others
-from verfedsv.settlement.books import refuse_doubtful, say_books
+from verfedsv.settlement.agreement import options_of, refuse_others
+from verfedsv.settlement.books import refuse_rejected, say_books
 from verfedsv.settlement.comparisons import Claim, Difference, Reservation, compare_rounds, compare_valuation
 from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import cautions
-from verfedsv.settlement.folders import find_files
 from verfedsv.settlement.keys import fingerprint, read_private_key
-from verfedsv.settlement.statement import STATEMENT, configuration_of, make_statement
-from verfedsv.settlement.transcripts import has_offset
+from verfedsv.settlement.statement import make_statement
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import PACKAGE
 
 
 def statement(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: RunArgument,
     key: Annotated[
         Path | None, typer.Option(help="The private key to sign with, of verfedsv keys new.", metavar="FILE")
     ] = None,
@@ -38,23 +35,11 @@ def statement(
         Path | None, typer.Option(help="Payouts to sign too: the JSON of verfedsv settle --output.", metavar="FILE")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help=f"The file to write; {STATEMENT} in the run if not given.")
+        Path | None, typer.Option("--output", "-o", help="The file to write; by default statement.json in the run.")
     ] = None,
-    even_if_the_loss_rose: Annotated[
-        bool,
-        typer.Option(
-            "--even-if-the-loss-rose", help="Sign though the clients did not make the model better.", metavar=""
-        ),
-    ] = False,
-    accept_settings: Annotated[
-        bool,
-        typer.Option(
-            "--accept-settings", help="Sign values though they were computed with other settings.", metavar=""
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the statement too, and nothing else.", metavar="")
-    ] = False,
+    even_if_the_loss_rose: EvenIfTheLossRose = False,
+    accept_settings: AcceptSettings = False,
+    as_json: AsJson = False,
 ) -> None:
     """Sign what a run is: the head of its transcript, all its files, its configuration, values and payouts.
 
@@ -67,23 +52,22 @@ def statement(
     """
     if key is None:
         raise InputError("a statement is signed: pass --key FILE; verfedsv keys new NAME makes one")
-    private = read_private_key(key)
-    transcript = Transcript.open(run)
-    refuse_running(find_extent(run, transcript), "signed")
-    place = run / STATEMENT if output is None else output
+    private, folder = read_private_key(key), RunFolder(run)
+    transcript = folder.open()
+    refuse_running(folder.extent(transcript), "signed")
+    place = folder.statement_path if output is None else output
     check_writable(place, "statement")
     if place.exists():
         raise InputError(f"{place} is already there, and is not overwritten; name another with -o")
     if key.resolve().is_relative_to(run.resolve()):
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
-    find_files(run)
+    folder.find_files()
     paid = None if settlement is None else _read_settlement(settlement)
-    valuation = _true_valuation(run, transcript, accept_settings=accept_settings)
-    refuse_doubtful(valuation.books, "signed", accepted=even_if_the_loss_rose)
-    signed = make_statement(run, transcript, valuation, private, place, paid)
+    valuation = _true_valuation(folder, transcript, accept_settings=accept_settings)
+    refuse_rejected(valuation, "signed", accepted=even_if_the_loss_rose)
+    signed = make_statement(folder, transcript, valuation, private, place, paid)
     write_file(place, signed.to_json().decode(), overwrite=False)
-    for line in cautions(signed.settlement or signed.basis):
-        print_note(Console(stderr=True), line)
+    print_notes(*cautions(signed.settlement or signed.basis), *notes_of(folder, valuation))
     if as_json:
         print_text(signed.to_json().decode())
     else:
@@ -94,22 +78,20 @@ def statement(
         typer.echo(f"to check it: verfedsv audit {place}{where} --public-key {key.with_suffix('.pub')}")
 
 
-def _true_valuation(run: Path, transcript: Transcript, *, accept_settings: bool) -> Valuation:
+def _true_valuation(folder: RunFolder, transcript: Transcript, *, accept_settings: bool) -> Valuation:
     """Return the valuation of a run: computed now, or the one in its folder if computing it again gives the same."""
-    known = find_valuation(run, transcript)
-    valuation = known or compute(run, options_for(run))
-    refuse_others(
-        valuation.settings, configuration_of(run), has_offset=has_offset(transcript), accepted=accept_settings
-    )
+    known = folder.valuation_of(transcript)
+    valuation = known or compute(folder, folder.agreed_settings(transcript).as_dict())
+    refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
     if known is None:
         return valuation
-    again = compute(run, {**options_of(known.settings), "like": known}, "valuing again, to be sure what is signed:")
+    again = compute(folder, {**options_of(known.settings), "like": known}, "valuing again, to be sure what is signed:")
     found = _find_difference(known, again)
     if found is not None:
         version = "" if known.package == PACKAGE else f" (it was made with {known.package}, and this is {PACKAGE})"
         raise InputError(
-            f"{run / VALUATION} is not signed, as it is not what the transcript gives{version}: {found}. Delete it, "
-            "and the run is valued again"
+            f"{folder.valuation_path} is not signed, as it is not what the transcript gives{version}: {found}. Delete "
+            "it, and the run is valued again"
         )
     return known
 

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
 
+from verfedsv.cli.options import AsJson
 from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
-from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
-from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
-from verfedsv.report import wording
-from verfedsv.report.numbers import percent_ends
-from verfedsv.report.tables import shown, values_table
-from verfedsv.runs.config import ValuationSection
-from verfedsv.runs.extent import Extent, find_extent
-from verfedsv.runs.folders import CONFIG
-from verfedsv.runs.notes import read_notes, say_falling, still_falling
-from verfedsv.runs.valuations import find_valuation, options_for
+from verfedsv.cli.progress import explain_interrupt, interrupts
+from verfedsv.cli.valuing import say_without_effect, show, value_folder
+from verfedsv.runs.extent import Extent
+from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimators import ESTIMATORS
-from verfedsv.shapley.result import count
-from verfedsv.transcript import Transcript
-from verfedsv.transcript.reader import folder_of
-from verfedsv.transcript.storage import is_being_written
-from verfedsv.valuation import Valuation
-from verfedsv.valuation import value as value_run
-
-TOLERANCE = 1e-3
-"""The default of `value`."""
-
+from verfedsv.valuation.verdict import judge
 
 Methods = StrEnum("Methods", {name: name for name in ESTIMATORS})  # type: ignore[misc]  # of the registry
 """The methods of `value`."""
@@ -93,9 +76,7 @@ def value(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.", metavar="FILE")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the values as JSON and nothing else.", metavar="")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Value a recorded training: a table of the clients with value, share and error.
 
@@ -107,8 +88,8 @@ def value(
     the seed 0.
 
     A training that is still running, was stopped before its end, or whose record was cut off is valued as far as it is
-    recorded; that is said, and in JSON `finished` is false then (null if no plan is known) and `notes` say why. Notes
-    are also what the run found in its data, such as a column that gives the label away, and a loss that still falls.
+    recorded; in JSON `finished` is false then (null if no plan is known). Whether the values can be trusted is said
+    first, and in JSON by `verdict`: sound, doubtful or rejected, with the reasons.
 
     Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
 
@@ -126,86 +107,36 @@ def value(
         "n_permutations": permutations,
         "seed": seed,
     }
-    configured = _configured(run)
+    folder = RunFolder(run)
+    configured = _configured(folder)
     options = configured | {name: setting for name, setting in given.items() if setting is not None}
-    progress_console = Console(stderr=True)
+    notes = Console(stderr=True)
     for name, setting in configured.items():
-        if given[name] is None:
-            print_note(progress_console, f"{name} = {setting}, as {CONFIG} of the run says")
+        if given.get(name) is None:
+            print_note(notes, f"{name} = {setting}, as agreed")
     stopped = "stopped; nothing was written, the same command begins anew."
-    with explain_interrupt(progress_console, stopped), explain_warnings(progress_console) as notes:
-        with interrupts() as check:
-            result = value_folder(progress_console, run, options, check)
-            check()
-        extent = _look_at(run)
-    for note in notes_of(run, result):
-        print_note(progress_console, note)
-        notes.append(note)
-    say_without_effect(progress_console, result)
-    content = json.loads(result.to_json()) | {"finished": extent.is_finished, "notes": notes}
+    with explain_interrupt(notes, stopped), explain_warnings(notes), interrupts() as check:
+        result, facts = value_folder(notes, folder, options, check)
+        check()
+    verdict = judge(result, facts)
+    for text in verdict.texts() if as_json else verdict.texts("note"):
+        print_note(notes, text)
+    say_without_effect(notes, result)
+    finished = Extent(result.n_rounds, facts.n_planned, facts.is_running).is_finished
+    content = json.loads(result.to_json()) | {"finished": finished, "verdict": verdict.to_fields()}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     if output is not None:
         write_file(output, text)
     if as_json:
         print_text(text)
     else:
-        show(Console(), result)
+        show(Console(), result, verdict)
 
 
-def _look_at(run: Path) -> Extent:
-    """Return how far a training is; warn if it is not finished, or if what was valued before is not recorded."""
-    transcript = Transcript.open(run)
-    extent = find_extent(run, transcript)
-    if extent.is_running:
-        warnings.warn(f"the training is still running: {extent} so far", TranscriptWarning, 2)
-    elif extent.is_unfinished:
-        said = f"the training is not finished: {extent} are recorded, and these values are of those"
-        warnings.warn(said, TranscriptWarning, 2)
-    try:
-        find_valuation(run, transcript)
-    except InputError as error:
-        warnings.warn(str(error), TranscriptWarning, 2)
-    return extent
-
-
-def notes_of(folder: Path | None, result: Valuation) -> list[str]:
-    """Return what is to be known of the data and the training: what the run noted, and a loss that still falls."""
-    noted = () if folder is None else read_notes(folder)
-    return [*noted, *say_falling(still_falling(result.losses), result.n_rounds)]
-
-
-def _configured(run: Path) -> dict[str, Any]:
-    """Return what the configuration of a run says on valuing it, where that is not the default; {} if it has none."""
-    if not (run / CONFIG).exists():
-        return {}
-    defaults = ValuationSection()
-    return {name: setting for name, setting in options_for(run).items() if setting != getattr(defaults, name)}
-
-
-def value_folder(
-    console: Console, run: Path, options: dict[str, Any], check: Callable[[], None], what: str = "valuing"
-) -> Valuation:
-    """Check and value the transcript in a folder, showing how far it is and what that is for."""
-    with progress_bar(console) as bar:
-        task = bar.add_task("checking the transcript", total=None)
-        transcript = Transcript.open(run)
-        verify(transcript, run)
-        bar.update(task, description=escape(f"{what} {shown(run.name or str(run), 40)}"))
-
-        def progress(done: int, total: int) -> None:
-            check()
-            bar.update(task, completed=done, total=total)
-
-        return value_run(transcript, progress=progress, **options)
-
-
-def verify(transcript: Transcript, run: Path) -> None:
-    """Check a transcript; warn if there is something after what is whole, unless it is being written."""
-    try:
-        transcript.verify(may_go_on=is_being_written(folder_of(run)))
-    except TranscriptError as error:
-        transcript.verify(may_go_on=True)
-        warnings.warn(str(error), TranscriptWarning, 2)
+def _configured(folder: RunFolder) -> dict[str, Any]:
+    """Return the agreed settings that are not the defaults."""
+    agreed, defaults = folder.agreed_settings(folder.open()).as_dict(), ValuationSettings().as_dict()
+    return {name: setting for name, setting in agreed.items() if setting != defaults[name]}
 
 
 def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:
@@ -214,121 +145,3 @@ def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:
         return kind(text)
     except ValueError:
         return text[:40]
-
-
-def show(console: Console, result: Valuation) -> None:
-    """Print the table, and what there is to know about it."""
-    size = f"{count(len(result.clients), 'client')}, {count(result.n_rounds, 'round')}"
-    title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
-    console.print(title, style="bold", highlight=False)
-    for alarm in wording.alarms(result.books):
-        console.print(alarm, style="bold red", highlight=False)
-    for warning in wording.mostly_server(result.books):
-        console.print(warning, style="yellow", highlight=False)
-    console.print(values_table(result, width=console.width))
-    if doubt := _doubt(result):
-        console.print(f"\n{doubt}", style="yellow", highlight=False, markup=False)
-    for line in _explain(result):
-        console.print(line, highlight=False, markup=False)
-
-
-def say_without_effect(console: Console, result: Valuation) -> None:
-    """Print a note for each setting that was given and did nothing."""
-    settings = result.settings
-    if result.completion is None:
-        why = "in asynchronous training" if result.mode == "asynchronous" else "where every sample is in every batch"
-        for name in ("rank", "regularization"):
-            if getattr(settings, name) != "auto":
-                print_note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
-    if settings.n_permutations is not None and not ESTIMATORS[settings.method].samples:
-        print_note(console, f"permutations had no effect: the method {settings.method} draws none.")
-    if settings.tolerance != TOLERANCE and not ESTIMATORS[settings.method].adapts:
-        print_note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
-
-
-def _doubt(result: Valuation) -> str | None:
-    """Return a sentence if the error of some value is larger than all values are."""
-    largest, errors = float(np.abs(result.values).max()), np.nan_to_num(result.errors)
-    worst = int(errors.argmax())
-    if largest == 0 or errors[worst] <= largest:
-        return None
-    if result.completion_errors[worst] > result.estimator_errors[worst]:
-        cause, remedy = "completion", "record more rounds, or larger batches"
-    elif result.error_kind == "confidence":
-        cause, remedy = "sampling", "allow more permutations (verfedsv value --permutations)"
-    else:
-        cause, remedy = "the closed form", "use the method auto"
-    size, what = _as_part(float(errors[worst]) / largest), "shares" if result.books.clients > 0 else "values"
-    return (
-        f"These {what} cannot be relied on: the error of {shown(result.clients[worst], 40)} is {size}, because of "
-        f"{cause}; {remedy}."
-    )
-
-
-def _as_part(size: float) -> str:
-    """Return a size relative to the largest value in words.
-
-    >>> _as_part(6.93), _as_part(0.0213), _as_part(3.1e-9)
-    ('6.9 times the largest value', '2.1 % of the largest value', '3.1e-07 % of the largest value')
-    """
-    return f"{size:.2g} times the largest value" if size >= 1 else f"{100 * size:.2g} % of the largest value"
-
-
-def _explain(result: Valuation) -> list[str]:
-    """Return sentences on what the values and their errors mean."""
-    largest = float(np.abs(result.values).max())
-    took = f"Valued in {result.seconds['total']:.1f} s ({result.method})."
-    meaning = "A total value is by how much a client lowered the loss, over all rounds together."
-    lines = [f"\n{wording.balance(result.books)}.", f"{meaning} {took}"]
-    if largest == 0:
-        return lines
-    kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
-    estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
-    lines.append(f"Numerical errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
-    unknown = [name for name, error in zip(result.clients, result.errors, strict=True) if np.isnan(error)]
-    if 0 < len(unknown) < len(result.clients):
-        whose = wording.names([shown(name, 40) for name in unknown])
-        lines.append(f"The error of {whose} is unknown, so those of shares are, too{_among_known(result)}.")
-    if result.n_unseen:
-        # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
-        what = "left out of the mean" if result.mode == "synchronous" else "their embeddings are zero throughout"
-        lines.append(f"{count(result.n_unseen, 'sample')} never uploaded ({what}).")
-    return lines
-
-
-def _among_known(result: Valuation) -> str:
-    """Return between what the largest shares lie among the clients whose errors are known, to follow a sentence."""
-    bounds = result.share_bounds
-    known = [m for m in (-result.values).argsort(kind="stable") if np.isfinite(bounds[m]).all()]
-    if result.values.sum() <= 0 or not known:
-        return ""
-    parts = []
-    for m in known[:_MOST_SHARES]:
-        low, high = percent_ends(float(bounds[m, 0]), float(bounds[m, 1]), 2)
-        parts.append(f"{shown(result.clients[m], 40)} has {low} to {high} %")
-    more = ", ..." if len(known) > _MOST_SHARES else ""
-    return f". Among the clients with known errors, {', '.join(parts)}{more}"
-
-
-_MOST_SHARES = 5
-
-
-def _explain_completion(result: Valuation, largest: float) -> str:
-    if result.completion is None:
-        return "nothing had to be completed."
-    ranks = sorted({report.rank for report in result.completion if report.rank})
-    errors = result.completion_errors[np.isfinite(result.completion_errors)]
-    size = f"about {_as_part(float(errors.max()) / largest)} at most" if len(errors) else "unknown"
-    text = f"of completing embeddings that were not uploaded {size} (estimated)"
-    text += f". Rank {ranks[0]}" if ranks else ""
-    text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
-    asked = result.settings.rank
-    if isinstance(asked, int) and ranks and ranks[0] < asked:
-        text += f" in place of {asked:,}, as rounds and samples allow no more"
-    if any(report.n_held_out for report in result.completion):
-        held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)
-        text += f", error of held-out embeddings up to {held_out:.2g}"
-    if result.guarantee is not None:
-        worst = result.guarantee * result.n_rounds
-        text += f". Worst case by the paper's Proposition 2, over all rounds: {worst:.2g} (estimated)"
-    return text + "."

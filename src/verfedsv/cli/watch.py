@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from verfedsv.errors import InputError
 
 
 def watch(
@@ -29,12 +28,8 @@ def watch(
 
     Example: verfedsv watch runs/credit
     """
-    try:
-        from verfedsv.watch.server import Watch
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
-            raise
-        raise InputError("watching needs a web server: pip install 'verfedsv[watch]'") from None
+    from verfedsv.watch.server import Watch
+
     page = Watch(run, host, port, every)
     typer.echo(f"Watching {run} at {page.address} (Ctrl-C ends)")
     if not run.exists():
@@ -43,12 +38,16 @@ def watch(
     if not page.is_local:
         typer.secho("note: everybody who can reach this address sees the page", fg="yellow", err=True)
     sys.stdout.flush()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     # What warnings say of a valuation, the page says in words. For all threads at once: filters are the process's.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        is_done = page.run()
-    typer.echo("Stopped watching.")
-    if not is_done:
-        # The thread is in the middle of a valuation. It only reads, so nothing is lost, and nobody should wait for it.
-        sys.stdout.flush()
-        os._exit(0)
+        try:
+            page.run()
+        except KeyboardInterrupt:
+            typer.echo("Stopped watching.")
+            sys.stdout.flush()
+            # The thread may be in the middle of a valuation. It only reads, so nothing is lost: nobody should wait.
+            os._exit(0)
+        finally:
+            signal.signal(signal.SIGTERM, before)

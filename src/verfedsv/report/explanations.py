@@ -5,7 +5,6 @@ from __future__ import annotations
 from verfedsv.report.curves import Curve
 from verfedsv.report.numbers import digits, percent, size
 from verfedsv.report.summary import Setting, Summary
-from verfedsv.report.wording import unseen
 from verfedsv.shapley.result import count
 
 GLOSSARY = {
@@ -99,14 +98,14 @@ def completion(summary: Summary) -> str:
             if summary.mode == "asynchronous"
             else "the same samples were sent in every round"
         )
-        return f"Nothing had to be completed: {why}. {unseen(summary) if summary.n_unseen else ''}".strip()
+        return f"Nothing had to be completed: {why}."
     sent = sum(client.uploads.n_embeddings for client in summary.clients)
     needed = len(summary.clients) * summary.n_rounds * summary.n_recorded
     return (
         f"Of all embeddings of all rounds, {percent(min(1.0, sent / needed), 1)} were sent; the others were completed, "
         "that is filled in from those sent in other rounds. Patterns says of how many basic patterns a client's "
         "embeddings were taken to be mixtures (their rank). The typical error is that on embeddings which were set "
-        f"aside as a check, and how large it is compared with the embeddings themselves. {unseen(summary)}"
+        "aside as a check, and how large it is compared with the embeddings themselves."
     )
 
 

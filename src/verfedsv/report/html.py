@@ -15,22 +15,24 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import numpy as np
-import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from verfedsv import charts
-from verfedsv.charts import N_LOOKS, line_row, look
-from verfedsv.report import amounts, explanations, numbers, wording
-from verfedsv.report.amounts import Amounts
+from verfedsv.charts import line_row
+from verfedsv.looks import N_LOOKS, look
+from verfedsv.report import explanations, tables, wording
+from verfedsv.report.amounts import place_text
 from verfedsv.report.curves import Curve, thin
-from verfedsv.report.metrics import METRICS
+from verfedsv.report.metrics import series
 from verfedsv.report.summary import Summary
 from verfedsv.texts import shortened
+
+if TYPE_CHECKING:
+    import altair as alt
 
 N_SHOWN = 10
 """How many clients are switched on in the chart over rounds when a page is opened, and have their sentence at once."""
@@ -44,14 +46,11 @@ MOST_ROWS = 30
 _MOST_DRAWN = 120
 _WIDEST_NAME = 22
 _LONGEST_TEXT = 500
-# From 6.2 to 6.4, tooltips of the nearest point show undefined in place of a name (pull request 9707 of Vega-Lite).
-_VEGA_LITE = "6.1"
 
 
 def to_html(summary: Summary) -> str:
     """Return the report as a page. The same summary gives the same bytes."""
     summary = summary.with_short_names()
-    series = _series(summary)
     name_width = min(_WIDEST_NAME, max(len(client.name) for client in summary.clients))
     specs = {name: _fitting(chart) for name, chart in _figures(summary, hover=True).items()}
     return (
@@ -61,22 +60,23 @@ def to_html(summary: Summary) -> str:
             summary=summary,
             words=wording,
             explain=explanations,
-            amounts=amounts,
-            values=Amounts.of(summary),
-            numbers=numbers,
+            place_text=place_text,
+            contributions=tables.contributions(summary),
+            payouts=None if summary.settlement is None else tables.payouts(summary.settlement),
+            quarters=tables.quarters(summary, N_LISTED),
+            details=tables.details(summary, N_LISTED),
             most_rows=MOST_ROWS,
             drawings={name: _draw(chart) for name, chart in _figures(summary, hover=False).items()},
-            series=series,
+            series=series(summary.metrics, summary.losses),
             n_shown=N_SHOWN,
             first=wording.first(summary, N_SHOWN),
-            listed=summary.clients[:N_LISTED],
             n_points=max(len(client.cumulative.rounds) for client in summary.clients if client.cumulative),
             n_bars=len(charts.pick_bars(np.array([client.value for client in summary.clients]))),
             look=look,
             curves=_embeddable(_curves(summary)),
             specs=_embeddable(specs),
             style=_trusted(f":root {{ --name: {name_width}ch; }}\n{_static('report.css')}"),
-            runtime=_trusted(_runtime()),
+            runtime=_trusted(charts.runtime().replace("</script", "<\\/script")),
             script=_trusted(_static("report.js")),
             hash=_hash,
         )
@@ -94,13 +94,6 @@ def _environment() -> Environment:
     )
     result.filters["text"] = partial(shortened, most=_LONGEST_TEXT)
     return result
-
-
-@cache
-def _runtime() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script, 0.9 MB."""
-    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE)
-    return script.replace("</script", "<\\/script")
 
 
 def _static(name: str) -> str:
@@ -128,13 +121,13 @@ def _embeddable(content: Any) -> Markup:
 
 def _curves(summary: Summary) -> dict[str, Any]:
     """Return what the page's script draws: the curves of the summary, under the names they have there."""
-    content = asdict(summary)
+    content, drawn = asdict(summary), series(summary.metrics, summary.losses)
     clients = [{kind: client[kind] for kind in ("cumulative", "per_round")} for client in content["clients"]]
     return {
         "clients": clients,
         "metrics": content["metrics"],
         "losses": content["losses"],
-        "training": {name: [line[:2] for line in lines] for name, lines in _series(summary).items()},
+        "training": {name: [line[:2] for line in lines] for name, lines in drawn.items()},
         "looks": [look(number)._asdict() for number in range(N_LOOKS)],
         "n_shown": N_SHOWN,
     }
@@ -147,7 +140,7 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
         "shares": _bars(summary),
         "rounds": charts.lines("decrease of the loss", _rows(shown, hover), hover=hover),
     }
-    for name, lines in _series(summary).items():
+    for name, lines in series(summary.metrics, summary.losses).items():
         form = "~%" if name == "accuracy" else ".3~g"
         rows = _rows([line[1:] for line in lines], hover)
         chart = charts.lines(name, rows, of="of", form=form, zero=False, hover=hover)
@@ -171,19 +164,6 @@ def _or_nan(amount: float | None) -> float:
     return np.nan if amount is None else amount
 
 
-def _series(summary: Summary) -> dict[str, list[tuple[str, str, Curve]]]:
-    """Return the lines of each chart of the training: what is measured, its label, the curve.
-
-    Where nothing was measured, it is the loss on the embeddings that were valued.
-    """
-    series: dict[str, list[tuple[str, str, Curve]]] = {}
-    for metric, (chart, label) in METRICS.items():
-        found = summary.metrics[metric]
-        if found is not None:
-            series.setdefault(chart, []).append((metric, label, found))
-    return series or {"loss": [("", "samples that were valued", summary.losses)]}
-
-
 def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, Any]]:
     """Return the points of some lines; none if there will be a pointer, as then a script has them from the summary."""
     if hover:
@@ -196,9 +176,8 @@ def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, An
 
 
 def _draw(chart: alt.LayerChart) -> Markup:
-    """Return a chart as SVG, to be seen where no script runs; text in it is escaped by Vega."""
-    drawn: str = vl_convert.vegalite_to_svg(chart.properties(background="transparent").to_dict(), vl_version=_VEGA_LITE)
-    return Markup(drawn.replace("<svg ", '<svg aria-hidden="true" ', 1))  # noqa: S704
+    """Return a chart as SVG, to be seen where no script runs."""
+    return Markup(charts.to_svg(chart).replace("<svg ", '<svg aria-hidden="true" ', 1))  # noqa: S704
 
 
 def _fitting(chart: alt.LayerChart) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import math
 import os
 import stat
 from array import array
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,27 @@ METRICS = {
 }
 """Of each metric, which chart it is drawn in and how its line is called there."""
 
+Line = tuple[str, str, Curve]
+"""Of a chart of the training: which metric it is, its label, the curve."""
+
 _AT_ONCE = 1 << 20
 _LONGEST_LINE = 1 << 16
 _MOST_ROUNDS = 2**53
+
+
+def series(metrics: Mapping[str, Curve | None], losses: Curve | None) -> dict[str, list[Line]]:
+    """Return the lines of each chart of a training.
+
+    Where nothing was measured, it is the loss on the embeddings that were valued, `losses`, if that is known.
+    """
+    result: dict[str, list[Line]] = {}
+    for name, (chart, label) in METRICS.items():
+        found = metrics.get(name)
+        if found is not None:
+            result.setdefault(chart, []).append((name, label, found))
+    if not result and losses is not None:
+        return {"loss": [("", "samples that were valued", losses)]}
+    return result
 
 
 class GrowingMetrics:

@@ -36,16 +36,6 @@ def overlapping_groups(values: Floats, errors: Floats) -> list[tuple[int, ...]]:
     return groups
 
 
-def count_overlaps(values: Floats, errors: Floats) -> int:
-    """Return how many pairs of clients have intervals that overlap, of those whose errors are known."""
-    known = np.isfinite(errors)
-    low, high = np.sort((values - errors)[known]), np.sort((values + errors)[known])
-    n = len(low)
-    # A pair does not overlap if one ends below where the other begins.
-    apart = int(np.searchsorted(high, low, side="left").sum())
-    return n * (n - 1) // 2 - apart
-
-
 def possible_places(values: Floats, errors: Floats) -> list[tuple[int, int]]:
     """Return the best and the worst place of each client, counted from 1, that the errors of the values leave open.
 

@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.report.curves import Curve
 from verfedsv.report.metrics import GrowingMetrics
-from verfedsv.report.summary import About, Payout, Setting, SettlementSummary, Summary, Uploads, build
+from verfedsv.report.summary import (
+    About,
+    Payout,
+    Setting,
+    SettlementSummary,
+    Summary,
+    Uploads,
+    build,
+    refuse_absurd,
+)
 from verfedsv.runs.config import ClientSection, Config, Section
-from verfedsv.runs.extent import find_extent
-from verfedsv.runs.folders import CONFIG, METRICS, NOTES, VALUATION
-from verfedsv.runs.notes import read_notes
-from verfedsv.runs.reading import parse_config, read_text
-from verfedsv.runs.valuations import options_for, read_valuation
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.explanation import explain
 from verfedsv.settlement.payouts import check_settlement
@@ -28,11 +32,10 @@ from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
-from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Description
-from verfedsv.transcript.reader import FOLDER, Verified
-from verfedsv.transcript.storage import LOCK
+from verfedsv.transcript.reader import Verified
 from verfedsv.valuation import Valuation, value
+from verfedsv.valuation.verdict import RunFacts
 
 _BYTES_OF_AN_ID = 4
 
@@ -43,86 +46,72 @@ def summarise(
     """Return what there is to say of a run: a folder of `verfedsv run`, or of a `Recorder`.
 
     The hash chain of the transcript is checked. Values are those of the folder's valuation.json if that is of this very
-    transcript; if not, the run is valued, as its config.toml says where it has one, or as it was valued before, and
-    nothing is written. If it is of a transcript that this one never was, a caution says so. A `settlement` of these
-    values comes into the report too.
+    transcript; if not, the run is valued as agreed, and nothing is written. A `settlement` of these values comes into
+    the report too.
     """
-    folder = Path(run)
-    refuse_irregular(folder)
-    recorded = Transcript.open(folder)
+    folder = RunFolder(run)
+    folder.refuse_irregular()
+    recorded = folder.open()
     verified = recorded.verify_on()
     transcript = recorded.up_to(verified)
-    config = _read_config(folder / CONFIG)
-    before = read_valuation(folder)
-    if before is not None and before.head == transcript.head:
-        refuse_misfit(before, transcript)
-    valuation = (
-        before
-        if before is not None and before.head == transcript.head
-        else value(transcript, progress=progress, **options_for(folder))
-    )
+    config = folder.config()
+    known, faults = find_valuation(folder, transcript)
+    valuation = known or value(transcript, progress=progress, **folder.agreed_settings(transcript).as_dict())
+    refuse_absurd(valuation)
     about = about_run(
         folder,
         transcript,
         _settings(config, valuation),
         None if settlement is None else _settlement(settlement, valuation),
-        () if before is None or transcript.contains(before.head) else (_lost(before, valuation),),
-        read_notes(folder),
+        faults,
     )
-    metrics = _read_metrics(folder / METRICS, valuation.n_rounds)
-    return build(valuation, uploads_of(transcript.description, verified), metrics, about)
+    metrics = _read_metrics(folder.metrics_path, valuation.n_rounds)
+    return build(valuation, about, uploads_of(transcript.description, verified), metrics)
 
 
-def refuse_irregular(folder: Path) -> None:
-    """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
-    names = (CONFIG, METRICS, NOTES, VALUATION)
-    inner = [path for place in (folder, folder / FOLDER) for path in (*fmt.files_of(place), place / LOCK)]
-    for path in [*(folder / name for name in names), *inner]:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
+def find_valuation(folder: RunFolder, transcript: Transcript) -> tuple[Valuation | None, tuple[str, ...]]:
+    """Return the valuation in a folder that is of the whole transcript, if there is one, and what is wrong with it.
+
+    One of rounds that the transcript does not have is no error here: what is recorded can be valued, and that is said.
+    """
+    try:
+        return folder.valuation_of(transcript), ()
+    except InputError:
+        before = folder.read_valuation()
+        if before is None or transcript.contains(before.head):
+            raise
+    fault = (
+        f"The files of this run do not fit each other: its {folder.valuation_path.name} is of "
+        f"{count(before.n_rounds, 'round')}, and the transcript, which has {count(transcript.n_rounds, 'round')}, does "
+        "not contain them. Part of the record was lost or replaced, or that file is of another run. These values are "
+        "of what is recorded now."
+    )
+    return None, (fault,)
 
 
-def refuse_misfit(valuation: Valuation, transcript: Transcript) -> None:
-    """Raise InputError if a valuation has the hash of a transcript, and says other things of it."""
-    description = transcript.description
-    stated = valuation.clients, valuation.mode, valuation.loss, valuation.n_rounds
-    if stated != (transcript.clients, description.mode, description.loss, transcript.n_rounds):
-        raise InputError(
-            f"{VALUATION} is damaged: it names this transcript, but other clients, rounds, mode or loss. Delete it, "
-            "and the run is valued again"
-        )
+def facts_of(folder: RunFolder, transcript: Transcript, faults: tuple[str, ...] = ()) -> RunFacts:
+    """Return what is known of a run beside its values."""
+    extent = folder.extent(transcript)
+    return RunFacts(extent.n_planned, extent.is_running, faults, folder.notes())
 
 
 def about_run(
-    folder: Path,
+    folder: RunFolder,
     transcript: Transcript,
     settings: tuple[Setting, ...] = (),
     settlement: SettlementSummary | None = None,
-    cautions: tuple[str, ...] = (),
-    notes: tuple[str, ...] = (),
+    faults: tuple[str, ...] = (),
 ) -> About:
     """Return where the values of the run in a folder come from."""
     description = transcript.description
     return About(
-        run=printable(folder.resolve().name),
-        package=f"verfedsv {__version__}",
+        run=printable(folder.path.resolve().name),
         recorded=description.created,
         n_recorded=description.n_samples,
         n_classes=description.n_classes or 1,
         settings=settings,
         settlement=settlement,
-        n_planned=find_extent(folder, transcript).n_planned,
-        cautions=cautions,
-        notes=notes,
-    )
-
-
-def _lost(before: Valuation, now: Valuation) -> str:
-    """Return what it means that a valuation is of a transcript that this one never was."""
-    return (
-        f"The files of this run do not fit each other: its {VALUATION} is of {count(before.n_rounds, 'round')}, and "
-        f"what is recorded now is not the same, and has {count(now.n_rounds, 'round')}. Part of the record was lost or "
-        "replaced, or that file is of another run. This report is of what is recorded now."
+        facts=facts_of(folder, transcript, faults),
     )
 
 
@@ -160,10 +149,6 @@ def uploads_of(description: Description, verified: Verified) -> dict[str, Upload
     size = _BYTES_OF_AN_ID + np.dtype(description.precision or "float64").itemsize * (description.n_classes or 1)
     counts = {name: (verified.n_uploads[name], verified.n_embeddings[name]) for name in verified.roster.clients}
     return {name: Uploads(*numbers, numbers[1] * size) for name, numbers in counts.items()}
-
-
-def _read_config(path: Path) -> Config | None:
-    return parse_config(read_text(path), path) if path.exists() else None
 
 
 def _settings(config: Config | None, valuation: Valuation) -> tuple[Setting, ...]:

@@ -5,31 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
-from verfedsv.report.ranking import count_overlaps, overlapping_groups, possible_places
-from verfedsv.runs.notes import still_falling
-from verfedsv.settlement.ranges import is_unreliable
+from verfedsv.report.ranking import overlapping_groups, possible_places
 from verfedsv.shapley.result import ErrorKind
-from verfedsv.texts import LONGEST_NAME, misleading, shortened
+from verfedsv.texts import LONGEST_NAME, shortened
 from verfedsv.transcript.description import Mode
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Books
+from verfedsv.valuation.verdict import NO_FACTS, NumericalError, RunFacts, Verdict, judge, numerical_error
 
 FORMAT, VERSION = "verfedsv report", 1
-
-NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
-"""What is known of how far the numbers are off: that they lie within their ranges is proven, holds with 99.9 %
-confidence, or is estimated; no client's error is known; the errors together reach the sum of the values, or
-without shares, their sizes. Clients whose
-own error is not known are left out of that."""
 
 _MOST_GROUPS = 50
 
@@ -68,7 +61,7 @@ class ClientSummary:
     rounds, by how much the client lowered the loss in all, and lies between `decrease_low` and `decrease_high` if the
     error is right; by these, clients are ranked. The place of the client is from `best_place` to `worst_place`.
     `quarters` is the decrease after each quarter of the rounds. `n_negative_rounds` counts rounds in which the client's
-    value was negative. The curves are None for all but the 200 largest values.
+    value was negative. The curves are None for all but the 200 largest values; without uploads, all are.
     """
 
     name: str
@@ -128,16 +121,14 @@ class Summary:
 
     `books` say where the loss went over all rounds, and `losses` how it changed, from before the first round on, on the
     embeddings that were valued. If the clients did not lower it, there are no shares. `server_error` is of the server's
-    own part, a mean per round like the errors of clients. `still_falling` is which part of the whole decrease came in
-    the last tenth of the rounds, None if that is little. Values are means over `n_samples`; `n_recorded`
+    own part, a mean per round like the errors of clients. Values are means over `n_samples`; `n_recorded`
     samples are in the transcript, and of these `n_unseen` were never uploaded. `groups` are clients of which no two can
-    be ranked; there are `n_overlaps` such pairs in all, and `n_groups` groups, of which the first 50 are listed.
+    be ranked; there are `n_groups`, of which the first 50 are listed.
     `metrics` are None where nothing was measured.
 
     `n_games` is how many were valued: less than `n_rounds` where several were valued as one. `n_planned` is how many
-    rounds the training was to have, None if that is not known. `cautions` are sentences on what is wrong with the
-    record, `notes` those that the run left on its data and training. `estimator_error_kind` is of the estimator's
-    errors alone; `numerical_error` is of all.
+    rounds the training was to have, None if that is not known. `verdict` is whether the values can be trusted, and why
+    not. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
     """
 
     run: str
@@ -156,27 +147,23 @@ class Summary:
     numerical_error: NumericalError
     books: Books
     server_error: float | None
-    still_falling: float | None
     estimator_error_kind: ErrorKind
     method: str
-    tolerance_met: bool | None
     guarantee: float | None
+    verdict: Verdict
     clients: tuple[ClientSummary, ...]
     groups: tuple[tuple[int, ...], ...]
     n_groups: int
-    n_overlaps: int
     losses: Curve
     metrics: Mapping[str, Curve | None]
     quarters: tuple[int, ...]
     settings: tuple[Setting, ...]
-    cautions: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     settlement: SettlementSummary | None = None
 
     @property
     def has_shares(self) -> bool:
         """Whether shares mean anything."""
-        return self.books.clients > 0
+        return self.books.has_shares
 
     @property
     def has_intervals(self) -> bool:
@@ -208,7 +195,8 @@ class Summary:
 
     def to_json(self) -> str:
         """Return the summary as JSON; what is unknown is null."""
-        content = {"format": FORMAT, "version": VERSION, **asdict(self), "books": self.books._asdict()}
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        content |= {"books": self.books._asdict(), "verdict": self.verdict.to_fields()}
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -216,37 +204,36 @@ class Summary:
 class About:
     """What a report says of a run beside its values: where it comes from."""
 
-    run: str
-    package: str
-    recorded: str
-    n_recorded: int
-    n_classes: int
+    run: str = ""
+    recorded: str = ""
+    n_recorded: int = 0
+    n_classes: int = 1
     settings: tuple[Setting, ...] = ()
     settlement: SettlementSummary | None = None
-    n_planned: int | None = None
-    cautions: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    facts: RunFacts = NO_FACTS
 
 
 def build(
     valuation: Valuation,
-    uploads: Mapping[str, Uploads],
-    metrics: Mapping[str, Curve],
-    about: About,
+    about: About | None = None,
+    uploads: Mapping[str, Uploads] | None = None,
+    metrics: Mapping[str, Curve] | None = None,
     rounds: Sequence[int] | None = None,
 ) -> Summary:
     """Return the summary of a valuation; nothing is read, so that a growing run can be summarised again and again.
 
     `uploads` is what each client sent, `metrics` is what was measured of METRICS. `rounds` are the last of those that
-    were valued as one, where that was done.
+    were valued as one, where that was done. Without uploads there are no curves of clients either: that is enough for
+    a table of their values.
     """
-    _refuse_absurd(valuation)
+    about = about or About()
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
     quarters = _quarters(valuation.n_rounds)
     cumulative = np.cumsum(valuation.per_round, axis=0)
     shares = _shares(valuation)
-    drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:MOST_CURVES].tolist())
+    n_curves = 0 if uploads is None else MOST_CURVES
+    drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:n_curves].tolist())
     places = possible_places(valuation.values, valuation.errors)
     clients = tuple(
         _client(
@@ -256,7 +243,7 @@ def build(
             quarters,
             shares[m],
             places[m],
-            uploads[valuation.clients[m]],
+            Uploads(0, 0, 0) if uploads is None else uploads[valuation.clients[m]],
             at if m in drawn else None,
         )
         for m in order.tolist()
@@ -265,41 +252,37 @@ def build(
     groups = overlapping_groups(values, errors)
     return Summary(
         run=about.run,
-        package=about.package,
+        package=f"verfedsv {__version__}",
         recorded=about.recorded,
         head=valuation.head,
         mode=valuation.mode,
         loss=valuation.loss,
         n_rounds=int(at[-1]),
         n_games=valuation.n_rounds,
-        n_planned=about.n_planned,
+        n_planned=about.facts.n_planned,
         n_samples=valuation.n_samples,
         n_unseen=valuation.n_unseen,
         n_recorded=about.n_recorded,
         n_classes=about.n_classes,
-        numerical_error=judge(valuation),
+        numerical_error=numerical_error(valuation),
         books=valuation.books,
         server_error=known(valuation.server_error),
-        still_falling=still_falling(valuation.losses),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
-        tolerance_met=valuation.tolerance_met,
         guarantee=known(valuation.guarantee),
+        verdict=judge(valuation, about.facts),
         clients=clients,
         groups=tuple(groups[:_MOST_GROUPS]),
         n_groups=len(groups),
-        n_overlaps=count_overlaps(values, errors),
         losses=curve(valuation.losses, rounds=np.concatenate([[0], at])),
-        metrics={name: metrics.get(name) for name in METRICS},
+        metrics={name: (metrics or {}).get(name) for name in METRICS},
         quarters=quarters,
         settings=about.settings,
-        cautions=(*about.cautions, *misleading(valuation.clients)),
-        notes=about.notes,
         settlement=about.settlement,
     )
 
 
-def _refuse_absurd(valuation: Valuation) -> None:
+def refuse_absurd(valuation: Valuation) -> None:
     """Raise InputError at numbers that no training has, of which sums overflow: the file they are from is damaged."""
     numbers = (
         *(valuation.per_round, valuation.estimator_errors, valuation.completion_errors, valuation.losses),
@@ -309,21 +292,9 @@ def _refuse_absurd(valuation: Valuation) -> None:
         raise InputError(f"a valuation with numbers above {_ABSURD:g} is damaged; value the run again")
 
 
-def judge(valuation: Valuation) -> NumericalError:
-    """Return what is known of how far values and shares are off, leaving out clients of which nothing is known."""
-    is_known = np.isfinite(valuation.errors)
-    if not is_known.any():
-        return "unknown"
-    if is_unreliable(valuation.values.tolist(), valuation.errors.tolist()):
-        return "unreliable"
-    if valuation.completion_errors[is_known].any():
-        return "estimated"
-    return "proven" if valuation.error_kind == "certified" else "confident"
-
-
 def _shares(valuation: Valuation) -> Floats:
     """Return each client's share and the ends of its interval, (clients, 3); NaN where they mean nothing."""
-    if valuation.values.sum() <= 0:
+    if not valuation.books.has_shares:
         return np.full((len(valuation.clients), 3), np.nan)
     return np.column_stack([valuation.shares, valuation.share_bounds])
 

@@ -1,87 +1,160 @@
-"""Values of clients as a table in the terminal."""
+"""Every table of a report, described once. HTML, Markdown, terminal and watching render them, and know none of them.
+
+A column is added in one place, here: its heading, what it says of a row, and where it is shown.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, NamedTuple, TypeVar
 
-import numpy as np
-from rich.table import Table
-from rich.text import Text
+from verfedsv.report import explanations, wording
+from verfedsv.report.amounts import Amounts, interval_text, place_text, relative_error, share_text
+from verfedsv.report.curves import Curve
+from verfedsv.report.numbers import digits, maybe_percent, size
+from verfedsv.report.summary import ClientSummary, CompletionSummary, Payout, Setting, SettlementSummary, Summary
 
-from verfedsv.losses import Floats
-from verfedsv.report.amounts import Amounts, Range
-from verfedsv.report.numbers import digits
-from verfedsv.report.summary import known
-from verfedsv.texts import printable
-from verfedsv.valuation import Valuation
+Kind = Literal["name", "number", "error", "text", "bar"]
+"""What a column has: the name of its row; a number; the error of the number before it; text; a number to be drawn."""
 
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-_NONE = "-"
-_WIDEST_BAR, _SHORTEST_NAME = 24, 12
+Medium = Literal["report", "watch", "terminal"]
+PAGES: tuple[Medium, ...] = "report", "watch"
+
+Row = TypeVar("Row")
 
 
-def values_table(result: Valuation, width: int = 80) -> Table:
-    """Return a table of the clients by falling value: share and value with their errors, and a bar for the value.
+class Heading(NamedTuple):
+    """What stands above a column, and what it has."""
 
-    Values and their errors are those over all rounds. The error of a share is how far it can be off if every value is
-    off by at most its error. In a terminal of `width` columns, the bars and then the names give way; where it is
-    narrower still, values come below shares. No number is left out.
-    """
-    clients, totals, errors = result.clients, result.values * result.n_rounds, result.errors * result.n_rounds
-    parts = result.shares if result.values.sum() > 0 else np.full(len(clients), np.nan)  # not shares of a damage
-    amounts = Amounts(
-        [Range(v, known(v - e), known(v + e)) for v, e in zip(totals.tolist(), errors.tolist(), strict=True)]
+    text: str
+    kind: Kind
+
+
+class Cell(NamedTuple):
+    """A text, and the number that it stands for where readers may want it in full."""
+
+    text: str
+    number: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as plain data; `total` is its last line, if it has one."""
+
+    id: str
+    caption: str
+    headings: tuple[Heading, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    total: tuple[Cell, ...] = ()
+
+    def pairs(self, row: Sequence[Cell]) -> Iterator[tuple[Heading, Cell]]:
+        """Return the cells of a row, each with its heading."""
+        return zip(self.headings, row, strict=True)
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column: its heading, the text and number it has for a row, and where it is shown."""
+
+    heading: str
+    text: Callable[[Row], str] = lambda _row: ""
+    kind: Kind = "number"
+    number: Callable[[Row], float | None] = lambda _row: None
+    on: tuple[Medium, ...] = ("report", "watch", "terminal")
+
+
+def make_table(
+    name: str,
+    caption: str,
+    rows: Iterable[Row],
+    columns: Sequence[Column[Row]],
+    medium: Medium = "report",
+    total: Sequence[str] = (),
+) -> Table:
+    """Return a table of some rows, with the columns that a medium shows."""
+    shown = [column for column in columns if medium in column.on]
+    return Table(
+        name,
+        caption,
+        tuple(Heading(column.heading, column.kind) for column in shown),
+        tuple(tuple(Cell(column.text(row), column.number(row)) for column in shown) for row in rows),
+        tuple(map(Cell, total)),
     )
-    shares = _with_errors([_as_share(share) for share in parts], _share_errors(result), _as_share_error)
-    values = _with_errors([amounts.value(total) for total in totals.tolist()], errors, partial(digits, n_digits=2))
-    longest = max(map(len, clients))
-    details = {"share ± error": shares, "total value ± error": values}
-    if min(longest, _SHORTEST_NAME) + sum(_room(*column) for column in details.items()) > width:
-        both = [Text("\n").join(cells) for cells in zip(shares, values, strict=True)]
-        details = {"share, total value": both}
-    room_for_names = width - sum(_room(*column) for column in details.items())
-    names = min(longest, max(4, room_for_names))
-    room = min(room_for_names - names - 2, _WIDEST_BAR)
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("client", overflow="ellipsis", no_wrap=True, max_width=max(6, names))
-    for name, cells in details.items():
-        table.add_column(name, no_wrap=True, min_width=_room(name, cells) - 2)
-    if room > 4:
-        table.add_column("", no_wrap=True)
-    low, high = min(0.0, float(totals.min())), max(0.0, float(totals.max()))
-    for m in (-totals).argsort(kind="stable"):
-        total = float(totals[m])
-        drawn = [Text(bar(total, low, high, room), style="cyan" if total >= 0 else "red")] if room > 4 else []
-        # Text, not a string: a name is never read as markup.
-        table.add_row(Text(shown(clients[m], names)), *(cells[m] for cells in details.values()), *drawn)
-    return table
 
 
-def _with_errors(numbers: Sequence[str], errors: Floats, write: Callable[[float], str]) -> list[Text]:
-    """Return numbers with their errors, one below the other; where there is no number, there is no error."""
-    written = ["unknown" if np.isnan(error) else write(error) for error in errors]
-    widths = max(map(len, numbers)), max(map(len, written))
+_CLIENT = Column[ClientSummary]("Client", lambda client: client.name, "name")
+
+
+def contributions(summary: Summary, medium: Medium = "report", most: int | None = None) -> Table:
+    """Return the clients by falling value: share and value with their errors; of more than `most`, the first and last.
+
+    In the terminal, where there is less room, errors take the place of ranges.
+    """
+    values, shares = Amounts.of(summary), summary.has_shares
+    columns = [
+        _CLIENT,
+        Column("Place", lambda client: place_text(client, summary), on=PAGES),
+        Column("Share", share_text, number=lambda client: client.share, on=PAGES if shares else ()),
+        Column("Share", _short_share, on=("terminal",) if shares else ()),
+        Column("± error", lambda client: _share_error(client, summary), "error", on=("terminal",) if shares else ()),
+        Column("", kind="bar", number=lambda c: c.decrease if c.share is None else c.share, on=("watch",)),
+        Column(
+            wording.interval_header(summary), lambda client: interval_text(client, summary), on=PAGES if shares else ()
+        ),
+        Column("Total value", lambda client: values.value(client.decrease), number=lambda client: client.decrease),
+        Column("Value lies between", values.ends, on=PAGES),
+        Column("± error", lambda client: f"± {digits(summary.total(client.error), 2)}", "error", on=("terminal",)),
+        Column("Rounds below zero", lambda c: f"{c.n_negative_rounds:,} of {summary.n_rounds:,}", on=("report",)),
+        Column("", kind="bar", number=lambda client: client.decrease, on=("terminal",)),
+    ]
+    caption = (
+        f"Contributions in numbers. {wording.VALUE} A place like 2\N{EN DASH}3 is one that the errors leave open. "
+        "Single rounds with a value below zero, as in the last column, happen to everybody."
+    )
+    listed = summary.clients if most is None else wording.first(summary, most)
+    return make_table("numbers", caption, listed, columns, medium)
+
+
+def side_by_side(summaries: Mapping[str, Summary]) -> Table:
+    """Return shares of the same clients in several trainings, in the order of the first one's values."""
+    columns = [_CLIENT]
+    for name, summary in summaries.items():
+        columns += _shares_of(name, summary)
+    return make_table("modes", "", next(iter(summaries.values())).clients, columns, "terminal")
+
+
+def _shares_of(name: str, summary: Summary) -> list[Column[ClientSummary]]:
+    found = {client.name: client for client in summary.clients}
     return [
-        Text.assemble(number.rjust(widths[0]), ("" if number == _NONE else f" ± {error.rjust(widths[1])}", "dim"))
-        for number, error in zip(numbers, written, strict=True)
+        Column(name, lambda client: _short_share(found[client.name])),
+        Column("± error", lambda client: _share_error(found[client.name], summary), "error"),
+        Column("", kind="bar", number=lambda client: found[client.name].share or 0.0),
     ]
 
 
-def _room(header: str, cells: Sequence[Text]) -> int:
-    """Return the width of a column, with the space beside it."""
-    return max(len(header), *(line.cell_len for cell in cells for line in cell.split())) + 2
+def _short_share(client: ClientSummary) -> str:
+    return "-" if client.share is None else f"{client.share:.2%}"
 
 
-def _as_share(share: float) -> str:
-    return _NONE if np.isnan(share) else f"{share:.2%}"
+def _share_error(client: ClientSummary, summary: Summary) -> str:
+    """Return how far a share can be off.
+
+    That is unknown for all if the error of some client is: shares are parts of a sum with that client, and bounds of
+    shares are then of those among the others.
+    """
+    if client.share is None:
+        return ""
+    if client.share_low is None or client.share_high is None or summary.unknown:
+        return "± unknown"
+    return f"± {_round_up(max(client.share - client.share_low, client.share_high - client.share))}"
 
 
-def _as_share_error(error: float) -> str:
+def _round_up(error: float) -> str:
     """Return the error of a share, rounded up.
 
-    >>> _as_share_error(0.056), _as_share_error(0.05601), _as_share_error(2.6e-5), _as_share_error(0.0)
+    >>> _round_up(0.056), _round_up(0.05601), _round_up(2.6e-5), _round_up(0.0)
     ('5.60%', '5.61%', '<0.01%', '0.00%')
     """
     step = 1e-4 if error < 1 else 1e-2
@@ -89,75 +162,107 @@ def _as_share_error(error: float) -> str:
     return f"{'<' if 0 < error < step else ''}{upward:.{2 if error < 1 else 0}%}"
 
 
-def _share_errors(result: Valuation) -> Floats:
-    """Return how far shares can be off, (clients,).
-
-    NaN for all if the error of some client is unknown: shares are parts of a sum with that client, and bounds of shares
-    are then of those among the others.
-    """
-    if not np.isfinite(result.errors).all():
-        return np.full(len(result.clients), np.nan)
-    errors: Floats = np.abs(result.share_bounds - result.shares[:, np.newaxis]).max(axis=1)
-    return errors
-
-
-def side_by_side(results: Mapping[str, Valuation], width: int = 80) -> Table:
-    """Return a table of the clients of several valuations, in the order of the first one's values: share and error.
-
-    An error is how far a share can be off. In a narrow terminal the bars, and then the names, give way.
-    """
-    first = next(iter(results.values()))
-    shares = np.array([result.shares for result in results.values()])
-    errors = np.array([_share_errors(result) for result in results.values()])
-    known = np.nan_to_num(shares)
-    low, high = min(0.0, float(known.min())), max(0.0, float(known.max()))
-    room_for_names = width - 18 * len(results)
-    names = min(max(map(len, first.clients)), max(4, room_for_names))
-    room = min((room_for_names - names - 2) // len(results) - 2, _WIDEST_BAR // 2)
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("client", overflow="ellipsis", no_wrap=True, max_width=max(6, names))
-    for name in results:
-        table.add_column(name, justify="right", no_wrap=True, min_width=16)
-        if room > 4:
-            table.add_column("", no_wrap=True)
-    for m in (-first.values).argsort(kind="stable"):
-        cells = [Text(shown(first.clients[m], names))]
-        for share, error in zip(shares[:, m], errors[:, m], strict=True):
-            size = "unknown" if np.isnan(error) else _as_share_error(error)
-            cells.append(Text.assemble(_as_share(share), (f" ± {size}", "dim")))
-            if room > 4:
-                drawn = bar(float(np.nan_to_num(share)), low, high, room)
-                cells.append(Text(drawn, style="red" if share < 0 else "cyan"))
-        table.add_row(*cells)
-    return table
+def payouts(known: SettlementSummary) -> Table:
+    """Return what each client is paid."""
+    columns: list[Column[Payout]] = [
+        Column("Client", lambda line: line.client, "name"),
+        Column(f"Payout, {known.currency}", lambda line: line.amount),
+        Column("Range", wording.payout_range),
+        Column("Note", lambda line: line.note, "text"),
+    ]
+    caption = "What each client is paid, and the range that the errors of the values allow"
+    return make_table("amounts", caption, known.payouts, columns, total=("Sum", known.budget, "", ""))
 
 
-def shown(name: str, width: int) -> str:
-    r"""Return a name as a terminal may show it: without control characters, and cut in the middle if it is too long.
+def quarters(summary: Summary, most: int | None = None) -> Table:
+    """Return the value of each client after each quarter of the rounds."""
+    values = Amounts.of(summary)
 
-    >>> shown("hospital of the north", 12), shown("\x1b[31mred", 12)
-    ('hospit…north', '�[31mred')
-    """
-    plain = printable(name)
-    if len(plain) <= width:
-        return plain
-    last = (width - 1) // 2
-    return f"{plain[: width - 1 - last]}…{plain[-last:] if last else ''}"
+    def after(quarter: int) -> Callable[[ClientSummary], str]:
+        return lambda client: values.value(client.quarters[quarter])
+
+    columns = [_CLIENT, *(Column(f"Round {at:,}", after(k)) for k, at in enumerate(summary.quarters))]
+    return make_table("quarters", _cut("Value up to a round", summary, most), summary.clients[:most], columns)
 
 
-def bar(value: float, low: float, high: float, width: int) -> str:
-    """Return a bar from zero to `value` on a scale from `low` to `high`; negative values run to the left.
+def training(summary: Summary) -> Table:
+    """Return what was measured in the training, at its beginning and end."""
+    measured = [(name, curve) for name, curve in summary.metrics.items() if curve is not None]
+    columns: list[Column[tuple[str, Curve]]] = [
+        Column("Measured", lambda row: row[0].replace("_", " "), "name"),
+        Column("From and to", lambda row: explanations.from_to(*row), "text"),
+    ]
+    return make_table("training", "What was measured, first and last", measured, columns)
 
-    >>> bar(0.5, 0.0, 1.0, 8), bar(-1.0, -1.0, 1.0, 8)
-    ('████', '████')
-    >>> bar(1.0, -1.0, 1.0, 8)
-    '    ████'
-    """
-    if high == low:
-        return ""
-    zero = round(width * -low / (high - low))
-    if value >= 0:
-        eighths = round(8 * (width - zero) * value / (high or 1))
-        return (" " * zero + "█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
-    length = round(zero * value / low)
-    return " " * (zero - length) + "█" * length
+
+class Section(NamedTuple):
+    """A part of a report that explains a table."""
+
+    id: str
+    title: str
+    text: str
+    table: Table | None
+
+
+def details(summary: Summary, most: int | None = None) -> list[Section]:
+    """Return the last parts of a report: errors, completion, what was sent, settings."""
+    has_completion = summary.clients[0].completion is not None
+    completion = _completion(summary, most) if has_completion else None
+    return [
+        Section("errors", "What the errors consist of", explanations.errors(summary), _errors(summary, most)),
+        Section("completion", "Embeddings that were not sent", explanations.completion(summary), completion),
+        Section("communication", "What was sent", explanations.communication(summary), _uploads(summary, most)),
+        Section("settings", "Data and settings", "", _facts(summary)),
+    ]
+
+
+def _errors(summary: Summary, most: int | None) -> Table:
+    values = Amounts.of(summary)
+    columns = [
+        _CLIENT,
+        Column("Total value", lambda client: values.value(client.decrease)),
+        Column("Error of computing", lambda client: digits(summary.total(client.estimator_error), 2)),
+        Column("Error of completion", lambda client: digits(summary.total(client.completion_error), 2)),
+        Column("Together", lambda client: digits(summary.total(client.error), 2)),
+        Column("Of the value", relative_error),
+    ]
+    caption = _cut("Errors of the values, over all rounds together", summary, most)
+    return make_table("parts", caption, summary.clients[:most], columns)
+
+
+def _completion(summary: Summary, most: int | None) -> Table:
+    columns: list[Column[tuple[str, CompletionSummary]]] = [
+        Column("Client", lambda row: row[0], "name"),
+        Column("Patterns", lambda row: f"{row[1].rank}"),
+        Column("Typical error", lambda row: digits(row[1].held_out_rmse, 2)),
+        Column("Of their size", lambda row: maybe_percent(row[1].relative_error)),
+        Column("Set aside as a check", lambda row: f"{row[1].n_held_out:,}"),
+        Column("Samples never seen", lambda row: f"{row[1].n_unseen:,}"),
+    ]
+    rows = [(client.name, client.completion) for client in summary.clients[:most] if client.completion is not None]
+    caption = _cut("Completion, and how well it did on embeddings set aside as a check", summary, most)
+    return make_table("checks", caption, rows, columns)
+
+
+def _uploads(summary: Summary, most: int | None) -> Table:
+    columns = [
+        _CLIENT,
+        Column("Uploads", lambda client: f"{client.uploads.n_uploads:,}"),
+        Column("Embeddings", lambda client: f"{client.uploads.n_embeddings:,}"),
+        Column("Size", lambda client: size(client.uploads.n_bytes)),
+    ]
+    return make_table("uploads", _cut("Uploads of the clients", summary, most), summary.clients[:most], columns)
+
+
+def _facts(summary: Summary) -> Table:
+    columns = [
+        Column[Setting]("Part", lambda fact: fact.part, "text"),
+        Column[Setting]("Setting", lambda fact: fact.name, "name"),
+        Column[Setting]("Was", lambda fact: fact.text, "text"),
+    ]
+    return make_table("facts", "Where this report comes from", explanations.facts(summary), columns)
+
+
+def _cut(caption: str, summary: Summary, most: int | None) -> str:
+    is_cut = most is not None and most < len(summary.clients)
+    return f"{caption} (the first {most} clients; all are in the JSON)" if is_cut else caption

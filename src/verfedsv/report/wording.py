@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from verfedsv.report.amounts import between_text, share_text
 from verfedsv.report.numbers import MINUS, digits, number
 from verfedsv.report.summary import ClientSummary, Payout, SettlementSummary, Summary
-from verfedsv.runs.notes import say_falling
-from verfedsv.settlement.books import balanced_decimals, is_balanced, remainder
+from verfedsv.settlement.books import balanced_decimals, is_balanced
 from verfedsv.shapley.result import count
+from verfedsv.texts import listed
 from verfedsv.valuation.result import Books
 
 _MOST_NAMES = 12
@@ -43,32 +43,10 @@ def _extent(summary: Summary) -> str:
     return f"the first {summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
 
 
-def alarms(books: Books) -> list[str]:
-    """Return what must be read before anything else, in red: that the training did not do what it was for."""
-    lines = []
-    if books.loss_rose:
-        change = f"from {digits(books.start)} to {digits(books.end)}"
-        lines.append(f"The loss rose, {change}: the model is worse than before the training.")
-    if books.clients < 0:
-        lines.append(
-            "There are no shares: the clients together raised the loss. Percentages would be shares of the damage, the "
-            "largest for those who did most of it. What each did to the loss is given instead."
-        )
-    elif books.clients == 0:
-        lines.append("There are no shares: the clients' values add up to nothing.")
-    return lines
-
-
-def mostly_server(books: Books) -> list[str]:
-    """Return that the server's own part changed the loss by more than the clients did, if that is so."""
-    if not books.is_mostly_server:
-        return []
-    if abs(books.server) > abs(books.clients):
-        change = f"{_change(books.server).replace(' it ', ' the loss ')}, the clients together {_change(books.clients)}"
-    else:
-        moved = [digits(amount) for amount in (books.server_moved, books.clients_moved)]
-        change = f"moved the loss up and down by {moved[0]} in all rounds, the clients by {moved[1]}"
-    return [f"The server's own part of the model, such as an intercept, did more than the clients: it {change}."]
+NO_SHARES = (
+    "There are no shares: percentages of a loss that the clients did not lower would be shares of the damage. What "
+    "each did to the loss is given instead."
+)
 
 
 def balance(books: Books) -> str:
@@ -86,7 +64,7 @@ def balance(books: Books) -> str:
         sign = MINUS if books.unaccounted < 0 else "+"
         terms.append(f"{sign} unaccounted for {number(abs(books.unaccounted), decimals)}")
     if not is_balanced(books, decimals):
-        error = abs(remainder(books))
+        error = abs(books.remainder)
         is_rounding = error < 0.5 * 0.1**decimals  # of what is written
         terms.append("(rounded)" if is_rounding else f"(but for {digits(error, 2)}, the numerical error)")
     return " ".join(terms)
@@ -126,7 +104,6 @@ def numerical_error(summary: Summary) -> str:
     """Return how far the numbers may be off, and that nothing else is said by that."""
     what = "value and share" if summary.has_shares else "value"
     exact = f"computed exactly, every {what} would lie within the range given for it"
-    more_rounds = "Record more rounds before anything is paid by these numbers."
     said = {
         "proven": f"{exact}; that is proven.",
         "confident": f"{exact}, with 99.9 % confidence.",
@@ -135,11 +112,8 @@ def numerical_error(summary: Summary) -> str:
             "was checked on embeddings that were sent but set aside, and a margin was added; the ranges are no "
             "guarantee."
         ),
-        "unknown": f"unknown. It could not be estimated for any client. {more_rounds}",
-        "unreliable": (
-            f"together as large as {'what the clients took off the loss' if summary.has_shares else 'all values'}, so "
-            f"every {'share' if summary.has_shares else 'value'} could be quite another. {more_rounds}"
-        ),
+        "unknown": "unknown, for every client.",
+        "unreliable": f"so large that any {'share' if summary.has_shares else 'value'} could be quite another.",
     }[summary.numerical_error]
     return f"Numerical error: {said}{_left_out(summary)}{_unclear(summary)} {_ARITHMETIC_ONLY}"
 
@@ -148,9 +122,8 @@ def _left_out(summary: Summary) -> str:
     """Return whose errors are not known, and what that means for the others, as a sentence to follow another."""
     if not summary.unknown or summary.numerical_error == "unknown":
         return ""
-    whose = names(summary.unknown)
     ranges = " The ranges of the others' shares leave them out of the sum." if summary.has_intervals else ""
-    return f" It is unknown for {whose}, whose missing embeddings could not be filled in well enough to tell.{ranges}"
+    return f" It is unknown for {listed(summary.unknown)}.{ranges}"
 
 
 def _unclear(summary: Summary) -> str:
@@ -159,7 +132,7 @@ def _unclear(summary: Summary) -> str:
     if not found:
         return ""
     ranges = "its range has" if len(found) == 1 else "their ranges have"
-    return f" Whether {names(found)} helped at all is open: {ranges} zero inside."
+    return f" Whether {listed(found)} helped at all is open: {ranges} zero inside."
 
 
 def may_be_zero(client: ClientSummary) -> bool:
@@ -172,38 +145,9 @@ def is_doubtful(summary: Summary) -> bool:
     return summary.numerical_error in ("unknown", "unreliable")
 
 
-def warnings(summary: Summary) -> list[str]:
-    """Return what nobody should miss: a server that did most, an unfinished training, what is wrong with the record."""
-    so_far = [unfinished(summary)] if summary.is_unfinished else []
-    return [*mostly_server(summary.books), *so_far, *summary.cautions]
-
-
-def unfinished(summary: Summary) -> str:
-    """Return what it means that fewer rounds are recorded than planned."""
-    return (
-        f"Unfinished: {summary.n_rounds:,} of {summary.n_planned or 0:,} planned rounds are recorded. The training "
-        "was stopped, or still runs. All that follows is of these rounds only, and changes if it goes on."
-    )
-
-
 def payout_warning(summary: Summary) -> str:
     """Return why payouts by these values should not be made yet, or nothing."""
-    found = []
-    books = summary.books
-    if books.loss_rose:
-        found.append("the loss rose")
-    if books.clients <= 0:
-        found.append("the clients together did not lower the loss")
-    if books.is_mostly_server:
-        found.append("the server's own part did more than the clients")
-    if is_doubtful(summary):
-        found.append("the numerical error is too large, or not known")
-    elif summary.unknown:
-        found.append(f"the numerical error of {names(summary.unknown)} is not known")
-    if summary.is_unfinished:
-        found.append(f"only {summary.n_rounds:,} of {summary.n_planned or 0:,} planned rounds are recorded")
-    if summary.cautions:
-        found.append("something is wrong with the record of this run (see the top)")
+    found = dict.fromkeys(reason.brief for reason in summary.verdict.reasons if reason.weight != "note")
     return f"Do not pay by these amounts yet: {'; '.join(found)}." if found else ""
 
 
@@ -219,7 +163,7 @@ def predicate(client: ClientSummary, summary: Summary) -> str:
         return f"comes out at {share}; {why}."
     between = between_text(client, "among the clients whose errors are known, " if summary.unknown else "")
     if client.share_low <= 0 <= client.share_high:
-        return f"comes out at {share}{between}: not to be told from nothing."
+        return f"comes out at {share}{between}: it may be zero."
     if client.value < 0:
         return f"raised the loss: {share}{between}."
     return f"contributed {share}{between}."
@@ -231,33 +175,6 @@ def _predicate_of_value(client: ClientSummary, summary: Summary) -> str:
     change = "lowered" if client.value > 0 else "raised"
     error = "an unknown error" if client.error is None else f"an error of {digits(summary.total(client.error), 2)}"
     return f"{change} the loss by {digits(abs(client.decrease))} over the training, with {error}."
-
-
-def notes(summary: Summary) -> list[str]:
-    """Return what else the first paragraph must not leave out."""
-    lines = []
-    if summary.tolerance_met is False:
-        lines.append("The accuracy that was asked for was not reached; the ranges say what remains.")
-    if summary.n_unseen:
-        lines.append(unseen(summary))
-    said = [*say_falling(summary.still_falling, summary.n_rounds), *summary.notes]
-    return lines + [as_sentence(note) for note in said]
-
-
-def as_sentence(note: str) -> str:
-    """Return a note, which begins with a small letter and has no full stop, as a sentence."""
-    return f"{note[:1].upper()}{note[1:]}."
-
-
-def unseen(summary: Summary) -> str:
-    """Return what is known of samples that nobody ever sent."""
-    if not summary.n_unseen:
-        return "Every sample was sent at least once."
-    verb = "was" if summary.n_unseen == 1 else "were"
-    what = f"{count(summary.n_unseen, 'sample')} {verb} never sent by anybody"
-    if summary.mode == "synchronous":
-        return f"{what}. Nothing is known of them, and the values leave them out."
-    return f"{what}. The server counted their embeddings as zero throughout, and so do the values."
 
 
 def first(summary: Summary, most: int) -> list[ClientSummary]:
@@ -279,9 +196,10 @@ def negative(summary: Summary) -> str:
             "intent."
         )
     if len(certain) < len(below):
-        which = "Where the interval of a negative share reaches above zero, or is unknown," if certain else ""
-        whose = which or f"The share of {names([client.name for client in below])} is below zero, but so uncertain that"
-        lines.append(f"{whose} it cannot be told whether the client did any harm.")
+        lines.append(
+            "Where the interval of a negative share reaches above zero, or is unknown, it cannot be told whether the "
+            "client did any harm."
+        )
     if lines:
         paid = " (how payouts treat them is said there)" if summary.settlement is not None else ""
         lines.append(
@@ -294,29 +212,19 @@ def ranking(summary: Summary) -> str:
     """Return how far the order of the clients is clear."""
     if len(summary.clients) == 1:
         return "There is only one client, and nothing to rank."
-    unknown = summary.unknown
-    lines = [_overlaps(summary, len(summary.clients) - len(unknown), has_unknown=bool(unknown))]
-    if unknown:
-        lines.append(f"{names(unknown)}: without a known error there is no rank.")
-    return " ".join(line for line in lines if line)
-
-
-def _overlaps(summary: Summary, n_known: int, *, has_unknown: bool) -> str:
+    unknown, lines = summary.unknown, []
     estimated = ", if the estimated errors hold" if summary.numerical_error == "estimated" else ""
-    others = "other pairs of clients with a known error" if has_unknown else "other pairs"
-    if n_known > 1 and not summary.n_overlaps:
-        whose = "the other" if has_unknown else "all"
-        return f"No two values overlap within their errors: the order of {whose} clients is clear{estimated}."
-    if summary.n_overlaps == 1:
-        pair = names([summary.clients[m].name for m in summary.groups[0]])
-        rest = f" All {others} can{estimated}." if n_known > 2 else ""
-        return f"{pair} cannot be ranked: their values overlap within their errors.{rest}"
-    if summary.n_overlaps:
-        return (
-            f"{count(summary.n_overlaps, 'pair')} of clients cannot be ranked, because their values overlap within "
-            f"their errors. Within each of the groups listed no two can; all {others} can{estimated}."
+    if summary.n_groups:
+        lines.append(
+            "Clients whose values overlap within their errors cannot be ranked: no two of a group listed here can. "
+            f"Clients with known errors that share no group can{estimated}."
         )
-    return ""
+    elif len(summary.clients) - len(unknown) > 1:
+        whose = "the other" if unknown else "all"
+        lines.append(f"No two values overlap within their errors: the order of {whose} clients is clear{estimated}.")
+    if unknown:
+        lines.append(f"{listed(unknown)}: without a known error there is no rank.")
+    return " ".join(lines)
 
 
 def ranked_by(summary: Summary) -> str:
@@ -336,9 +244,7 @@ def ranked_by(summary: Summary) -> str:
 
 
 def group_lines(summary: Summary, most: int) -> list[str]:
-    """Return the groups in which no two clients can be ranked, a line each; a single pair is named before."""
-    if summary.n_overlaps < 2:
-        return []
+    """Return the groups in which no two clients can be ranked, a line each."""
     lines = [group_text(group, summary) for group in summary.groups[:most]]
     more = summary.n_groups - len(lines)
     return [*lines, f"and {count(more, 'more group')}"] if more else lines
@@ -346,7 +252,7 @@ def group_lines(summary: Summary, most: int) -> list[str]:
 
 def group_text(group: Sequence[int], summary: Summary) -> str:
     """Return a group of clients that cannot be ranked, in a line; of one too large to be named, where it lies."""
-    named = names([summary.clients[m].name for m in group])
+    named = listed([summary.clients[m].name for m in group])
     if len(group) <= _MOST_NAMES + 3:
         return named
     return f"{named} ({len(group)} clients between numbers {group[0] + 1} and {group[-1] + 1} by value)"
@@ -360,16 +266,3 @@ def settlement(known: SettlementSummary) -> str:
 def payout_range(line: Payout) -> str:
     """Return the range of a payout."""
     return "unknown" if line.lowest is None or line.highest is None else f"{line.lowest} to {line.highest}"
-
-
-def names(all_of_them: Sequence[str]) -> str:
-    """Return names as a list in words: all, or of more than fifteen the first twelve.
-
-    >>> names(["bank", "shop", "telco"])
-    'bank, shop and telco'
-    """
-    most = len(all_of_them) if len(all_of_them) <= _MOST_NAMES + 3 else _MOST_NAMES
-    shown = list(all_of_them[:most])
-    if len(all_of_them) > most:
-        shown.append(f"{len(all_of_them) - most} more")
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -20,6 +20,7 @@ from pydantic import (
 
 from verfedsv.data.catalogue import CATALOGUE
 from verfedsv.data.preparation import Scale
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
 
 
@@ -218,6 +219,11 @@ class ValuationSection(Section):
     tolerance: Positive = 1e-3
     regularization: PositiveOrAuto = "auto"
     seed: Seed = 0
+
+    @property
+    def settings(self) -> ValuationSettings:
+        """The settings of `value`; what cannot be configured has its default."""
+        return ValuationSettings.of(dict(self))
 
 
 class OutputSection(Section):

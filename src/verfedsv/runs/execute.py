@@ -43,7 +43,7 @@ from verfedsv.losses import Floats
 from verfedsv.runs import folders
 from verfedsv.runs.checkpoints import Checkpoint, Saver, fingerprint
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.runs.folders import CHECKPOINT, CONFIG, METRICS, NOTES, VALUATION
+from verfedsv.runs.folder import CHECKPOINT, CONFIG, METRICS, NOTES, VALUATION
 from verfedsv.runs.live import LiveShares
 from verfedsv.runs.notes import describe_progress, write_notes
 from verfedsv.runs.reading import parse_config, read_text, resolve
@@ -242,7 +242,8 @@ class Run:
         labels, loss = federation.labels[: federation.n_train], federation.server.loss.name
         # Rare classes may be among the test rows only.
         n_classes = self.data.n_classes if loss == "softmax" else None
-        return Recorder(path, labels, self.data.names, loss, n_classes=n_classes, resume=resume)
+        valuation = self.config.valuation.settings
+        return Recorder(path, labels, self.data.names, loss, n_classes=n_classes, resume=resume, valuation=valuation)
 
     def _find_checkpoint(self, federation: Federation, resume: bool) -> Checkpoint:
         """Return the checkpoint to go on from; raise InputError if it was made with other data."""

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from verfedsv.errors import InputError
 from verfedsv.federation import SynchronousPlan
 from verfedsv.runs.config import Config, TrainingSection
-from verfedsv.runs.folders import read_config_of
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
-from verfedsv.transcript.reader import folder_of
-from verfedsv.transcript.storage import is_being_written
 
 
 @dataclass(frozen=True)
@@ -51,11 +47,6 @@ class Extent:
         return f"{self.n_recorded:,} of {count(self.n_planned, 'round')}"
 
 
-def find_extent(folder: Path, transcript: Transcript) -> Extent:
-    """Return how far the training is that a transcript in a folder is of; the plan is that of its config.toml."""
-    return Extent(transcript.n_rounds, _find_plan(folder, transcript), is_being_written(folder_of(folder)))
-
-
 def refuse_running(extent: Extent, what: str) -> None:
     """Raise InputError, saying what is not done, if a training is still running."""
     if extent.is_running:
@@ -63,14 +54,6 @@ def refuse_running(extent: Extent, what: str) -> None:
             f"the training is still running, {extent} so far, so it is not {what} yet: wait until it has ended, or "
             "stop it, or close its recorder"
         )
-
-
-def _find_plan(folder: Path, transcript: Transcript) -> int | None:
-    """Return how many rounds a whole training would have recorded; None if that is not known."""
-    config = read_config_of(folder)
-    if config is None or config.training.mode != (transcript.description.mode or config.training.mode):
-        return None
-    return planned_rounds(config.training, transcript.description.n_samples) - left_out(config, transcript)
 
 
 def planned_rounds(section: TrainingSection, n_train: int) -> int:

@@ -1,4 +1,4 @@
-"""The folder of a run: whether a run can begin in it, and whether the one in it is the one to go on with."""
+"""Writing to the folder of a run: whether one can begin there or be resumed, and its metrics."""
 
 from __future__ import annotations
 
@@ -13,36 +13,14 @@ import numpy as np
 
 from verfedsv.errors import InputError
 from verfedsv.files import is_unfinished, naming, write_whole
-from verfedsv.runs.config import Config
-from verfedsv.runs.reading import parse_config, read_text
+from verfedsv.runs.config import Config, Section
+from verfedsv.runs.folder import CHECKPOINT, CONFIG, FILES, METRICS, NOTES, VALUATION, RunFolder
+from verfedsv.runs.reading import read_text
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import FolderStorage
 from verfedsv.untrusted import read_json
-
-CONFIG, METRICS, NOTES = "config.toml", "metrics.jsonl", "notes.json"
-CHECKPOINT, VALUATION = "checkpoint.npz", "valuation.json"
-FILES = (CONFIG, METRICS, NOTES, CHECKPOINT, VALUATION)
-
-
-def read_config_of(folder: Path) -> Config | None:
-    """Return the configuration in the folder of a run, None if there is none.
-
-    All that asks how a run was planned or is to be valued asks here, so that one that cannot be read stops them all:
-    without it they would go by defaults, which may be other settings than were agreed on.
-    """
-    path = folder / CONFIG
-    if not path.exists():
-        return None
-    if not path.is_file():
-        raise InputError(f"{path} is no file; move it away to go by the transcript alone")
-    try:
-        return parse_config(read_text(path), path)
-    except InputError as error:
-        raise InputError(
-            f"{error}\nMend {path}, or move it away to go by the transcript and default settings"
-        ) from None
 
 
 def check_free(folder: Path, text: str) -> None:
@@ -87,9 +65,9 @@ def begin(folder: Path, text: str) -> None:
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Raise InputError unless the run in a folder trains as a configuration says; how it is valued may differ."""
+    """Raise InputError unless the run in a folder is trained and valued as a configuration says."""
     with _explained(folder):
-        there = read_config_of(folder)
+        there = RunFolder(folder).config()
     if there is None:
         raise InputError(f"there is no run in {folder} to go on with; begin it without --resume")
     _try_writing(folder)
@@ -102,19 +80,21 @@ def check_same(folder: Path, config: Config) -> None:
     ]
     if changed:
         raise InputError(
-            f"the run in {folder} has another configuration, see its {CONFIG}: {'; '.join(changed)}. Only [valuation] "
-            "may change; choose another output folder for another training"
+            f"the run in {folder} has another configuration, see its {CONFIG}: {'; '.join(changed)}. Choose another "
+            "output folder; to value the same training in another way, use verfedsv value"
         )
 
 
 def _meaning(config: Config) -> dict[str, Any]:
-    """Return all settings that a training depends on, by their full names.
+    """Return all settings that a run depends on, by their full names.
 
     Files may have been moved: whether the data in them are the same, the fingerprint in the checkpoint tells.
     """
     clients = {f"client {number}": client for number, client in enumerate(config.client, 1)}
     data = config.data.model_copy(update={"scale": config.data.used_scale})
-    tables = {"data": data, **clients, "model": config.model, "training": config.training}
+    # [valuation] is what was agreed on, and is in the transcript.
+    rest = {"model": config.model, "training": config.training, "valuation": config.valuation}
+    tables: dict[str, Section] = {"data": data, **clients, **rest}
     return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
 
 

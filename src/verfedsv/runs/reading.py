@@ -1,12 +1,10 @@
-"""Configurations from TOML files; a mistake is named with its line and with what is allowed there."""
+"""Configurations from TOML files; a mistake is named with its setting and with what is allowed there."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from bisect import bisect_left
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +20,14 @@ MOST_BYTES = 1 << 18
 _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 """A key of so many parts, over which tomllib takes time that is quadratic in their number."""
 
-MOST_MISTAKES = 5
-"""So many are described, each with its line, which takes a while to find in a long file."""
+_MOST_MISTAKES = 5
 
 Place = Sequence[str | int]
-"""Where a setting is: names of tables, numbers of their repetitions, and its own name."""
+"""Where a setting is: names of tables, indices of their repetitions, and its own name."""
 
 
 def read_config(path: Path) -> Config:
-    """Return the configuration in a file; raise InputError with the line and what is allowed there."""
+    """Return the configuration in a file; raise InputError with the setting and what is allowed there."""
     return resolve(parse_config(read_text(path), path), path.parent)
 
 
@@ -63,12 +60,10 @@ def parse_config(text: str, path: Path) -> Config:
         return Config.model_validate(content)
     except ValidationError as error:
         mistakes = error.errors()
-        lines = [_describe(path, text, mistake) for mistake in mistakes[:MOST_MISTAKES]]
-        if len(mistakes) > MOST_MISTAKES:
-            lines.append(f"{path}: and {len(mistakes) - MOST_MISTAKES:,} more mistakes")
+        lines = [_describe(path, mistake) for mistake in mistakes[:_MOST_MISTAKES]]
+        if len(mistakes) > _MOST_MISTAKES:
+            lines.append(f"{path}: and {len(mistakes) - _MOST_MISTAKES:,} more mistakes")
         raise InputError("\n".join(lines)) from None
-    finally:
-        _parse_beginning.cache_clear()
 
 
 def resolve(config: Config, folder: Path) -> Config:
@@ -81,12 +76,19 @@ def resolve(config: Config, folder: Path) -> Config:
     return config.model_copy(update={"client": clients, "output": output})
 
 
-def _describe(path: Path, text: str, mistake: Any) -> str:
+def _describe(path: Path, mistake: Any) -> str:
     error = mistake.get("ctx", {}).get("error")
     where = (*mistake["loc"], *(error.where if isinstance(error, Misfit) else ()))
-    name = shortened(".".join(part for part in where if isinstance(part, str)), 80)
-    line = find_line(text, where)
-    return f"{path}{'' if line is None else f', line {line}'}: {name}: {_explain(mistake, where)}"
+    return f"{path}: {shortened(_name(where), 80)}: {_explain(mistake, where)}"
+
+
+def _name(where: Place) -> str:
+    """Return a setting's name.
+
+    >>> _name(("training", "rate")), _name(("client", 1, "noise"))
+    ('training.rate', 'client 2.noise')
+    """
+    return "".join(f" {part + 1}" if isinstance(part, int) else f".{part}" for part in where).removeprefix(".")
 
 
 def _explain(mistake: Any, where: Place) -> str:
@@ -122,58 +124,3 @@ def _settings_at(where: Place) -> list[str]:
             kind: Any = model.model_fields[part].annotation
             model = ClientSection if part == "client" else kind
     return list(model.model_fields)
-
-
-def find_line(text: str, where: Place) -> int | None:
-    r"""Return the line of a setting, or, if it is not there, of the table it belongs to; None if neither is there.
-
-    It is where the first statement begins with which so much of its place is there.
-
-    >>> find_line("[data]\nname = 'adult'\n[[client]]\nname = 'a'\n[[client]]\nnoise = 3", ("client", 1, "noise"))
-    6
-    """
-    begins = [*_statements(text), text.count("\n") + 1]
-
-    def depth(n_statements: int) -> int:
-        return _depth(_parse_beginning(text, begins[n_statements]), where)
-
-    n_statements = range(len(begins))
-    deepest = depth(n_statements[-1])
-    return begins[bisect_left(n_statements, deepest, key=depth) - 1] + 1 if deepest else None
-
-
-@lru_cache(maxsize=32)
-def _parse_beginning(text: str, n_lines: int) -> dict[str, Any]:
-    """Return what the first lines of a text hold; several mistakes in one text look at nearly the same beginnings."""
-    return tomllib.loads("\n".join(text.split("\n")[:n_lines]))
-
-
-_PART = re.compile(
-    r"""
-    \"{3}(?:\\.|[^\\])*?"{3,5} | '{3}.*?'{3,5}    # texts of several lines
-    | "(?:\\.|[^"\\])*" | '[^']*' | \#[^\n]*       # texts of one line, and comments
-    | [\[{] | [\]}] | \n
-    """,
-    re.DOTALL | re.VERBOSE,
-)
-
-
-def _statements(text: str) -> list[int]:
-    """Return the numbers, from 0, of the lines of valid TOML at which statements may begin: not within another."""
-    begins, line, n_open = [0], 0, 0
-    for part in _PART.findall(text):
-        line += part.count("\n")
-        n_open += (part in "[{") - (part in "]}")
-        if part == "\n" and not n_open:
-            begins.append(line)
-    return begins
-
-
-def _depth(content: Any, where: Place) -> int:
-    """Return how many parts of a place are there."""
-    for depth, part in enumerate(where):
-        try:
-            content = content[part]
-        except (KeyError, IndexError, TypeError):
-            return depth
-    return len(where)

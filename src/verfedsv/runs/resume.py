@@ -11,7 +11,7 @@ from verfedsv.federation import Federation, Steps
 from verfedsv.runs.checkpoints import REMEDY, Checkpoint
 from verfedsv.runs.config import Config
 from verfedsv.runs.extent import left_out, planned_rounds
-from verfedsv.runs.folders import CHECKPOINT
+from verfedsv.runs.folder import CHECKPOINT
 from verfedsv.runs.live import LiveShares
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Record, Stamp, Transcript, Upload

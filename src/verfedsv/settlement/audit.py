@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.runs.extent import find_extent
-from verfedsv.runs.folders import VALUATION
-from verfedsv.runs.valuations import options_of, read_valuation
+from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.reading import parse_config
 from verfedsv.settings import ValuationSettings
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
-from verfedsv.settlement.agreement import say_other_intercept, say_other_settings
+from verfedsv.settlement.agreement import options_of, say_others, say_others_of
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
     Check,
@@ -29,25 +28,21 @@ from verfedsv.settlement.comparisons import (
     check_payouts,
     check_same_run,
     check_sums,
+    compare_exactly,
     compare_files,
-    compare_reports,
-    compare_rest,
     compare_rounds,
     compare_valuation,
-    compare_with_file,
 )
 from verfedsv.settlement.documents import parse, read_bytes
 from verfedsv.settlement.explanation import cautions, say_terms
 from verfedsv.settlement.extract import Extract, Verified
-from verfedsv.settlement.folders import hash_files
 from verfedsv.settlement.keys import fingerprint
-from verfedsv.settlement.statement import STATEMENT, Statement, configuration_of
-from verfedsv.settlement.transcripts import check_chain, count_both, has_offset, open_whole, say_absences, say_own_part
+from verfedsv.settlement.statement import Statement, fields_of
+from verfedsv.settlement.transcripts import check_chain, open_whole, say_server_and_absent
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
-from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER
+from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation, value
 
 
@@ -91,11 +86,12 @@ def audit(
     options = _Options(public_key, accept_settings, progress)
     if path.is_dir():
         _refuse_unused("the folder of a run", run=run)
-        there = statement_path or (path / STATEMENT if (path / STATEMENT).exists() else None)
+        folder = RunFolder(path)
+        there = statement_path or (folder.statement_path if folder.statement_path.exists() else None)
         if there is not None:
-            return _collect(_of_statement(_read_statement(there), path, options))
+            return _collect(_of_statement(_read_statement(there), folder, options))
         _refuse_unused("a run without a statement", public_key=public_key)
-        return _collect(_of_run(path, options))
+        return _collect(_of_run(folder, options))
     text = read_bytes(path)
     if text.startswith(extracts.MAGIC):
         _refuse_unused("an extract", run=run)
@@ -106,7 +102,8 @@ def audit(
     fields = parse(text, statement.FORMAT)
     if fields["format"] == statement.FORMAT:
         _refuse_unused("a statement", statement=statement_path)
-    return _collect(_of_statement(_Signed(path, text, Statement.from_fields(fields)), run, options))
+    signed = _Signed(path, text, Statement.from_fields(fields))
+    return _collect(_of_statement(signed, None if run is None else RunFolder(run), options))
 
 
 @dataclass(frozen=True)
@@ -156,7 +153,7 @@ def _one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Iterator[Finding]:
+def _of_statement(signed: _Signed, run: RunFolder | None, options: _Options) -> Iterator[Finding]:
     """Yield whether a statement is signed and true: of the run's files, chain, values and payouts.
 
     Without `run`, it is where the statement says, from where it lies, or the statement's own folder.
@@ -171,69 +168,81 @@ def _of_statement(signed: _Signed, run: Path | None, options: _Options) -> Itera
     # Before the other files, as this can tell the round and the client of a change, and another run.
     transcript = open_whole(folder)
     yield check_chain(transcript, stated)
-    yield from say_absences(transcript)
-    yield from say_own_part(transcript)
+    yield from say_server_and_absent(transcript)
     yield from compare_files(stated, found)
-    extent = find_extent(folder, transcript)
-    compare_rest(stated, {"configuration": configuration_of(folder), "n_planned": extent.n_planned})
+    rest = {"configuration": folder.config_text(), "n_planned": folder.extent(transcript).n_planned}
+    compare_exactly(stated, rest, "the run gives")
     written = _read_valuation(folder)
     written = written if written is not None and written.head == transcript.head else None
     if written is not None:
-        compare_with_file(stated, written)
-    yield from _check_settings(stated.settings, stated.content["configuration"], has_offset(transcript), options)
-    again = value(transcript, progress=options.progress, like=written, **options_of(stated.settings))
-    yield from compare_valuation(Claim.of_statement(stated), again)
-    if written is not None:
-        yield from compare_rounds(written, again)
-        yield from compare_reports(written, again)
+        # Sums are computed when they are needed, and are compared with the values.
+        right = {name: said for name, said in fields_of(written).items() if name not in ("shares", "books")}
+        compare_exactly(stated, right, f"{folder.valuation_name} says")
+    yield from _check_values(Claim.of_statement(stated), stated.settings, folder, transcript, written, options)
     yield from _check_payouts(stated)
     yield from cautions(stated.settlement or stated.basis)
 
 
-def _of_run(folder: Path, options: _Options) -> Iterator[Finding]:
+def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
     """Yield whether a run without a statement fits together: its chain, and its valuation."""
-    if not any((place / fmt.DESCRIPTION).exists() for place in (folder, folder / FOLDER)):
-        raise InputError(f"there is no run in {folder}: it has no {fmt.DESCRIPTION}")
+    if not folder.holds_run:
+        raise InputError(f"there is no run in {folder}: nothing was recorded there")
     transcript = open_whole(folder)
     if not transcript.n_rounds:
-        raise InputError(f"nothing was recorded in {folder}, so there is nothing to audit")
+        raise InputError(f"no round was recorded in {folder}, so there is nothing to audit")
     yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
-    yield from say_absences(transcript)
-    yield from say_own_part(transcript)
-    extent = find_extent(folder, transcript)
+    yield from say_server_and_absent(transcript)
+    extent = folder.extent(transcript)
     if extent.is_unfinished:
         yield f"the training was stopped after {extent}"
     written = _read_valuation(folder)
     if written is None:
-        yield f"there is no {VALUATION}, so there are no values to compare"
+        yield f"there is no {folder.valuation_name}, so there are no values to compare"
     else:
         if written.head != transcript.head:
             grown = transcript.contains(written.head)
             why = "the transcript has grown since" if grown else "it was cut off, or is another one"
-            raise Difference(f"{VALUATION} is not of this transcript: {why}")
-        yield from _check_settings(written.settings, configuration_of(folder), has_offset(transcript), options)
-        again = value(transcript, progress=options.progress, like=written, **options_of(written.settings))
-        yield from compare_valuation(Claim.of_file(written), again)
-        yield from compare_rounds(written, again)
-        yield from compare_reports(written, again)
+            raise Difference(f"{folder.valuation_name} is not of this transcript: {why}")
+        yield from _check_values(Claim.of_file(written), written.settings, folder, transcript, written, options)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
         "anew, or changes in other files of the folder are not found"
     )
 
 
-def _check_settings(
-    settings: ValuationSettings, configuration: str | None, has_offset: bool, options: _Options
+def _check_values(
+    claim: Claim,
+    settings: ValuationSettings,
+    folder: RunFolder,
+    transcript: Transcript,
+    written: Valuation | None,
+    options: _Options,
 ) -> Iterator[Finding]:
+    """Yield whether values were computed as agreed, and are what comes out now; `written` is the run's valuation."""
+    yield from _judge_settings(say_others_of(folder, transcript, settings), options)
+    again = value(transcript, progress=options.progress, like=written, **options_of(settings))
+    yield from compare_valuation(claim, again)
+    if written is not None:
+        yield from compare_rounds(written, again)
+
+
+def _judge_settings(others: Iterable[str], options: _Options) -> Iterator[Finding]:
     """Raise Difference if a run is not as was agreed, and the reader does not accept that."""
-    try:
-        others = say_other_settings(settings, configuration), say_other_intercept(configuration, has_offset=has_offset)
-    except InputError as error:
-        others = f"what was agreed is unknown: {error}", None
-    for other in filter(None, others):
+    for other in others:
         if not options.accept_settings:
-            raise Difference(f"{other}; to accept these settings, add --accept-settings")
+            raise Difference(f"{other}; to accept that, add --accept-settings")
         yield f"{other}; accepted, as asked"
+
+
+def _say_others_of(stated: Statement, verified: Verified) -> list[str]:
+    """Return what was not as agreed, as far as a statement and an extract show it."""
+    text = stated.content["configuration"]
+    try:
+        config = None if text is None else parse_config(text, RunFolder(".").config_path)
+    except InputError as error:
+        return [f"what was agreed is unknown: {error}"]
+    agreed = verified.description.valuation
+    return say_others(stated.settings, agreed, config, has_offset=verified.has_offset)
 
 
 def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> Iterator[Finding]:
@@ -255,21 +264,17 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
         yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads were left out"
     if signed is not None:
         stated = signed.statement
-        yield from _check_settings(stated.settings, stated.content["configuration"], verified.has_offset, options)
+        yield from _judge_settings(_say_others_of(stated, verified), options)
         yield from _say_own_part(stated, extract.client)
 
 
 def _compare_transcript(stated: Statement, verified: Verified) -> None:
     """Raise Difference unless a statement is of the transcript that an extract is of, as far as that shows it."""
     if stated.content["head"] != verified.head:
-        both = count_both(stated, verified.clients, verified.n_rounds)
-        raise Difference(f"the extract is of another transcript than the statement: their heads differ; {both}")
+        raise Difference("the extract is of another transcript than the statement: their heads differ")
     about = verified.description
     shown = {"clients": [*verified.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
-    for name, expected in shown.items():
-        if stated.content[name] != expected:
-            said = f"the statement says {stated.content[name]!r}, the transcript {expected!r}"
-            raise Difference(f"{name}: {said}")
+    compare_exactly(stated, shown, "the transcript says")
 
 
 def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
@@ -313,31 +318,31 @@ def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Find
         yield "whose key that is, the statement cannot say: compare the fingerprint, or pass --public-key"
 
 
-def _find_run(stated: Statement, path: Path) -> Path:
+def _find_run(stated: Statement, path: Path) -> RunFolder:
     """Return the folder of a statement's run, which is looked for only in the folder that the statement is in."""
     here = path.parent.resolve()
     for way in (stated.content["run"] or ".", "."):
         try:
             place = here.joinpath(way).resolve()
             if place.is_relative_to(here) and any((place / name).exists() for name in stated.content["files"]):
-                return place
+                return RunFolder(place)
         except OSError:
             continue  # a name that no file can have
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
 
 
-def _hash_files(folder: Path, path: Path) -> dict[str, str]:
-    if not folder.is_dir():
+def _hash_files(folder: RunFolder, path: Path) -> dict[str, str]:
+    if not folder.path.is_dir():
         raise InputError(f"there is no folder {folder}")
     try:
-        return hash_files(folder, leave_out=path)
+        return folder.hash_files(leave_out=path)
     except InputError as error:
         raise Difference(str(error)) from None
 
 
-def _read_valuation(folder: Path) -> Valuation | None:
+def _read_valuation(folder: RunFolder) -> Valuation | None:
     try:
-        return read_valuation(folder)
+        return folder.read_valuation()
     except InputError as error:
         raise Difference(str(error)) from None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from verfedsv.errors import InputError
+from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Books
+from verfedsv.valuation.verdict import judge
 
 
 def say_books(books: Books) -> str:
@@ -37,39 +38,16 @@ def balanced_decimals(books: Books, n_digits: int) -> int:
 def is_balanced(books: Books, decimals: int) -> bool:
     """Return whether books add up if they are rounded to so many decimals."""
     rounded = Books(*(round(amount, decimals) for amount in books))
-    return abs(remainder(rounded)) < 0.5 * 0.1**decimals
+    return abs(rounded.remainder) < 0.5 * 0.1**decimals
 
 
-def remainder(books: Books) -> float:
-    """Return what is left of the loss at the start: the numerical error."""
-    return books.start - books.end - books.clients - books.server - books.unaccounted
-
-
-def say_doubts(books: Books) -> Iterator[str]:
-    """Yield sentences on why values may be nothing to pay by: the loss rose, or it was the server that changed it."""
-    if books.loss_rose:
-        yield f"The loss rose over the training, from {books.start:.4g} to {books.end:.4g}: the model became worse."
-    if books.clients <= 1e-12 * abs(books.start):
-        yield f"The clients together did not lower the loss: their values add up to {books.clients:.4g}."
-    if abs(books.server) > abs(books.clients):
-        yield (
-            f"The server's own part changed the loss more than all clients together: it {_changed(books.server)}, the "
-            f"clients {_changed(books.clients)}."
-        )
-    elif books.is_mostly_server:
-        yield (
-            "The server's own part moved the loss up and down more than all clients together, by "
-            f"{books.server_moved:.4g} in all rounds, the clients by {books.clients_moved:.4g}: what their changes "
-            "were worth depended on where it was."
-        )
-
-
-def refuse_doubtful(books: Books, what: str, *, accepted: bool) -> None:
+def refuse_rejected(valuation: Valuation, what: str, *, accepted: bool) -> None:
     """Raise InputError, saying what is not done, if the loss rose or the clients did not lower it, unless accepted."""
-    if not books.is_payable and not accepted:
-        why = " ".join(say_doubts(books))
+    verdict = judge(valuation)
+    if verdict.word == "rejected" and not accepted:
+        why = " ".join(verdict.texts("alarm"))
         raise InputError(f"not {what}: {why} To go on all the same, add --even-if-the-loss-rose")
 
 
-def _changed(decrease: float, form: str = ".4g") -> str:
+def _changed(decrease: float, form: str) -> str:
     return f"{'lowered' if decrease >= 0 else 'raised'} it by {abs(decrease):{form}}"

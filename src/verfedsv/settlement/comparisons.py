@@ -10,25 +10,22 @@ whatever errors and whatever version a statement claims.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from pathlib import PurePosixPath
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
-from verfedsv.runs.folders import VALUATION
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement.books import say_books
-from verfedsv.settlement.documents import is_alike, is_close, is_same
-from verfedsv.settlement.folders import is_evidence
-from verfedsv.settlement.payouts import find_difference, pay
+from verfedsv.settlement.documents import find_difference
+from verfedsv.settlement.payouts import pay, say_difference
 from verfedsv.settlement.statement import Statement, fields_of, says_plan
 from verfedsv.shapley.result import count
-from verfedsv.transcript import format as fmt
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import PACKAGE
 
 ROUNDING = 1e-9
@@ -65,12 +62,12 @@ Finding = Check | Reservation | str
 def check_same_run(stated: Statement, found: Mapping[str, str]) -> None:
     """Raise Difference if a file that the statement lists is missing, or what a transcript begins with is another.
 
-    `found` are hashes by path. The description and the labels never change, also where a training goes on.
+    `found` are hashes by path.
     """
     for name, digest in stated.content["files"].items():
         if name not in found:
             raise Difference(f"{name!r} is missing")
-        if PurePosixPath(name).name in (fmt.DESCRIPTION, fmt.LABELS) and found[name] != digest:
+        if RunFolder.is_origin(name) and found[name] != digest:
             raise Difference(f"{name!r} was changed, or is that of another run")
 
 
@@ -82,7 +79,7 @@ def compare_files(stated: Statement, found: Mapping[str, str]) -> Iterator[Findi
     """
     expected = stated.content["files"]
     for name, digest in found.items():
-        if name not in expected and is_evidence(name):
+        if name not in expected and RunFolder.is_evidence(name):
             raise Difference(f"{name!r} was added: it is not in the statement")
         if expected.get(name, digest) != digest:
             raise Difference(f"{name!r} was changed")
@@ -94,6 +91,13 @@ def compare_files(stated: Statement, found: Mapping[str, str]) -> Iterator[Findi
 
 
 _MOST_NAMED = 10
+
+
+def compare_exactly(stated: Statement, right: Mapping[str, Any], source: str) -> None:
+    """Raise Difference at the first of some fields in which a statement is not what another source says."""
+    said = {name: stated.content[name] for name in right}
+    if (found := find_difference(said, right, stated.clients)) is not None:
+        raise Difference(_say_both("the statement", source, *found))
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class Claim:
 
     @classmethod
     def of_file(cls, written: Valuation) -> Claim:
-        return cls(VALUATION, fields_of(written), written.package)
+        return cls(RunFolder.valuation_name, fields_of(written), written.package)
 
     @property
     def is_of_another_version(self) -> bool:
@@ -130,221 +134,176 @@ def compare_valuation(claim: Claim, again: Valuation) -> Iterator[Finding]:
     expected = fields_of(again)
     if claim.fields["clients"] != expected["clients"]:
         raise Difference(f"the clients of {claim.who} are not those of the transcript")
-    stated = _floats(claim.fields["values"])
-    names = [f"value of client {client!r}" for client in again.clients]
-    room = _Room.of(np.abs(again.per_round).mean(axis=0), again.estimator_errors)
-    yield from _compare_values(claim, names, stated, again.values, room, again.n_rounds)
-    yield from _compare_server(claim, again)
+    for numbers in _numbers(claim, again):
+        yield from numbers.compare(claim)
     check_sums(claim)
-    for name, called in _ERRORS.items():
-        names = [f"{called} of client {client!r}" for client in again.clients]
-        yield from _compare_errors(claim, names, _floats(claim.fields[name]), getattr(again, name), room, again)
-    yield from _compare_exactly(claim, {name: expected[name] for name in expected.keys() - _NUMBERS})
-    off = f"{np.abs(stated - again.values).max() * again.n_rounds:.1g}"
+    for name in sorted(expected.keys() - _NUMBERS):
+        may_be_another = claim.is_of_another_version and name in _OF_A_VERSION
+        found = find_difference({name: claim.fields[name]}, {name: expected[name]})
+        yield from _judge(claim, found, may_be_another)
+    off = f"{np.abs(np.array(claim.fields['values']) - again.values).max() * again.n_rounds:.1g}"
     yield Check("values", f"computed again, over the training they differ by {off} at most")
     yield Check("books", say_books(again.books))
     if claim.is_of_another_version:
         yield f"{claim.who} was made with {claim.package}, this is {PACKAGE}; values agree within {off}"
 
 
-def _compare_server(claim: Claim, again: Valuation) -> Iterator[Reservation]:
-    """Raise Difference unless the server's value, and the losses at both ends, are what the transcript gives."""
-    books, n_rounds = claim.fields["books"], again.n_rounds
-    stated, true = _floats([claim.fields["server_value"]]), _floats([again.server_value])
-    moved = _floats([np.abs(again.per_round_server).mean()])
-    room = _Room.of(moved, _floats([again.per_round_server_errors.mean()]))
-    yield from _compare_values(claim, ["value of the server"], stated, true, room, n_rounds)
-    error = _floats([claim.fields["server_error"]])
-    yield from _compare_errors(
-        claim, ["error of the server's value"], error, _floats([again.server_error]), room, again
-    )
-    losses = _Room.of(np.full(2, np.abs(again.losses).max()), np.zeros(2))
-    names, amounts = ["loss at the start", "loss at the end"], ["start", "end"]
-    yield from _compare_values(claim, names, *_books_of(books, again, amounts), losses, 1)
-    names, amounts = ["what the clients moved", "what the server moved"], ["clients_moved", "server_moved"]
-    errors = [again.per_round_errors.sum(), again.per_round_server_errors.sum()]
-    moves = _Room.of(_floats([np.abs(again.per_round).sum(), moved[0] * n_rounds]), _floats(errors))
-    yield from _compare_values(claim, names, *_books_of(books, again, amounts), moves, 1)
-
-
-def _books_of(books: Mapping[str, float], again: Valuation, names: list[str]) -> tuple[Floats, Floats]:
-    """Return some numbers of the books, as stated and as computed now."""
-    return _floats([books[name] for name in names]), _floats([getattr(again.books, name) for name in names])
-
-
-@dataclass(frozen=True)
-class _Room:
-    """How far numbers may be off, (numbers,) each: by rounding, and if they were computed otherwise."""
-
-    rounding: Floats
-    otherwise: Floats
-
-    @classmethod
-    def of(cls, sizes: Floats, errors: Floats) -> _Room:
-        """Return the room of numbers of these sizes, that the estimator computed with these errors."""
-        return cls(ROUNDING * sizes, OTHERWISE_COMPUTED * sizes + errors)
-
-
-_ERRORS = {"errors": "error", "estimator_errors": "estimator error", "completion_errors": "completion error"}
-_OF_CLIENTS = {"values", "shares", *_ERRORS}
-_NUMBERS = {*_OF_CLIENTS, "server_value", "server_error", "books"}
+_NUMBERS = {
+    *("values", "shares", "errors", "estimator_errors", "completion_errors", "server_value", "server_error", "books")
+}
 _OF_A_VERSION = {"method", "error_kind"}
 """What another version may have computed otherwise, with the same settings."""
 
 
-def _compare_values(
-    claim: Claim, names: list[str], stated: Floats, true: Floats, room: _Room, factor: int
-) -> Iterator[Reservation]:
-    """Raise Difference at a number that is too far from what it is, yield a reservation if it is so within the error.
+@dataclass(frozen=True)
+class _Numbers:
+    """Numbers of one kind, (numbers,), as stated and as computed now; `called` names each by its index.
 
-    All are (numbers,), and are multiplied by `factor` where they are shown.
+    Values have a `size` and the `error` of the estimator, which are their room. For errors, `error` is None: they may
+    be half or twice what they are, as a choice that rounding tips moves them; and with another version, anything but
+    unknown to one of the two alone. All are multiplied by `factor` where they are shown.
     """
-    off = np.abs(stated - true)
 
-    def say(number: int) -> str:
-        both = f"{claim.who} says {stated[number] * factor:.6g}, the transcript gives {true[number] * factor:.6g}"
-        return f"{names[number]}: {both}"
+    called: Callable[[int], str]
+    stated: Floats
+    true: Floats
+    size: Floats
+    error: Floats | None
+    factor: int = 1
 
-    for number in np.flatnonzero(~(off <= room.otherwise)):
-        raise Difference(say(int(number)) + claim.advice)
-    if (off > room.rounding).any():
-        why = "by less than the error of the estimator, but more than rounding on this or another processor explains"
-        yield Reservation(f"{say(int((off - room.rounding).argmax()))}: {why}")
+    def compare(self, claim: Claim) -> Iterator[Reservation]:
+        """Raise Difference at a number that is too far from what it is, yield a reservation if one is nearly so."""
+        rounding, off = ROUNDING * self.size, np.abs(self.stated - self.true)
+        if self.error is not None:
+            why = "within the error of the estimator, but by more than rounding on another processor explains"
+            is_equal, is_near = off <= rounding, off <= OTHERWISE_COMPUTED * self.size + self.error
+        else:
+            why = "the ranges of payouts go by the former"
+            is_unknown, slack = np.isnan(self.stated) & np.isnan(self.true), 1e3 * rounding
+            is_equal = is_unknown | (off <= rounding + OTHERWISE_COMPUTED * self.true)
+            is_near = (self.true / 2 - slack <= self.stated) & (self.stated <= 2 * self.true + slack)
+            is_near |= is_equal | (claim.is_of_another_version & ~np.isnan(off))
+        for index in np.flatnonzero(~is_near)[:1]:
+            raise Difference(self._say(claim, index) + claim.advice)
+        for index in np.flatnonzero(~is_equal)[:1]:
+            yield Reservation(f"{self._say(claim, index)}: {why}")
+
+    def _say(self, claim: Claim, index: int) -> str:
+        digits = ".2g" if self.error is None else ".6g"
+        said, right = (
+            "unknown" if np.isnan(number) else f"{number * self.factor:{digits}}"
+            for number in (self.stated[index], self.true[index])
+        )
+        return f"{self.called(index)}: {claim.who} says {said}, the transcript gives {right}"
 
 
-def _compare_errors(
-    claim: Claim, names: list[str], stated: Floats, true: Floats, room: _Room, again: Valuation
-) -> Iterator[Reservation]:
-    """Raise Difference at an error below half or above twice what it is: payouts would look surer, or less so.
+def _numbers(claim: Claim, again: Valuation) -> Iterator[_Numbers]:
+    """Yield all numbers of a claim with those computed now: values, losses and errors, of clients and server."""
+    said, books, n_rounds = claim.fields, claim.fields["books"], again.n_rounds
+    who = _players(again)
 
-    Of another version that is a reservation, unless an error is unknown to one of the two alone.
+    def named(kind: str) -> Callable[[int], str]:
+        return lambda m: f"{kind} of {who[m]}"
+
+    rounds, errors = _rounds_of(again)
+    size, moved = np.abs(rounds).mean(axis=0), np.abs(rounds).sum(axis=0)
+    stated, true = _floats([*said["values"], said["server_value"]]), np.append(again.values, again.server_value)
+    left = np.append(again.estimator_errors, errors[:, -1].mean())
+    yield _Numbers(named("value"), stated, true, size, left, n_rounds)
+    stated, largest = _floats([books["start"], books["end"]]), np.full(2, np.abs(again.losses).max())
+    yield _Numbers(
+        ["loss at the start", "loss at the end"].__getitem__, stated, again.losses[[0, -1]], largest, 0 * largest
+    )
+    stated = _floats([books["clients_moved"], books["server_moved"]])
+    true = _floats([again.books.clients_moved, again.books.server_moved])
+    sizes, room = (_floats([part[:-1].sum(), part[-1]]) for part in (moved, errors.sum(axis=0)))
+    yield _Numbers(["what the clients moved", "what the server moved"].__getitem__, stated, true, sizes, room)
+    stated, true = _floats([*said["errors"], said["server_error"]]), np.append(again.errors, again.server_error)
+    yield _Numbers(named("error"), stated, true, size, None, n_rounds)
+    for kind in ("estimator", "completion"):
+        stated, true = _floats(said[f"{kind}_errors"]), getattr(again, f"{kind}_errors")
+        yield _Numbers(named(f"{kind} error"), stated, true, size[:-1], None, n_rounds)
+
+
+def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation]:
+    """Raise Difference unless valuation.json says of single rounds, and of completion, what the transcript gives."""
+    claim = Claim.of_file(written)
+    if written.per_round.shape != again.per_round.shape:
+        raise Difference(f"{claim.who} is of {count(written.n_rounds, 'round')}, and there are {again.n_rounds:,}")
+    (said, said_errors), (true, true_errors) = _rounds_of(written), _rounds_of(again)
+    sizes = np.tile(np.abs(true).mean(axis=0), again.n_rounds)
+    who = _players(again)
+
+    def called(index: int) -> str:
+        t, m = divmod(int(index), len(who))
+        return f"round {t + 1}, {who[m]}"
+
+    yield from _Numbers(called, said.ravel(), true.ravel(), sizes, true_errors.ravel()).compare(claim)
+    largest, zeros = np.full_like(again.losses, np.abs(again.losses).max()), np.zeros_like(again.losses)
+    yield from _Numbers("loss after round {}".format, written.losses, again.losses, largest, zeros).compare(claim)
+    errors = _Numbers(lambda i: f"error of {called(i)}", said_errors.ravel(), true_errors.ravel(), sizes, None)
+    yield from errors.compare(claim)
+    found = find_difference(_report_of(written), _report_of(again), rounding=OTHERWISE_COMPUTED)
+    yield from _judge(claim, found, claim.is_of_another_version)
+
+
+def _players(valuation: Valuation) -> list[str]:
+    return [*(f"client {client!r}" for client in valuation.clients), "the server"]
+
+
+def _rounds_of(valuation: Valuation) -> tuple[Floats, Floats]:
+    """Return values and errors of all rounds, the server's last, (rounds, clients + 1)."""
+    values = np.column_stack([valuation.per_round, valuation.per_round_server])
+    return values, np.column_stack([valuation.per_round_errors, valuation.per_round_server_errors])
+
+
+def _report_of(valuation: Valuation) -> dict[str, Any]:
+    """Return what else a valuation says, as JSON has it. Nothing is paid by it, but reports show it.
+
+    Numbers of sweeps depend on the processor, and nothing on them.
     """
-    off = np.where(np.isnan(stated) & np.isnan(true), 0.0, np.abs(stated - true))
-    near = ~(off > room.rounding + OTHERWISE_COMPUTED * true) & (np.isnan(stated) == np.isnan(true))
-    slack = 1e3 * room.rounding
-    alike = near | ((true / 2 - slack <= stated) & (stated <= 2 * true + slack))
-    for m in np.flatnonzero(~near):
-        both = f"{claim.who} says {_shown(stated[m], again)}, the transcript gives {_shown(true[m], again)}"
-        text = f"{names[m]}: {both}"
-        if not alike[m] and (not claim.is_of_another_version or np.isnan(off[m])):
-            raise Difference(text + claim.advice)
-        yield Reservation(f"{text}; the ranges of payouts go by the former")
+    reports = zip(valuation.clients, valuation.completion or (), strict=valuation.completion is not None)
+    completion = {
+        f"completion of client {client!r}": {
+            name: as_json(part) for name, part in asdict(report).items() if not name.endswith("sweeps")
+        }
+        for client, report in reports
+    }
+    return {
+        "tolerance_met": valuation.tolerance_met,
+        "guarantee": as_json(valuation.guarantee),
+        "is_completed": valuation.completion is not None,
+        **completion,
+    }
+
+
+def _judge(claim: Claim, found: tuple[str, Any, Any] | None, may_be_another: bool) -> Iterator[Reservation]:
+    """Raise Difference at what `find_difference` found, if anything, or yield a reservation if it may be another."""
+    if found is None:
         return
+    text = _say_both(claim.who, "the transcript gives", *found)
+    if not may_be_another:
+        raise Difference(text)
+    yield Reservation(text)
 
 
-def _shown(error: float, valuation: Valuation) -> str:
-    return "unknown" if np.isnan(error) else f"{error * valuation.n_rounds:.2g}"
-
-
-def _compare_exactly(claim: Claim, expected: Mapping[str, Any]) -> Iterator[Reservation]:
-    """Raise Difference at the first field that is another; another version may have used another method."""
-    for name in sorted(expected):
-        if is_same(claim.fields[name], expected[name]):
-            continue
-        text = f"{name}: {_say_both(claim.who, claim.fields[name], 'the run gives', expected[name])}"
-        if not (claim.is_of_another_version and name in _OF_A_VERSION):
-            raise Difference(text)
-        yield Reservation(text)
-
-
-def _say_both(who: str, said: Any, other: str, right: Any) -> str:
+def _say_both(who: str, other: str, where: str, said: Any, right: Any) -> str:
     """Return what is said and what is right, cut where they are long."""
     texts = [text if len(text) <= 60 else f"{text[:60]}…" for text in (json.dumps(said), json.dumps(right))]
-    return f"{who} says {texts[0]}, {other} {texts[1]}"
-
-
-def compare_rest(stated: Statement, expected: Mapping[str, Any]) -> None:
-    """Raise Difference at a field of a statement that is none of a valuation and is not what the run gives."""
-    for _ in _compare_exactly(Claim.of_statement(stated), expected):
-        pass  # none of these may be another
+    return f"{where}: {who} says {texts[0]}, {other} {texts[1]}"
 
 
 def check_sums(claim: Claim) -> None:
     """Raise Difference unless shares, and what clients and server changed, are those of the values beside them."""
-    stated = claim.fields
-    total = float(np.sum(stated["values"]))
-    for client, share, value in zip(stated["clients"], stated["shares"], stated["values"], strict=True):
-        expected = value / total if total else None
-        if not is_close(share, expected):
-            raise Difference(f"share of client {client!r}: {claim.who} says {share}, its values give {expected}")
-    n_rounds, server = stated["n_rounds"], stated["server_value"]
-    right = {**stated["books"], "clients": total * n_rounds, "server": float(server * n_rounds)}
-    if not is_alike(stated["books"], right):
-        raise Difference(f"books: {_say_both(claim.who, stated['books'], 'its values give', right)}")
-
-
-def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation]:
-    """Raise Difference at the first value of a round in valuation.json that is not what the transcript gives."""
-    if len(written.per_round) != again.n_rounds:
-        raise Difference(f"{VALUATION} is of {len(written.per_round)} rounds; there are {again.n_rounds}")
-    rounds = range(1, again.n_rounds + 1)
-    names = [f"round {number}, client {client!r}" for number in rounds for client in again.clients]
-    claim = Claim.of_file(written)
-    sizes = np.tile(np.abs(again.per_round).mean(axis=0), again.n_rounds)
-    room = _Room.of(sizes, again.per_round_errors.ravel())
-    yield from _compare_values(claim, names, written.per_round.ravel(), again.per_round.ravel(), room, 1)
-    names = [f"round {number}, the server" for number in rounds]
-    sizes = np.full(again.n_rounds, np.abs(again.per_round_server).mean())
-    room = _Room.of(sizes, again.per_round_server_errors)
-    yield from _compare_values(claim, names, written.per_round_server, again.per_round_server, room, 1)
-    names = [f"loss after round {number}" for number in (0, *rounds)]
-    room = _Room.of(np.full(len(names), np.abs(again.losses).max()), np.zeros(len(names)))
-    yield from _compare_values(claim, names, written.losses, again.losses, room, 1)
-
-
-def compare_reports(written: Valuation, again: Valuation) -> Iterator[Reservation]:
-    """Raise Difference unless what valuation.json says of errors and completion is what the transcript gives.
-
-    Nothing is paid by it, but reports show it.
-    """
-    claim, rounds = Claim.of_file(written), range(1, again.n_rounds + 1)
-    names = [f"error of round {number}, client {client!r}" for number in rounds for client in again.clients]
-    sizes = np.tile(np.abs(again.per_round).mean(axis=0), again.n_rounds)
-    room = _Room.of(sizes, np.zeros(len(sizes)))
-    stated, true = written.per_round_errors.ravel(), again.per_round_errors.ravel()
-    yield from _compare_errors(claim, names, stated, true, room, again)
-    for name, said, right in _reported(written, again):
-        are_numbers = isinstance(said, float) and isinstance(right, float)
-        if is_same(said, right) or (are_numbers and np.isclose(said, right, rtol=1e-6, equal_nan=True)):
-            continue
-        text = f"{name}: {_say_both(claim.who, _plain(said), 'the transcript gives', _plain(right))}"
-        if not claim.is_of_another_version:
-            raise Difference(text)
-        yield Reservation(text)
-
-
-def _reported(written: Valuation, again: Valuation) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what else a valuation says, of both: numbers of sweeps depend on the processor, and nothing on them."""
-    yield "tolerance_met", written.tolerance_met, again.tolerance_met
-    yield "guarantee", written.guarantee, again.guarantee
-    if written.completion is None or again.completion is None:
-        yield "completed", written.completion is not None, again.completion is not None
-        return
-    for client, one, other in zip(again.clients, written.completion, again.completion, strict=True):
-        for name in _OF_COMPLETION:
-            yield f"completion of client {client!r}, {name}", getattr(one, name), getattr(other, name)
-
-
-_OF_COMPLETION = [field.name for field in fields(CompletionReport) if not field.name.endswith("sweeps")]
-
-
-def _plain(number: Any) -> Any:
-    return None if isinstance(number, float) and not np.isfinite(number) else number
-
-
-def compare_with_file(stated: Statement, written: Valuation) -> None:
-    """Raise Difference unless what a statement says of the values is what valuation.json says."""
-    for name, right in fields_of(written).items():
-        said = stated.content[name]
-        # Sums are computed when they are needed, and are compared with the values.
-        if name in ("shares", "books") or is_same(said, right):
-            continue
-        if name in _OF_CLIENTS:
-            m = next(m for m, pair in enumerate(zip(said, right, strict=True)) if not is_same(*pair))
-            raise Difference(
-                f"{name} of client {stated.clients[m]!r}: {_say_both('the statement', said[m], VALUATION, right[m])}"
-            )
-        raise Difference(f"{name}: {_say_both('the statement', said, VALUATION, right)}")
+    said, total = claim.fields, float(np.sum(claim.fields["values"]))
+    sums = {"clients": total * said["n_rounds"], "server": float(said["server_value"] * said["n_rounds"])}
+    right = {
+        "shares": [value / total if total else None for value in said["values"]],
+        "books": {**said["books"], **sums},
+    }
+    stated = {name: said[name] for name in right}
+    if (found := find_difference(stated, right, said["clients"], rounding=ROUNDING)) is not None:
+        raise Difference(_say_both(claim.who, "its values give", *found))
 
 
 def _floats(column: Any) -> Floats:
@@ -364,7 +323,7 @@ def check_payouts(stated: Statement) -> Iterator[Check]:
         again = pay(settlement.terms, replace(stated.basis, n_planned=settlement.n_planned))
     except InputError as error:
         raise Difference(f"the settlement in the statement cannot be: {error}") from None
-    difference = find_difference(stated.content["settlement"], again)
+    difference = say_difference(stated.content["settlement"], again)
     if difference is not None:
         raise Difference(f"the settlement in the statement: {difference}")
     amount = f"{again.currency.shown(again.terms.budget)} {again.currency.code}"

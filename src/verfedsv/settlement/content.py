@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
-import json
-import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
 
-from verfedsv.errors import InputError
 from verfedsv.settings import ValuationSettings
+from verfedsv.settlement.documents import BooksContent, Content, check_columns
 from verfedsv.settlement.keys import is_weak
+from verfedsv.settlement.result import SettlementContent
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript.description import Mode
-
-
-def check_fields(fields: Mapping[str, Any]) -> None:
-    """Raise InputError, naming the field, unless there are all fields of a statement and no others, of their kinds."""
-    try:
-        _Fields.model_validate(fields)
-        json.dumps(fields, allow_nan=False)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place, why = ".".join(map(str, first["loc"]))[:60], first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            raise InputError(f"the statement has a field {place!r}, which no audit could check") from None
-        raise InputError(f"the statement is damaged: {f'{place}: ' if place else ''}{why}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the statement is damaged: {error}") from None
 
 
 def _has_zone(text: str) -> str:
@@ -45,40 +27,19 @@ def _is_strong(digits: str) -> str:
     return digits
 
 
-_Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
 def _is_complete(settings: dict[str, Any]) -> dict[str, Any]:
-    if set(settings) != {field.name for field in dataclasses.fields(ValuationSettings)}:
+    if settings.keys() != ValuationSettings().as_dict().keys():
         raise ValueError("settings are missing or unknown")
+    ValuationSettings.of(settings)
     return settings
 
 
-class _Books(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    start: float
-    end: float
-    clients: float
-    server: float
-    clients_moved: float
-    server_moved: float
-    unaccounted: float
-
-    @model_validator(mode="after")
-    def _adds_up(self) -> Self:
-        rest = self.start - self.end - self.clients - self.server
-        if self.unaccounted and not math.isclose(self.unaccounted, rest, rel_tol=1e-9, abs_tol=1e-9 * abs(self.start)):
-            raise ValueError(f"unaccounted is {self.unaccounted}, and what the books leave is {rest}")
-        return self
+_Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class _Fields(BaseModel):
-    # An unknown field would be signed, and checked by nobody.
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+class StatementContent(Content):
+    """A statement, its signature included."""
 
-    format: str
-    version: int
     package: Annotated[str, Field(pattern="^verfedsv [0-9A-Za-z.+!-]{1,40}$")]
     created: Annotated[str, AfterValidator(_has_zone)]
     head: _Hash
@@ -96,12 +57,12 @@ class _Fields(BaseModel):
     completion_errors: list[float | None]
     server_value: float
     server_error: float | None
-    books: _Books
+    books: BooksContent
     error_kind: ErrorKind
     method: str
     settings: Annotated[dict[str, Any], AfterValidator(_is_complete)]
     configuration: str | None
-    settlement: dict[str, Any] | None
+    settlement: SettlementContent | None
     files: dict[str, _Hash]
     run: str | None
     public_key: Annotated[_Hash, AfterValidator(_is_strong)]
@@ -109,7 +70,6 @@ class _Fields(BaseModel):
 
     @model_validator(mode="after")
     def _one_for_each_client(self) -> Self:
-        columns = self.values, self.shares, self.errors, self.estimator_errors, self.completion_errors
-        if any(len(column) != len(self.clients) for column in columns) or not self.clients:
-            raise ValueError("there is not one value, error and share for each client")
+        columns = ("values", "shares", "errors", "estimator_errors", "completion_errors")
+        check_columns(self.clients, **{name: getattr(self, name) for name in columns})
         return self

@@ -1,16 +1,72 @@
-"""JSON files that say what they are: a format and its version come first."""
+"""JSON files that say what they are: format and version come first, and all other fields are known and of one kind."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from verfedsv.errors import InputError
 from verfedsv.files import read_whole
 from verfedsv.untrusted import read_json
+
+
+class Content(BaseModel):
+    """The fields of a document. An unknown field is refused: it would be signed, and checked by nobody."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    format: str
+    version: int
+
+
+class BooksContent(BaseModel):
+    """The books of a valuation, by name."""
+
+    model_config = Content.model_config
+
+    start: float
+    end: float
+    clients: float
+    server: float
+    clients_moved: float
+    server_moved: float
+    unaccounted: float
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        rest = self.start - self.end - self.clients - self.server
+        if self.unaccounted and not math.isclose(self.unaccounted, rest, rel_tol=1e-9, abs_tol=1e-9 * abs(self.start)):
+            raise ValueError(f"unaccounted is {self.unaccounted}, and what the books leave is {rest}")
+        return self
+
+
+def check_columns(clients: Sequence[str], **columns: Sequence[object]) -> None:
+    """Raise ValueError unless there is at least one client, and every column has one entry for each."""
+    if not clients:
+        raise ValueError("there are no clients")
+    for name, column in columns.items():
+        if len(column) != len(clients):
+            raise ValueError(f"there is not one entry of {name} for each client")
+
+
+_C = TypeVar("_C", bound=Content)
+
+
+def validate(model: type[_C], fields: Mapping[str, Any], name: str) -> _C:
+    """Return the content of a document; raise InputError, calling it `name` and naming the field, if it is damaged."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place, why = ".".join(map(str, first["loc"]))[:60], first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            raise InputError(f"the {name} has a field {place!r}, which no audit could check") from None
+        raise InputError(f"the {name} is damaged: {f'{place}: ' if place else ''}{why}") from None
 
 
 def parse(text: str | bytes, name: str) -> dict[str, Any]:
@@ -66,20 +122,41 @@ def is_same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def is_close(one: Any, other: float | None) -> bool:
-    """Return whether a number is another but for rounding, as sums may be rounded otherwise on another machine."""
-    if other is None:
-        return one is None
-    return isinstance(one, float) and math.isclose(one, other, rel_tol=1e-9)
+def find_difference(
+    said: Mapping[str, Any], right: Mapping[str, Any], clients: Sequence[str] = (), *, rounding: float = 0.0
+) -> tuple[str, Any, Any] | None:
+    """Return the first field in which a JSON object is not what is right, and both contents; None if there is none.
+
+    Of a list with one entry for each client, it is the entry of the first client that differs. Numbers may be off by
+    `rounding`, relative to their size: sums come out differently on another processor.
+
+    >>> find_difference({"values": [0.5, 1.0]}, {"values": [0.5, 2.0]}, ["bank", "telco"])
+    ("value of client 'telco'", 1.0, 2.0)
+    """
+    for name in [*right, *(said.keys() - right.keys())]:
+        one: Any = said.get(name)
+        other: Any = right.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):
+            inner = find_difference(one, other, rounding=rounding)
+            if inner is not None:
+                return f"{name}, {inner[0]}", *inner[1:]
+        elif name != "clients" and _are_columns(one, other, clients):
+            for client, entry, expected in zip(clients, one, other, strict=True):
+                if not _is_close(entry, expected, rounding):
+                    return f"{name.removesuffix('s').replace('_', ' ')} of client {client!r}", entry, expected
+        elif not _is_close(one, other, rounding):
+            return name, one, other
+    return None
 
 
-def is_alike(one: Any, other: Mapping[str, float]) -> bool:
-    """Return whether an object has the same names as another, and the same numbers but for rounding."""
-    return (
-        isinstance(one, dict)
-        and one.keys() == other.keys()
-        and all(is_close(one[name], number) for name, number in other.items())
-    )
+def _are_columns(one: Any, other: Any, clients: Sequence[str]) -> bool:
+    return isinstance(one, list) and isinstance(other, list) and len(one) == len(other) == len(clients)
+
+
+def _is_close(one: Any, other: Any, rounding: float) -> bool:
+    if rounding and isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=rounding) or (math.isnan(one) and math.isnan(other))
+    return is_same(one, other)
 
 
 def read_bytes(path: Path) -> bytes:

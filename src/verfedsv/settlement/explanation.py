@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from verfedsv.settlement.books import say_books, say_doubts
+from verfedsv.settlement.books import say_books
 from verfedsv.settlement.payouts import Basis
-from verfedsv.settlement.ranges import is_unreliable
 from verfedsv.settlement.result import Settlement
-from verfedsv.shapley.result import count
-from verfedsv.texts import LONGEST_NAME, misleading, shortened
+from verfedsv.texts import LONGEST_NAME, shortened
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.verdict import RunFacts, judge
 
 _MOST_NAMES = 5
 
@@ -33,34 +32,7 @@ def cautions(paid_by: Settlement | Basis) -> list[str]:
 
     Of a settlement, that includes the name by which the server is paid.
     """
-    clients = paid_by.clients
-    lines = [
-        *say_doubts(paid_by.books),
-        *_say_unfinished(paid_by.n_rounds, paid_by.n_planned),
-        *_say_unreliable(clients, paid_by.values, paid_by.errors),
-    ]
-    return [*lines, *misleading(clients)]
-
-
-def _say_unfinished(n_rounds: int, n_planned: int | None) -> Iterator[str]:
-    if n_planned is not None and n_rounds < n_planned:
-        planned = count(n_planned, "round")
-        yield f"The training was stopped after {n_rounds:,} of {planned}: this is of an unfinished training."
-
-
-def _say_unreliable(clients: Sequence[str], values: Sequence[float], errors: Sequence[float]) -> Iterator[str]:
-    """Yield whether values are too unsure to pay by: their errors are unknown, or as large as they are together."""
-    if is_unreliable(values, errors):
-        yield (
-            "The values cannot be relied on: their errors together are as large as they are. Record more rounds before "
-            "anything is paid by them."
-        )
-    unknown = [client for client, error in zip(clients, errors, strict=True) if np.isnan(error)]
-    if unknown:
-        yield (
-            f"The error of the value of {_names(unknown)} is unknown: take that value as a first impression, and "
-            "record more rounds before anything is paid by it."
-        )
+    return judge(paid_by, RunFacts(paid_by.n_planned)).texts("alarm", "doubt")
 
 
 def _names(clients: Sequence[str]) -> str:

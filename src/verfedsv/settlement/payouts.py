@@ -9,25 +9,14 @@ from fractions import Fraction
 from typing import Any
 
 from verfedsv.errors import InputError
-from verfedsv.settlement.books import refuse_doubtful
-from verfedsv.settlement.documents import is_alike, is_close, is_same
+from verfedsv.settlement.books import refuse_rejected
+from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_deduction
 from verfedsv.settlement.result import Settlement
 from verfedsv.settlement.rules import Negative, Rule, as_whole_numbers, round_to_cents, split
 from verfedsv.settlement.terms import Amount, Terms
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Books
-
-_COLUMNS = {
-    "payouts": "payout",
-    "lowest": "lowest payout",
-    "highest": "highest payout",
-    "notes": "note",
-    "values": "value",
-    "errors": "error",
-    "shares": "share",
-}
-"""What a settlement has for each client."""
 
 
 def settle(
@@ -76,7 +65,7 @@ def settle(
         fixed_part=fixed_part,
         pay_server=pay_server,
     )
-    refuse_doubtful(valuation.books, "settled", accepted=even_if_the_loss_rose)
+    refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
     return pay(terms, Basis.of(valuation))
 
 
@@ -119,29 +108,28 @@ def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
     again = pay(settlement.terms, Basis.of(valuation, settlement.n_planned))
     if settlement.values != again.values:
         raise InputError("the settlement is of another valuation of this run; settle it again")
-    difference = find_difference(settlement.to_fields(), again)
+    difference = say_difference(settlement.to_fields(), again)
     if difference is not None:
         raise InputError(f"the settlement was changed: {difference}; settle again")
 
 
-def find_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
+def say_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
     """Return where the fields of a settlement, as JSON has them, are not those of another; None if all are."""
     expected = again.to_fields()
-    odd = sorted(set(fields) ^ set(expected))
-    if odd:
-        return f"the field {odd[0]!r} is {'missing' if odd[0] in expected else 'none of a settlement'}"
-    for name in expected:
-        if name not in _COLUMNS and not (is_alike if name == "books" else is_same)(fields[name], expected[name]):
-            return f"{name}: {str(fields[name])[:60]}, and not {str(expected[name])[:60]}"
-    for name, called in _COLUMNS.items():
-        if not isinstance(fields[name], list) or len(fields[name]) != len(again.clients):
-            return f"there is not one {called} for each client"
-        is_right = is_close if name == "shares" else is_same
-        for client, received, right in zip(again.clients, fields[name], expected[name], strict=True):
-            if not is_right(received, right):
-                gives = f"its terms and values give {'none' if right in (None, '') else right}"
-                return f"{called} of client {client!r}: {str(received)[:40]}, {gives}"
+    for names, rounding in (([name for name in expected if name not in _SUMS], 0.0), (_SUMS, 1e-9)):
+        said, right = ({_CALLED.get(name, name): found[name] for name in names} for found in (fields, expected))
+        difference = find_difference(said, right, again.clients, rounding=rounding)
+        if difference is not None:
+            where, received, given = difference
+            gives = "none" if given in (None, "") else str(given)[:60]
+            return f"{where}: {str(received)[:60]}, its terms and values give {gives}"
     return None
+
+
+_SUMS = ("shares", "books")
+"""What is added up, which another processor may round otherwise."""
+
+_CALLED = {"lowest": "lowest payout", "highest": "highest payout"}
 
 
 def pay(terms: Terms, basis: Basis) -> Settlement:

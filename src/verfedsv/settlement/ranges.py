@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-import numpy as np
-
 from verfedsv.settlement.rules import Limits, Split, split
 
 Range = tuple[Fraction, Fraction]
@@ -50,18 +48,6 @@ def ranges_with_deduction(values: Sequence[int], errors: Sequence[int], pot: Fra
         parts = [pot * x / (x + y) for x in (value - error, value + error) for y in ys]
         result.append((min(parts), max(parts)))
     return result
-
-
-def is_unreliable(values: Sequence[float], errors: Sequence[float]) -> bool:
-    """Return whether errors, as far as they are known, are together as large as what the values are to be used for.
-
-    That is their sum, of which clients have shares; where it is not positive and there are none, their sizes.
-    """
-    is_known = np.isfinite(errors)
-    known, error = np.asarray(values)[is_known], float(np.asarray(errors)[is_known].sum())
-    if np.sum(values) > 0:
-        return bool(is_known.any() and error >= known.sum())
-    return error > 0 and error >= float(np.abs(known).sum())
 
 
 def outward(low: Fraction, high: Fraction) -> tuple[int, int]:

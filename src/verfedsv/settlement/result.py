@@ -7,19 +7,18 @@ import io
 import json
 import math
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from pydantic import NonNegativeInt, model_validator
 
-from verfedsv.arguments import as_whole
-from verfedsv.errors import InputError
 from verfedsv.settlement.books import say_books
-from verfedsv.settlement.documents import check_format, parse
+from verfedsv.settlement.documents import BooksContent, Content, check_columns, check_format, parse, validate
 from verfedsv.settlement.money import Currency
+from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import TERMS, Terms
 from verfedsv.texts import printable
 from verfedsv.valuation.result import Books
@@ -32,6 +31,37 @@ BYTE_ORDER_MARK = "\N{BYTE ORDER MARK}"
 _HEADER = ["client", "payout", "part_of_budget", "share_of_values", "lowest", "highest", "currency", "note"]
 CSV_BEGINNING = BYTE_ORDER_MARK + ",".join(f'"{name}"' for name in _HEADER)
 """The first line of the CSV of a settlement."""
+
+
+class SettlementContent(Content):
+    """A settlement as JSON has it: amounts are texts, so that no reader makes binary fractions of them."""
+
+    budget: str
+    currency: str
+    rule: Rule
+    negative: Negative | None
+    floor: str | None
+    cap: str | None
+    fixed_part: str
+    pay_server: str | None
+    clients: list[str]
+    values: list[float]
+    errors: list[float | None]
+    shares: list[float | None]
+    payouts: list[str]
+    lowest: list[str | None]
+    highest: list[str | None]
+    notes: list[str]
+    books: BooksContent
+    head: str
+    n_rounds: NonNegativeInt
+    n_planned: NonNegativeInt | None
+
+    @model_validator(mode="after")
+    def _one_for_each_client(self) -> Self:
+        columns = ("values", "errors", "shares", "payouts", "lowest", "highest", "notes")
+        check_columns(self.clients, **{name: getattr(self, name) for name in columns})
+        return self
 
 
 @dataclass(frozen=True)
@@ -149,58 +179,30 @@ class Settlement:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Settlement:
         """Return the settlement in fields of JSON; raise InputError if they are damaged."""
-        fields = check_format(fields, FORMAT, VERSION)
-        try:
-            terms = Terms.of(**{name: fields[name] for name in TERMS})
-            cents = partial(terms.currency.read, "a payout")
+        check_format(fields, FORMAT, VERSION)
+        content = validate(SettlementContent, fields, "settlement")
+        terms = Terms.of(**{name: fields[name] for name in TERMS})
 
-            return cls(
-                terms=terms,
-                clients=_column(fields, "clients", _text),
-                values=_column(fields, "values", _number),
-                errors=_column(fields, "errors", lambda error: math.nan if error is None else _number(error)),
-                payouts=_column(fields, "payouts", cents),
-                lowest=_column(fields, "lowest", lambda amount: _known(amount, cents)),
-                highest=_column(fields, "highest", lambda amount: _known(amount, cents)),
-                notes=_column(fields, "notes", _text),
-                books=Books(**{name: _number(fields["books"][name]) for name in Books._fields}),
-                head=_text(fields["head"]),
-                n_rounds=as_whole("n_rounds", fields["n_rounds"], at_least=0),
-                n_planned=_known(fields["n_planned"], lambda number: as_whole("n_planned", number, at_least=0)),
-            )
-        except KeyError as error:
-            raise InputError(f"the JSON of this settlement is damaged: {error} is missing") from None
-        except (TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise InputError(f"the JSON of this settlement is damaged: {error}") from None
+        def cents(column: Sequence[str | None]) -> tuple[Any, ...]:
+            return tuple(None if text is None else terms.currency.read("a payout", text) for text in column)
+
+        return cls(
+            terms=terms,
+            clients=tuple(content.clients),
+            values=tuple(content.values),
+            errors=tuple(math.nan if error is None else error for error in content.errors),
+            payouts=cents(content.payouts),
+            lowest=cents(content.lowest),
+            highest=cents(content.highest),
+            notes=tuple(content.notes),
+            books=Books(**content.books.model_dump()),
+            head=content.head,
+            n_rounds=content.n_rounds,
+            n_planned=content.n_planned,
+        )
 
     def _texts(self, column: Sequence[int | None]) -> list[str | None]:
         return [None if cents is None else str(self.currency.amount(cents)) for cents in column]
-
-
-def _known(item: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return what is there, converted; None stays None."""
-    return None if item is None else convert(item)
-
-
-def _text(item: Any) -> str:
-    if not isinstance(item, str):
-        raise TypeError(f"{str(item)[:40]} should be a text")
-    return item
-
-
-def _number(item: Any) -> float:
-    if not isinstance(item, int | float) or isinstance(item, bool):
-        raise TypeError(f"{str(item)[:40]!r} should be a number")
-    return float(item)
-
-
-def _column(fields: Mapping[str, Any], name: str, convert: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Return what there is of each client, converted."""
-    if not isinstance(fields[name], list) or not isinstance(fields["clients"], list):
-        raise TypeError(f"{name} and clients should be lists")
-    if len(fields[name]) != len(fields["clients"]):
-        raise ValueError(f"{name} has {len(fields[name])} entries for {len(fields['clients'])} clients")
-    return tuple(convert(item) for item in fields[name])
 
 
 def spreadsheet_text(text: str) -> str:

@@ -15,14 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from verfedsv._version import __version__
 from verfedsv.errors import InputError
-from verfedsv.runs.extent import find_extent, refuse_running
-from verfedsv.runs.folders import CONFIG
-from verfedsv.runs.reading import read_text
-from verfedsv.runs.valuations import options_of
+from verfedsv.runs.extent import refuse_running
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
-from verfedsv.settlement.content import check_fields
-from verfedsv.settlement.documents import check_format, parse
-from verfedsv.settlement.folders import hash_files
+from verfedsv.settlement.agreement import options_of
+from verfedsv.settlement.content import StatementContent
+from verfedsv.settlement.documents import check_format, parse, validate
 from verfedsv.settlement.keys import is_signed, raw
 from verfedsv.settlement.payouts import Basis, check_settlement
 from verfedsv.settlement.result import Settlement
@@ -32,8 +30,6 @@ from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import Books
 
 FORMAT, VERSION = "verfedsv statement", 2
-STATEMENT = "statement.json"
-"""How a statement in the folder of its run is called."""
 
 _OF_VALUATION = (
     *("head", "n_rounds", "n_samples", "n_unseen", "mode", "loss", "clients", "values", "shares", "errors"),
@@ -103,7 +99,7 @@ class Statement:
     def from_fields(cls, fields: Mapping[str, Any]) -> Statement:
         """Return the statement in fields of JSON; raise InputError if they are none."""
         check_format(fields, FORMAT, VERSION)
-        check_fields(fields)
+        validate(StatementContent, fields, "statement")
         content = {**fields}
         signature = content.pop("signature")
         return cls(content, bytes.fromhex(signature))
@@ -115,20 +111,20 @@ def canonical(content: Mapping[str, Any]) -> bytes:
 
 
 def make_statement(
-    folder: Path,
+    folder: RunFolder,
     transcript: Transcript,
     valuation: Valuation,
     key: Ed25519PrivateKey,
     place: Path,
     settlement: Settlement | None = None,
 ) -> Statement:
-    """Return a signed statement of a run in a folder, to be written to `place`.
+    """Return a signed statement of a run, to be written to `place`.
 
     Raises TranscriptError unless the transcript is whole, InputError unless valuation and settlement are of it, and
-    while it is still recorded. Whether the transcript gives these values is not computed here: `compare_valuation`
-    tells that.
+    while it is still being recorded. Whether the transcript gives these values is not computed here:
+    `compare_valuation` tells that.
     """
-    extent = find_extent(folder, transcript)
+    extent = folder.extent(transcript)
     refuse_running(extent, "signed")
     transcript.verify()
     if valuation.head != transcript.head:
@@ -141,10 +137,16 @@ def make_statement(
                 f"the settlement does not say that this is of {extent}; settle the run again, by its folder"
             )
     content = {
-        **content_of(folder, valuation, extent.n_planned, settlement, hash_files(folder, leave_out=place)),
+        "format": FORMAT,
+        "version": VERSION,
+        **fields_of(valuation),
+        "n_planned": extent.n_planned,
+        "configuration": folder.config_text(),
+        "settlement": None if settlement is None else settlement.to_fields(),
+        "files": folder.hash_files(leave_out=place),
         "package": f"verfedsv {__version__}",
         "created": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
-        "run": _way(place.parent, folder),
+        "run": _way(place.parent, folder.path),
         "public_key": raw(key.public_key()).hex(),
     }
     _refuse_unreadable(content)
@@ -163,31 +165,6 @@ def says_plan(settlement: Settlement, n_rounds: int, n_planned: int | None) -> b
     """Return whether a settlement has the plan of a run; if that was kept, it need not say so."""
     is_unfinished = n_planned is not None and n_rounds < n_planned
     return settlement.n_planned == n_planned or (settlement.n_planned is None and not is_unfinished)
-
-
-def content_of(
-    folder: Path,
-    valuation: Valuation,
-    n_planned: int | None,
-    settlement: Settlement | None,
-    files: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return what a statement says of a run: all of it can be found in the folder, or computed, again."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        **fields_of(valuation),
-        "n_planned": n_planned,
-        "configuration": configuration_of(folder),
-        "settlement": None if settlement is None else settlement.to_fields(),
-        "files": dict(files),
-    }
-
-
-def configuration_of(folder: Path) -> str | None:
-    """Return the text of the configuration of a run; None if it has none."""
-    path = folder / CONFIG
-    return read_text(path) if path.exists() else None
 
 
 def fields_of(valuation: Valuation) -> dict[str, Any]:

@@ -68,9 +68,14 @@ class Books(NamedTuple):
         return self.end > self.start + 1e-12 * abs(self.start)
 
     @property
-    def is_payable(self) -> bool:
-        """Whether the loss fell, and the clients together lowered it, by more than rounding."""
-        return self.clients > 1e-12 * abs(self.start) and not self.loss_rose
+    def has_shares(self) -> bool:
+        """Whether the clients together lowered the loss, by more than rounding, so that there is something to share."""
+        return self.clients > 1e-12 * abs(self.start)
+
+    @property
+    def remainder(self) -> float:
+        """What is left of the loss at the start: the numerical error."""
+        return self.start - self.end - self.clients - self.server - self.unaccounted
 
     @property
     def is_mostly_server(self) -> bool:

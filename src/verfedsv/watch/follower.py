@@ -11,15 +11,11 @@ from pathlib import Path
 
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.report.metrics import GrowingMetrics
-from verfedsv.report.reading import about_run, refuse_irregular, uploads_of
-from verfedsv.report.summary import Summary, build
-from verfedsv.runs.folders import CONFIG, METRICS, VALUATION
-from verfedsv.runs.notes import read_notes
+from verfedsv.report.reading import about_run, uploads_of
+from verfedsv.report.summary import Summary, build, refuse_absurd
+from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley import Progress as OnProgress
 from verfedsv.shapley.result import count
-from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER, folder_of
-from verfedsv.transcript.storage import is_being_written
 from verfedsv.watch.growth import Growth, Stat, stat
 from verfedsv.watch.state import Progress, State, Status, build_state
 
@@ -54,9 +50,9 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.folder = folder
+        self.folder, self._run = folder, RunFolder(folder)
         self._publish, self._is_ended, self._every, self._clock, self._now = publish, is_ended, every, clock, now
-        self._metrics = GrowingMetrics(folder / METRICS)
+        self._metrics = GrowingMetrics(self._run.metrics_path)
         self._forget()
 
     def _forget(self) -> None:
@@ -71,12 +67,12 @@ class Follower:
     def look(self) -> None:
         """Look at the folder once, and publish its state; value the run if it has changed and that is due."""
         self._read_metrics()
-        if not self._is_there():
+        if not self._run.holds_run:
             self._forget()
             self._show("waiting", f"Waiting for a run in {self.folder}.")
             return
         try:
-            refuse_irregular(self.folder)
+            self._run.refuse_irregular()
         except InputError as error:
             self._problem, self._read = str(error), None
             self._show("waiting", "The run cannot be read.")
@@ -94,20 +90,16 @@ class Follower:
             return False
         return self._growth.was_valued()
 
-    def _is_there(self) -> bool:
-        return any((place / fmt.DESCRIPTION).exists() for place in (self.folder / FOLDER, self.folder))
-
     def _signature(self) -> Signature:
-        places = (self.folder / FOLDER, self.folder)
-        paths = [path for place in places for path in fmt.files_of(place)]
-        return tuple(stat(path) for path in [*paths, self.folder / CONFIG, self.folder / VALUATION])
+        run = self._run
+        return tuple(stat(path) for path in [*run.transcript_files, run.config_path, run.valuation_path])
 
     def _read_metrics(self) -> None:
         try:
             self._metrics.read()
             self._unreadable = None
         except OSError as error:
-            self._unreadable = f"cannot read {METRICS}: {error.strerror}"
+            self._unreadable = f"cannot read {self._run.metrics_path.name}: {error.strerror}"
 
     def _summarise(self, signature: Signature) -> None:
         """Value all that is recorded now, showing values after each portion; if it fails, say why and keep what was."""
@@ -142,8 +134,9 @@ class Follower:
             return
         uploads = uploads_of(growth.transcript.description, growth.verified)
         # Metrics are drawn from the columns that are kept of them.
-        about = about_run(self.folder, growth.transcript.up_to(growth.verified), notes=read_notes(self.folder))
-        self._summary = build(growth.valuation, uploads, {}, about, growth.rounds)
+        refuse_absurd(growth.valuation)
+        about = about_run(self._run, growth.transcript.up_to(growth.verified))
+        self._summary = build(growth.valuation, about, uploads, {}, growth.rounds)
 
     def _on_progress(self, what: str) -> OnProgress:
         """Return what is called while a run is checked or valued: it ends that if need be, and keeps the loss new."""
@@ -182,13 +175,12 @@ class Follower:
         """Return that a run is finished, or was ended before its time."""
         if summary.n_planned is not None and summary.is_unfinished:
             extent = f"{summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
-            return f"Stopped and valued: these are the values in its {VALUATION}, of {extent}."
-        return f"Finished: these are the values in its {VALUATION}."
+            return f"Stopped and valued: these are the values in its {self._run.valuation_path.name}, of {extent}."
+        return f"Finished: these are the values in its {self._run.valuation_path.name}."
 
     def _last_change(self) -> float | None:
         """Return when something was recorded last, in seconds since 1970; None if nothing was."""
-        places = (self.folder / FOLDER, self.folder)
-        found = [stat(path) for place in places for path in fmt.files_of(place) if fmt.segment_of(path.name)]
+        found = map(stat, self._run.growing_files)
         return max((each[2] / 1e9 for each in found if each is not None), default=None)
 
     def _stalled(self, last: float | None, status: Status) -> str:
@@ -196,23 +188,23 @@ class Follower:
         summary = self._summary
         if status == "finished" or last is None or self._read is None:
             return ""
-        is_open = is_being_written(folder_of(self.folder))
+        is_open = self._run.is_running
         if summary is not None and summary.is_unfinished and not is_open and os.name == "posix":
             return "Nothing is being recorded any more: the training was stopped before its last round."
         quiet = self._now() - last
         if quiet < _QUIET[0]:
             return ""
         if summary is not None and summary.n_planned is not None and not summary.is_unfinished:
-            return f"All rounds that were planned are recorded; there is no {VALUATION} of them yet."
+            return f"All planned rounds are recorded; there is no {self._run.valuation_path.name} of them yet."
         why = "may hang, or a step of it take that long" if is_open else "may have ended, or been stopped"
         since = _duration(max(step for step in _QUIET if step <= quiet))
         return f"Nothing new has been recorded for more than {since}: the training {why}."
 
     def _show(self, status: Status, message: str) -> None:
         n_bad = self._metrics.n_bad
-        damaged = f"{count(n_bad, 'line')} of {METRICS} cannot be read and left out" if n_bad else None
+        name = self._run.metrics_path.name
+        damaged = f"{count(n_bad, 'line')} of {name} cannot be read and left out" if n_bad else None
         problems = tuple(text for text in (self._problem, self._growth.note, self._unreadable, damaged) if text)
-        problems += () if self._summary is None else self._summary.cautions
         last = self._last_change()
         progress = Progress(
             self.folder.resolve().name,

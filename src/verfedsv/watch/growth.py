@@ -12,14 +12,10 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import VerfedsvError
-from verfedsv.report.reading import refuse_misfit
-from verfedsv.runs.folders import VALUATION
-from verfedsv.runs.valuations import options_for, read_valuation
+from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley import Progress
 from verfedsv.transcript import Transcript
-from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER, Verified, folder_of
-from verfedsv.transcript.storage import is_being_written
+from verfedsv.transcript.reader import Verified
 from verfedsv.valuation import Valuation, value
 from verfedsv.valuation.trainings import Training
 
@@ -50,8 +46,8 @@ class Growth:
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self.folder, self._clock = folder, clock
-        self._file = ValuationFile(folder)
+        self.folder, self._clock = RunFolder(folder), clock
+        self._file = ValuationFile(self.folder)
         self._portion = 8 * _SMALLEST_PORTION
         self._files: list[Stat | None] = []
         self._begin()
@@ -81,7 +77,7 @@ class Growth:
     def open(self) -> None:
         """Look at what is recorded now. Files that were replaced, or changed without growing, are checked anew."""
         before, self._files = self._files, self._stat_files()
-        transcript = Transcript.open(self.folder, mapped=False)
+        transcript = self.folder.open(mapped=False)
         if not all(map(_has_only_grown, before, self._files)):
             self.verified = None
             if self.rounds is not None:
@@ -99,16 +95,15 @@ class Growth:
         """Return whether an asynchronous training records faster than it is checked and valued."""
         before, self._lag = self._lag, transcript.n_records - self._n_valued
         is_late = self._lag > self._portion and self._lag > before / 2
-        return is_late and transcript.description.mode == "asynchronous" and is_being_written(folder_of(self.folder))
+        return is_late and transcript.description.mode == "asynchronous" and self.folder.is_running
 
     def _stat_files(self) -> list[Stat | None]:
-        files = fmt.files_of(self.folder / FOLDER) or fmt.files_of(self.folder)
-        return [stat(path) for path in files if fmt.segment_of(path.name)]
+        return [stat(path) for path in self.folder.growing_files]
 
     def was_valued(self) -> bool:
         """Return whether the folder has a valuation of all that is recorded now, which is not known yet."""
         try:
-            found = self._file.of(Transcript.open(self.folder, mapped=False))
+            found = self._file.of(self.folder.open(mapped=False))
         except VerfedsvError:
             return False
         return found is not None and found is not self.valuation
@@ -126,7 +121,7 @@ class Growth:
         if found is not None or transcript.description.mode == "synchronous":
             self.verified = transcript.verify_on(self.verified, progress=on_check)
             if found is not None:
-                refuse_misfit(found, transcript.up_to(self.verified))
+                self.folder.valuation_of(transcript.up_to(self.verified))
             self.valuation = found or self._value(transcript.up_to(self.verified), on_value)
             self.is_finished = found is not None
             self.is_sampled, self.rounds = False, None
@@ -155,7 +150,7 @@ class Growth:
         if skimmed is None:
             return
         try:
-            options = self._sampled(skimmed, options_for(self.folder))
+            options = self._sampled(skimmed, self._agreed(transcript))
             self.valuation = value(skimmed, progress=progress, since=before, **options)
         except VerfedsvError:
             self._begin()  # config.toml may have changed
@@ -163,11 +158,14 @@ class Growth:
         self._n_valued = skimmed.n_records
         self.rounds.append(transcript.n_rounds)
 
+    def _agreed(self, transcript: Transcript) -> dict[str, Any]:
+        return self.folder.agreed_settings(transcript).as_dict()
+
     def _value(self, transcript: Transcript, progress: Progress) -> Valuation | None:
         """Return the valuation of a transcript, as its configuration says; None if it has no rounds."""
         if transcript.n_rounds == 0:
             return None
-        options, before = self._sampled(transcript, options_for(self.folder)), self.valuation
+        options, before = self._sampled(transcript, self._agreed(transcript)), self.valuation
         # Asynchronous runs are valued on from where they were. Synchronous ones are completed from the start: going on
         # would give other digits than those of the report.
         if before is not None and (before.mode == "synchronous" or not transcript.contains(before.head)):
@@ -201,7 +199,7 @@ class Growth:
 class ValuationFile:
     """The valuation.json of a folder, which may be written at any time; it is read each time that it has changed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._stat: Stat | None = None
         self._valuation: Valuation | None = None
@@ -209,11 +207,11 @@ class ValuationFile:
 
     def of(self, transcript: Transcript) -> Valuation | None:
         """Return the valuation if it is of all of a transcript; if it cannot be read, `problem` says why."""
-        now = stat(self._folder / VALUATION)
+        now = stat(self._folder.valuation_path)
         if now != self._stat:
             self._stat, self._valuation, self.problem = now, None, None
             try:
-                self._valuation = read_valuation(self._folder)
+                self._valuation = self._folder.read_valuation()
             except VerfedsvError as error:
                 self.problem = str(error)
         found = self._valuation

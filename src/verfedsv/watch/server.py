@@ -1,39 +1,27 @@
-"""The page's server: Starlette on uvicorn, states as server-sent events.
+"""The page's server: the standard library's, as one page and its state for a few people need no more.
 
-Events go one way and the browser reconnects by itself: a WebSocket would add a protocol, and asking every second would
-move the same bytes when nothing has changed.
+A browser asks for the state every second, and gets it if it is not the one that it has (ETag): some 200 bytes a second
+where nothing has changed, no connection to keep open, and nothing to do when one is lost.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
-from types import FrameType
-
-import uvicorn
-from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing import Any, NamedTuple
 
 from verfedsv.errors import InputError
-from verfedsv.watch.feed import Feed
 from verfedsv.watch.follower import Ended, Follower
 from verfedsv.watch.state import Progress, State, build_state
 
-RETRY_MS = 2000
-"""After how long a browser that lost the connection tries again."""
-
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_JSON = "application/json; charset=utf-8"
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -44,56 +32,65 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_POLL = 0.2
+"""Seconds after which the server notices that it was stopped."""
+
+
+class Document(NamedTuple):
+    """What a path answers with; `tag` tells one state of it from another."""
+
+    kind: str
+    content: bytes
+
+    @property
+    def tag(self) -> str:
+        return f'"{hashlib.sha256(self.content).hexdigest()[:16]}"'
 
 
 class Watch:
     """A page that follows the run in `folder`, at `address`; port 0 is any free one.
 
-    `run` serves until Ctrl-C or `stop`. One thread reads the folder for all who look at the page.
+    `run` serves until `stop`, or an exception such as Ctrl-C's. One thread reads the folder for all who look at the
+    page.
     """
 
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, every: float = 2.0) -> None:
         check_place(folder)
-        self._socket = _bind(host, port)
-        name, number = self._socket.getsockname()[:2]
+        listening = _bind(host, port)
+        name, number = listening.getsockname()[:2]
         listened = ipaddress.ip_address(name.split("%")[0])
         self.address = f"http://{_in_address(_own_address(listened) if listened.is_unspecified else name)}:{number}/"
         self.is_local = listened.is_loopback
-        self.feed = Feed(_begin(folder).to_json())
+        self.documents = {
+            "/": _static("html", "text/html"),
+            "/watch.js": _static("js", "text/javascript"),
+            "/watch.css": _static("css", "text/css"),
+            "/favicon.ico": Document("image/x-icon", b""),
+        }
+        self._publish(_begin(folder))
         self._every = every
         self._stopped = threading.Event()
         self._follower = Follower(folder, self._publish, self._stopped.is_set, every)
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
-        config = uvicorn.Config(
-            make_app(self.feed, Hosts.of(host, name)),
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
-        self._server = _Server(config, self.stop)
+        self._server = _Server(listening, self.documents, Hosts.of(host, name))
 
-    def run(self) -> bool:
-        """Serve until stopped; return whether the thread that reads has ended too, which a long step can delay."""
+    def run(self) -> None:
+        """Serve until stopped; the thread that reads ends soon after, which a long step can delay."""
         self._thread.start()
         try:
-            self._server.run(sockets=[self._socket])
+            while not self._stopped.is_set():
+                self._server.handle_request()
         finally:
             self.stop()
-            self._socket.close()
+            self._server.server_close()
         self._thread.join(timeout=1.0)
-        return not self._thread.is_alive()
 
     def stop(self) -> None:
         """End serving and following, from any thread."""
         self._stopped.set()
-        self._server.should_exit = True
-        self.feed.close()
 
     def _publish(self, state: State) -> None:
-        self.feed.publish(state.to_json())
+        self.documents["/state.json"] = Document("application/json", state.to_json().encode())
 
     def _follow(self) -> None:
         while not self._stopped.is_set():
@@ -106,93 +103,64 @@ class Watch:
             self._stopped.wait(self._every)
 
 
-class _Server(uvicorn.Server):
-    """One that tells open connections of its end, and ends with code 0 where uvicorn would raise the signal again."""
+class _Server(ThreadingHTTPServer):
+    """Answers with documents, which others may replace meanwhile, to those who call it by a known name."""
 
-    def __init__(self, config: uvicorn.Config, stop: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._stop = stop
+    timeout = _POLL
+    block_on_close = False
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.force_exit = self.should_exit
-        self._stop()
+    def __init__(self, listening: socket.socket, documents: dict[str, Document], hosts: Hosts) -> None:
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.documents, self.hosts = listening, documents, hosts
 
-
-def make_app(feed: Feed, hosts: Hosts) -> Starlette:
-    """Return the application: the page, its state, and the state as events."""
-
-    async def state(_request: Request) -> Response:
-        return Response(feed.newest, media_type=_JSON)
-
-    async def events(_request: Request) -> Response:
-        return StreamingResponse(_as_events(feed), media_type="text/event-stream")
-
-    async def nothing(_request: Request) -> Response:
-        return Response(status_code=204)
-
-    return Starlette(
-        routes=[
-            Route("/", _static("watch.html", "text/html")),
-            Route("/watch.js", _static("watch.js", "text/javascript")),
-            Route("/watch.css", _static("watch.css", "text/css")),
-            Route("/state.json", state),
-            Route("/events", events),
-            Route("/favicon.ico", nothing),
-        ],
-        middleware=[
-            Middleware(_Headers),
-            Middleware(_KnownHosts, hosts=hosts),
-        ],
-    )
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that went away before it had its answer."""
 
 
-async def _as_events(feed: Feed) -> AsyncIterator[str]:
-    yield f"retry: {RETRY_MS}\n\n"
-    async for item in feed.listen():
-        # A comment now and then: a connection that is gone is noticed when something is sent.
-        yield ": nothing new\n\n" if item is None else f"id: {item[0]}\ndata: {item[1]}\n\n"
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+    server: _Server
 
+    def do_GET(self) -> None:  # its name in http.server
+        """Answer a request.
 
-def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    content = (files("verfedsv.watch") / "page" / name).read_text(encoding="utf-8")
-    if kind == "text/css":
-        content = (files("verfedsv.report") / "templates" / "report.css").read_text(encoding="utf-8") + content
-
-    async def get(_request: Request) -> Response:
-        return Response(content, media_type=f"{kind}; charset=utf-8")
-
-    return get
-
-
-class _Headers:
-    """Adds headers to all responses, refusals included."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_more(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, send_more)
-
-
-class _KnownHosts:
-    """Refuses requests by other names: a page elsewhere whose name is made to point here could read the state.
-
-    That is DNS rebinding, for which a name is needed; an address is only ever itself.
-    """
-
-    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._hosts.allow(Headers(scope=scope).get("host", "")):
-            await PlainTextResponse("this page is not known by that name", status_code=400)(scope, receive, send)
+        Other names than the server's own are refused: a page elsewhere whose name is made to point here could read the
+        state. That is DNS rebinding, for which a name is needed; an address is only ever itself.
+        """
+        if not self.server.hosts.allow(self.headers.get("Host", "")):
+            self._answer(HTTPStatus.BAD_REQUEST, Document("text/plain", b"this page is not known by that name"))
             return
-        await self._app(scope, receive, send)
+        found = self.server.documents.get(self.path.partition("?")[0])
+        if found is None:
+            self._answer(HTTPStatus.NOT_FOUND, Document("text/plain", b"there is no such page"))
+        elif self.headers.get("If-None-Match") == found.tag:
+            self._answer(HTTPStatus.NOT_MODIFIED, Document(found.kind, b""), found.tag)
+        else:
+            self._answer(HTTPStatus.OK, found, found.tag)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing: the terminal is for the address of the page."""
+
+    def _answer(self, status: HTTPStatus, document: Document, tag: str | None = None) -> None:
+        self.send_response_only(status)
+        for name, content in _HEADERS.items():
+            self.send_header(name, content)
+        self.send_header("Content-Type", f"{document.kind}; charset=utf-8")
+        if status != HTTPStatus.NOT_MODIFIED:
+            self.send_header("Content-Length", str(len(document.content)))
+        if tag is not None:
+            self.send_header("ETag", tag)
+        self.end_headers()
+        self.wfile.write(document.content)
+
+
+def _static(suffix: str, kind: str) -> Document:
+    content = (files("verfedsv.watch") / "page" / f"watch.{suffix}").read_bytes()
+    if suffix == "css":
+        content = (files("verfedsv.report") / "templates" / "report.css").read_bytes() + content
+    return Document(kind, content)
 
 
 def check_place(folder: Path) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from verfedsv.charts import look
+from verfedsv.looks import look
 from verfedsv.report import wording
-from verfedsv.report.amounts import Amounts, interval_text, place_text, share_text
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.explanations import metric
-from verfedsv.report.metrics import METRICS
-from verfedsv.report.summary import ClientSummary, Summary
+from verfedsv.report.metrics import series
+from verfedsv.report.summary import Summary
+from verfedsv.report.tables import Table, contributions
 from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, shortened
 
@@ -31,24 +31,6 @@ _MOST_POINTS = 300
 _LONGEST_TEXT = 2000
 
 Status = Literal["waiting", "following", "finished"]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A client in the table: numbers, None where they are unknown, and the texts that stand for them.
-
-    Value and error are over all rounds that were valued, as in the texts.
-    """
-
-    place: str
-    name: str
-    share: float | None
-    value: float
-    error: float | None
-    share_text: str
-    interval_text: str
-    value_text: str
-    value_interval_text: str
 
 
 @dataclass(frozen=True)
@@ -74,7 +56,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class State:
-    """All of the page. Before anything was valued, `n_rounds` is 0 and there are no clients.
+    """All of the page. Before anything was valued, `n_rounds` is 0 and there is no table.
 
     `n_planned` is how many rounds the training is to have, None if that is not known. `recorded` says when something
     was recorded last, and `stalled` that this was long ago. All charts go from 0 to `last_round`, which may be later
@@ -101,7 +83,7 @@ class State:
     balance: str
     server: str
     caption: str
-    clients: tuple[Row, ...]
+    table: Table | None
     charts: tuple[Drawing, ...]
 
     def to_json(self) -> str:
@@ -145,12 +127,14 @@ def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[st
         headline="" if summary is None else wording.headline(summary),
         numerical_error="" if summary is None else _in_a_line(_numerical_error(summary, left_out)),
         is_doubtful=summary is not None and wording.is_doubtful(summary),
-        alarms=() if summary is None else tuple(wording.alarms(summary.books)),
+        alarms=() if summary is None else tuple(summary.verdict.texts("alarm")),
         warnings=() if summary is None else _warnings(summary),
         balance="" if summary is None else wording.balance(summary.books),
         server="" if summary is None else wording.server(summary),
         caption="" if summary is None else _caption(summary, progress.status),
-        clients=() if summary is None else _rows(summary, is_rough=bool(left_out)),
+        table=None
+        if summary is None
+        else contributions(_without_ranges(summary) if left_out else summary, "watch", N_LISTED),
         charts=tuple(_drawings(summary, metrics)),
     )
 
@@ -160,12 +144,17 @@ def _caption(summary: Summary, status: Status) -> str:
     so_far = "" if status == "finished" else " that were valued so far"
     text = f"Total value: by how much the client lowered the loss, over all rounds{so_far}; below zero, it raised it."
     missing = len(summary.clients) - len(wording.first(summary, N_LISTED))
+    text = text if summary.has_shares else f"{wording.NO_SHARES} {text}"
     return f"{text} {missing:,} more clients are not listed." if missing else text
 
 
 def _warnings(summary: Summary) -> tuple[str, ...]:
-    """Return that the server did most, if so, and what the run noted of its data."""
-    return *wording.mostly_server(summary.books), *map(_in_a_line, map(wording.as_sentence, summary.notes))
+    """Return what speaks against the values, but for how far the run is, and what the run noted of its data."""
+    return tuple(
+        _in_a_line(reason.text)
+        for reason in summary.verdict.reasons
+        if (reason.weight == "doubt" and reason.kind != "extent") or reason.kind == "data"
+    )
 
 
 def _left_out(summary: Summary, progress: Progress) -> list[str]:
@@ -189,37 +178,21 @@ def _numerical_error(summary: Summary, left_out: Sequence[str]) -> str:
     )
 
 
-def _rows(summary: Summary, *, is_rough: bool) -> tuple[Row, ...]:
-    values = Amounts.of(summary)
-    return tuple(_row(client, summary, values, is_rough=is_rough) for client in wording.first(summary, N_LISTED))
-
-
-def _row(client: ClientSummary, summary: Summary, values: Amounts, *, is_rough: bool) -> Row:
-    return Row(
-        place=place_text(client, summary),
-        name=client.name,
-        share=client.share,
-        value=client.decrease,
-        error=None if is_rough else summary.total(client.error),
-        share_text=share_text(client),
-        interval_text="unknown" if is_rough else interval_text(client, summary),
-        value_text=values.value(client.decrease),
-        value_interval_text="unknown" if is_rough else values.ends(client),
+def _without_ranges(summary: Summary) -> Summary:
+    """Return a summary in which nothing is known of how far values are off."""
+    clients = (
+        replace(client, share_low=None, share_high=None, decrease_low=None, decrease_high=None)
+        for client in summary.clients
     )
+    return replace(summary, clients=tuple(clients))
 
 
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
     if summary is not None:
         shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
         yield _drawing("By how much each client lowered the loss, up to each round", "", shown)
-    charts: dict[str, list[tuple[str, Curve]]] = {}
-    for name, found in metrics.items():
-        chart, label = METRICS[name]
-        charts.setdefault(chart.capitalize(), []).append((label, found))
-    if not charts and summary is not None:
-        charts["Loss"] = [("samples that were valued", summary.losses)]
-    for title, lines in charts.items():
-        yield _drawing(title, "%" if title == "Accuracy" else "", lines)
+    for title, lines in series(metrics, None if summary is None else summary.losses).items():
+        yield _drawing(title.capitalize(), "%" if title == "accuracy" else "", [line[1:] for line in lines])
 
 
 def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:

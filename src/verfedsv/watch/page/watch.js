@@ -4,6 +4,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const NARROWEST = 240, HEIGHT = 256, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 44, HALF_A_LABEL = 32;
 const QUIET_MS = 20000; // between two announcements of new numbers to those who listen to the page
+const EVERY_MS = 1000;
 const MINUS = "\u2212";
 
 const at = (id) => document.getElementById(id);
@@ -27,7 +28,6 @@ function show(id, text) {
   at(id).hidden = !text;
 }
 
-// The share is what a bar shows, or where there are no shares, the value.
 function bar(amount, low, high) {
   const box = element("div", undefined, { class: "bar", "aria-hidden": "true" });
   if (amount === null || high <= low) return box;
@@ -39,31 +39,47 @@ function bar(amount, low, high) {
   return box;
 }
 
-function row(client, low, high) {
-  const made = element("tr");
-  const name = element("th", undefined, { scope: "row" });
-  name.append(element("bdi", client.name));
-  const chart = element("td", undefined, { class: "wide" });
-  chart.append(bar(client.share ?? client.value, low, high));
-  made.append(
-    name, element("td", client.place), element("td", client.share_text, { "data-number": client.share }), chart,
-    element("td", client.interval_text), element("td", client.value_text, { "data-number": client.value }),
-    element("td", client.value_interval_text, { "data-number": client.error }),
-  );
-  // On a phone, where rows are blocks, each number says what it is; and the table is one still to those who listen.
-  made.setAttribute("role", "row");
-  [...made.cells].forEach((cell, k) => {
-    cell.dataset.label = at("numbers").tHead.rows[0].cells[k].textContent;
-    cell.setAttribute("role", k === 0 ? "rowheader" : "cell");
+// Of a table, which the report describes: each cell is [text, number], each heading [text, kind].
+function row(cells, headings, low, high) {
+  const made = element("tr", undefined, { role: "row" });
+  headings.forEach(([heading, kind], k) => {
+    const [text, number] = cells[k];
+    const cell = kind === "name" ? element("th", undefined, { scope: "row", role: "rowheader" }) : element("td", undefined, { role: "cell" });
+    if (kind === "bar") {
+      cell.className = "wide";
+      cell.append(bar(number, low, high));
+    } else if (kind === "name") {
+      cell.append(element("bdi", text));
+    } else {
+      cell.textContent = text;
+      if (number !== null) cell.dataset.number = number;
+    }
+    // On a phone, where rows are blocks, each number says what it is.
+    cell.dataset.label = heading;
+    made.append(cell);
   });
   return made;
 }
 
+function head(headings) {
+  const made = element("tr", undefined, { role: "row" });
+  made.append(...headings.map(([text, kind]) => {
+    const cell = element("th", kind === "bar" ? undefined : text, { scope: "col", role: "columnheader" });
+    if (kind === "bar") cell.append(element("span", "As a bar", { class: "unseen" }));
+    return cell;
+  }));
+  return made;
+}
+
 function table(state) {
-  at("shares").hidden = state.clients.length === 0;
-  const amounts = state.clients.map((client) => client.share ?? client.value);
+  at("shares").hidden = state.table === null;
+  if (state.table === null) return;
+  const { headings, rows } = state.table;
+  const drawnAt = headings.findIndex(([, kind]) => kind === "bar");
+  const amounts = rows.map((cells) => cells[drawnAt][1]);
   const low = Math.min(0, ...amounts), high = Math.max(0, ...amounts);
-  at("numbers").tBodies[0].replaceChildren(...state.clients.map((client) => row(client, low, high)));
+  at("numbers").tHead.replaceChildren(head(headings));
+  at("numbers").tBodies[0].replaceChildren(...rows.map((cells) => row(cells, headings, low, high)));
   at("t-shares").textContent = state.caption;
   const box = at("numbers").parentElement;
   box.classList.toggle("cut", box.scrollWidth > box.clientWidth + 1);
@@ -164,7 +180,21 @@ function render(state) {
 
 addEventListener("resize", () => { if (newest) render(newest); });
 
-const events = new EventSource("events");
-events.onopen = () => { at("connection").textContent = ""; };
-events.onmessage = (event) => render(JSON.parse(event.data));
-events.onerror = () => { at("connection").textContent = "(connection lost; trying again)"; };
+let tag = "";
+
+// Asks for the state every second; what this page has already is not sent again.
+async function follow() {
+  try {
+    const response = await fetch("state.json", { headers: { "If-None-Match": tag } });
+    if (response.ok) {
+      tag = response.headers.get("ETag");
+      render(await response.json());
+    }
+    at("connection").textContent = "";
+  } catch {
+    at("connection").textContent = "(connection lost; trying again)";
+  }
+  setTimeout(follow, EVERY_MS);
+}
+
+follow();

@@ -1,0 +1,21 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.", metavar="")]
+AcceptSettings = Annotated[
+    bool,
+    typer.Option(
+        "--accept-settings", help="Accept values that were computed with other settings than agreed.", metavar=""
+    ),
+]
+EvenIfTheLossRose = Annotated[
+    bool,
+    typer.Option("--even-if-the-loss-rose", help="Go on though the clients did not make the model better.", metavar=""),
+]

@@ -1,0 +1,54 @@
+"""Training and valuing a run of a configuration with progress bars: what `run` and `demo` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.markup import escape
+
+from verfedsv.cli.progress import interrupts, progress_bar
+from verfedsv.federation import Evaluation
+from verfedsv.losses import Floats
+from verfedsv.runs import Run
+from verfedsv.valuation import Valuation
+
+
+def train_with_bar(
+    console: Console,
+    whole: Run,
+    *,
+    resume: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    description: str = "training",
+) -> None:
+    """Train, showing round, loss, accuracy and shares so far."""
+    with progress_bar(console) as bar:
+        task = bar.add_task(description, total=None)
+        for update in whole.train(resume=resume, should_stop=should_stop):
+            if resume:
+                done = update.n_rounds - 1
+                console.print(f"Going on from round {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
+                resume = False
+            bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
+            if update.evaluation is not None and update.shares is not None:
+                bar.update(task, description=_describe(update.evaluation, whole.data.names, update.shares))
+
+
+def value_with_bar(console: Console, whole: Run) -> Valuation:
+    """Value what was recorded, showing how far it is."""
+    with interrupts() as check, progress_bar(console) as bar:
+        task = bar.add_task("valuing", total=None)
+
+        def progress(done: int, total: int) -> None:
+            check()
+            bar.update(task, completed=done, total=total)
+
+        return whole.value(progress)
+
+
+def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) -> str:
+    """Return loss, accuracy and the three largest shares so far, in a line."""
+    largest = (-shares).argsort(kind="stable")[:3]
+    shown = ", ".join(f"{escape(clients[m])} {shares[m]:.0%}" for m in largest)
+    return f"loss {evaluation.train_loss:.4f}, accuracy {evaluation.train_accuracy:.1%}; {shown}"

@@ -1,0 +1,180 @@
+"""What the commands that value a run have in common: checking and valuing it, and showing the values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+
+from verfedsv.cli.output import explain_warnings, print_note
+from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.errors import InputError, TranscriptError
+from verfedsv.report import wording
+from verfedsv.report.numbers import percent_ends
+from verfedsv.report.reading import facts_of, find_valuation
+from verfedsv.report.summary import build
+from verfedsv.report.tables import contributions
+from verfedsv.report.terminal import shown, to_rich
+from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
+from verfedsv.shapley.estimators import ESTIMATORS
+from verfedsv.shapley.result import count
+from verfedsv.transcript import Transcript
+from verfedsv.valuation import Valuation
+from verfedsv.valuation import value as value_run
+from verfedsv.valuation.verdict import RunFacts, Verdict, judge
+
+_MOST_SHARES = 5
+
+
+def value_folder(
+    console: Console, folder: RunFolder, options: dict[str, Any], check: Callable[[], None], what: str = "valuing"
+) -> tuple[Valuation, RunFacts]:
+    """Check and value the transcript in a folder, showing how far it is; return also what is known of the run."""
+    with progress_bar(console) as bar:
+        task = bar.add_task("checking the transcript", total=None)
+        transcript = folder.open()
+        faults = verify(transcript, folder)
+        bar.update(task, description=escape(f"{what} {shown(folder.path.name or str(folder), 40)}"))
+
+        def progress(done: int, total: int) -> None:
+            check()
+            bar.update(task, completed=done, total=total)
+
+        result = value_run(transcript, progress=progress, **options)
+    # It may have grown meanwhile.
+    transcript = folder.open()
+    try:
+        faults += find_valuation(folder, transcript)[1]
+    except InputError as error:
+        faults += (f"{error}.",)
+    return result, facts_of(folder, transcript, faults)
+
+
+def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -> Valuation:
+    """Value a run on the way to something else; Ctrl-C ends the command."""
+    console = Console(stderr=True)
+    stopped = "stopped while valuing; nothing was written."
+    with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
+        result, facts = value_folder(console, folder, options, check, what)
+        check()
+    print_notes(*facts.faults)
+    return result
+
+
+def notes_of(folder: RunFolder | None, result: Valuation) -> list[str]:
+    """Return what is to be known of the data and the training: what the run noted, and a loss that still falls."""
+    notes = () if folder is None else folder.notes()
+    return judge(result, RunFacts(notes=notes)).texts("note")
+
+
+def print_notes(*lines: str) -> None:
+    """Print lines that the user should know on standard error."""
+    for line in lines:
+        print_note(Console(stderr=True), line)
+
+
+def verify(transcript: Transcript, folder: RunFolder) -> tuple[str, ...]:
+    """Check a transcript; return what is wrong with its end, unless it is being written."""
+    try:
+        transcript.verify(may_go_on=folder.is_running)
+    except TranscriptError as error:
+        transcript.verify(may_go_on=True)
+        return (f"{str(error).rstrip('.')}.",)
+    return ()
+
+
+def show(console: Console, result: Valuation, verdict: Verdict) -> None:
+    """Print whether values can be trusted, the values, and what they and their errors mean."""
+    size = f"{count(len(result.clients), 'client')}, {count(result.n_rounds, 'round')}"
+    title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
+    console.print(title, style="bold", highlight=False)
+    show_verdict(console, verdict)
+    console.print(to_rich(contributions(build(result), "terminal"), console.width))
+    for line in _explain(result):
+        console.print(line, highlight=False, markup=False)
+
+
+def show_verdict(console: Console, verdict: Verdict) -> None:
+    """Print the reasons not to trust values, but for notes."""
+    styles = {"alarm": "bold red", "doubt": "yellow"}
+    for reason in verdict.reasons:
+        if reason.weight in styles:
+            console.print(reason.text, style=styles[reason.weight], highlight=False, markup=False)
+
+
+def say_without_effect(console: Console, result: Valuation) -> None:
+    """Print a note for each setting that was given and did nothing."""
+    settings = result.settings
+    if result.completion is None:
+        why = "in asynchronous training" if result.mode == "asynchronous" else "where every sample is in every batch"
+        for name in ("rank", "regularization"):
+            if getattr(settings, name) != "auto":
+                print_note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
+    if settings.n_permutations is not None and not ESTIMATORS[settings.method].samples:
+        print_note(console, f"permutations had no effect: the method {settings.method} draws none.")
+    if settings.tolerance != ValuationSettings().tolerance and not ESTIMATORS[settings.method].adapts:
+        print_note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
+
+
+def _explain(result: Valuation) -> list[str]:
+    """Return sentences on what the values and their errors mean."""
+    largest = float(np.abs(result.values).max())
+    took = f"Valued in {result.seconds['total']:.1f} s ({result.method})."
+    meaning = "A total value is by how much a client lowered the loss, over all rounds together."
+    lines = [f"\n{wording.balance(result.books)}.", f"{meaning} {took}"]
+    if not result.books.has_shares:
+        lines.append(wording.NO_SHARES)
+    if largest == 0:
+        return lines
+    kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
+    estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
+    lines.append(f"Numerical errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
+    return [*lines, *_among_known(result)]
+
+
+def _as_part(size: float) -> str:
+    """Return a size relative to the largest value in words.
+
+    >>> _as_part(6.93), _as_part(0.0213), _as_part(3.1e-9)
+    ('6.9 times the largest value', '2.1 % of the largest value', '3.1e-07 % of the largest value')
+    """
+    return f"{size:.2g} times the largest value" if size >= 1 else f"{100 * size:.2g} % of the largest value"
+
+
+def _among_known(result: Valuation) -> list[str]:
+    """Return between what the largest shares lie among the clients whose errors are known, if not all are."""
+    bounds = result.share_bounds
+    known = [m for m in (-result.values).argsort(kind="stable") if np.isfinite(bounds[m]).all()]
+    if not result.books.has_shares or len(known) in (0, len(result.clients)):
+        return []
+    parts = []
+    for m in known[:_MOST_SHARES]:
+        low, high = percent_ends(float(bounds[m, 0]), float(bounds[m, 1]), 2)
+        parts.append(f"{shown(result.clients[m], 40)} has {low} to {high} %")
+    more = ["..."] if len(known) > _MOST_SHARES else []
+    return [f"Among the clients with known errors, {', '.join([*parts, *more])}."]
+
+
+def _explain_completion(result: Valuation, largest: float) -> str:
+    if result.completion is None:
+        return "nothing had to be completed."
+    ranks = sorted({report.rank for report in result.completion if report.rank})
+    errors = result.completion_errors[np.isfinite(result.completion_errors)]
+    size = f"about {_as_part(float(errors.max()) / largest)} at most" if len(errors) else "unknown"
+    text = f"of completing embeddings that were not uploaded {size} (estimated)"
+    text += f". Rank {ranks[0]}" if ranks else ""
+    text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
+    asked = result.settings.rank
+    if isinstance(asked, int) and ranks and ranks[0] < asked:
+        text += f" in place of {asked:,}, as rounds and samples allow no more"
+    if any(report.n_held_out for report in result.completion):
+        held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)
+        text += f", error of held-out embeddings up to {held_out:.2g}"
+    if result.guarantee is not None:
+        worst = result.guarantee * result.n_rounds
+        text += f". Worst case by the paper's Proposition 2, over all rounds: {worst:.2g} (estimated)"
+    return text + "."

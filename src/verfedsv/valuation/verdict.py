@@ -1,0 +1,278 @@
+"""Whether a valuation can be trusted. It is decided here alone, for all that show, settle or sign values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from verfedsv.losses import Floats
+from verfedsv.shapley.result import count
+from verfedsv.texts import LONGEST_NAME, listed, misleading, printable, shortened
+from verfedsv.valuation.result import Books, Valuation
+
+Weight = Literal["alarm", "doubt", "note"]
+"""With an alarm, nothing is settled or signed. A doubt is to be cleared up before anything is paid. A note informs."""
+
+NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
+"""What is known of how far values are off: that they lie within their errors is proven, holds with 99.9 % confidence,
+or is estimated; no client's error is known; the errors together reach the sum of the values. Clients whose own error
+is not known are left out of that."""
+
+_LITTLE, _LEAST_ROUNDS = 0.02, 5
+_ROUNDING = 1e-9
+_WEIGHTS: tuple[Weight, ...] = "alarm", "doubt", "note"
+
+
+class Reason(NamedTuple):
+    """A reason not to trust a valuation fully: `text` is a sentence, `brief` a clause for a list of reasons."""
+
+    weight: Weight
+    kind: str
+    text: str
+    brief: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The reasons not to trust a valuation, those of most weight first."""
+
+    reasons: tuple[Reason, ...]
+
+    @property
+    def word(self) -> Literal["rejected", "doubtful", "sound"]:
+        """The verdict in a word: "rejected" if there is an alarm, "doubtful" if there is a doubt."""
+        weights = {reason.weight for reason in self.reasons}
+        return "rejected" if "alarm" in weights else "doubtful" if "doubt" in weights else "sound"
+
+    def texts(self, *weights: Weight) -> list[str]:
+        """Return the sentences of the reasons of some weights, of all if none is named."""
+        return [reason.text for reason in self.reasons if reason.weight in (weights or _WEIGHTS)]
+
+    def to_fields(self) -> dict[str, object]:
+        """Return the verdict as JSON has it."""
+        return {"word": self.word, "reasons": [reason._asdict() for reason in self.reasons]}
+
+
+class Valued(Protocol):
+    """What a valuation is judged by: a `Valuation`, or the part of one that was settled or signed."""
+
+    @property
+    def clients(self) -> Sequence[str]: ...
+    @property
+    def values(self) -> Sequence[float] | Floats: ...
+    @property
+    def errors(self) -> Sequence[float] | Floats: ...
+    @property
+    def books(self) -> Books: ...
+    @property
+    def n_rounds(self) -> int: ...
+
+
+class RunFacts(NamedTuple):
+    """What is known of the run that was valued: how many rounds were planned, if any, and whether it is still running.
+
+    `faults` are sentences on what is wrong with its record, `notes` clauses that it left on its data and training.
+    """
+
+    n_planned: int | None = None
+    is_running: bool = False
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+NO_FACTS = RunFacts()
+
+
+def judge(valued: Valued, run: RunFacts = NO_FACTS) -> Verdict:
+    """Return whether values can be trusted, by all that is known of them; some is known of a `Valuation` alone."""
+    reasons = [
+        *_judge_books(valued.books),
+        *(_judge_balance(valued) if isinstance(valued, Valuation) else ()),
+        *_judge_errors(valued),
+        *_judge_extent(valued.n_rounds, run),
+        *(_judge_fault(text) for text in run.faults),
+        *(Reason("doubt", "names", text, "names of clients are misleading") for text in misleading(valued.clients)),
+        *(_judge_training(valued) if isinstance(valued, Valuation) else ()),
+        *(Reason("note", "data", f"{note}.", note) for note in run.notes),
+    ]
+    return Verdict(tuple(sorted(reasons, key=lambda reason: _WEIGHTS.index(reason.weight))))
+
+
+def _judge_fault(text: str) -> Reason:
+    # It may be about a file that somebody else wrote.
+    shown = printable(text.replace("\n", " "))
+    return Reason("doubt", "record", shown, "something is wrong with the record of this run")
+
+
+def _judge_books(books: Books) -> Iterator[Reason]:
+    if books.loss_rose:
+        text = f"The loss rose over the training, from {books.start:.4g} to {books.end:.4g}: the model became worse."
+        yield Reason("alarm", "loss", text, "the loss rose")
+    if not books.has_shares:
+        text = f"The clients together did not lower the loss: their values add up to {books.clients:.4g}."
+        yield Reason("alarm", "clients", text, "the clients together did not lower the loss")
+    brief = "the server's own part did more than the clients"
+    if abs(books.server) > abs(books.clients):
+        text = (
+            f"The server's own part changed the loss more than all clients together: it {_changed(books.server)}, the "
+            f"clients {_changed(books.clients)}."
+        )
+        yield Reason("doubt", "server", text, brief)
+    elif books.is_mostly_server:
+        text = (
+            "The server's own part moved the loss up and down more than all clients together, by "
+            f"{books.server_moved:.4g} in all rounds, the clients by {books.clients_moved:.4g}: what their changes "
+            "were worth depended on where it was."
+        )
+        yield Reason("doubt", "server", text, brief)
+
+
+def _changed(decrease: float) -> str:
+    return f"{'lowered' if decrease >= 0 else 'raised'} it by {abs(decrease):.4g}"
+
+
+def _judge_balance(valuation: Valuation) -> Iterator[Reason]:
+    """Yield whether the books do not balance, though the errors of the estimator say that they should.
+
+    Of all semivalues, only Shapley's add up to the decrease of the loss.
+    """
+    if valuation.settings.semivalue != "shapley":
+        return
+    books = valuation.books
+    allowed = valuation.n_rounds * (float(valuation.estimator_errors.sum()) + valuation.server_error)
+    allowed += _ROUNDING * (abs(books.start) + abs(books.end) + books.clients_moved + books.server_moved)
+    if abs(books.remainder) > allowed:
+        text = (
+            f"The books do not balance: {abs(books.remainder):.2g} of the loss is unaccounted for, and the errors "
+            f"allow {allowed:.2g}. Value the run again."
+        )
+        yield Reason("doubt", "balance", text, "the books do not balance")
+
+
+def _judge_errors(valued: Valued) -> Iterator[Reason]:
+    """Yield whether errors are unknown, or too large: together as the sum of the values, or one as the largest."""
+    values, errors = np.asarray(valued.values), np.asarray(valued.errors)
+    unknown = [name for name, error in zip(valued.clients, errors, strict=True) if np.isnan(error)]
+    largest, worst = float(np.abs(values).max()), int(np.nan_to_num(errors).argmax())
+    if _is_unreliable(values, errors):
+        cause, remedy = _cause(valued, worst)
+        text = f"The values cannot be relied on: their errors together are as large as they are{cause}. {remedy}."
+        yield Reason("doubt", "errors", text, "the numerical error is too large")
+    elif 0 < largest < errors[worst]:
+        cause, remedy = _cause(valued, worst)
+        whose, size = _quoted([valued.clients[worst]]), f"{errors[worst] / largest:.2g} times the largest value"
+        text = f"The value of {whose} cannot be relied on: its error is {size}{cause}. {remedy}."
+        yield Reason("doubt", "errors", text, f"the numerical error of {whose} is too large")
+    if unknown:
+        whose = "every value" if len(unknown) == len(errors) else f"the value of {_quoted(unknown)}"
+        which, it = ("that value", "it") if len(unknown) == 1 else ("these values", "them")
+        text = (
+            f"The error of {whose} is unknown: take {which} as a first impression, and record more rounds before "
+            f"anything is paid by {it}.{_why_unknown(valued)}"
+        )
+        yield Reason("doubt", "unknown", text, f"the numerical error of {whose} is not known")
+
+
+def _why_unknown(valued: Valued) -> str:
+    """Return why completion has no error, as a sentence to follow another; nothing if that is not known."""
+    if not isinstance(valued, Valuation) or not valued.completion:
+        return ""
+    if not any(report.n_held_out for report in valued.completion):
+        return " No sample was uploaded in two rounds, so nothing could be held out to check what was completed."
+    return " Embeddings held out as a check were completed little better than by zeros."
+
+
+def _is_unreliable(values: Floats, errors: Floats) -> bool:
+    """Return whether errors, as far as they are known, are together as large as what the values are to be used for.
+
+    That is their sum, of which clients have shares; where it is not positive and there are none, their sizes.
+    """
+    is_known = np.isfinite(errors)
+    known, error = values[is_known], float(errors[is_known].sum())
+    if values.sum() > 0:
+        return bool(is_known.any() and error >= known.sum())
+    return error > 0 and error >= float(np.abs(known).sum())
+
+
+def _cause(valued: Valued, worst: int) -> tuple[str, str]:
+    """Return where the largest error comes from, to follow a clause, and what to do about it."""
+    remedy = "Record more rounds before anything is paid by them"
+    if not isinstance(valued, Valuation):
+        return "", remedy
+    if not valued.completion_errors[worst] <= valued.estimator_errors[worst]:
+        return ", because of completion", f"{remedy}, or larger batches"
+    if valued.error_kind == "confidence":
+        return ", because of sampling", "Allow more permutations (verfedsv value --permutations)"
+    return ", because of the closed form", "Use the method auto"
+
+
+def _judge_extent(n_rounds: int, run: RunFacts) -> Iterator[Reason]:
+    is_unfinished = run.n_planned is not None and n_rounds < run.n_planned
+    extent = f"{n_rounds:,} of {count(run.n_planned or 0, 'round')}" if is_unfinished else count(n_rounds, "round")
+    if run.is_running:
+        text = f"The training is still running, {extent} so far: all this will change."
+        yield Reason("doubt", "extent", text, "the training is still running")
+    elif is_unfinished:
+        text = f"The training was stopped after {extent}: this is of an unfinished training."
+        yield Reason("doubt", "extent", text, f"only {extent} are recorded")
+
+
+def _judge_training(valuation: Valuation) -> Iterator[Reason]:
+    """Yield what does not speak against the values, but belongs to them."""
+    if valuation.tolerance_met is False:
+        text = f"The tolerance of {valuation.settings.tolerance:g} was not reached; the errors say what remains."
+        yield Reason("note", "tolerance", text, "the tolerance was not met")
+    if valuation.n_unseen:
+        # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
+        how = "left out of the values" if valuation.mode == "synchronous" else "counted with embeddings of zero"
+        verb = "was" if valuation.n_unseen == 1 else "were"
+        text = f"{count(valuation.n_unseen, 'sample')} {verb} never uploaded by any client ({how})."
+        yield Reason("note", "unseen", text, "some samples were never uploaded")
+    if (part := still_falling(valuation.losses)) is not None:
+        last = last_rounds(valuation.n_rounds)
+        rounds = "round" if last == 1 else f"{last:,} rounds"
+        text = (
+            f"The loss was still falling at the end: the last {rounds} took off {100 * part:.1f} % of the whole "
+            "decrease, and a longer training may have other values and shares."
+        )
+        yield Reason("note", "falling", text, "the loss was still falling")
+
+
+def still_falling(losses: Floats) -> float | None:
+    """Return which part of the whole decrease of the loss came in the last tenth of the rounds; None if that is little.
+
+    `losses`, (rounds + 1,), begin before the first round. Little is at most 2 %. Means over the last two tenths are
+    compared, as single rounds go up and down. Below 20 rounds it is the last round that is compared with the one
+    before, and what it took off is little in proportion: of 5 rounds it is a fifth, and at most 4 %. Of less than 5
+    rounds, nothing is said.
+    """
+    n_rounds, decrease = len(losses) - 1, float(losses[0] - losses[-1])
+    if n_rounds < _LEAST_ROUNDS or decrease <= 0:
+        return None
+    last = last_rounds(n_rounds)
+    part = float(losses[-2 * last : -last].mean() - losses[-last:].mean()) / decrease
+    return part if part * n_rounds > _LITTLE * 10 * last else None
+
+
+def last_rounds(n_rounds: int) -> int:
+    """Return how many rounds are the last tenth, at least one."""
+    return max(1, n_rounds // 10)
+
+
+def numerical_error(valuation: Valuation) -> NumericalError:
+    """Return what is known of how far values and shares are off, leaving out clients of which nothing is known."""
+    is_known = np.isfinite(valuation.errors)
+    if not is_known.any():
+        return "unknown"
+    if _is_unreliable(valuation.values, valuation.errors):
+        return "unreliable"
+    if valuation.completion_errors[is_known].any():
+        return "estimated"
+    return "proven" if valuation.error_kind == "certified" else "confident"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return listed([repr(shortened(name, LONGEST_NAME)) for name in names], 5)

@@ -1,0 +1,103 @@
+"""What a run's folder says of itself."""
+
+import json
+import os
+
+import pytest
+
+from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS
+from tests.settlement.runs import make_run, record
+from verfedsv import InputError, value
+from verfedsv.runs.extent import Extent
+from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
+
+
+@pytest.mark.parametrize("inner", ["", "transcript"])
+def test_a_folder_of_a_recorder_alone_is_a_run(tmp_path, inner):
+    """Whether the transcript lies in it or in a folder within; it has the default settings, and no plan."""
+    assert not RunFolder(tmp_path / "run").holds_run
+    record(tmp_path / "run" / inner)
+    folder = RunFolder(str(tmp_path / "run"))
+    transcript = folder.open()
+    assert folder.holds_run
+    assert folder.transcript_path == tmp_path / "run" / inner
+    assert all(path.exists() for path in [*folder.transcript_files, *folder.growing_files])
+    assert folder.extent(transcript) == Extent(6, None, is_running=False)
+    assert (folder.config(), folder.config_text(), folder.notes()) == (None, None, ())
+    assert folder.valuation_of(transcript) is None
+    assert folder.agreed_settings(folder.open()) == ValuationSettings()
+
+
+def test_the_settings_in_the_transcript_are_the_agreed_ones(tmp_path):
+    """Those of a valuation that is there are not: anybody may have made it."""
+    folder = RunFolder(make_run(tmp_path / "run", valuation={"rank": 2, "seed": 7}))
+    folder.valuation_path.write_text(value(folder.path, "exact", seed=3).to_json())
+    assert folder.agreed_settings(folder.open()) == ValuationSettings(rank=2, seed=7)
+    folder.config_path.unlink()
+    assert folder.agreed_settings(folder.open()) == ValuationSettings(rank=2, seed=7)
+
+
+def test_a_configuration_that_contradicts_the_transcript_is_an_error(tmp_path):
+    """Else whoever runs the training could choose the settings when the values are known."""
+    folder = RunFolder(make_run(tmp_path / "run", valuation={"rank": 2}))
+    folder.config_path.write_text(folder.config_path.read_text().replace("rank = 2", "rank = 3"))
+    transcript = folder.open()
+    for ask in (folder.agreed_settings, folder.extent, folder.config_of):
+        with pytest.raises(InputError, match="is not what was agreed, which the transcript says: rank is 3 and not 2"):
+            ask(transcript)
+
+
+def test_a_configuration_of_another_mode_is_not_taken_for_no_plan(tmp_path):
+    """Else a training that was stopped would pass for a whole one."""
+    record(tmp_path / "transcript")
+    (tmp_path / "config.toml").write_text(ASYNCHRONOUS)
+    folder = RunFolder(tmp_path)
+    with pytest.raises(InputError, match="is of an asynchronous training, and the transcript of a synchronous one"):
+        folder.extent(folder.open())
+    (tmp_path / "config.toml").write_text(SYNCHRONOUS)
+    assert folder.extent(folder.open()).n_planned == 30
+
+
+def test_the_valuation_that_counts_is_of_the_whole_transcript(tmp_path):
+    """An older one is none, one of another transcript an error, and so is one that says other things of this one."""
+    folder = RunFolder(make_run(tmp_path / "run"))
+    transcript = folder.open()
+    known = folder.valuation_of(transcript)
+    assert known.head == transcript.head
+    text = folder.valuation_path.read_text()
+    fields = json.loads(text)
+    folder.valuation_path.write_text(json.dumps(fields | {"clients": ["shop", "telco", "bank"]}))
+    with pytest.raises(InputError, match="it names this transcript, but other clients, rounds, mode or loss"):
+        folder.valuation_of(transcript)
+    folder.valuation_path.write_text(json.dumps(fields | {"head": "0" * 64}))
+    with pytest.raises(InputError, match="is of 6 rounds of 3 clients that are not in the transcript, which has 6 rou"):
+        folder.valuation_of(transcript)
+    folder.valuation_path.write_text("{")
+    with pytest.raises(InputError, match=r"cannot be used: .*Delete it, and the run is valued again"):
+        folder.valuation_of(transcript)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.toml", "valuation.json", "transcript/uploads-00001.arrows", "chain-00001.bin"]
+)
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path, name):
+    """Reading from it would wait forever."""
+    folder = RunFolder(make_run(tmp_path / "run"))
+    folder.refuse_irregular()
+    (folder.path / name).unlink(missing_ok=True)
+    os.mkfifo(folder.path / name)
+    with pytest.raises(InputError, match=rf"{name} is not a regular file"):
+        folder.refuse_irregular()
+    with pytest.raises(InputError, match=rf"'{name}' is a link or not a regular file"):
+        folder.hash_files()
+
+
+def test_the_run_around_a_file(tmp_path):
+    """Its folder, also for a file within that of its transcript, and for one that is not there yet."""
+    run = make_run(tmp_path / "run")
+    for name in ("report.html", "valuation.json", "transcript/more.txt"):
+        assert RunFolder.around(run / name).path == run.resolve()
+    assert RunFolder.around(tmp_path / "report.html") is None
+    record(tmp_path / "transcript")  # a recorder's own folder, which has this name by chance
+    assert RunFolder.around(tmp_path / "transcript" / "report.html").path == (tmp_path / "transcript").resolve()

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+
+from tests.report.valuations import make_valuation
+from verfedsv.settings import ValuationSettings
+from verfedsv.settlement.explanation import cautions
+from verfedsv.settlement.payouts import Basis
+from verfedsv.valuation.verdict import NO_FACTS, RunFacts, judge, numerical_error, still_falling
+
+SOUND = {"values": [0.1, 0.05], "errors": 1e-5}
+
+
+def judged(run=NO_FACTS, **changes):
+    return judge(make_valuation(**{**SOUND, **changes}), run)
+
+
+def kinds(verdict):
+    return [reason.kind for reason in verdict.reasons]
+
+
+def test_a_sound_valuation_has_no_reasons():
+    """Nothing is said where nothing is wrong."""
+    verdict = judged()
+    assert (verdict.word, verdict.reasons) == ("sound", ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "word", "kind"),
+    [
+        ({"values": [-0.1, 0.05]}, "rejected", "loss"),
+        ({"values": [-0.1, 0.05]}, "rejected", "clients"),
+        ({"values": [0.1, -0.1]}, "rejected", "clients"),
+        ({"values": [0.1, 0.05], "server": -0.5}, "rejected", "loss"),
+        ({"values": [0.1, 0.05], "server": 0.5}, "doubtful", "server"),
+        ({"losses": np.array([0.7, 0.6, 0.5, 0.4, 0.3])}, "doubtful", "balance"),
+        ({"errors": [0.1, 0.1]}, "doubtful", "errors"),
+        ({"values": [0.1] * 9, "errors": [0.2] + [0.0] * 8}, "doubtful", "errors"),
+        ({"errors": [np.nan, 0.0], "completed": True}, "doubtful", "unknown"),
+        ({"clients": ["bank", "b\u0430nk"]}, "doubtful", "names"),
+        ({"run": RunFacts(n_planned=9)}, "doubtful", "extent"),
+        ({"run": RunFacts(is_running=True)}, "doubtful", "extent"),
+        ({"run": RunFacts(faults=("Part of the record was lost.",))}, "doubtful", "record"),
+        ({"run": RunFacts(notes=("a column gives the label away",))}, "sound", "data"),
+        ({"tolerance_met": False}, "sound", "tolerance"),
+        ({"n_unseen": 3}, "sound", "unseen"),
+        ({"n_rounds": 40, "losses": 0.7 - np.linspace(0, 6, 41)}, "sound", "falling"),
+    ],
+)
+def test_each_reason_is_found(changes, word, kind):
+    """And weighs as much as it should."""
+    verdict = judged(**changes)
+    if kind != "falling":
+        assert verdict.word == word
+    assert kind in kinds(verdict)
+
+
+def test_reasons_of_most_weight_come_first():
+    """Alarms, then doubts, then notes."""
+    verdict = judged(RunFacts(9, notes=("so",)), values=[-0.1, 0.05], errors=[np.nan, 0.0], tolerance_met=False)
+    weights = [reason.weight for reason in verdict.reasons]
+    assert weights == sorted(weights, key=("alarm", "doubt", "note").index)
+    assert kinds(verdict) == ["loss", "clients", "unknown", "extent", "tolerance", "data"]
+
+
+def test_faults_do_nothing_in_a_terminal():
+    """They may quote what others wrote."""
+    (text,) = judged(RunFacts(faults=("one\x1b[2J\ntwo",))).texts()
+    assert text == "one\N{REPLACEMENT CHARACTER}[2J two"
+
+
+def test_only_shapley_values_have_to_balance():
+    """Others need not add up to the decrease of the loss."""
+    losses = np.array([0.7, 0.6, 0.5, 0.4, 0.3])
+    assert "balance" in kinds(judged(losses=losses))
+    assert "balance" not in kinds(judged(losses=losses, settings=ValuationSettings(semivalue="banzhaf")))
+
+
+def test_books_balance_up_to_the_errors_of_the_estimator():
+    """What the errors allow is no reason; twice as much is one."""
+    valuation = make_valuation([0.1, 0.05], 0.01)
+    allowed = valuation.n_rounds * 0.02
+    for factor, is_said in ((0.9, False), (1.1, True)):
+        losses = valuation.losses + np.array([factor * allowed, 0, 0, 0, 0])
+        assert ("balance" in kinds(judged(errors=0.01, losses=losses))) == is_said
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"completed": True}, "because of completion. Record more rounds before anything is paid by them, or larger"),
+        ({"error_kind": "confidence"}, "because of sampling. Allow more permutations (verfedsv value --permutations)."),
+        ({}, "because of the closed form. Use the method auto."),
+    ],
+)
+def test_errors_that_are_too_large_have_a_cause_and_a_remedy(changes, cause):
+    """Both where they reach the sum of the values, and where one is larger than the largest value."""
+    (together,) = judged(errors=[0.1, 0.1], **changes).texts()
+    assert together.startswith("The values cannot be relied on: their errors together are as large as they are")
+    assert cause in together
+    (single,) = judged(values=[0.1] * 9, errors=[0.0, 0.2] + [0.0] * 7, **changes).texts()
+    assert single.startswith("The value of 'telco' cannot be relied on: its error is 2 times the largest value")
+    assert cause in single
+
+
+@pytest.mark.parametrize("changes", [{}, {"errors": [0.1, 0.1]}, {"values": [-1.0, 0.5]}, {"errors": [np.nan, 0.1]}])
+def test_what_was_settled_is_judged_like_its_valuation(changes):
+    """By the same kinds of reasons, as far as a settlement knows them."""
+    valuation = make_valuation(**{**SOUND, **changes})
+    settled = judge(Basis.of(valuation, 9), RunFacts(9))
+    assert kinds(settled) == kinds(judge(valuation, RunFacts(9)))
+    assert cautions(Basis.of(valuation, 9)) == settled.texts("alarm", "doubt")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, "proven"),
+        ({"error_kind": "confidence"}, "confident"),
+        ({"completed": True}, "estimated"),
+        ({"errors": np.nan, "completed": True}, "unknown"),
+        ({"errors": [np.nan, 1e-5], "completed": True}, "estimated"),
+        ({"errors": 5.0}, "unreliable"),
+        ({"values": [-3.0, 1.0], "errors": 0.5}, "proven"),
+        ({"values": [-3.0, 1.0], "errors": [50.0, 0.5]}, "unreliable"),
+        ({"values": [0.0, 0.0], "errors": 0.0}, "proven"),
+    ],
+)
+def test_what_is_known_of_the_numerical_error(changes, kind):
+    """Compared with the sum of the values, or with their sizes where that is not positive."""
+    assert numerical_error(make_valuation(**{**SOUND, **changes})) == kind
+
+
+@pytest.mark.parametrize(("n_rounds", "last"), [(40, "4 rounds"), (240, "24 rounds"), (5, "round"), (19, "round")])
+def test_a_loss_that_falls_in_the_end_is_found(n_rounds, last):
+    """A straight line is still falling; a decay that came to rest, a rise and a very short training are not."""
+    steps = np.arange(n_rounds + 1) / n_rounds
+    part = still_falling(0.7 - 0.4 * steps)
+    texts = judged(n_rounds=n_rounds, losses=0.7 - 0.4 * steps).texts("note")
+    assert f"the last {last} took off {100 * part:.1f} % of the whole decrease" in texts[0]
+    assert still_falling(0.3 + 0.4 * np.exp(-10 * steps)) is None
+    assert still_falling(0.3 + 0.4 * steps) is None
+    assert still_falling(np.linspace(0.7, 0.3, 5)) is None
