@@ -53,7 +53,13 @@ def begun(folder, *names):
         [],
         [".config.toml.abcd_123"],
         ["config.toml", "transcript/.lock"],
-        ["config.toml", "transcript/.lock", "transcript/labels.arrow", "metrics.jsonl", ".checkpoint.npz.abcd_123"],
+        [
+            "config.toml",
+            "transcript/.lock",
+            "transcript/labels.arrow",
+            "metrics.jsonl",
+            "checkpoints/.server.npz.abcd_123",
+        ],
     ],
 )
 def test_a_run_that_recorded_nothing_is_begun_anew(tmp_path, names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,8 +23,8 @@ from verfedsv.transcript.storage import FolderStorage
 from verfedsv.untrusted import read_json
 
 CONFIG, METRICS, NOTES = "config.toml", "metrics.jsonl", "notes.json"
-CHECKPOINT, VALUATION = "checkpoint.npz", "valuation.json"
-FILES = (CONFIG, METRICS, NOTES, CHECKPOINT, VALUATION)
+CHECKPOINTS, VALUATION = "checkpoints", "valuation.json"
+FILES = (CONFIG, METRICS, NOTES, CHECKPOINTS, VALUATION)
 
 
 def read_config_of(folder: Path) -> Config | None:
@@ -82,8 +83,9 @@ def begin(folder: Path, text: str) -> None:
             for name in (fmt.UPLOADS, fmt.CHAIN, fmt.LABELS, fmt.DESCRIPTION):
                 (folder / FOLDER / name).unlink(missing_ok=True)
             storage.close()
-        for name in (METRICS, NOTES, CHECKPOINT):
+        for name in (METRICS, NOTES):
             (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         write_whole(folder / CONFIG, text.encode())
 
 
@@ -137,6 +139,8 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.iterdir():
         if any(is_unfinished(path.name, whole) for whole in FILES):
             path.unlink(missing_ok=True)
+    for path in (folder / CHECKPOINTS).glob(".*.npz.*"):
+        path.unlink(missing_ok=True)
 
 
 def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None:

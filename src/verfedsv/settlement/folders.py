@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path, PurePosixPath
 
 from verfedsv.errors import InputError
-from verfedsv.runs.folders import FILES
+from verfedsv.runs.folders import CHECKPOINTS, FILES
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import LOCK
@@ -59,4 +59,4 @@ def is_evidence(name: str) -> bool:
     (True, True, False)
     """
     first, *more = PurePosixPath(name).parts
-    return first == FOLDER if more else first in (*FILES, *fmt.FILES, LOCK)
+    return first in (FOLDER, CHECKPOINTS) if more else first in (*FILES, *fmt.FILES, LOCK)
