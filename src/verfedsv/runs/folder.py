@@ -22,9 +22,9 @@ from verfedsv.untrusted import read_json
 from verfedsv.valuation import Valuation
 
 CONFIG, METRICS, NOTES = "config.toml", "metrics.jsonl", "notes.json"
-CHECKPOINT, VALUATION, STATEMENT = "checkpoint.npz", "valuation.json", "statement.json"
-FILES = (CONFIG, METRICS, NOTES, CHECKPOINT, VALUATION)
-"""What `verfedsv run` writes, beside the transcript."""
+CHECKPOINTS, VALUATION, STATEMENT = "checkpoints", "valuation.json", "statement.json"
+FILES = (CONFIG, METRICS, NOTES, CHECKPOINTS, VALUATION)
+"""What `verfedsv run` writes, beside the transcript; checkpoints are a folder, with a file for each party."""
 
 _MOST_NOTES, _LONGEST_NOTE = 20, 500
 
@@ -43,7 +43,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.config_path, self.metrics_path = self.path / CONFIG, self.path / METRICS
-        self.notes_path, self.checkpoint_path = self.path / NOTES, self.path / CHECKPOINT
+        self.notes_path, self.checkpoints_path = self.path / NOTES, self.path / CHECKPOINTS
         self.valuation_path, self.statement_path = self.path / VALUATION, self.path / STATEMENT
 
     @classmethod
@@ -217,7 +217,8 @@ class RunFolder:
         """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
         places = self.path, self.recording_path
         inner = [path for place in places for path in (*fmt.files_of(place), place / LOCK)]
-        for path in [*(self.path / name for name in FILES), *inner]:
+        own = self.config_path, self.metrics_path, self.notes_path, self.valuation_path
+        for path in (*own, *inner):
             if path.exists() and not path.is_file():
                 raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
 
@@ -272,7 +273,7 @@ class RunFolder:
         """
         first, *more = PurePosixPath(name).parts
         if more:
-            return first in (FOLDER, fmt.TENSORS)
+            return first in (FOLDER, CHECKPOINTS, fmt.TENSORS)
         return first in (*FILES, LOCK) or fmt.is_file_of_transcript(first)
 
     @staticmethod
