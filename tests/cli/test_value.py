@@ -84,19 +84,18 @@ def test_options_reach_the_library(folder):
     assert (settings["method"], settings["rank"], settings["seed"], settings["tolerance"]) == ("exact", 2, 3, 0.01)
 
 
-def test_a_run_is_valued_as_its_configuration_says(tmp_path):
-    """Like settle and report do; what is taken from there is noted, and options take its place."""
-    folder = make_run(tmp_path / "run")
-    text = (folder / "config.toml").read_text()
-    (folder / "config.toml").write_text(text + "[valuation]\nmethod = 'exact'\nseed = 3\n")
-    done = run("value", folder, "--json")
+def test_a_run_is_valued_as_agreed(tmp_path):
+    """What was agreed and is not the default is noted, and options take its place."""
+    agreed = {"method": "exact", "seed": 3}
+    with verfedsv.Recorder(tmp_path / "run", [0, 1], ["a", "b"], valuation=agreed) as recorder:
+        recorder.log([0, 1], {"a": [-1.0, 1.0], "b": [0.0, 1.0]})
+    done = run("value", tmp_path / "run", "--json")
     settings = json.loads(done.stdout)["settings"]
     assert (settings["method"], settings["seed"]) == ("exact", 3)
-    notes = ["note: method = exact, as config.toml of the run says", "note: seed = 3, as config.toml of the run says"]
-    assert done.stderr.splitlines()[:-1] == notes
-    done = run("value", folder, "--json", "--method", "auto", "--seed", "0")
+    assert done.stderr.splitlines() == ["note: method = exact, as agreed", "note: seed = 3, as agreed"]
+    done = run("value", tmp_path / "run", "--json", "--method", "auto", "--seed", "0")
     assert json.loads(done.stdout)["settings"]["method"] == "auto"
-    assert "config.toml" not in done.stderr
+    assert "agreed" not in done.stderr
 
 
 def test_a_rank_that_is_too_high_is_lowered_aloud(folder):
@@ -359,7 +358,7 @@ def test_a_damaged_valuation_is_named_with_what_to_do(tmp_path):
     (folder / "valuation.json").write_text('{"a":')
     for command in (["value"], ["settle", "--budget", "10", "--currency", "EUR"]):
         done = run(command[0], folder, *command[1:])
-        said = " ".join((done.stdout + done.stderr).split())
+        said = (done.stdout + done.stderr).replace("\n", "")
         assert "valuation.json cannot be used: " in said
         assert "Delete it, and the run is valued again" in said
         assert "the text is wanted" not in said
