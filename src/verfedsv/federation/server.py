@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.errors import InputError
 from verfedsv.federation.checkpoints import check_fingerprint, fingerprint, read_checkpoint, write_checkpoint
-from verfedsv.federation.messages import Embed, Gradients, Predict, Prediction, Restore, Save, Upload
+from verfedsv.federation.messages import Embed, Gradients, Predict, Prediction, Restore, Save, Upload, is_finite
 from verfedsv.federation.models import Rate, State
 from verfedsv.federation.tape import Tape
 from verfedsv.losses import Array, Floats, Loss, get_loss
@@ -58,10 +58,13 @@ class SumHead:
         """What the head adds of its own, (classes,), or None if it adds nothing."""
         return None if self._rate is None else self._intercept.copy()
 
-    def scores(self, embeddings: Floats) -> Floats:
-        """Return what the loss is of, (samples, classes), from embeddings, (clients, samples, classes)."""
-        result: Floats = embeddings.sum(axis=0) + self._intercept
-        return result
+    def scores(self, embeddings: Sequence[Floats]) -> Floats:
+        """Return what the loss is of, (samples, classes), from the embeddings of each client, (samples, classes)."""
+        total = np.array(embeddings[0], dtype=np.float64)
+        for of_client in embeddings[1:]:
+            total += of_client
+        total += self._intercept
+        return total
 
     def learn(self, gradients: Floats) -> Floats:
         """Take a step from gradients by the scores; return those by any client's embeddings, which are the same."""
@@ -217,7 +220,7 @@ class Server:
             if now is None:
                 return None
             samples = asked.samples if batch is None else batch
-            return self._answer(asked, samples, self._gradients(samples))
+            return self._answer(asked, samples, self._gradients(samples, {}))
 
     def end_round(self) -> list[Gradients]:
         """Record a synchronous round; return the gradients for the clients that uploaded. The others were absent."""
@@ -228,7 +231,7 @@ class Server:
             batch = self._asked[next(iter(uploads))].samples
             absent = [name for name in self.present if name not in uploads]
             self._tape.log(batch, uploads, self._head.offset, absent, float(self.n_rounds + 1))
-            values = self._gradients(batch)
+            values = self._gradients(batch, uploads)
             answers = [self._answer(self._asked[name], batch, values) for name in uploads]
             self._uploads = {}
             self.n_rounds += 1
@@ -255,9 +258,16 @@ class Server:
         check_embeddings(name, upload.embeddings, (len(asked.samples), self.n_classes))
         return asked
 
-    def _gradients(self, samples: Array) -> Floats:
-        """Return the gradients of the loss by embeddings of some samples, (samples, classes); the head takes a step."""
-        scores = self._head.scores(self._table[:, samples])
+    def _gradients(self, samples: Array, uploads: Mapping[str, Floats]) -> Floats:
+        """Return the gradients of the loss by embeddings of some samples, (samples, classes); the head takes a step.
+
+        Embeddings are those of the table, unless they were just uploaded for these samples.
+        """
+        latest = [
+            uploads[name] if name in uploads else self._table[m].take(samples, axis=0)
+            for m, name in enumerate(self.clients)
+        ]
+        scores = self._head.scores(latest)
         gradients = self._head.learn(self.loss.gradient(scores, self._targets[samples]))
         gradients.flags.writeable = False  # in a round, all clients get the same array
         return gradients
@@ -285,20 +295,19 @@ class Server:
         Of clients that sent none, the table has those of the training samples, and those of the others are zero.
         """
         with self._lock:
-            embeddings = np.stack([self._predicted(name, predictions) for name in self.clients])
+            embeddings = [self._predicted(name, predictions) for name in self.clients]
             scores, offset = self._head.scores(embeddings), self._head.offset
             n_rounds, time = self.n_rounds, self.time
         train, test = slice(None, self.n_train), slice(self.n_train, None)
         figures = (*self._score(scores, train), *self._score(scores, test))
-        return Evaluation(n_rounds, time, *figures, embeddings[:, train], offset)
+        return Evaluation(n_rounds, time, *figures, np.stack([of_client[train] for of_client in embeddings]), offset)
 
     def scores(self, predictions: Mapping[str, Prediction]) -> Floats:
         """Return the scores of the samples that all clients predicted, (samples, classes)."""
         if missing := [name for name in self.present if name not in predictions]:
             raise InputError(f"there is no prediction without {', '.join(missing)}: no answer")
-        embeddings = np.stack([predictions[name].embeddings for name in self.present])
         with self._lock:
-            return self._head.scores(embeddings)
+            return self._head.scores([predictions[name].embeddings for name in self.present])
 
     def _predicted(self, client: str, predictions: Mapping[str, Prediction]) -> Floats:
         shape = len(self.labels), self.n_classes
@@ -404,5 +413,5 @@ def check_embeddings(client: str, embeddings: Any, shape: tuple[int, ...]) -> No
     if not isinstance(embeddings, np.ndarray) or embeddings.dtype.kind != "f" or embeddings.shape != shape:
         found = f"{embeddings.dtype} {embeddings.shape}" if isinstance(embeddings, np.ndarray) else type(embeddings)
         raise InputError(f"{client}: embeddings must be numbers of shape {shape}; received {found}")
-    if not np.isfinite(embeddings).all():
+    if not is_finite(embeddings):
         raise InputError(f"{client}: embeddings must be finite")
