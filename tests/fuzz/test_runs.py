@@ -19,8 +19,7 @@ from verfedsv.federation.messages import Gradients, Predict, Refusal, Save
 from verfedsv.runs import EXAMPLE, read_config
 from verfedsv.runs.extent import planned_rounds
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.folders import cut_metrics, read_metrics
-from verfedsv.runs.notes import describe_progress
+from verfedsv.runs.writing import cut_metrics, describe_progress, read_metrics
 
 FILES = """[data]
 label = "y"

@@ -11,8 +11,8 @@ import pytest
 from scipy.sparse import csr_array
 
 from tests.runs.test_execute import entries, finish, make
-from tests.runs.test_folders import TINY
 from tests.runs.test_resume import SMALL, Killed, kill_after, stop_at
+from tests.runs.test_writing import TINY
 from verfedsv import InputError, VerfedsvError
 from verfedsv.data import ClientData
 from verfedsv.federation import clients, server

@@ -101,3 +101,17 @@ def test_the_run_around_a_file(tmp_path):
     assert RunFolder.around(tmp_path / "report.html") is None
     record(tmp_path / "transcript")  # a recorder's own folder, which has this name by chance
     assert RunFolder.around(tmp_path / "transcript" / "report.html").path == (tmp_path / "transcript").resolve()
+
+
+def test_notes_are_bounded(tmp_path):
+    """A run that somebody else made does not fill the terminal."""
+    (tmp_path / "notes.json").write_text(json.dumps(["x" * 1000] * 30))
+    assert [len(note) for note in RunFolder(tmp_path).notes()] == [500] * 20
+    assert RunFolder(tmp_path / "elsewhere").notes() == ()
+
+
+def test_a_folder_in_the_place_of_notes_is_named(tmp_path):
+    """Nor is anything else than a regular file read."""
+    (tmp_path / "notes.json").mkdir()
+    with pytest.raises(InputError, match="not a regular file"):
+        RunFolder(tmp_path).notes()

@@ -37,14 +37,14 @@ from verfedsv.federation import (
 from verfedsv.federation.clients import BuildModel
 from verfedsv.files import write_whole
 from verfedsv.losses import Floats
-from verfedsv.runs import folders
+from verfedsv.runs import writing
 from verfedsv.runs.checkpoints import Saver
 from verfedsv.runs.config import ClientSection, Config
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
-from verfedsv.runs.notes import describe_progress, write_notes
 from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import go_on
+from verfedsv.runs.writing import describe_progress, write_notes
 from verfedsv.shapley import Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.transcript import Recorder
@@ -127,9 +127,9 @@ class Run:
     def check_folder(self, *, resume: bool) -> None:
         """Raise InputError unless the run can begin in its folder, or go on there; reads no data."""
         if resume:
-            folders.check_same(self.folder, self.config)
+            writing.check_same(self.folder, self.config)
         else:
-            folders.check_free(self.folder, self._text)
+            writing.check_free(self.folder, self._text)
 
     def train(self, *, resume: bool = False, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Update]:
         """Train and record, yielding how far it is; ends early, at a checkpoint, if told to stop.
@@ -145,7 +145,7 @@ class Run:
         if resume:
             saver.restore()
         else:
-            folders.begin(self.folder, self._text)
+            writing.begin(self.folder, self._text)
         # What is there already is verified by the recorder before it goes on.
         with self._record(self._files.recording_path, resume=resume) as recorder:
             begin = go_on(training.server, recorder, self.config)
@@ -188,7 +188,7 @@ class Run:
                 is_repeating = False
                 self._bring_up_to_date(n_before, saver)
             if not is_repeating:
-                folders.add_metrics(self._files.metrics_path, measured)
+                writing.add_metrics(self._files.metrics_path, measured)
                 measured.clear()
                 if stopped or is_last or saver.is_due():
                     saver.save()
@@ -246,12 +246,12 @@ class Run:
 
     def _bring_up_to_date(self, n_rounds: int, saver: Saver) -> None:
         """Write what the folder lacks, and cut off the metrics after the round that training went on from."""
-        folders.remove_leftovers(self.folder)
+        writing.remove_leftovers(self.folder)
         if read_text(self._files.config_path) != self._text:
             write_whole(self._files.config_path, self._text.encode())
         if not saver.is_saved:
             saver.save()
-        folders.cut_metrics(self._files.metrics_path, n_rounds)
+        writing.cut_metrics(self._files.metrics_path, n_rounds)
         write_notes(self._files.notes_path, self.data.cautions)
 
     def value(self, progress: Progress | None = None) -> Valuation:
@@ -281,13 +281,13 @@ class Run:
         """Return what a user should know of the training that is done, and write it down with that of the data."""
         # Before the first round all embeddings are zero.
         start = math.log(self.data.n_classes)
-        lines = describe_progress(folders.read_metrics(self._files.metrics_path), start, self.advice)
+        lines = describe_progress(writing.read_metrics(self._files.metrics_path), start, self.advice)
         write_notes(self._files.notes_path, [*self.data.cautions, *lines])
         return lines
 
     def last_metrics(self) -> dict[str, float] | None:
         """Return loss and accuracy of the last evaluation, NaN where there is nothing to test on."""
-        return folders.last_metrics(self._files.metrics_path)
+        return writing.last_metrics(self._files.metrics_path)
 
     def n_rounds(self, n_train: int) -> int:
         """Return the number of rounds of the whole training."""

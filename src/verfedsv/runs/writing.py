@@ -1,4 +1,4 @@
-"""Writing to the folder of a run: whether one can begin there or be resumed, and its metrics."""
+"""Writing to the folder of a run: whether one can begin there or be resumed, its notes and metrics."""
 
 from __future__ import annotations
 
@@ -120,6 +120,19 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
     for path in (folder / CHECKPOINTS).glob(".*.npz.*"):
         path.unlink(missing_ok=True)
+
+
+def write_notes(path: Path, lines: Sequence[str]) -> None:
+    """Write notes to a file, if there are some, or were."""
+    if lines or path.exists():
+        write_whole(path, (json.dumps(list(lines), indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def describe_progress(figures: Sequence[Mapping[str, float]], start: float, advice: str) -> list[str]:
+    """Return what to do, `advice`, if the last of some evaluations has a larger loss than there was at the start."""
+    if not figures or figures[-1]["train_loss"] <= start:
+        return []
+    return [f"the loss is larger than at the start: {advice}"]
 
 
 def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None:
