@@ -51,7 +51,7 @@ def refuse_running(extent: Extent, what: str) -> None:
     """Raise InputError, saying what is not done, if a training is still running."""
     if extent.is_running:
         raise InputError(
-            f"the training is still running, {extent} so far, so it is not {what} yet: wait until it has ended, or "
+            f"the training is still running, {extent} so far, so it is not {what} yet: wait until it has ended, "
             "stop it, or close its recorder"
         )
 

@@ -27,6 +27,8 @@ FILES = (CONFIG, METRICS, NOTES, CHECKPOINTS, VALUATION)
 """What `verfedsv run` writes, beside the transcript; checkpoints are a folder, with a file for each party."""
 
 _MOST_NOTES, _LONGEST_NOTE = 20, 500
+_DEEPEST = 3
+"""So many folders may be above a file of a run, the run's own among them."""
 
 
 class RunFolder:
@@ -49,12 +51,12 @@ class RunFolder:
     @classmethod
     def around(cls, path: Path) -> RunFolder | None:
         """Return the run whose folder a file lies, or would lie, in; None if that is no run's folder."""
-        parent = path.resolve().parent
-        outer = cls(parent.parent)
-        if parent == outer.path / FOLDER and outer.config_path.exists() and (parent / fmt.DESCRIPTION).exists():
-            return outer
-        here = cls(parent)
-        return here if here.holds_run else None
+        for place in path.resolve().parents[:_DEEPEST]:
+            # A recorder's own folder may have the name that a run gives to that of its transcript.
+            is_within = place.name == FOLDER and cls(place.parent).config_path.exists()
+            if cls(place).holds_run and not is_within:
+                return cls(place)
+        return None
 
     def __str__(self) -> str:
         return str(self.path)
