@@ -15,15 +15,13 @@ from verfedsv import Recorder
 from verfedsv.data.catalogue import load
 from verfedsv.data.vertical import split_features, take_rows
 from verfedsv.federation import (
-    AsynchronousPlan,
-    Federation,
+    AsynchronousSchedule,
     Linear,
     Rate,
-    SynchronousPlan,
-    Tape,
+    SynchronousSchedule,
+    Training,
     VirtualClock,
     asynchronous_rounds,
-    federate,
     synchronous_rounds,
 )
 from verfedsv.federation.schedules import batch_of_round
@@ -38,7 +36,7 @@ def against_plain_sgd() -> tuple[str, float]:
     data = split_features(load("adult"), 8)
     joined = np.hstack([client.numeric.toarray() for client in data.clients])[~data.is_test]
     labels = data.labels[~data.is_test].astype(float)
-    plan = SynchronousPlan(BATCH, N_ROUNDS)
+    schedule = SynchronousSchedule(BATCH, N_ROUNDS)
 
     def plain() -> None:
         weights = np.zeros(joined.shape[1])
@@ -50,9 +48,9 @@ def against_plain_sgd() -> tuple[str, float]:
     def ours() -> float:
         with tempfile.TemporaryDirectory() as folder:
             recorder = Recorder(Path(folder) / "run", data.labels[~data.is_test], data.names)
-            federation = federate(data, rate=Rate(0.2), tape=Tape(recorder))
+            training = Training.in_process(data, rate=Rate(0.2), recorder=recorder)
             begin = time.perf_counter()
-            for _ in synchronous_rounds(federation, plan):
+            for _ in synchronous_rounds(training, schedule):
                 pass
             took = time.perf_counter() - begin
             recorder.close()
@@ -72,15 +70,15 @@ def asynchronous() -> str:
     data = split_features(load("adult"), 8)
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder) / "run", data.labels[~data.is_test], data.names)
-        federation = federate(data, rate=Rate(0.2), tape=Tape(recorder))
+        training = Training.in_process(data, rate=Rate(0.2), recorder=recorder)
         begin = time.perf_counter()
-        plan = AsynchronousPlan([0.01] * 8, [BATCH] * 8, 0.04, 500)
-        for moment in asynchronous_rounds(federation, plan, VirtualClock()):
-            last = moment
+        schedule = AsynchronousSchedule([0.01] * 8, [BATCH] * 8, 0.04, 500)
+        for _ in asynchronous_rounds(training, schedule, VirtualClock()):
+            pass
         between = time.perf_counter()
         result = value(recorder)
         end = time.perf_counter()
-        accuracy = federation.evaluate(*last).test_accuracy
+        accuracy = training.evaluate().test_accuracy
         recorder.close()
     print(f"  asynchronous: trained {between - begin:.1f} s, valued {end - between:.1f} s")
     return (
@@ -90,17 +88,17 @@ def asynchronous() -> str:
     )
 
 
-def _train(federation: Federation, batch: int, n_rounds: int, mode: str) -> float:
+def _train(training: Training, batch: int, n_rounds: int, mode: str) -> float:
     """Train, and return the test accuracy."""
     if mode == "synchronous":
-        rounds = synchronous_rounds(federation, SynchronousPlan(batch, n_rounds))
+        rounds = synchronous_rounds(training, SynchronousSchedule(batch, n_rounds))
     else:
-        n_clients = len(federation.clients)
-        plan = AsynchronousPlan([0.01] * n_clients, [batch] * n_clients, 0.01, n_rounds)
-        rounds = asynchronous_rounds(federation, plan, VirtualClock())
-    for moment in rounds:
-        last = moment
-    return federation.evaluate(*last).test_accuracy
+        n_clients = len(training.server.clients)
+        schedule = AsynchronousSchedule([0.01] * n_clients, [batch] * n_clients, 0.01, n_rounds)
+        rounds = asynchronous_rounds(training, schedule, VirtualClock())
+    for _ in rounds:
+        pass
+    return training.evaluate().test_accuracy
 
 
 def accuracies() -> str:
@@ -121,8 +119,8 @@ def accuracies() -> str:
         found = []
         for mode in ("synchronous", "asynchronous"):
             model = perceptron if name == "sector" else Linear
-            federation = federate(data, rate=Rate(rate), scale=scale, model=model, intercept=True)
-            found.append(f"{_train(federation, batch, n_rounds, mode):.1%}")
+            training = Training.in_process(data, rate=Rate(rate), scale=scale, model=model, intercept=True)
+            found.append(f"{_train(training, batch, n_rounds, mode):.1%}")
             print(f"  {name}, {mode}: {found[-1]}")
         rows.append([name.capitalize(), str(clients), scale, f"{n_rounds:,}", *found, paper])
     header = ["data", "clients", "scale", "rounds", "synchronous", "asynchronous", "the paper's"]

@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 30
 def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return the content of a file that others may have made.
 
-    Raises OSError if it is larger than that, or is no file: a pipe would be waited for, and a device may never end.
+    Raises OSError if it is larger than that or not a regular file: a pipe would block, and a device may never end.
     """
     # Opening a pipe that nobody writes to would wait, and a file takes no notice of this.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.cli.inprocess import call as run
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS
-from verfedsv import Recorder
+from verfedsv import Recorder, value
 from verfedsv.cli.run import carry_out
 from verfedsv.runs import Run
 
@@ -139,9 +139,9 @@ def test_going_on_is_said(config, capsys):
 
 
 def test_a_valuation_is_made_again_if_something_changed(config, tmp_path, capsys):
-    """Other settings, or a file that is damaged."""
+    """Other settings, as `verfedsv value` may have written them there, or a file that is damaged."""
     carry_out_here(config, capsys)
-    config.write_text(SYNCHRONOUS + "[valuation]\nrank = 2\n")
+    (tmp_path / "out" / "valuation.json").write_text(value(tmp_path / "out", seed=3).to_json())
     assert "It was valued before" not in carry_out_here(config, capsys, resume=True)[1]
     assert "It was valued before" in carry_out_here(config, capsys, resume=True)[1]
     (tmp_path / "out" / "valuation.json").write_text("{")
@@ -162,7 +162,7 @@ def test_an_output_folder_that_cannot_be_ends_with_one_line(config, tmp_path, pl
 def test_what_is_damaged_ends_with_one_line(config, tmp_path):
     """A checkpoint that was cut short, and a place where the result cannot be written."""
     assert run("run", str(config)).returncode == 0
-    checkpoint = tmp_path / "out" / "checkpoint.npz"
+    checkpoint = tmp_path / "out" / "checkpoints" / "server.npz"
     whole = checkpoint.read_bytes()
     checkpoint.write_bytes(whole[: len(whole) // 2])
     (tmp_path / "out" / "valuation.json").unlink()

@@ -63,7 +63,7 @@ def test_shap_scores_are_those_of_a_linear_model():
     data = split("adult", setup)
     trained = train_synchronously(data, setup)
     expected = []
-    for client, columns in zip(trained.federation.clients, data.clients, strict=True):
+    for client, columns in zip(trained.clients, data.clients, strict=True):
         x = prepare(columns, "standardise", ~data.is_test)[~data.is_test]
         weights = client.state()["weights"][:, 0]
         expected.append(np.abs((x - x.mean(axis=0)) * weights).mean(axis=0).sum())

@@ -4,7 +4,7 @@ import pytest
 from tests.games import Game, values_by_definition
 from verfedsv.data import VerticalData, take_rows
 from verfedsv.experiments.lab import Setup, prepare, split, train_asynchronously, train_synchronously
-from verfedsv.federation import SynchronousPlan, synchronous_rounds
+from verfedsv.federation import SynchronousSchedule, synchronous_rounds
 from verfedsv.transcript import Transcript, Upload
 
 SETUP = Setup(clients=3, batch_size=40, rate=0.5, rounds=6, test=0.0, duration=0.08)
@@ -19,15 +19,15 @@ def data() -> VerticalData:
 def test_the_truth_is_the_definition(data):
     """Values from embeddings of all samples are those of games made by hand, the server's intercept included."""
     trained = train_synchronously(data, SETUP, with_truth=True)
-    federation = prepare(data, SETUP)
+    training = prepare(data, SETUP)
 
     def embed():
-        return np.stack([client.embed(slice(None))[:, 0] for client in federation.clients])
+        return training.evaluate().embeddings[:, :, 0]
 
     games, previous, current = [], np.zeros((4, 100)), np.concatenate([embed(), np.zeros((1, 100))])
-    for _ in synchronous_rounds(federation, SynchronousPlan(40, 6)):
+    for _ in synchronous_rounds(training, SynchronousSchedule(40, 6)):
         games.append(Game(previous, current, data.labels, "logistic"))
-        previous, current = current, np.concatenate([embed(), np.full((1, 100), federation.server.intercept[0])])
+        previous, current = current, np.concatenate([embed(), np.full((1, 100), training.server.offset[0])])
     expected = np.mean([values_by_definition(game) for game in games], axis=0)
     np.testing.assert_allclose(trained.truth, expected[:3], atol=1e-14)
     assert expected[3] != 0

@@ -4,18 +4,16 @@ import time
 import numpy as np
 import pytest
 
-from tests.federation.textbook import make_data, weights_of
+from tests.federation.textbook import hand_over, make_data, weights_of
 from verfedsv import Recorder, value
 from verfedsv.federation import (
-    AsynchronousPlan,
+    AsynchronousSchedule,
     Linear,
     Rate,
     RealClock,
-    Steps,
-    Tape,
+    Training,
     VirtualClock,
     asynchronous_rounds,
-    federate,
 )
 from verfedsv.federation.clocks import Actor
 from verfedsv.transcript import Stamp
@@ -53,16 +51,17 @@ def test_an_actor_that_is_late_leaves_out_what_it_missed():
 
 def test_stamps_may_be_late_and_none_is_left_out():
     """Training ends with the last stamp of the plan, also when whoever iterates is busy until after it."""
-    federation = federate(make_data(), rate=Rate(0.1))
-    plan = AsynchronousPlan([0.1] * 3, [30] * 3, 1.0, 5)
-    moments = []
-    for moment in asynchronous_rounds(federation, plan, RealClock(speed=5)):
-        moments.append(moment)
-        if len(moments) == 1:
+    training = Training.in_process(make_data(), rate=Rate(0.1))
+    schedule = AsynchronousSchedule([0.1] * 3, [30] * 3, 1.0, 5)
+    rounds, times = [], []
+    for n_rounds in asynchronous_rounds(training, schedule, RealClock(speed=5)):
+        rounds.append(n_rounds)
+        times.append(training.server.time)
+        if len(rounds) == 1:
             time.sleep(0.7)
     # On a busy machine the first stamps may come before the first upload, and are not recorded then.
-    assert [moment.n_rounds for moment in moments] == list(range(moments[0].n_rounds, 6))
-    assert all(moment.time >= moment.n_rounds for moment in moments)
+    assert rounds == list(range(rounds[0], 6))
+    assert all(at >= n_rounds for at, n_rounds in zip(times, rounds, strict=True))
 
 
 class Slow(Linear):
@@ -73,25 +72,25 @@ class Slow(Linear):
         super().learn(features, gradient, rate)
 
 
-def test_states_in_wall_time_are_of_whole_steps():
-    """Whoever holds the lock finds each model as far as its count, and as many records as uploads and stamps."""
+def test_checkpoints_in_wall_time_are_of_whole_steps(tmp_path):
+    """Each model is as far as the server's count of its uploads; each upload and each stamp is a record."""
     data = make_data()
     recorder = Recorder(None, data.labels[~data.is_test], data.names)
-    federation = federate(data, rate=Rate(0.1), model=Slow, tape=Tape(recorder))
-    steps = Steps([0] * 3)
-    plan = AsynchronousPlan([0.005, 0.007, 0.009], [30] * 3, 0.01, 10_000)
+    training = Training.in_process(data, rate=Rate(0.1), model=Slow, recorder=recorder, checkpoints=tmp_path)
+    schedule = AsynchronousSchedule([0.005, 0.007, 0.009], [30] * 3, 0.01, 10_000)
     seen = set()
-    for n_stamps, _ in enumerate(asynchronous_rounds(federation, plan, RealClock(), steps), 1):
-        for _ in range(3):
-            with federation.lock:
-                state, counts, n_records = federation.state(), list(steps.of_clients), federation.tape.n_records
-            assert [int(state[f"client {m}/n_steps"]) for m in range(3)] == counts
-            assert n_records == sum(counts) + n_stamps
-            seen.add(tuple(counts))
-            time.sleep(0.0007)
-        if len(seen) > 30:
+    for n_stamps, n_rounds in enumerate(asynchronous_rounds(training, schedule, RealClock()), 1):
+        training.save({})
+        with np.load(tmp_path / "server.npz") as server:
+            counts = server["n_uploads"].tolist()
+            assert server["n_records"] == sum(counts) + n_stamps
+        for m, count in enumerate(counts):
+            with np.load(tmp_path / f"client-{m}-{n_rounds}.npz") as client:
+                assert client["n_steps"] == count
+        seen.add(tuple(counts))
+        if len(seen) > 20:
             break
-    assert len(seen) > 30
+    assert len(seen) > 20
 
 
 def test_evaluation_in_wall_time_is_of_whole_steps():
@@ -110,20 +109,19 @@ def test_evaluation_in_wall_time_is_of_whole_steps():
             super().learn(features, gradient, rate)
             self.is_learning = False
 
-    federation = federate(make_data(), rate=Rate(0.1), model=Halfway)
-    plan = AsynchronousPlan([0.002] * 3, [30] * 3, 0.005, 60)
-    for moment in asynchronous_rounds(federation, plan, RealClock()):
-        federation.evaluate(*moment)
+    training = Training.in_process(make_data(), rate=Rate(0.1), model=Halfway)
+    schedule = AsynchronousSchedule([0.002] * 3, [30] * 3, 0.005, 60)
+    for _ in asynchronous_rounds(training, schedule, RealClock()):
+        training.evaluate()
 
 
 def test_stamps_before_the_first_upload_are_not_recorded():
     """A stamp keeps its number and time; those at which nobody has uploaded yet are left out."""
     data = make_data()
     recorder = Recorder(None, data.labels[~data.is_test], data.names)
-    plan = AsynchronousPlan([0.25, 0.4, 0.3], [30] * 3, 0.1, 6)
-    federation = federate(data, rate=Rate(0.1), tape=Tape(recorder))
-    moments = list(asynchronous_rounds(federation, plan, VirtualClock()))
-    assert [moment.n_rounds for moment in moments] == [3, 4, 5, 6]
+    schedule = AsynchronousSchedule([0.25, 0.4, 0.3], [30] * 3, 0.1, 6)
+    training = Training.in_process(data, rate=Rate(0.1), recorder=recorder)
+    assert list(asynchronous_rounds(training, schedule, VirtualClock())) == [3, 4, 5, 6]
     records = list(recorder.transcript)
     assert [r.time for r in records if isinstance(r, Stamp)] == pytest.approx([0.3, 0.4, 0.5, 0.6])
     assert [r.time for r in records if not isinstance(r, Stamp)] == pytest.approx([0.25, 0.3, 0.4, 0.5, 0.6])
@@ -134,18 +132,18 @@ def test_stamps_before_the_first_upload_are_not_recorded():
 def test_going_on_after_stamps_that_were_not_recorded(stop):
     """Leads to the same model and the same records as training without a stop."""
     data = make_data()
-    plan = AsynchronousPlan([0.25, 0.4, 0.3], [30] * 3, 0.1, 9)
+    schedule = AsynchronousSchedule([0.25, 0.4, 0.3], [30] * 3, 0.1, 9)
     recorders = [Recorder(None, data.labels[~data.is_test], data.names) for _ in range(2)]
-    whole = federate(data, rate=Rate(0.1), tape=Tape(recorders[0]))
-    for _ in asynchronous_rounds(whole, plan, VirtualClock()):
+    whole, first = (Training.in_process(data, rate=Rate(0.1), recorder=recorder) for recorder in recorders)
+    for _ in asynchronous_rounds(whole, schedule, VirtualClock()):
         pass
-    first, steps = federate(data, rate=Rate(0.1), tape=Tape(recorders[1])), Steps([0] * 3)
-    for moment in asynchronous_rounds(first, plan, VirtualClock(), steps):
-        if moment.n_rounds == stop:
+    for n_rounds in asynchronous_rounds(first, schedule, VirtualClock()):
+        if n_rounds == stop:
             break
-    second = federate(data, rate=Rate(0.1), tape=Tape(recorders[1]))
-    second.restore(first.state())
-    for _ in asynchronous_rounds(second, plan, VirtualClock(), Steps(list(steps.of_clients), stop)):
+    second = Training.in_process(data, rate=Rate(0.1))
+    hand_over(first, second)
+    second.server.record(recorders[1])
+    for _ in asynchronous_rounds(second, schedule, VirtualClock()):
         pass
     np.testing.assert_array_equal(weights_of(second), weights_of(whole))
     assert [r.time for r in recorders[0].transcript] == [r.time for r in recorders[1].transcript]
@@ -156,10 +154,10 @@ def test_a_stamp_at_the_time_of_the_first_upload_in_wall_time():
     data = make_data(1)
     for _ in range(10):
         recorder = Recorder(None, data.labels[~data.is_test], data.names)
-        federation = federate(data, rate=Rate(0.1), tape=Tape(recorder))
-        plan = AsynchronousPlan([0.01], [30], 0.01, 8)
+        training = Training.in_process(data, rate=Rate(0.1), recorder=recorder)
+        schedule = AsynchronousSchedule([0.01], [30], 0.01, 8)
         n_threads = threading.active_count()
-        moments = list(asynchronous_rounds(federation, plan, RealClock()))
+        rounds = list(asynchronous_rounds(training, schedule, RealClock()))
         assert threading.active_count() == n_threads
-        assert len(moments) == recorder.n_rounds
+        assert len(rounds) == recorder.n_rounds
         assert not isinstance(next(iter(recorder.transcript)), Stamp)

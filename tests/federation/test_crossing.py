@@ -5,90 +5,116 @@ import copy
 import numpy as np
 import pytest
 
-from tests.federation.textbook import make_data, slope, weights_of
+from tests.federation.textbook import clients_of, make_data, slope, weights_of
 from verfedsv.federation import (
-    AsynchronousPlan,
+    AsynchronousSchedule,
     Client,
-    Federation,
+    InProcess,
     Rate,
-    SynchronousPlan,
+    SynchronousSchedule,
+    Training,
     VirtualClock,
     asynchronous_rounds,
-    federate,
     synchronous_rounds,
 )
+from verfedsv.federation.messages import Done, Embed, Gradients, Predict, Prediction, Upload
 from verfedsv.federation.schedules import batch_of_client, batch_of_round
 
 RATE, BATCH = 0.5, 30
+FIELDS = {
+    Embed: {"samples"},
+    Upload: {"embeddings"},
+    Gradients: {"samples", "values"},
+    Predict: {"samples"},
+    Prediction: {"embeddings"},
+    Done: set(),
+}
 
 
-class Spy:
-    """A transport that keeps copies of everything it is called with and of what comes back, whatever it is."""
+class Spy(InProcess):
+    """A transport that keeps copies of all messages, with all that they hold."""
 
-    def __init__(self, server):
-        self.server, self.crossed = server, []
+    def __init__(self, clients):
+        super().__init__(clients)
+        self.crossed = []
 
-    def __getattr__(self, name):
-        def call(*arguments, **options):
-            sent = copy.deepcopy((arguments, options))
-            answer = getattr(self.server, name)(*arguments[:3])
-            self.crossed.append((name, *sent, copy.deepcopy(answer)))
-            return answer
-
-        return call
+    def exchange(self, requests, timeout=None):
+        answers = []
+        for request in requests:
+            self.crossed.append(copy.deepcopy(request))
+            answers += super().exchange([request], timeout)
+            self.crossed.append(copy.deepcopy(answers[-1]))
+        return answers
 
 
 class Beside:
-    """The same training in plain NumPy, from the same data; checks each thing that crosses against its own.
+    """The same training in plain NumPy, from the same data; checks each message against its own.
 
-    `batches(m, step)` are the samples of a client's upload and those of its query, a function of nothing but the plan.
+    `batches(m, step)` are the samples of a client's upload and those of its step, a function of nothing but the
+    schedule.
     """
 
     def __init__(self, data, batches, intercept):
         self.names, self.batches, self.has_intercept = data.names, batches, intercept
-        self.features = [client.numeric[~data.is_test] for client in data.clients]
+        order = np.argsort(data.is_test, kind="stable")
+        self.features = [client.numeric[order] for client in data.clients]
         self.labels = data.labels[~data.is_test]
         n_classes = 1 if data.n_classes == 2 else data.n_classes
         self.weights = [np.zeros((x.shape[1], n_classes)) for x in self.features]
         self.table = np.zeros((len(self.names), len(self.labels), n_classes))
-        self.intercept, self.gradient = np.zeros(n_classes), None
-        self.n_uploads, self.n_queries = [0] * len(self.names), [0] * len(self.names)
+        self.intercept, self.gradients = np.zeros(n_classes), None
+        self.n_uploads, self.n_steps = [0] * len(self.names), [0] * len(self.names)
+        self.sequences, self.asked = [0] * len(self.names), [None] * len(self.names)
 
-    def check(self, name, arguments, options, answer):
+    def check(self, message):
         """Raise AssertionError unless this is what would have crossed now, and nothing else."""
-        assert (name, len(arguments)) in (("upload", 3), ("query", 2))
-        assert options == {}
-        client, samples = arguments[:2]
-        assert type(client) is str
-        m = self.names.index(client)
-        assert_plain(samples, np.int64)
-        if name == "upload":
-            assert answer is None
-            self.check_upload(m, samples, arguments[2])
-        else:
-            self.check_query(m, samples, answer)
+        assert set(vars(message)) == {"client", "round", "sequence", *FIELDS[type(message)]}
+        assert type(message.client) is str
+        assert type(message.round) is type(message.sequence) is int
+        m = self.names.index(message.client)
+        is_answer = isinstance(message, Upload | Prediction | Done)
+        assert (message.sequence == self.sequences[m]) == is_answer
+        assert message.sequence >= self.sequences[m]
+        self.sequences[m] = message.sequence
+        match message:
+            case Embed():
+                assert_plain(message.samples, np.int64)
+                np.testing.assert_array_equal(message.samples, self.batches(m, self.n_uploads[m])[0])
+                self.asked[m] = message.samples
+            case Upload():
+                self.check_upload(m, message.embeddings)
+            case Gradients():
+                self.check_gradients(m, message)
+            case Predict():
+                assert message.samples is None
+            case Prediction():
+                assert_plain(message.embeddings, np.float64)
+                expected = self.features[m] @ self.weights[m]
+                np.testing.assert_allclose(message.embeddings, expected, rtol=1e-10, atol=1e-12, strict=True)
 
-    def check_upload(self, m, samples, embeddings):
-        """Uploads are of the samples of the plan, features times weights."""
-        np.testing.assert_array_equal(samples, self.batches(m, self.n_uploads[m])[0])
+    def check_upload(self, m, embeddings):
+        """Uploads are features times weights, of the samples that were asked for."""
+        samples = self.asked[m]
         expected = self.features[m][samples] @ self.weights[m]
         assert_plain(embeddings, np.float64)
         np.testing.assert_allclose(embeddings, expected, rtol=1e-10, atol=1e-12, strict=True)
         self.table[m, samples] = expected
         self.n_uploads[m] += 1
-        self.gradient = None
+        self.gradients = None
 
-    def check_query(self, m, samples, answer):
-        """Answers are gradients of the loss, and the client takes its step."""
-        np.testing.assert_array_equal(samples, self.batches(m, self.n_queries[m])[1])
-        if self.gradient is None:
+    def check_gradients(self, m, message):
+        """Gradients are those of the loss, and the client takes its step."""
+        samples = message.samples
+        assert_plain(samples, np.int64)
+        np.testing.assert_array_equal(samples, self.batches(m, self.n_steps[m])[1])
+        if self.gradients is None:
             total = self.table.sum(axis=0)[samples] + self.intercept
-            self.gradient = slope(total, self.labels[samples])
-            self.intercept = self.intercept - self.has_intercept * RATE * self.gradient.mean(axis=0)
-        assert_plain(answer, np.float64)
-        np.testing.assert_allclose(answer, self.gradient, rtol=1e-10, atol=1e-12, strict=True)
-        self.weights[m] -= RATE * self.features[m][samples].T @ self.gradient / len(samples)
-        self.n_queries[m] += 1
+            self.gradients = slope(total, self.labels[samples])
+            self.intercept = self.intercept - self.has_intercept * RATE * self.gradients.mean(axis=0)
+        assert_plain(message.values, np.float64)
+        np.testing.assert_allclose(message.values, self.gradients, rtol=1e-10, atol=1e-12, strict=True)
+        self.weights[m] -= RATE * self.features[m][samples].T @ self.gradients / len(samples)
+        self.n_steps[m] += 1
 
 
 def assert_plain(array, number):
@@ -100,36 +126,37 @@ def assert_plain(array, number):
 def train_and_check(data, mode, intercept):
     """Train with a spy between clients and server, check all that crossed, and that nothing else changed anything."""
     n_train = int((~data.is_test).sum())
-    federation = federate(data, rate=Rate(RATE), intercept=intercept, transport=Spy)
+    made = Training.in_process(data, rate=Rate(RATE), intercept=intercept)
+    training = Training(made.server, Spy(clients_of(made)))
     if mode == "synchronous":
-        rounds = synchronous_rounds(federation, SynchronousPlan(BATCH, 6))
+        rounds = synchronous_rounds(training, SynchronousSchedule(BATCH, 6))
 
         def batches(_, step):
             return (batch_of_round(step, n_train, BATCH, 0),) * 2
     else:
-        plan = AsynchronousPlan([0.01, 0.02, 0.015], [BATCH] * 3, 0.03, 3)
-        rounds = asynchronous_rounds(federation, plan, VirtualClock())
+        schedule = AsynchronousSchedule([0.01, 0.02, 0.015], [BATCH] * 3, 0.03, 3)
+        rounds = asynchronous_rounds(training, schedule, VirtualClock())
 
         def batches(m, step):
             batch = batch_of_client(m, step, n_train, BATCH, 0)
             return (np.arange(n_train) if step == 0 else batch), batch
 
     beside = Beside(data, batches, intercept)
-    for moment in rounds:
-        federation.evaluate(*moment)
-    for crossing in federation.transport.crossed:
-        beside.check(*crossing)
+    for _ in rounds:
+        training.evaluate()
+    for message in training.transport.crossed:
+        beside.check(message)
     assert min(beside.n_uploads) >= 4
-    assert beside.n_uploads == beside.n_queries
-    np.testing.assert_allclose(federation.server.state()["table"], beside.table, atol=1e-12)
-    np.testing.assert_allclose(weights_of(federation), np.vstack(beside.weights), atol=1e-12)
+    assert beside.n_uploads == beside.n_steps
+    np.testing.assert_allclose(training.server.state()["table"], beside.table, atol=1e-12)
+    np.testing.assert_allclose(weights_of(training), np.vstack(beside.weights), atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_only_embeddings_and_gradients_cross(mode, intercept, n_classes):
-    """Names, numbers of samples that the plan fixes, features times weights, gradients of the loss: nothing else."""
+    """Names, numbers of samples from the schedule, features times weights, gradients of the loss: nothing else."""
     train_and_check(make_data(n_classes=n_classes), mode, intercept)
 
 
@@ -156,53 +183,54 @@ def with_more_to_it(client, samples, embeddings):  # noqa: ARG001
 @pytest.mark.parametrize("leak", [raw_features, hidden_features, single_precision, with_more_to_it])
 def test_a_client_that_uploads_something_else_is_caught(monkeypatch, mode, leak):
     """The test above fails for clients that upload features, or embeddings with features in their last digits."""
-    embed = Client.embed
+    carry_out = Client._carry_out
 
-    def leaking(self, samples):
-        embeddings = embed(self, samples)
-        return embeddings if isinstance(samples, slice) else leak(self, samples, embeddings)
+    def leaking(self, message):
+        answer = carry_out(self, message)
+        if isinstance(message, Embed):
+            return Upload(answer.client, answer.round, answer.sequence, leak(self, message.samples, answer.embeddings))
+        return answer
 
-    monkeypatch.setattr(Client, "embed", leaking)
+    monkeypatch.setattr(Client, "_carry_out", leaking)
     with pytest.raises(AssertionError):
         train_and_check(make_data(), mode, False)
 
 
-def send_weights_too(self, client, samples, embeddings):
-    self.transport.upload(client.name, samples, embeddings, client.state()["weights"])
+def with_weights(client, message, answer):  # noqa: ARG001
+    object.__setattr__(answer, "weights", client.state()["weights"])
+    return answer
 
 
-def send_weights_by_name(self, client, samples, embeddings):
-    self.transport.upload(client.name, samples, embeddings, weights=client.state()["weights"])
-
-
-def send_other_samples(self, client, samples, embeddings):
-    order = np.argsort(client._features[samples][:, 0])
-    self.transport.upload(client.name, samples[order], embeddings[order])
-
-
-def send_twice(self, client, samples, embeddings):
-    self.transport.upload(client.name, samples, embeddings)
-    self.transport.upload(client.name, samples, embeddings)
-
-
-def send_past_the_transport(self, client, samples, embeddings):
-    self.transport.upload(client.name, samples, embeddings)
-    self.server.upload(client.name, samples, client._features[samples][:, :1])
+def past_the_transport(client, message, answer):
+    others = np.setdiff1d(np.arange(100), message.samples)
+    client.server._table[0, others] = client._features[others][:, :1]
+    return answer
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-@pytest.mark.parametrize(
-    "send", [send_weights_too, send_weights_by_name, send_other_samples, send_twice, send_past_the_transport]
-)
-def test_sending_more_than_embeddings_is_caught(monkeypatch, mode, send):
-    """So it does for weights in another argument, an order that tells of features, and ways past the transport."""
-    monkeypatch.setattr(Federation, "receive", send)
+@pytest.mark.parametrize("leak", [with_weights, past_the_transport])
+def test_a_client_that_sends_more_than_embeddings_is_caught(monkeypatch, mode, leak):
+    """So it does for weights beside the embeddings, and for a way past the transport."""
+    carry_out, make = Client._carry_out, Training.in_process.__func__
+
+    def leaking(self, message):
+        answer = carry_out(self, message)
+        return leak(self, message, answer) if isinstance(message, Embed) else answer
+
+    def wired(cls, *arguments, **options):
+        training = make(cls, *arguments, **options)
+        for client in clients_of(training):
+            client.server = training.server
+        return training
+
+    monkeypatch.setattr(Client, "_carry_out", leaking)
+    monkeypatch.setattr(Training, "in_process", classmethod(wired))
     with pytest.raises(AssertionError):
         train_and_check(make_data(), mode, False)
 
 
 def test_a_client_has_nothing_in_public_but_its_name():
     """Features and model are its own."""
-    federation = federate(make_data(), rate=Rate(RATE))
-    for client in federation.clients:
+    training = Training.in_process(make_data(), rate=Rate(RATE))
+    for client in clients_of(training):
         assert [name for name in vars(client) if not name.startswith("_")] == ["name"]

@@ -1,136 +1,299 @@
+import gc
+from types import FunctionType, ModuleType
+
 import numpy as np
 import pytest
 
-from tests.federation.textbook import make_data, plain_sgd, slope, weights_of
+from tests.federation.textbook import clients_of, make_data, records_of, slope
+from verfedsv import InputError, Recorder
 from verfedsv.federation import (
-    AsynchronousPlan,
     Client,
+    InProcess,
     Linear,
     Rate,
     Server,
-    SynchronousPlan,
-    VirtualClock,
-    asynchronous_rounds,
-    federate,
+    SynchronousSchedule,
+    Training,
     synchronous_rounds,
 )
+from verfedsv.federation.messages import Gradients, Prediction, Upload
+
+LABELS = np.array([0, 1, 1, 0, 1, 0])
+FIRST, SECOND = np.array([0, 1, 2]), np.array([3, 4, 5])
+EMBEDDINGS = np.random.default_rng(0).normal(size=(4, 3, 1))
 
 
-class Copying:
-    """A transport that hands on copies, as a network does."""
-
-    def __init__(self, server):
-        self.server = server
-
-    def upload(self, client, samples, embeddings):
-        self.server.upload(client, samples.copy(), embeddings.copy())
-
-    def query(self, client, samples):
-        return self.server.query(client, samples.copy()).copy()
+def make_server(**options):
+    """Return a server of two clients and six samples, and its recorder."""
+    server, recorder = Server(LABELS, ["a", "b"], 1, **options), Recorder(None, LABELS, ["a", "b"])
+    server.record(recorder)
+    return server, recorder
 
 
-def make_server(intercept=None):
-    """Return a server of two clients and six samples, with two batches and embeddings for each of them."""
-    rng = np.random.default_rng(0)
-    server = Server([0, 1, 1, 0, 1, 0], ["a", "b"], 1, intercept=intercept)
-    return server, np.array([0, 1, 2]), np.array([3, 4, 5]), rng.normal(size=(4, 3, 1))
+def answer(request, uploaded, **changes):
+    """Return the upload that answers a request, or one that does not quite."""
+    about = {"client": request.client, "round": request.round, "sequence": request.sequence}
+    return Upload(**{**about, "embeddings": uploaded, **changes})
 
 
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-@pytest.mark.parametrize("intercept", [False, True])
-def test_a_transport_that_copies_changes_nothing(mode, intercept):
-    """Weights and intercept are those of a server at hand, to the last bit: what counts is which samples are named."""
-    data = make_data()
-    plan = SynchronousPlan(30, 9)
-    found = []
-    for transport in (None, Copying):
-        federation = federate(data, rate=Rate(0.5), intercept=intercept, transport=transport)
-        if mode == "synchronous":
-            rounds = synchronous_rounds(federation, plan)
-        else:
-            rounds = asynchronous_rounds(
-                federation, AsynchronousPlan([0.01, 0.02, 0.03], [30] * 3, 0.06, 5), VirtualClock()
-            )
-        for _ in rounds:
-            pass
-        found.append((weights_of(federation), federation.server.intercept))
-    np.testing.assert_array_equal(found[0][0], found[1][0])
-    if intercept:
-        np.testing.assert_array_equal(found[0][1], found[1][1])
-    if intercept and mode == "synchronous":
-        np.testing.assert_allclose(found[1][1], plain_sgd(data, plan, 0.5, intercept=True)[1], atol=1e-10)
+def play_round(server, batch, uploads):
+    """Play a synchronous round with the uploads of some clients, by their names."""
+    requests = {request.client: request for request in server.begin_round(batch)}
+    for name, embeddings in uploads.items():
+        server.receive(answer(requests[name], embeddings))
+    return {gradients.client: gradients for gradients in server.end_round()}
 
 
-def test_samples_in_a_buffer_that_is_used_again():
-    """A caller may write the next batch into the same array: uploads, questions and steps are of what it holds then."""
-    server, first, second, embeddings = make_server()
-    labels, table = np.array([0, 1, 1, 0, 1, 0]), np.zeros((2, 6, 1))
-    buffer = np.empty(3, dtype=int)
-    for number, batch in ((0, first), (1, second), (0, second), (1, second)):
-        buffer[:] = batch
-        server.upload("ab"[number], buffer, embeddings[number])
-        table[number, batch] = embeddings[number]
-        for asked in (batch, first, second):
-            buffer[:] = asked
-            np.testing.assert_allclose(
-                server.query("a", buffer), slope(table.sum(axis=0)[asked], labels[asked]), atol=1e-12
-            )
+def test_no_side_can_reach_the_other():
+    """Nothing that a server holds leads to a client, and nothing that a client holds to another party."""
+    training = Training.in_process(make_data(), rate=Rate(0.5), intercept=True)
+    for _ in synchronous_rounds(training, SynchronousSchedule(30, 3)):
+        training.evaluate()
+    sides = [training.server, *clients_of(training)]
+    for side in sides:
+        others = {id(other) for other in sides if other is not side}
+        assert not others & reachable(side)
+    assert {id(side) for side in sides} <= reachable(training)
+
+
+def reachable(start):
+    """Return the ids of all objects that one leads to, but for code: modules, classes, functions."""
+    seen, left = set(), [start]
+    while left:
+        item = left.pop()
+        if id(item) in seen or isinstance(item, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(item))
+        left += gc.get_referents(item)
+    return seen
+
+
+def test_a_round_is_recorded_and_answered_with_gradients():
+    """Those of the loss by the sum of the embeddings, the same for all clients, which cannot change them."""
+    server, recorder = make_server()
+    gradients = play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    for found in gradients.values():
+        np.testing.assert_array_equal(found.samples, FIRST)
+        np.testing.assert_allclose(found.values, slope(EMBEDDINGS[:2].sum(axis=0), LABELS[FIRST]), atol=1e-12)
+        with pytest.raises(ValueError, match="read-only"):
+            found.values[:] *= 2
+    assert [record[0] for record in records_of(recorder)] == ["Upload", "Upload", "Stamp"]
+    assert (server.n_rounds, server.n_records, server.n_uploads) == (1, 1, {"a": 1, "b": 1})
+
+
+def test_a_repeated_upload_is_neither_applied_nor_recorded_twice():
+    """In both ways of training; it gets the same answer, also if it has other numbers this time."""
+    server, recorder = make_server(intercept=Rate(0.5))
+    request = server.request("a", FIRST)
+    first = server.receive(answer(request, EMBEDDINGS[0]), now=lambda: 1.0)
+    before = server.state()
+    for again in (EMBEDDINGS[0], EMBEDDINGS[1]):
+        assert server.receive(answer(request, again), now=lambda: 2.0) is first
+    assert_same(server.state(), before)
+    assert recorder.transcript.n_records == 1
+    server, recorder = make_server(intercept=Rate(0.5))
+    requests = server.begin_round(FIRST)
+    for request, embeddings in zip(requests, EMBEDDINGS, strict=False):
+        assert server.receive(answer(request, embeddings)) is None
+        assert server.receive(answer(request, embeddings + 1)) is None
+    gradients = server.end_round()
+    before = server.state()
+    assert server.receive(answer(requests[1], EMBEDDINGS[1])) is gradients[1]
+    assert_same(server.state(), before)
+    np.testing.assert_array_equal(server.state()["table"][:, FIRST], EMBEDDINGS[:2])
+
+
+def assert_same(state, other):
+    for name, value in other.items():
+        np.testing.assert_array_equal(state[name], value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"client": "c"}, "unknown client 'c'; those that take part are a, b"),
+        ({"client": "b"}, "b was asked for nothing, and answers message 1"),
+        ({"round": 2}, "asked for message 1 of round 1, and answers message 1 of round 2"),
+        ({"sequence": 7}, "asked for message 1 of round 1, and answers message 7"),
+        ({"embeddings": np.zeros((2, 1))}, r"embeddings must be numbers of shape \(3, 1\); received float64 \(2, 1\)"),
+        ({"embeddings": np.zeros((3, 2))}, r"of shape \(3, 1\); received float64 \(3, 2\)"),
+        ({"embeddings": np.zeros(3)}, r"of shape \(3, 1\); received float64 \(3,\)"),
+        ({"embeddings": np.zeros((3, 1), complex)}, r"received complex128"),
+        ({"embeddings": np.array([[0.0], [np.nan], [0.0]])}, "a: embeddings must be finite"),
+        ({"embeddings": np.array([[0.0], [np.inf], [0.0]])}, "a: embeddings must be finite"),
+        ({"embeddings": [[0.0]] * 3}, "received <class 'list'>"),
+    ],
+)
+@pytest.mark.parametrize("now", [None, lambda: 1.0])
+def test_an_upload_that_was_not_asked_for_is_refused(changes, says, now):
+    """Of an unknown client, another round, shape or message, or no numbers; the right one can still come."""
+    server, recorder = make_server(intercept=Rate(0.5))
+    request, before = server.request("a", FIRST), server.state()
+    with pytest.raises(InputError, match=says):
+        server.receive(answer(request, EMBEDDINGS[0], **changes), now=now)
+    assert_same(server.state(), before)
+    assert recorder.transcript.n_records == 0
+    server.receive(answer(request, EMBEDDINGS[0]), now=now)
+    np.testing.assert_array_equal(server.state()["table"][0, FIRST], EMBEDDINGS[0])
+
+
+def test_an_upload_of_the_last_round_is_refused():
+    """It came too late: the round went on without it, and the table keeps what was there."""
+    server, recorder = make_server()
+    late = {request.client: request for request in server.begin_round(FIRST)}["b"]
+    server.receive(answer(next(iter(server._asked.values())), EMBEDDINGS[0]))
+    server.end_round()
+    server.begin_round(SECOND)
+    with pytest.raises(InputError, match="b was asked for message 5 of round 2, and answers message 2 of round 1"):
+        server.receive(answer(late, EMBEDDINGS[1]))
+    assert not server.state()["table"][1].any()
+    assert recorder.n_rounds == 1
+
+
+def test_a_round_goes_on_without_a_client_that_is_absent():
+    """It keeps the embeddings it had, is recorded as absent, and gets no gradients."""
+    server, recorder = make_server()
+    play_round(server, np.arange(6), {"a": np.ones((6, 1)), "b": np.full((6, 1), 2.0)})
+    gradients = play_round(server, FIRST, {"b": EMBEDDINGS[0]})
+    assert set(gradients) == {"b"}
+    np.testing.assert_allclose(gradients["b"].values, slope(1 + EMBEDDINGS[0], LABELS[FIRST]), atol=1e-12)
+    uploads = [dict(record[1:])["client"] for record in records_of(recorder) if record[0] == "Upload"]
+    assert uploads == ["a", "b", "b"]
+    assert server.n_uploads == {"a": 1, "b": 2}
+    with pytest.raises(InputError, match="no client uploaded anything in round 3"):
+        play_round(server, FIRST, {})
+
+
+class Deaf(InProcess):
+    """A transport to clients of which some cannot be reached at times."""
+
+    def __init__(self, clients):
+        super().__init__(clients)
+        self.unreachable = set()
+
+    def exchange(self, requests, timeout=None):
+        return super().exchange([request for request in requests if request.client not in self.unreachable], timeout)
+
+
+def make_deaf(**options):
+    """Return a training with clients a and b, over a transport that may not reach them."""
     x = np.random.default_rng(1).normal(size=(6, 2))
-    client = Client("a", x, Linear(2, 1), Rate(1.0))
-    buffer[:] = first
-    client.embed(buffer)
-    buffer[:] = second
-    client.learn(buffer, np.ones((3, 1)))
-    np.testing.assert_allclose(client.state()["weights"], -x[second].mean(axis=0)[:, None])
+    clients = [Client(name, x, Linear(2, 1), Rate(0.5)) for name in "ab"]
+    server, recorder = make_server(**options)
+    return Training(server, Deaf(clients), timeout=0.1), recorder
 
 
-def test_embeddings_in_a_buffer_that_is_used_again():
-    """What was uploaded is what the array held then."""
-    server, batch, _, embeddings = make_server()
-    buffer = np.empty((3, 1))
-    for name, values in zip("ab", embeddings, strict=False):
-        buffer[:] = values
-        server.upload(name, batch, buffer)
-    np.testing.assert_allclose(
-        server.query("a", batch), slope(embeddings[:2].sum(axis=0), np.array([0, 1, 1])), atol=1e-12
-    )
+def test_a_training_goes_on_without_a_client_that_does_not_answer():
+    """And with it once it is back; it is evaluated with what the server has of it."""
+    training, recorder = make_deaf()
+    training.train_round(np.arange(6))
+    training.transport.unreachable = {"a"}
+    for _ in range(2):
+        training.train_round(FIRST)
+    np.testing.assert_array_equal(training.evaluate().embeddings[0], np.zeros((6, 1)))
+    with pytest.raises(InputError, match="no prediction without a"):
+        training.predict(FIRST)
+    training.transport.unreachable = set()
+    training.train_round(FIRST)
+    assert [int(client.state()["n_steps"]) for client in clients_of(training)] == [2, 4]
+    assert recorder.n_rounds == 4
+    assert training.server.n_uploads == {"a": 2, "b": 4}
+
+
+def test_a_step_that_nobody_confirmed_does_not_stop_a_training():
+    """The next round shows what the client has learned."""
+    training, _ = make_deaf()
+    receive = training.server.end_round
+
+    def lose(*arguments):
+        answers = receive(*arguments)
+        training.transport.unreachable = {"a", "b"}
+        return answers
+
+    training.server.end_round = lose
+    training.train_round(FIRST)
+    training.transport.unreachable = set()
+    training.train_round(FIRST)
+    assert training.server.n_rounds == 2
+
+
+def test_a_checkpoint_that_a_client_did_not_write_does_not_count(tmp_path):
+    """The server keeps the one before."""
+    training, _ = make_deaf(checkpoint=tmp_path / "server.npz")
+    training.transport.unreachable = {"a", "b"}
+    training.save({})
+    assert not training.server.is_saved
+    assert not (tmp_path / "server.npz").exists()
+
+
+def test_clients_join_and_leave_between_rounds():
+    """Who joins has zeros before, who left keeps its last embeddings; both are in the sum."""
+    server = Server(LABELS, ["a", "b"], 1)
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    server.join("c")
+    server.leave("a")
+    assert (server.clients, server.present) == (("a", "b", "c"), ("b", "c"))
+    gradients = play_round(server, FIRST, {"b": EMBEDDINGS[2], "c": EMBEDDINGS[3]})
+    total = EMBEDDINGS[0] + EMBEDDINGS[2] + EMBEDDINGS[3]
+    np.testing.assert_allclose(gradients["c"].values, slope(total, LABELS[FIRST]), atol=1e-12)
+    assert server.n_uploads == {"a": 1, "b": 2, "c": 1}
+    server.join("a")
+    assert {request.client for request in server.begin_round(FIRST)} == {"a", "b", "c"}
+    server.receive(answer(server._asked["a"], EMBEDDINGS[0]))
+    for change in (lambda: server.leave("b"), lambda: server.join("d")):
+        with pytest.raises(InputError, match="clients join and leave between rounds"):
+            change()
+
+
+def test_who_cannot_join_or_leave():
+    """Who takes part already, and who does not."""
+    server = Server(LABELS, ["a", "b"], 1)
+    with pytest.raises(InputError, match="client 'a' takes part already"):
+        server.join("a")
+    with pytest.raises(InputError, match="unknown client 'c'"):
+        server.leave("c")
+
+
+def test_a_server_goes_on_with_those_who_take_part():
+    """Who left before the checkpoint is not asked after it."""
+    server, other = (Server(LABELS, ["a", "b"], 1) for _ in range(2))
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    server.leave("a")
+    other.restore(server.state())
+    assert other.present == ("b",)
+    gradients = [play_round(s, FIRST, {"b": EMBEDDINGS[2]})["b"].values for s in (server, other)]
+    np.testing.assert_array_equal(*gradients)
 
 
 def test_embeddings_of_less_precision_are_summed_in_double_precision():
-    """The sum that is kept on the way is that of the table."""
-    server, batch, _, embeddings = make_server()
-    rough = embeddings.astype(np.float32)
-    for name, values in zip("ab", rough, strict=False):
-        server.upload(name, batch, values)
+    """The table is in double precision, whatever is uploaded."""
+    server, _ = make_server()
+    rough = EMBEDDINGS.astype(np.float32)
+    gradients = play_round(server, FIRST, {"a": rough[0], "b": rough[1]})
     total = rough[:2].astype(np.float64).sum(axis=0)
-    np.testing.assert_allclose(server.query("a", batch), slope(total, np.array([0, 1, 1])), rtol=1e-14)
+    np.testing.assert_allclose(gradients["a"].values, slope(total, LABELS[FIRST]), rtol=1e-14)
 
 
-def test_the_intercept_takes_one_step_for_each_batch_after_an_upload():
-    """However many clients ask for it, and also when one asks again, all get the same gradients."""
-    server, batch, _, embeddings = make_server(Rate(0.5))
+def test_the_intercept_takes_one_step_in_each_round():
+    """However many clients there are."""
+    server, _ = make_server(intercept=Rate(0.5))
     for _ in range(2):
-        before = server.intercept
-        for name, values in zip("ab", embeddings, strict=False):
-            server.upload(name, batch.copy(), values)
-        gradients = [server.query(name, batch.copy()) for name in "abab"]
-        for gradient in gradients:
-            np.testing.assert_array_equal(gradient, gradients[0])
-        np.testing.assert_allclose(server.intercept, before - 0.5 * gradients[0].mean(axis=0))
-        # What one of them did to its gradients would reach the others.
-        with pytest.raises(ValueError, match="read-only"):
-            gradients[0] *= 2
+        before = server.offset
+        gradients = play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+        np.testing.assert_allclose(server.offset, before - 0.5 * gradients["a"].values.mean(axis=0))
 
 
-def test_a_restored_server_forgets_what_it_has_answered():
-    """Gradients are those of the state that was taken up, also for samples that were just asked for."""
-    server, batch, _, embeddings = make_server(Rate(0.5))
-    empty = {name: np.array(value) for name, value in server.state().items()}
-    for name, values in zip("ab", embeddings, strict=False):
-        server.upload(name, batch, values)
-    server.query("a", batch)
+def test_a_restored_server_forgets_what_it_asked():
+    """Answers to what it asked before are refused, and the table is that of the state."""
+    server = Server(LABELS, ["a", "b"], 1)
+    empty = server.state()
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    request = server.request("a", FIRST)
     server.restore(empty)
-    np.testing.assert_allclose(server.query("a", batch), slope(np.zeros((3, 1)), np.array([0, 1, 1])))
+    with pytest.raises(InputError, match="a was asked for nothing"):
+        server.receive(answer(request, EMBEDDINGS[0]))
+    gradients = play_round(server, FIRST, {"a": EMBEDDINGS[2], "b": EMBEDDINGS[3]})
+    np.testing.assert_allclose(gradients["a"].values, slope(EMBEDDINGS[2:].sum(axis=0), LABELS[FIRST]), atol=1e-12)
 
 
 def test_a_state_is_a_snapshot():
@@ -140,17 +303,40 @@ def test_a_state_is_a_snapshot():
         def state(self):
             return {"weights": self.weights}
 
-    federation = federate(make_data(), rate=Rate(0.5), model=Live, intercept=True)
-    plan = SynchronousPlan(30, 6)
-    for moment in synchronous_rounds(federation, plan):
-        if moment.n_rounds == 3:
+    training = Training.in_process(make_data(), rate=Rate(0.5), model=Live, intercept=True)
+    sides = training.server, clients_of(training)[0]
+    for n_rounds in synchronous_rounds(training, SynchronousSchedule(30, 6)):
+        if n_rounds == 3:
             break
-    states = federation.state(), federation.server.state(), federation.clients[0].state()
+    states = [side.state() for side in sides]
     before = [{name: value.copy() for name, value in state.items()} for state in states]
-    for _ in synchronous_rounds(federation, plan, 3):
+    for _ in synchronous_rounds(training, SynchronousSchedule(30, 6)):
         pass
-    for state, expected in zip(states, before, strict=True):
+    for side, state, expected in zip(sides, states, before, strict=True):
         for name, value in expected.items():
             np.testing.assert_array_equal(state[name], value)
-            state[name][...] = 7
-    assert not any((value == 7).any() for value in federation.state().values())
+            state[name][...] = 1
+        assert not all((value == 1).all() for value in side.state().values())
+
+
+def test_predictions_of_another_shape_are_refused():
+    """Wherever they come from."""
+    server = Server(LABELS, ["a"], 1)
+    with pytest.raises(InputError, match=r"a: embeddings must be numbers of shape \(6, 1\)"):
+        server.evaluate({"a": Prediction("a", 0, 1, np.zeros((5, 1)))})
+
+
+def test_a_refusal_ends_the_training_with_its_reason():
+    """A model that does not fit its features, say."""
+    training, _ = make_deaf()
+    with pytest.raises(InputError, match="samples must be from 0 to 5; received 6 to 6"):
+        training.train_round(np.array([6]))
+
+
+def test_gradients_may_be_of_a_part_of_what_was_uploaded():
+    """As in the first step of an asynchronous client, which uploads all samples and learns from a batch."""
+    server, _ = make_server()
+    request = server.request("a", np.arange(6))
+    found = server.receive(answer(request, np.zeros((6, 1))), SECOND, lambda: 1.0)
+    assert isinstance(found, Gradients)
+    np.testing.assert_array_equal(found.samples, SECOND)

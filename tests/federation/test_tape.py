@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from verfedsv import InputError, Recorder, TranscriptError
-from verfedsv.federation import Tape
+from verfedsv.federation.tape import Tape
 
 
 def record(recorder):
@@ -17,7 +17,7 @@ def record(recorder):
 def repeat(tape, *, client="b", samples=(1,), embeddings=(4.0,), time=2.0, own=0.5):
     """Give a tape the last two records of those, or others."""
     tape.update(client, np.array(samples), np.array(embeddings)[:, np.newaxis], time)
-    tape.stamp(None if own is None else np.full((2, 1), own), 3.0)
+    tape.stamp(None if own is None else np.array([own]), 3.0)
 
 
 def test_records_that_are_there_are_compared_and_not_written_again():
@@ -39,9 +39,9 @@ def test_rounds_that_are_there_are_compared_too():
         tape = Tape(recorder, n_records=1)
         assert tape.is_repeating
         with pytest.raises(TranscriptError, match=r"record 2 of .* the samples of 'a' are others"):
-            tape.log(np.array([0]), {"a": np.array([[2.0]])}, None)
+            tape.log(np.array([0]), {"a": np.array([[2.0]])}, None, [], 2.0)
         tape = Tape(recorder, n_records=1)
-        tape.log(np.array([1]), {"a": np.array([[2.0]])}, None)
+        tape.log(np.array([1]), {"a": np.array([[2.0]])}, None, [], 2.0)
         assert not tape.is_repeating
 
 
@@ -88,7 +88,7 @@ def test_what_was_recorded_can_be_brought_to_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
     with Recorder(tmp_path / "run", [0, 1], ["a"]) as recorder:
         tape = Tape(recorder)
-        tape.log([0], {"a": [1.0]}, None)
+        tape.log([0], {"a": [1.0]}, None, [], 1.0)
         synced.clear()
         tape.sync()
         assert set(synced) == {

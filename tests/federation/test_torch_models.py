@@ -5,18 +5,17 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from tests.federation.textbook import make_data
+from tests.federation.textbook import clients_of, hand_over, make_data
 from verfedsv import InputError
 from verfedsv.federation import (
-    AsynchronousPlan,
+    AsynchronousSchedule,
     Linear,
     Rate,
     RealClock,
-    Steps,
-    SynchronousPlan,
+    SynchronousSchedule,
+    Training,
     VirtualClock,
     asynchronous_rounds,
-    federate,
     synchronous_rounds,
 )
 
@@ -178,12 +177,12 @@ def uneven(optimizer=plain_sgd):
     return model
 
 
-def rounds(federation, mode, steps):
-    """Return eight rounds of training."""
+def rounds(training, mode):
+    """Return eight rounds of training, or what is left of them."""
     if mode == "synchronous":
-        return synchronous_rounds(federation, SynchronousPlan(30, 8), steps.n_stamps)
-    plan = AsynchronousPlan([0.01, 0.015, 0.02], [30, 20, 10], 0.02, 8)
-    return asynchronous_rounds(federation, plan, VirtualClock(), steps)
+        return synchronous_rounds(training, SynchronousSchedule(30, 8))
+    schedule = AsynchronousSchedule([0.01, 0.015, 0.02], [30, 20, 10], 0.02, 8)
+    return asynchronous_rounds(training, schedule, VirtualClock())
 
 
 @pytest.mark.parametrize("optimizer", [plain_sgd, adam])
@@ -193,31 +192,46 @@ def test_training_with_dropout_and_batch_norm_goes_on_from_its_state(mode, optim
 
     def make(seed):
         torch.manual_seed(seed)
-        return federate(make_data(), rate=Rate(0.05, "inverse"), model=uneven(optimizer), intercept=True)
+        return Training.in_process(make_data(), rate=Rate(0.05, "inverse"), model=uneven(optimizer), intercept=True)
 
-    whole, first, second, steps = make(0), make(0), make(1), Steps([0] * 3)
-    for moment in rounds(whole, mode, Steps([0] * 3)):
-        whole.evaluate(*moment)
-    for moment in rounds(first, mode, steps):
-        if moment.n_rounds == 3:
+    whole, first, second = make(0), make(0), make(1)
+    for _ in rounds(whole, mode):
+        whole.evaluate()
+    for n_rounds in rounds(first, mode):
+        if n_rounds == 3:
             break
-    second.restore(first.state())
-    for _ in rounds(second, mode, Steps(list(steps.of_clients), 3)):
+    hand_over(first, second)
+    for _ in rounds(second, mode):
         torch.rand(1)
-    for a, b in zip(whole.clients, second.clients, strict=True):
+    for a, b in zip(clients_of(whole), clients_of(second), strict=True):
         for x, y in zip(numbers_of(a._model), numbers_of(b._model), strict=True):
             assert torch.equal(x, y)
-    np.testing.assert_array_equal(whole.server.intercept, second.server.intercept)
+    np.testing.assert_array_equal(whole.server.offset, second.server.offset)
 
 
 def test_evaluation_in_wall_time_does_not_meet_training():
     """Though clients are threads, evaluation counts no batch in the statistics, and no step is taken in its mode."""
-    federation = federate(make_data(), rate=Rate(0.05), model=uneven())
-    steps = Steps([0] * 3)
-    plan = AsynchronousPlan([0.002] * 3, [30] * 3, 0.01, 30)
-    for moment in asynchronous_rounds(federation, plan, RealClock(), steps):
-        federation.evaluate(*moment)
-    assert [int(c._model._module[1].num_batches_tracked) for c in federation.clients] == steps.of_clients
+    training = Training.in_process(make_data(), rate=Rate(0.05), model=uneven())
+    schedule = AsynchronousSchedule([0.002] * 3, [30] * 3, 0.01, 30)
+    for _ in asynchronous_rounds(training, schedule, RealClock()):
+        training.evaluate()
+    n_batches = [int(client._model._module[1].num_batches_tracked) for client in clients_of(training)]
+    assert n_batches == [*training.server.n_uploads.values()]
+
+
+def test_dropout_of_clients_that_are_threads_does_not_meet():
+    """Each model draws what it would draw alone, though the generator of torch is one."""
+    torch.manual_seed(0)
+    training = Training.in_process(make_data(), rate=Rate(0.05), model=uneven())
+    torch.manual_seed(0)
+    alone = Training.in_process(make_data(), rate=Rate(0.05), model=uneven())
+    for _ in asynchronous_rounds(training, AsynchronousSchedule([0.002] * 3, [30] * 3, 0.01, 30), RealClock()):
+        pass
+    for client, other in zip(clients_of(training), clients_of(alone), strict=True):
+        x = np.ones((30, 4))
+        for _ in range(training.server.n_uploads[client.name]):
+            other._model.learn(x, np.ones((30, 1)), 0.01)
+        assert torch.equal(client._model._random, other._model._random)
 
 
 def test_groups_of_parameters_have_their_own_rates():

@@ -5,23 +5,23 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.special import expit, softmax
 
-from tests.federation.textbook import joined, make_data, plain_sgd, weights_of
+from tests.federation.textbook import hand_over, joined, make_data, plain_sgd, weights_of
 from verfedsv import InputError, Recorder, value
 from verfedsv.federation import (
-    AsynchronousPlan,
+    AsynchronousSchedule,
     Client,
+    InProcess,
     Linear,
     Rate,
     RealClock,
     Server,
-    Steps,
-    SynchronousPlan,
-    Tape,
+    SynchronousSchedule,
+    Training,
     VirtualClock,
     asynchronous_rounds,
-    federate,
     synchronous_rounds,
 )
+from verfedsv.federation.messages import Embed, Gradients
 from verfedsv.federation.schedules import batch_of_client, batch_of_round
 from verfedsv.transcript import Stamp
 
@@ -33,14 +33,14 @@ def test_synchronous_training_is_sgd_on_the_joined_data(n_classes, n_clients, op
     """However the features are split, the model is that of plain SGD, to 1e-10."""
     data = make_data(n_clients, n_classes=n_classes)
     rate = Rate(0.5, "inverse" if options.get("inverse") else "constant")
-    federation = federate(data, rate=rate, intercept=options.get("intercept", False))
-    plan = SynchronousPlan(batch_size=30, n_rounds=25)
-    for _ in synchronous_rounds(federation, plan):
+    training = Training.in_process(data, rate=rate, intercept=options.get("intercept", False))
+    schedule = SynchronousSchedule(batch_size=30, n_rounds=25)
+    for _ in synchronous_rounds(training, schedule):
         pass
-    weights, own = plain_sgd(data, plan, 0.5, **options)
-    np.testing.assert_allclose(weights_of(federation), weights, atol=1e-10)
+    weights, own = plain_sgd(data, schedule, 0.5, **options)
+    np.testing.assert_allclose(weights_of(training), weights, atol=1e-10)
     if options.get("intercept"):
-        np.testing.assert_allclose(federation.server.intercept, own, atol=1e-10)
+        np.testing.assert_allclose(training.server.offset, own, atol=1e-10)
 
 
 def test_sparse_and_dense_features_give_the_same_model():
@@ -49,9 +49,10 @@ def test_sparse_and_dense_features_give_the_same_model():
     for dense in (True, False):
         features = np.random.default_rng(0).normal(size=(50, 300)) * (np.random.default_rng(1).random((50, 300)) < 0.05)
         client = Client("a", features if dense else csr_array(features), Linear(300, 1), Rate(0.5))
-        for start in range(0, 50, 10):
+        for n, start in enumerate(range(0, 50, 10)):
             samples = np.arange(start, start + 10)
-            client.learn(samples, expit(client.embed(samples)) - 1)
+            upload = client.answer(Embed("a", n, 2 * n, samples))
+            client.answer(Gradients("a", n, 2 * n + 1, samples, expit(upload.embeddings) - 1))
         models.append(client.state()["weights"])
     np.testing.assert_allclose(*models, atol=1e-14)
 
@@ -60,51 +61,44 @@ def test_the_value_of_a_single_client_is_the_drop_in_loss():
     """With one client there is nothing to share."""
     data = make_data(1, n_test=0)
     recorder = Recorder(None, data.labels, data.names)
-    federation = federate(data, rate=Rate(0.5), tape=Tape(recorder))
-    for moment in synchronous_rounds(federation, SynchronousPlan(120, 20)):
-        last = moment
+    training = Training.in_process(data, rate=Rate(0.5), recorder=recorder)
+    for _ in synchronous_rounds(training, SynchronousSchedule(120, 20)):
+        pass
     result = value(recorder)
     # The last upload is of the model before the last step.
-    weights, _ = plain_sgd(data, SynchronousPlan(120, 19), 0.5)
+    weights, _ = plain_sgd(data, SynchronousSchedule(120, 19), 0.5)
     margins = (2 * data.labels - 1) * (joined(data) @ weights)[:, 0]
     decrease = np.log(2) - np.logaddexp(0, -margins).mean()
-    assert result.values[0] * last.n_rounds == pytest.approx(decrease, rel=1e-9)
+    assert result.values[0] * 20 == pytest.approx(decrease, rel=1e-9)
 
 
-def train(federation, mode, n_rounds=4):
+def train(training, mode, n_rounds=4):
     """Train a few rounds."""
     if mode == "synchronous":
-        rounds = synchronous_rounds(federation, SynchronousPlan(30, n_rounds))
+        rounds = synchronous_rounds(training, SynchronousSchedule(30, n_rounds))
     else:
-        plan = AsynchronousPlan([0.01] * len(federation.clients), [30] * len(federation.clients), 0.02, n_rounds)
-        rounds = asynchronous_rounds(federation, plan, VirtualClock())
+        n_clients = len(training.server.clients)
+        schedule = AsynchronousSchedule([0.01] * n_clients, [30] * n_clients, 0.02, n_rounds)
+        rounds = asynchronous_rounds(training, schedule, VirtualClock())
     for _ in rounds:
         pass
 
 
-def test_the_same_order_of_arrivals_writes_the_same_uploads():
-    """Both modes are the same steps: uploads of all clients, then queries of all, give the same transcript entries."""
-    data = make_data()
-    synchronous = Recorder(None, data.labels[~data.is_test], data.names)
-    for _ in synchronous_rounds(federate(data, rate=Rate(0.5), tape=Tape(synchronous)), SynchronousPlan(30, 8)):
+def test_with_one_client_and_full_batches_both_ways_are_the_same_training():
+    """Uploads and weights are the same to the last bit."""
+    data = make_data(1)
+    recorders = [Recorder(None, data.labels[~data.is_test], data.names) for _ in range(2)]
+    trainings = [Training.in_process(data, rate=Rate(0.5), intercept=True, recorder=recorder) for recorder in recorders]
+    for _ in synchronous_rounds(trainings[0], SynchronousSchedule(100, 8)):
         pass
-    asynchronous = Recorder(None, data.labels[~data.is_test], data.names)
-    federation = federate(data, rate=Rate(0.5), tape=Tape(asynchronous))
-    for t in range(8):
-        batch = batch_of_round(t, federation.n_train, 30, 0)
-        for client in federation.clients:
-            federation.tape.update(client.name, batch, federation.upload(client, batch), float(t + 1))
-        federation.tape.stamp(federation.offset(federation.n_train), float(t + 1))
-        for client in federation.clients:
-            federation.learn(client, batch)
-    first, second = list(synchronous.transcript), list(asynchronous.transcript)
-    assert len(first) == len(second) == 8 * 4
-    for a, b in zip(first, second, strict=True):
-        assert type(a) is type(b)
-        assert a.time == b.time
+    for _ in asynchronous_rounds(trainings[1], AsynchronousSchedule([1.0], [100], 1.0, 8), VirtualClock()):
+        pass
+    np.testing.assert_array_equal(*map(weights_of, trainings))
+    pairs = list(zip(*(recorder.transcript for recorder in recorders), strict=True))
+    assert len(pairs) == 16
+    for a, b in pairs:
+        assert (type(a), a.time) == (type(b), b.time)
         if not isinstance(a, Stamp):
-            assert a.client == b.client
-            np.testing.assert_array_equal(a.samples, b.samples)
             np.testing.assert_array_equal(a.embeddings, b.embeddings)
 
 
@@ -112,12 +106,13 @@ def test_asynchronous_clients_keep_their_periods():
     """Each uploads every period of its own, first all samples, then batches of its own size; stamps come on time."""
     data = make_data()
     recorder = Recorder(None, data.labels[~data.is_test], data.names)
-    plan = AsynchronousPlan([0.01, 0.02, 0.05], [10, 20, 30], 0.1, 3)
-    for _ in asynchronous_rounds(federate(data, rate=Rate(0.1), tape=Tape(recorder)), plan, VirtualClock()):
+    schedule = AsynchronousSchedule([0.01, 0.02, 0.05], [10, 20, 30], 0.1, 3)
+    training = Training.in_process(data, rate=Rate(0.1), recorder=recorder)
+    for _ in asynchronous_rounds(training, schedule, VirtualClock()):
         pass
     records = list(recorder.transcript)
     assert [r.time for r in records if isinstance(r, Stamp)] == pytest.approx([0.1, 0.2, 0.3])
-    for name, period, size in zip(data.names, plan.periods, plan.batch_sizes, strict=True):
+    for name, period, size in zip(data.names, schedule.periods, schedule.batch_sizes, strict=True):
         own = [r for r in records if not isinstance(r, Stamp) and r.client == name]
         assert [r.time for r in own] == pytest.approx([period * (k + 1) for k in range(round(0.3 / period))])
         assert [len(r.samples) for r in own] == [100] + [size] * (len(own) - 1)
@@ -132,9 +127,9 @@ def test_the_virtual_clock_gives_the_same_training_each_time():
     data = make_data()
     weights = []
     for _ in range(2):
-        federation = federate(data, rate=Rate(0.5))
-        train(federation, "asynchronous", 10)
-        weights.append(weights_of(federation))
+        training = Training.in_process(data, rate=Rate(0.5))
+        train(training, "asynchronous", 10)
+        weights.append(weights_of(training))
     np.testing.assert_array_equal(*weights)
 
 
@@ -144,25 +139,27 @@ def test_a_training_goes_on_from_its_state(mode, intercept):
     """Stopped after any round, and continued by other objects, it arrives at the same weights and uploads."""
     data = make_data()
     labels = data.labels[~data.is_test]
-    sync, asyn = SynchronousPlan(30, 9), AsynchronousPlan([0.01, 0.015, 0.02], [30, 20, 10], 0.05, 9)
 
-    def rounds(federation, done, steps):
+    def rounds(training):
         if mode == "synchronous":
-            return synchronous_rounds(federation, sync, done)
-        return asynchronous_rounds(federation, asyn, VirtualClock(), steps)
+            return synchronous_rounds(training, SynchronousSchedule(30, 9))
+        schedule = AsynchronousSchedule([0.01, 0.015, 0.02], [30, 20, 10], 0.05, 9)
+        return asynchronous_rounds(training, schedule, VirtualClock())
 
-    whole = Recorder(None, labels, data.names)
-    uninterrupted = federate(data, rate=Rate(0.5, "inverse"), intercept=intercept, tape=Tape(whole))
-    for _ in rounds(uninterrupted, 0, Steps([0] * 3)):
+    whole, parts = (Recorder(None, labels, data.names) for _ in range(2))
+    uninterrupted, first, second = (
+        Training.in_process(data, rate=Rate(0.5, "inverse"), intercept=intercept) for _ in range(3)
+    )
+    uninterrupted.server.record(whole)
+    for _ in rounds(uninterrupted):
         pass
-    parts = Recorder(None, labels, data.names)
-    first, steps = federate(data, rate=Rate(0.5, "inverse"), intercept=intercept, tape=Tape(parts)), Steps([0] * 3)
-    for moment in rounds(first, 0, steps):
-        if moment.n_rounds == 4:
+    first.server.record(parts)
+    for n_rounds in rounds(first):
+        if n_rounds == 4:
             break
-    second = federate(data, rate=Rate(0.5, "inverse"), intercept=intercept, tape=Tape(parts))
-    second.restore(first.state())
-    for _ in rounds(second, 4, Steps(list(steps.of_clients), 4)):
+    hand_over(first, second)
+    second.server.record(parts)
+    for _ in rounds(second):
         pass
     np.testing.assert_array_equal(weights_of(second), weights_of(uninterrupted))
     for a, b in zip(whole.transcript, parts.transcript, strict=True):
@@ -175,22 +172,22 @@ def test_the_real_clock_trains_in_threads():
     """In wall time: uploads of all clients, monotone times, no stamp before its time, no thread left over."""
     data = make_data()
     recorder = Recorder(None, data.labels[~data.is_test], data.names)
-    federation = federate(data, rate=Rate(0.1), tape=Tape(recorder))
-    plan = AsynchronousPlan([0.01, 0.02, 0.03], [30] * 3, 0.1, 1000)
-    n_threads, steps, moments = threading.active_count(), Steps([0] * 3), []
-    rounds = asynchronous_rounds(federation, plan, RealClock(), steps)
-    while len(moments) < 5 or not steps.of_clients[0] > steps.of_clients[2] >= 3:
-        moments.append(next(rounds))
+    training = Training.in_process(data, rate=Rate(0.1), recorder=recorder)
+    schedule = AsynchronousSchedule([0.01, 0.02, 0.03], [30] * 3, 0.1, 1000)
+    n_threads, server, ended = threading.active_count(), training.server, []
+    rounds = asynchronous_rounds(training, schedule, RealClock())
+    while len(ended) < 5 or not server.n_uploads["client 1"] > server.n_uploads["client 3"] >= 3:
+        ended.append(next(rounds))
     rounds.close()
     assert threading.active_count() == n_threads
     records = list(recorder.transcript)
     times = [r.time for r in records]
     assert times == sorted(times)
     stamps = [r.time for r in records if isinstance(r, Stamp)]
-    assert len(stamps) == len(moments)
-    assert all(time >= 0.1 * moment.n_rounds for time, moment in zip(stamps, moments, strict=True))
-    counts = [sum(not isinstance(r, Stamp) and r.client == name for r in records) for name in data.names]
-    assert counts == steps.of_clients
+    assert len(stamps) == len(ended)
+    assert all(time >= 0.1 * n_rounds for time, n_rounds in zip(stamps, ended, strict=True))
+    counts = {name: sum(not isinstance(r, Stamp) and r.client == name for r in records) for name in data.names}
+    assert counts == server.n_uploads
     assert value(recorder).values.sum() > 0
 
 
@@ -201,11 +198,11 @@ def test_a_failure_in_a_thread_is_raised():
         def learn(self, features, gradient, rate):  # noqa: ARG002
             raise RuntimeError("broken model")
 
-    federation = federate(make_data(), rate=Rate(0.1), model=Broken)
-    plan = AsynchronousPlan([0.01] * 3, [30] * 3, 0.1, 50)
+    training = Training.in_process(make_data(), rate=Rate(0.1), model=Broken)
+    schedule = AsynchronousSchedule([0.01] * 3, [30] * 3, 0.1, 50)
     n_threads = threading.active_count()
     with pytest.raises(RuntimeError, match="broken model"):
-        for _ in asynchronous_rounds(federation, plan, RealClock()):
+        for _ in asynchronous_rounds(training, schedule, RealClock()):
             pass
     assert threading.active_count() == n_threads
 
@@ -231,10 +228,11 @@ def test_batches_of_asynchronous_clients():
 def test_evaluation_is_that_of_the_joined_model():
     """Loss and accuracy on training and test samples, by the textbook."""
     data = make_data(n_classes=3)
-    federation = federate(data, rate=Rate(0.5))
-    train(federation, "synchronous", 20)
-    result = federation.evaluate(20, 20.0)
-    scores = joined(data) @ weights_of(federation)
+    training = Training.in_process(data, rate=Rate(0.5))
+    train(training, "synchronous", 20)
+    result = training.evaluate()
+    assert (result.n_rounds, result.time) == (20, 20.0)
+    scores = joined(data) @ weights_of(training)
     p = softmax(scores, axis=1)[np.arange(120), data.labels]
     assert result.train_loss == pytest.approx(-np.log(p[~data.is_test]).mean())
     assert result.test_loss == pytest.approx(-np.log(p[data.is_test]).mean())
@@ -242,6 +240,22 @@ def test_evaluation_is_that_of_the_joined_model():
     assert result.train_accuracy == pytest.approx(right[~data.is_test].mean())
     assert result.test_accuracy == pytest.approx(right[data.is_test].mean())
     assert result.embeddings.shape == (3, 100, 3)
+    some = np.array([110, 3, 3])
+    order = np.argsort(data.is_test, kind="stable")
+    np.testing.assert_allclose(training.predict(some), scores[order][some], atol=1e-12)
+
+
+class Sometimes(InProcess):
+    """A transport that loses what is asked of the client `seldom` in rounds that it draws."""
+
+    def __init__(self, clients, is_there):
+        super().__init__(clients)
+        self.is_there = is_there
+
+    def exchange(self, requests, timeout=None):
+        if any(isinstance(request, Embed) for request in requests) and not self.is_there():
+            requests = [request for request in requests if request.client != "seldom"]
+        return super().exchange(requests, timeout)
 
 
 @pytest.mark.parametrize("rho", [0.2, 0.6])
@@ -261,16 +275,13 @@ def test_of_two_equal_clients_the_one_that_uploads_less_often_is_worth_less(rho)
         draws = np.random.default_rng([1, run])
         server = Server(y, ["often", "seldom"], 1, "squared")
         clients = [Client(name, x, Linear(2, 1), Rate(0.05)) for name in server.clients]
+        training = Training(server, Sometimes(clients, lambda draws=draws: draws.random() < rho), n_tries=1)
         everything = np.arange(n_samples)
         recorder = Recorder(None, y, server.clients, "squared")
         for _ in range(200):
-            active = [clients[0]] + ([clients[1]] if draws.random() < rho else [])
-            for client in active:
-                server.upload(client.name, everything, client.embed(everything))
-            for client in active:
-                client.learn(everything, server.query(client.name, everything))
-        for client in clients:
-            recorder.update(client.name, everything, client.embed(everything), time=0.0)
+            training.train_round(everything)
+        for client, embeddings in zip(clients, training.evaluate().embeddings, strict=True):
+            recorder.update(client.name, everything, embeddings, time=0.0)
         recorder.stamp(time=1.0)
         parameters.append([client.state()["weights"][:, 0] for client in clients])
         values = value(recorder).values
@@ -287,16 +298,4 @@ def test_nothing_to_train_on():
     """All samples kept for testing is refused."""
     data = make_data(n_test=120)
     with pytest.raises(InputError, match="no samples to train on"):
-        federate(data, rate=Rate(0.1))
-
-
-@pytest.mark.parametrize("n_features", [1, 3, 8, 15, 16, 31, 100])
-def test_rows_are_gathered_whatever_their_width(n_features):
-    """How rows lie in memory changes nothing: a batch has the embeddings that all samples have."""
-    features = np.random.default_rng(n_features).normal(size=(50, n_features))
-    client = Client("bank", features, Linear(n_features, 2), Rate(0.1))
-    batch = np.array([3, 1, 49, 7])
-    client.embed(batch)
-    client.learn(batch, np.ones((4, 2)))
-    np.testing.assert_allclose(client.embed(batch), client.embed(slice(None))[batch], rtol=1e-13)
-    np.testing.assert_allclose(client.embed(slice(0, 9)), features[:9] @ client.state()["weights"], rtol=1e-13)
+        Training.in_process(data, rate=Rate(0.1))

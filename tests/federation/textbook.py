@@ -32,13 +32,13 @@ def slope(z, labels):
     return expit(z) - labels[:, None] if z.shape[1] == 1 else softmax(z, axis=1) - np.eye(z.shape[1])[labels]
 
 
-def plain_sgd(data, plan, rate, *, inverse=False, intercept=False):
+def plain_sgd(data, schedule, rate, *, inverse=False, intercept=False):
     """Return the weights and intercept of SGD on the joined data, as a textbook has it."""
     x, y = joined(data)[~data.is_test], data.labels[~data.is_test]
     n_classes = 1 if data.n_classes == 2 else data.n_classes
     weights, own = np.zeros((x.shape[1], n_classes)), np.zeros(n_classes)
-    for t in range(plan.n_rounds):
-        batch = batch_of_round(t, len(y), plan.batch_size, plan.seed)
+    for t in range(schedule.n_rounds):
+        batch = batch_of_round(t, len(y), schedule.batch_size, schedule.seed)
         gradient = slope(x[batch] @ weights + own, y[batch])
         step = rate / (t + 1) if inverse else rate
         weights = weights - step * x[batch].T @ gradient / len(batch)
@@ -46,6 +46,30 @@ def plain_sgd(data, plan, rate, *, inverse=False, intercept=False):
     return weights, own
 
 
-def weights_of(federation):
+def clients_of(training):
+    """Return the client sides of a training in one process."""
+    return [*training.transport.clients.values()]
+
+
+def weights_of(training):
     """Return the weights of all clients, one below the other."""
-    return np.vstack([client.state()["weights"] for client in federation.clients])
+    return np.vstack([client.state()["weights"] for client in clients_of(training)])
+
+
+def hand_over(first, second):
+    """Bring a training to the state of another one."""
+    second.server.restore(first.server.state())
+    for old, new in zip(clients_of(first), clients_of(second), strict=True):
+        new.restore(old.state())
+
+
+def records_of(recorder):
+    """Return all that was recorded, as plain values."""
+
+    def plain(value):
+        return value.tolist() if isinstance(value, np.ndarray) else value
+
+    return [
+        (type(record).__name__, *((name, plain(value)) for name, value in vars(record).items()))
+        for record in recorder.transcript
+    ]

@@ -13,14 +13,13 @@ import pytest
 
 from tests.fuzz.mutations import count_of_inputs, mutations_of_bytes, mutations_of_json, mutations_of_toml
 from verfedsv.data import ClientData, ClientFile, VerticalData, join_tables, prepare
-from verfedsv.errors import VerfedsvError
-from verfedsv.federation import Rate, federate
+from verfedsv.errors import InputError, VerfedsvError
+from verfedsv.federation import Rate, Training, from_bytes, to_bytes
+from verfedsv.federation.messages import Gradients, Predict, Refusal, Save
 from verfedsv.runs import EXAMPLE, read_config
-from verfedsv.runs.checkpoints import Checkpoint
 from verfedsv.runs.extent import planned_rounds
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.folders import cut_metrics, read_metrics
-from verfedsv.runs.notes import describe_progress
+from verfedsv.runs.writing import cut_metrics, describe_progress, read_metrics
 
 FILES = """[data]
 label = "y"
@@ -94,27 +93,40 @@ def test_files_of_clients(tmp_path, name):
     assert n_read > 0
 
 
-def parties():
-    """Return the federation of a small training, and its first checkpoint."""
+def test_checkpoints(tmp_path):
+    """Read and taken up, or refused."""
     rng = np.random.default_rng(0)
     clients = tuple(ClientData(name, rng.normal(size=(8, 3))) for name in ("bank", "telco"))
     data = VerticalData(clients, np.arange(8) % 2, 2, np.zeros(8, bool))
-    return federate(data, rate=Rate(0.5), intercept=True), Checkpoint.at_start(2, "0" * 64)
+    training = Training.in_process(data, rate=Rate(0.5), intercept=True, checkpoints=tmp_path)
+    training.save({"live": np.zeros(2)})
+    for path in (tmp_path / "server.npz", tmp_path / "client-1-0.npz"):
+        content, n_read = path.read_bytes(), 0
+        for changed in islice(mutations_of_bytes(content), count_of_inputs(200)):
+            path.write_bytes(changed)
+            with suppress(VerfedsvError), warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of names that are in an archive twice
+                n_read += training.restore({"live": np.zeros(2)}) is not None
+        path.write_bytes(content)
+        assert n_read > 0
 
 
-def test_checkpoints(tmp_path):
-    """Read and taken up, or refused."""
-    federation, start = parties()
-    path = tmp_path / "checkpoint.npz"
-    Checkpoint(3, 3, start.steps, start.live, start.fingerprint, federation.state()).write(path)
-    content, n_read = path.read_bytes(), 0
-    for changed in islice(mutations_of_bytes(content), count_of_inputs(400)):
-        path.write_bytes(changed)
-        with suppress(VerfedsvError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of names that are in an archive twice
-            checkpoint = Checkpoint.read(path, start, federation.state())
-            federation.restore(checkpoint.state)
-            n_read += 1
+def test_messages():
+    """Read, or refused; what is read can be written again."""
+    samples = np.arange(3)
+    messages = [
+        Gradients("bank", 1, 2, samples, np.ones((3, 2))),
+        Predict("bank", 1, 2, None),
+        Save("bank", 4, 5, keep=3),
+        Refusal("bank", 4, 5, "no"),
+    ]
+    n_read = 0
+    for content in map(to_bytes, messages):
+        for changed in islice(mutations_of_bytes(content), count_of_inputs(300)):
+            with suppress(InputError):
+                message = from_bytes(changed)
+                assert to_bytes(from_bytes(to_bytes(message))) == to_bytes(message)
+                n_read += 1
     assert n_read > 0
 
 

@@ -1,5 +1,6 @@
 import itertools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,25 +106,24 @@ def test_a_killed_run_goes_on_to_the_same_result(tmp_path, text, has_checkpoint)
     for update in rounds:
         if has_checkpoint and update.n_rounds == 7:
             # As a run that stopped here would have left it.
-            kept = _checkpoint_of(tmp_path, text, 7)
+            kept = _checkpoints_of(tmp_path, text, 7)
         if update.n_rounds == 17:
             rounds.close()
             break
-    path = tmp_path / "out" / "checkpoint.npz"
-    path.unlink(missing_ok=True)
+    shutil.rmtree(tmp_path / "out" / "checkpoints")
     if has_checkpoint:
-        path.write_bytes(kept)
+        kept.rename(tmp_path / "out" / "checkpoints")
     finish(make(tmp_path, text), resume=True)
     assert entries(tmp_path / "out") == entries(tmp_path / "whole")
     assert (tmp_path / "out" / "metrics.jsonl").read_text() == (tmp_path / "whole" / "metrics.jsonl").read_text()
 
 
-def _checkpoint_of(tmp_path, text, n_rounds):
-    """Return the checkpoint that a run leaves that is stopped after that many rounds."""
+def _checkpoints_of(tmp_path, text, n_rounds):
+    """Return the folder of checkpoints that a run leaves that is stopped after that many rounds."""
     run = make(tmp_path, text.replace('"out"', '"stopped"'), "stopped.toml")
     n_asked = itertools.count(1)
     finish(run, should_stop=lambda: next(n_asked) == n_rounds)
-    return (tmp_path / "stopped" / "checkpoint.npz").read_bytes()
+    return tmp_path / "stopped" / "checkpoints"
 
 
 @pytest.mark.parametrize("text", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])

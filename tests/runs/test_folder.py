@@ -96,8 +96,24 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path, name):
 def test_the_run_around_a_file(tmp_path):
     """Its folder, also for a file within that of its transcript, and for one that is not there yet."""
     run = make_run(tmp_path / "run")
-    for name in ("report.html", "valuation.json", "transcript/more.txt"):
+    for name in ("report.html", "valuation.json", "transcript/more.txt", "checkpoints/server.npz"):
         assert RunFolder.around(run / name).path == run.resolve()
+        assert RunFolder.is_kept(run / name) == (name != "report.html")
+        assert RunFolder.is_in_transcript(run / name) == (name == "transcript/more.txt")
     assert RunFolder.around(tmp_path / "report.html") is None
     record(tmp_path / "transcript")  # a recorder's own folder, which has this name by chance
     assert RunFolder.around(tmp_path / "transcript" / "report.html").path == (tmp_path / "transcript").resolve()
+
+
+def test_notes_are_bounded(tmp_path):
+    """A run that somebody else made does not fill the terminal."""
+    (tmp_path / "notes.json").write_text(json.dumps(["x" * 1000] * 30))
+    assert [len(note) for note in RunFolder(tmp_path).notes()] == [500] * 20
+    assert RunFolder(tmp_path / "elsewhere").notes() == ()
+
+
+def test_a_folder_in_the_place_of_notes_is_named(tmp_path):
+    """Nor is anything else than a regular file read."""
+    (tmp_path / "notes.json").mkdir()
+    with pytest.raises(InputError, match="not a regular file"):
+        RunFolder(tmp_path).notes()

@@ -1,8 +1,9 @@
 import itertools
 import os
+import shutil
 import subprocess
 import sys
-from dataclasses import replace
+import tomllib
 
 import numpy as np
 import pyarrow as pa
@@ -10,12 +11,10 @@ import pytest
 
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS, entries, finish, make
 from verfedsv import Recorder, Transcript, TranscriptError
-from verfedsv.data import ClientData, VerticalData
-from verfedsv.federation import Rate, federate
+from verfedsv.federation import Server
 from verfedsv.federation.schedules import batch_of_client
-from verfedsv.runs.checkpoints import Checkpoint
-from verfedsv.runs.live import LiveShares
-from verfedsv.runs.resume import take_up
+from verfedsv.runs.config import Config
+from verfedsv.runs.resume import go_on
 from verfedsv.transcript import Stamp
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Segment
@@ -37,13 +36,13 @@ def stop_at(n_rounds):
     return lambda: next(n_asked) == n_rounds
 
 
-def kill_after(n_records, run):
+def kill_after(n_records, run, **options):
     """Train until the recorder has written that many records, and raises."""
     n_written = itertools.count(1)
 
     def count(write):
-        def wrapped(*arguments, **options):
-            write(*arguments, **options)
+        def wrapped(*arguments, **keywords):
+            write(*arguments, **keywords)
             if next(n_written) == n_records:
                 raise Killed
 
@@ -53,7 +52,7 @@ def kill_after(n_records, run):
         for name in ("log", "update", "stamp"):
             patch.setattr(Recorder, name, count(getattr(Recorder, name)))
         with pytest.raises(Killed):
-            finish(run)
+            finish(run, **options)
 
 
 @pytest.mark.parametrize("text", SMALL, ids=["synchronous", "asynchronous"])
@@ -68,7 +67,7 @@ def test_killed_after_any_record(tmp_path, text, has_checkpoint):
         first.data = second.data = whole.data  # to read them once
         kill_after(n_records, first)
         if not has_checkpoint:
-            (folder / "checkpoint.npz").unlink()
+            shutil.rmtree(folder / "checkpoints")
         finish(second, resume=True)
         assert entries(folder) == entries(tmp_path / "whole"), n_records
         Transcript.open(folder).verify()
@@ -111,9 +110,9 @@ def test_a_transcript_that_lost_records_is_not_gone_on_with(tmp_path, text):
     end = Segment.of(1, pa.py_buffer(chain), 10**9).entries["end"][2]
     os.truncate(tmp_path / "out" / "transcript" / fmt.uploads_file(1), end)
     os.truncate(tmp_path / "out" / "transcript" / fmt.chain_file(1), 3 * 48)
-    with pytest.raises(TranscriptError, match=rf"after {n_before} records, .* has only 1: .* Delete checkpoint\.npz"):
+    with pytest.raises(TranscriptError, match=rf"after {n_before} records, .* has only 1: .* Delete the folder of"):
         finish(make(tmp_path, text), resume=True)
-    (tmp_path / "out" / "checkpoint.npz").unlink()
+    shutil.rmtree(tmp_path / "out" / "checkpoints")
     finish(make(tmp_path, text), resume=True)
     assert entries(tmp_path / "out") == entries(tmp_path / "whole")
 
@@ -145,7 +144,7 @@ def test_a_killed_run_on_the_real_clock_has_as_many_stamps(tmp_path, n_records, 
     """Stamps and steps go on from the transcript, the models from the checkpoint."""
     kill_after(n_records, make(tmp_path, REAL))
     if not has_checkpoint:
-        (tmp_path / "out" / "checkpoint.npz").unlink()
+        shutil.rmtree(tmp_path / "out" / "checkpoints")
     n_before = n_stamps_of(tmp_path / "out")
     updates = finish(make(tmp_path, REAL), resume=True)
     assert [update.n_rounds for update in updates] == list(range(updates[0].n_rounds, 11))
@@ -167,17 +166,20 @@ def test_a_stopped_run_on_the_real_clock_has_as_many_stamps(tmp_path):
 @pytest.mark.parametrize("is_repeatable", [False, True])
 def test_on_the_real_clock_the_server_has_what_was_uploaded(is_repeatable):
     """From the transcript, though the models are those of the checkpoint; what is computed again is uploaded again."""
-    columns = tuple(ClientData(name, np.eye(4)) for name in ("a", "b"))
-    federation = federate(VerticalData(columns, np.arange(4) % 2, 2, np.zeros(4, bool)), rate=Rate(1.0))
-    checkpoint = replace(Checkpoint.at_start(2, ""), n_rounds=1, n_records=2, state=federation.state())
+    server = Server([0, 1, 0, 1], ["a", "b"], 1)
+    state = {**server.state(), "n_rounds": np.array(1), "n_records": np.array(2), "n_uploads": np.array([1, 0])}
+    server.restore(state)
+    config = Config.model_validate(tomllib.loads(REAL.replace("'real'", "'virtual'") if is_repeatable else REAL))
     with Recorder(None, [0, 1, 0, 1], ["a", "b"]) as recorder:
-        recorder.update("a", [0, 1], [8.0, 8.0], time=1)  # the checkpoint has it
-        recorder.stamp(time=2)
-        recorder.update("b", [1, 2], [1.0, 2.0], time=3)
-        recorder.update("b", [2, 3], [3.0, 4.0], time=4)
-        take_up(federation, LiveShares(federation), recorder.transcript, checkpoint, is_repeatable=is_repeatable)
+        recorder.update("a", [0, 1], [8.0, 8.0], time=0.02)  # the checkpoint has it
+        recorder.stamp(time=0.1)
+        recorder.update("b", [1, 2], [1.0, 2.0], time=0.11)
+        recorder.update("b", [2, 3], [3.0, 4.0], time=0.12)
+        assert go_on(server, recorder, config) == 0.12
     expected = np.zeros((2, 4)) if is_repeatable else [[0, 0, 0, 0], [0, 1, 3, 4]]
-    np.testing.assert_array_equal(federation.server.state()["table"][:, :, 0], expected)
+    np.testing.assert_array_equal(server.state()["table"][:, :, 0], expected)
+    assert (server.n_rounds, server.n_uploads) == (1, {"a": 1, "b": 0 if is_repeatable else 2})
+    assert server.is_repeating == is_repeatable
 
 
 def test_live_shares_go_on(tmp_path):

@@ -66,7 +66,8 @@ def make_run(folder: Path, **options) -> Path:
     agreed = "".join(f"{name} = {json.dumps(setting)}\n" for name, setting in options.get("valuation", {}).items())
     (folder / "config.toml").write_text(f"{config}[valuation]\n{agreed}" if agreed else config)
     (folder / "metrics.jsonl").write_text('{"n_rounds": 6, "train_loss": 0.5}\n')
-    (folder / "checkpoint.npz").write_bytes(np.random.default_rng(0).bytes(300))
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "server.npz").write_bytes(np.random.default_rng(0).bytes(300))
     (folder / "valuation.json").write_text(value(folder).to_json())
     return folder
 

@@ -109,9 +109,10 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
     ("change", "difference"),
     [
         (lambda run: (run / "metrics.jsonl").write_text("{}\n"), "'metrics.jsonl' was changed"),
-        (lambda run: (run / "checkpoint.npz").unlink(), "'checkpoint.npz' is missing"),
+        (lambda run: (run / "checkpoints" / "server.npz").unlink(), "'checkpoints/server.npz' is missing"),
         (lambda run: (run / "transcript" / "labels.arrow").unlink(), "'transcript/labels.arrow' is missing"),
         (lambda run: (run / "chain-00001.bin").write_text("!"), "'chain-00001.bin' was added: it is not in the .*"),
+        (lambda run: (run / "checkpoints" / "b.npz").write_text("!"), "'checkpoints/b.npz' was added: it is not .*"),
         (lambda run: (run / "transcript" / "report.html").write_text("!"), "'transcript/report.html' was added: .*"),
         (lambda run: (run / "transcript" / ".lock").write_text("!"), "'transcript/.lock' was added: .*"),
         (lambda run: (run / "config.toml").write_text(""), "'config.toml' was changed"),

@@ -24,7 +24,7 @@ from verfedsv.report.tables import side_by_side
 from verfedsv.report.terminal import to_rich
 from verfedsv.runs import Run
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.folders import has_others, is_free
+from verfedsv.runs.writing import has_others, is_free
 from verfedsv.valuation import Valuation
 
 HEADER = "# Written by `verfedsv demo`; run it again with `verfedsv run`, after naming another output folder.\n"

@@ -79,10 +79,10 @@ def settle(
 ) -> None:
     """Share a budget among the clients by their values: payouts to the cent, which add up to it exactly.
 
-    Beside each payout is the range in which it would lie if the values were off by their errors. The valuation of the
-    run is taken if it is there and up to date; if not, the run is valued first. A training that is still running is not
-    settled, and one that was stopped before its end is said to be such. Nor is one in which the loss rose, or which the
-    clients together did not lower, unless --even-if-the-loss-rose is given.
+    Beside each payout is the range in which it would lie if the values were off by their errors. The run's valuation is
+    used if it is up to date; if not, the run is valued first, as agreed. A training that is still running is not
+    settled, nor is one in which the loss rose or that the clients together did not improve, unless
+    --even-if-the-loss-rose is given. That a training was stopped early is said.
 
     Exit codes: 0 settled; 2 it cannot be settled like this, with a message that says why; 130 interrupted.
 

@@ -83,9 +83,9 @@ def value(
     The error of a value is what the estimator leaves (proven, or with 99.9 % confidence) plus what completing
     embeddings that were never uploaded may change (estimated).
 
-    A run of verfedsv run is valued as [valuation] in its config.toml says, and each option given here takes the place
-    of the one there. Without either, method, rank and regularization are auto, rows are all, the tolerance is 0.001 and
-    the seed 0.
+    A run is valued with the settings that were agreed on, which its transcript holds: those of [valuation] in its
+    config.toml, or of Recorder(valuation=...), or the defaults. Each option given here takes the place of one of them.
+    By default method, rank and regularization are auto, rows are all, the tolerance is 0.001 and the seed is 0.
 
     A training that is still running, was stopped before its end, or whose record was cut off is valued as far as it is
     recorded; in JSON `finished` is false then (null if no plan is known). Whether the values can be trusted is said

@@ -16,7 +16,7 @@ from verfedsv.data import prepare as prepare_columns
 from verfedsv.experiments.experiment import Experiment, Part, Results, Table
 from verfedsv.experiments.lab import Setup, Trained, prepare, split, train_asynchronously, train_synchronously
 from verfedsv.experiments.shap import kendalls_tau, shap_scores
-from verfedsv.federation import SynchronousPlan, synchronous_rounds
+from verfedsv.federation import SynchronousSchedule, synchronous_rounds
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import available_threads
 
@@ -87,10 +87,10 @@ def _losses_by_retraining(data: VerticalData, setup: Setup) -> Mapping[Coalition
         # Nobody is a client without features: the server has its intercept.
         nobody = replace(data.clients[0], name="nobody", numeric=np.zeros((len(data.labels), 1)), categorical=None)
         members = tuple(data.clients[m] for m in sorted(coalition)) or (nobody,)
-        federation = prepare(replace(data, clients=members), setup)
-        for _ in synchronous_rounds(federation, SynchronousPlan(setup.batch_size, setup.rounds, setup.seed)):
+        training = prepare(replace(data, clients=members), setup)
+        for _ in synchronous_rounds(training, SynchronousSchedule(setup.batch_size, setup.rounds, setup.seed)):
             pass
-        return federation.evaluate(0, 0.0).train_loss
+        return training.evaluate().train_loss
 
     every = list(coalitions(len(data.clients)))
     with ThreadPoolExecutor(available_threads()) as pool:
@@ -102,7 +102,7 @@ def _situational_importance(trained: Trained) -> Floats:
 
     For a linear model, the effect of a client's features in a sample against that of their means.
     """
-    embeddings = trained.federation.evaluate(0, 0.0).embeddings
+    embeddings = trained.training.evaluate().embeddings
     distances: Floats = np.abs(embeddings - embeddings.mean(axis=1, keepdims=True)).mean(axis=(1, 2))
     return distances
 

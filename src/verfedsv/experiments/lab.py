@@ -17,16 +17,16 @@ from pydantic import BaseModel, ConfigDict
 from verfedsv import Method, Recorder, Valuation, shapley_values, value
 from verfedsv.data import Samples, Scale, VerticalData, load, split_features, take_rows
 from verfedsv.federation import (
-    AsynchronousPlan,
-    Federation,
+    AsynchronousSchedule,
+    Client,
+    InProcess,
     Linear,
     Model,
     Rate,
-    SynchronousPlan,
-    Tape,
+    SynchronousSchedule,
+    Training,
     VirtualClock,
     asynchronous_rounds,
-    federate,
     synchronous_rounds,
 )
 from verfedsv.losses import Floats
@@ -78,16 +78,16 @@ class Trained:
     the loss in a round, on these; NaN if they were not asked for.
     """
 
-    federation: Federation
+    training: Training
     setup: Setup
     truth: Floats
     drop: float
     _folder: _Folder
 
     @classmethod
-    def without_truth(cls, federation: Federation, setup: Setup, folder: _Folder) -> Trained:
+    def without_truth(cls, training: Training, setup: Setup, folder: _Folder) -> Trained:
         """Return a training of which the true values are not known."""
-        return cls(federation, setup, np.full(len(federation.clients), np.nan), np.nan, folder)
+        return cls(training, setup, np.full(len(training.server.clients), np.nan), np.nan, folder)
 
     @property
     def path(self) -> Path:
@@ -95,9 +95,15 @@ class Trained:
         return self._folder.path / "transcript"
 
     @property
+    def clients(self) -> list[Client]:
+        """The client sides, which are in this process."""
+        transport = self.training.transport
+        return [*transport.clients.values()] if isinstance(transport, InProcess) else []
+
+    @property
     def accuracy(self) -> float:
         """On test samples, at the end; on training samples if there are none to test on."""
-        evaluation = self.federation.evaluate(0, 0.0)
+        evaluation = self.training.evaluate()
         return evaluation.train_accuracy if np.isnan(evaluation.test_accuracy) else evaluation.test_accuracy
 
     def value(self, **settings: Any) -> Valuation:
@@ -118,7 +124,7 @@ def split(name: str, setup: Setup) -> VerticalData:
     return data
 
 
-def prepare(data: VerticalData, setup: Setup, recorder: Recorder | None = None) -> Federation:
+def prepare(data: VerticalData, setup: Setup, recorder: Recorder | None = None) -> Training:
     """Return the parties of a training that has not begun."""
     model: Callable[[int, int], Model] = Linear
     if setup.model == "perceptron":
@@ -130,28 +136,30 @@ def prepare(data: VerticalData, setup: Setup, recorder: Recorder | None = None) 
         torch.set_num_threads(1)
         model = partial(perceptron, seed=setup.seed)
     rate = Rate(setup.rate, setup.decay)
-    return federate(data, rate=rate, scale=setup.scale, model=model, intercept=setup.intercept, tape=Tape(recorder))
+    return Training.in_process(
+        data, rate=rate, scale=setup.scale, model=model, intercept=setup.intercept, recorder=recorder
+    )
 
 
 def train_synchronously(data: VerticalData, setup: Setup, *, with_truth: bool = False) -> Trained:
     """Train by FedSGD and record it. With `with_truth`, all samples are embedded in every round, to know the truth."""
     folder = _Folder()
     with _record(data, folder) as recorder:
-        federation = prepare(data, setup, recorder)
-        truth = _Truth(federation) if with_truth else None
-        for _ in synchronous_rounds(federation, SynchronousPlan(setup.batch_size, setup.rounds, setup.seed)):
+        training = prepare(data, setup, recorder)
+        truth = _Truth(training) if with_truth else None
+        for _ in synchronous_rounds(training, SynchronousSchedule(setup.batch_size, setup.rounds, setup.seed)):
             if truth is not None:
                 truth.after_round()
     if truth is None:
-        return Trained.without_truth(federation, setup, folder)
-    return Trained(federation, setup, truth.values / setup.rounds, truth.drop / setup.rounds, folder)
+        return Trained.without_truth(training, setup, folder)
+    return Trained(training, setup, truth.values / setup.rounds, truth.drop / setup.rounds, folder)
 
 
 def train_asynchronously(data: VerticalData, setup: Setup, periods: Sequence[float] | None = None) -> Trained:
     """Train by VAFL on the virtual clock and record it. All clients have the same period unless `periods` are given."""
     folder = _Folder()
     n_clients = len(data.clients)
-    plan = AsynchronousPlan(
+    schedule = AsynchronousSchedule(
         periods or [setup.period] * n_clients,
         [setup.batch_size] * n_clients,
         setup.stamp_every,
@@ -159,10 +167,10 @@ def train_asynchronously(data: VerticalData, setup: Setup, periods: Sequence[flo
         setup.seed,
     )
     with _record(data, folder) as recorder:
-        federation = prepare(data, setup, recorder)
-        for _ in asynchronous_rounds(federation, plan, VirtualClock()):
+        training = prepare(data, setup, recorder)
+        for _ in asynchronous_rounds(training, schedule, VirtualClock()):
             pass
-    return Trained.without_truth(federation, setup, folder)
+    return Trained.without_truth(training, setup, folder)
 
 
 def _record(data: VerticalData, folder: _Folder) -> Recorder:
@@ -177,17 +185,17 @@ class _Truth:
     What is uploaded in a round was embedded before its step, so the embeddings after a step are those of the next one.
     """
 
-    def __init__(self, federation: Federation) -> None:
-        self._federation = federation
-        self._labels = federation.labels[: federation.n_train]
-        self._method: Method = "exact" if len(federation.clients) <= FEW else "auto"
+    def __init__(self, training: Training) -> None:
+        self._training, server = training, training.server
+        self._labels = server.labels[: server.n_train]
+        self._method: Method = "exact" if len(server.clients) <= FEW else "auto"
         self._next, self._next_offset = self._embed()
         self._previous, self._offset = np.zeros_like(self._next), np.zeros_like(self._next_offset)
-        self.values: Floats = np.zeros(len(federation.clients))
+        self.values: Floats = np.zeros(len(server.clients))
         self.drop = 0.0
 
     def after_round(self) -> None:
-        loss, current, offset = self._federation.server.loss, self._next, self._next_offset
+        loss, current, offset = self._training.server.loss, self._next, self._next_offset
         self.values += shapley_values(
             self._previous, current, self._labels, loss, self._method, offset=offset, previous_offset=self._offset
         ).values
@@ -199,7 +207,6 @@ class _Truth:
         self._next, self._next_offset = self._embed()
 
     def _embed(self) -> tuple[Floats, Floats]:
-        n_train = self._federation.n_train
-        embeddings = np.stack([client.embed(slice(0, n_train)) for client in self._federation.clients])
-        offset = self._federation.offset(n_train)
-        return embeddings, np.zeros(embeddings.shape[1:]) if offset is None else offset
+        evaluation = self._training.evaluate()
+        own = 0.0 if evaluation.intercept is None else evaluation.intercept
+        return evaluation.embeddings, np.zeros(evaluation.embeddings.shape[1:]) + own

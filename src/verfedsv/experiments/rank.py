@@ -12,7 +12,7 @@ import numpy as np
 from verfedsv import epsilon_rank
 from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table, plot_each
 from verfedsv.experiments.lab import Setup, prepare, split
-from verfedsv.federation import SynchronousPlan, synchronous_rounds
+from verfedsv.federation import SynchronousSchedule, synchronous_rounds
 from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
@@ -46,13 +46,9 @@ def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
 
 def _embeddings(name: str, settings: Settings) -> Floats:
     """Return all embeddings of a training in full batches, (clients, rounds, classes, samples)."""
-    federation = prepare(split(name, settings), settings)
-    samples = slice(0, federation.n_train)
-    # The first are of models that have learnt nothing: zeros, if they are linear.
-    rounds = [
-        np.stack([client.embed(samples).T for client in federation.clients])
-        for _ in synchronous_rounds(federation, SynchronousPlan(federation.n_train, settings.rounds, settings.seed))
-    ]
+    training = prepare(split(name, settings), settings)
+    schedule = SynchronousSchedule(training.server.n_train, settings.rounds, settings.seed)
+    rounds = [training.evaluate().embeddings.transpose(0, 2, 1).copy() for _ in synchronous_rounds(training, schedule)]
     return np.stack(rounds, axis=1)
 
 

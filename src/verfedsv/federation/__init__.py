@@ -1,31 +1,32 @@
-"""Vertical training in one process: clients with a model and columns each, a server with the labels."""
+"""Vertical training: a server with the labels, clients with a model and columns each, and messages between them."""
 
-from verfedsv.federation.asynchronous import AsynchronousPlan, Steps, asynchronous_rounds
+from verfedsv.federation.asynchronous import asynchronous_rounds
 from verfedsv.federation.clients import Client
 from verfedsv.federation.clocks import RealClock, VirtualClock
-from verfedsv.federation.federation import Evaluation, Federation, Moment, federate
+from verfedsv.federation.messages import from_bytes, to_bytes
 from verfedsv.federation.models import Linear, Model, Rate
-from verfedsv.federation.server import Server, Transport
-from verfedsv.federation.synchronous import SynchronousPlan, synchronous_rounds
-from verfedsv.federation.tape import Tape
+from verfedsv.federation.schedules import AsynchronousSchedule, SynchronousSchedule
+from verfedsv.federation.server import Evaluation, Server
+from verfedsv.federation.synchronous import synchronous_rounds
+from verfedsv.federation.training import Training
+from verfedsv.federation.transports import InProcess, Transport
 
 __all__ = [
-    "AsynchronousPlan",
+    "AsynchronousSchedule",
     "Client",
     "Evaluation",
-    "Federation",
+    "InProcess",
     "Linear",
     "Model",
-    "Moment",
     "Rate",
     "RealClock",
     "Server",
-    "Steps",
-    "SynchronousPlan",
-    "Tape",
+    "SynchronousSchedule",
+    "Training",
     "Transport",
     "VirtualClock",
     "asynchronous_rounds",
-    "federate",
+    "from_bytes",
     "synchronous_rounds",
+    "to_bytes",
 ]

@@ -1,43 +1,157 @@
-"""A client: its features, its model, and nothing of them that leaves but embeddings."""
+"""The client side: features, their preparation, a model, its checkpoints. Only answers to messages leave it."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Any
 
-from verfedsv.data.vertical import Matrix
-from verfedsv.federation.batches import keep, same
-from verfedsv.federation.models import Model, Rate, State
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.data.preparation import Scale, prepare
+from verfedsv.data.vertical import ClientData, Matrix
+from verfedsv.errors import InputError, VerfedsvError
+from verfedsv.federation.checkpoints import check_fingerprint, fingerprint_client, read_checkpoint, write_checkpoint
+from verfedsv.federation.messages import (
+    Answer,
+    Done,
+    Embed,
+    Gradients,
+    Predict,
+    Prediction,
+    Refusal,
+    Request,
+    Restore,
+    Save,
+    Upload,
+    is_finite,
+)
+from verfedsv.federation.models import Linear, Model, Rate, State
 from verfedsv.losses import Array, Floats
+
+BuildModel = Callable[[int, int], Model]
+"""Makes a client's model from its numbers of features and classes."""
+
 
 _LINE = 8
 """Numbers in a line of the processor's cache."""
 
 
 class Client:
-    """A data owner. `features` are (samples, features), of training samples first, then of those to test on."""
+    """A data owner. It prepares its own columns, and answers one message at a time.
 
-    def __init__(self, name: str, features: Matrix, model: Model, rate: Rate) -> None:
+    `features` are (samples, features), of training samples first, then of those to test on. Checkpoints are written to
+    files named `checkpoint`-ROUND.npz, if that is given. `fingerprint` is that of the data.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        features: Matrix,
+        model: Model,
+        rate: Rate,
+        *,
+        checkpoint: Path | None = None,
+        fingerprint: Array | None = None,
+    ) -> None:
         self.name = name
-        self._features, self._model, self._rate = features, model, rate
-        self._padded = None
-        if isinstance(features, np.ndarray):
-            self._padded = _pad(features)
-            self._features = self._padded[:, : features.shape[1]]
+        self._features = _align(features) if isinstance(features, np.ndarray) else features
+        self._n_features = int(features.shape[1])
+        self._model, self._rate = model, rate
+        self._checkpoint = checkpoint
+        self._fingerprint = np.array("") if fingerprint is None else fingerprint
         self._n_steps = 0
-        self._last: tuple[Array, Matrix] | None = None
+        self._uploaded: tuple[Upload, Array, Matrix] | None = None
+        self._sequence = -1
+        self._answer: Answer | None = None
+        self._lock = Lock()
 
-    def embed(self, samples: Array | slice) -> Floats:
-        """Return the embeddings of some samples, (samples, classes)."""
-        if isinstance(samples, slice):
-            return self._model.embed(self._features[samples])
-        features = self._take(samples)
-        self._last = keep(samples), features
-        return self._model.embed(features)
+    @classmethod
+    def from_columns(
+        cls,
+        data: ClientData,
+        is_test: NDArray[np.bool_],
+        *,
+        n_classes: int,
+        rate: Rate,
+        scale: Scale = "none",
+        model: BuildModel = Linear,
+        checkpoint: Path | None = None,
+    ) -> Client:
+        """Return the client with some columns, whose rows all parties have in the same order.
 
-    def learn(self, samples: Array, gradient: Floats) -> None:
-        """Take one step of the local model from the gradients of the loss by the embeddings of some samples."""
+        Samples are numbered with those to train on first.
+        """
+        order = np.argsort(is_test, kind="stable")
+        features: Any = prepare(data, scale, ~is_test)[order]
+        mark = None if checkpoint is None else fingerprint_client(data, is_test)
+        built = model(int(features.shape[1]), n_classes)
+        return cls(data.name, features, built, rate, checkpoint=checkpoint, fingerprint=mark)
+
+    def answer(self, message: Request) -> Answer:
+        """Do what a message asks for, once: if it comes again, return the same answer."""
+        with self._lock:
+            if message.sequence == self._sequence and self._answer is not None:
+                return self._answer
+            try:
+                self._check(message)
+                answer = self._carry_out(message)
+            except VerfedsvError as error:
+                return Refusal(message.client, message.round, message.sequence, str(error))
+            self._sequence, self._answer = message.sequence, answer
+            return answer
+
+    def _check(self, message: Request) -> None:
+        if message.client != self.name:
+            raise InputError(f"a message to {message.client!r} came to {self.name!r}")
+        if message.sequence < self._sequence and not isinstance(message, Restore):
+            raise InputError(f"message {message.sequence} comes after message {self._sequence}")
+
+    def _carry_out(self, message: Request) -> Answer:
+        about = message.client, message.round, message.sequence
+        match message:
+            case Embed():
+                features = self._take(message.samples)
+                upload = Upload(*about, self._model.embed(features))
+                self._uploaded = upload, message.samples, features
+                return upload
+            case Gradients():
+                self._learn(message)
+            case Predict():
+                every = self._features[:, : self._n_features]
+                features = every if message.samples is None else self._take(message.samples)
+                return Prediction(*about, self._model.embed(features))
+            case Save():
+                self._save(message.round, message.keep)
+            case Restore():
+                self._restore(message.round)
+        return Done(*about)
+
+    def _learn(self, message: Gradients) -> None:
+        if self._uploaded is None or self._uploaded[0].round != message.round:
+            raise InputError(f"gradients of round {message.round}, in which nothing was uploaded")
+        upload, samples, features = self._uploaded
+        # Usually the samples that were just embedded: their rows need not be gathered again.
+        if samples is not message.samples and not np.array_equal(samples, message.samples):
+            features = self._take(message.samples)
+        values, shape = message.values, (len(message.samples), upload.embeddings.shape[1])
+        if values.shape != shape or not is_finite(values):
+            raise InputError(f"gradients must be finite numbers of shape {shape}; received {values.shape}")
+        self._model.learn(features, values / len(values), self._rate.at(self._n_steps + 1))
         self._n_steps += 1
-        self._model.learn(self._last_or_take(samples), gradient / len(samples), self._rate.at(self._n_steps))
+        self._uploaded = None
+
+    def _take(self, samples: Array) -> Matrix:
+        n_samples = self._features.shape[0]
+        if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
+            raise InputError(f"samples must be a list of whole numbers; received {samples.dtype} {samples.shape}")
+        if samples.view(np.uint64).max() >= n_samples:  # negative numbers are large ones then
+            raise InputError(f"samples must be from 0 to {n_samples - 1}; received {samples.min()} to {samples.max()}")
+        if isinstance(self._features, np.ndarray):
+            return self._features.take(samples, axis=0)[:, : self._n_features]
+        return self._features[samples]
 
     def state(self) -> State:
         """Return a copy of everything that `restore` needs to go on exactly from here."""
@@ -48,23 +162,34 @@ class Client:
         """Take up a state."""
         self._model.restore({name: value for name, value in state.items() if name != "n_steps"})
         self._n_steps = int(state["n_steps"])
+        self._uploaded = None
 
-    def _last_or_take(self, samples: Array) -> Matrix:
-        # Usually the samples that were just embedded: their rows need not be gathered again.
-        if self._last is not None and same(self._last[0], samples):
-            return self._last[1]
-        return self._take(samples)
+    def _path(self, round_number: int | str) -> Path:
+        if self._checkpoint is None:
+            raise InputError(f"{self.name!r} has nowhere to keep checkpoints")
+        return self._checkpoint.with_name(f"{self._checkpoint.name}-{round_number}.npz")
 
-    def _take(self, samples: Array) -> Matrix:
-        if self._padded is not None:
-            return self._padded.take(samples, axis=0)[:, : self._features.shape[1]]
-        return self._features[samples]
+    def _save(self, round_number: int, keep: int) -> None:
+        """Write a checkpoint; until the server has its own of this round, training would go on from `keep`."""
+        path = self._path(round_number)
+        write_checkpoint(path, {**self.state(), "round": np.array(round_number), "fingerprint": self._fingerprint})
+        for other in path.parent.glob(self._path("*").name):
+            if other not in (path, self._path(keep)):
+                other.unlink(missing_ok=True)
+
+    def _restore(self, round_number: int) -> None:
+        path, own = self._path(round_number), {"round": np.array(round_number), "fingerprint": self._fingerprint}
+        state = read_checkpoint(path, {**self.state(), **own})
+        check_fingerprint(path, state["fingerprint"], self._fingerprint, repr(self.name))
+        if state["round"] != round_number:
+            raise InputError(f"{path} is of round {state['round']}")
+        self.restore({name: value for name, value in state.items() if name not in own})
 
 
-def _pad(features: Floats) -> Floats:
-    """Return the features in rows that begin with a line of the cache, if that takes only a little more memory.
+def _align(features: Floats) -> Floats:
+    """Return features in rows that begin with a line of the processor's cache, if that takes little more memory.
 
-    Rows of 15 numbers are gathered a fifth faster as rows of 16.
+    Gathering a batch of 2,837 rows of 15 or 16 numbers takes 41 instead of 62 microseconds.
     """
     n_samples, n_features = features.shape
     width = -(-n_features // _LINE) * _LINE

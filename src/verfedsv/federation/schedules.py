@@ -1,22 +1,90 @@
-"""Which samples a batch holds: a function of the seed and of its number, so that a training can go on anywhere."""
+"""When a training takes its steps, and on which samples: a function of the seed, so that it can go on anywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from verfedsv.federation.batches import freeze
+from verfedsv.arguments import as_positive, as_whole
+from verfedsv.errors import InputError
 from verfedsv.losses import Array
 
 
-def batch_of_round(round_number: int, n_samples: int, size: int, seed: int) -> Array:
+@dataclass(frozen=True)
+class SynchronousSchedule:
+    """How many rounds to train, on batches of which size; the paper's batch is no larger than any client's tau."""
+
+    batch_size: int
+    n_rounds: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        as_whole("batch_size", self.batch_size, at_least=1)
+        as_whole("n_rounds", self.n_rounds, at_least=1)
+        as_whole("seed", self.seed, at_least=0)
+
+    @classmethod
+    def of_epochs(cls, n_epochs: float, batch_size: int, n_samples: int, seed: int = 0) -> SynchronousSchedule:
+        """Return the schedule of a number of epochs."""
+        n_batches = -(-as_whole("n_samples", n_samples, at_least=1) // as_whole("batch_size", batch_size, at_least=1))
+        n_rounds = round(as_positive("n_epochs", n_epochs) * n_batches)
+        if n_rounds < 1:
+            raise InputError(
+                f"epochs = {n_epochs:g} is less than one round of {batch_size:,} out of {n_samples:,} samples; allow "
+                "more epochs, or say how many rounds"
+            )
+        return cls(batch_size, n_rounds, seed)
+
+
+@dataclass(frozen=True)
+class AsynchronousSchedule:
+    """For each client the seconds between two uploads and the samples of one (tau); the rounds' length and number."""
+
+    periods: Sequence[float]
+    batch_sizes: Sequence[int]
+    stamp_every: float
+    n_rounds: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        periods, sizes = _as_list("periods", self.periods), _as_list("batch_sizes", self.batch_sizes)
+        if len(periods) != len(sizes):
+            raise InputError(f"periods has {len(periods)} clients and batch_sizes {len(sizes)}")
+        for m, (period, size) in enumerate(zip(periods, sizes, strict=True)):
+            as_positive(f"periods[{m}]", period)
+            as_whole(f"batch_sizes[{m}]", size, at_least=1)
+        as_whole("seed", self.seed, at_least=0)
+        end = as_positive("stamp_every", self.stamp_every) * as_whole("n_rounds", self.n_rounds, at_least=1)
+        if min(periods) > end + 1e-9:
+            raise InputError(
+                f"no client uploads before the end of the last round: the shortest period is {min(periods)} seconds, "
+                f"and {self.n_rounds} rounds of {self.stamp_every} seconds end after {end}"
+            )
+        object.__setattr__(self, "periods", tuple(periods))
+        object.__setattr__(self, "batch_sizes", tuple(sizes))
+
+
+def _as_list(name: str, values: Any) -> list[Any]:
+    try:
+        result = list(values)
+    except TypeError:
+        result = []
+    if not result:
+        raise InputError(f"{name} must hold a number for each client; received {values!r}")
+    return result
+
+
+def batch_of_round(round_index: int, n_samples: int, size: int, seed: int) -> Array:
     """Return the batch of a synchronous round (0, 1, ...): every epoch goes once through all samples, shuffled.
 
     The last batch of an epoch may be shorter.
     """
-    epoch, number = divmod(round_number, -(-n_samples // size))
-    return freeze(np.sort(_order(epoch, n_samples, seed)[number * size : (number + 1) * size]))
+    epoch, index = divmod(round_index, -(-n_samples // size))
+    return np.sort(_order(epoch, n_samples, seed)[index * size : (index + 1) * size])
 
 
 @lru_cache(maxsize=2)
@@ -27,6 +95,6 @@ def _order(epoch: int, n_samples: int, seed: int) -> Array:
 def batch_of_client(client: int, step: int, n_samples: int, size: int, seed: int) -> Array:
     """Return the batch of a step (0, 1, ...) of an asynchronous client: any samples, none twice."""
     if size >= n_samples:
-        return freeze(np.arange(n_samples))
+        return np.arange(n_samples)
     rng = np.random.default_rng([seed, client, step])
-    return freeze(np.sort(rng.choice(n_samples, size, replace=False, shuffle=False)))
+    return np.sort(rng.choice(n_samples, size, replace=False, shuffle=False))

@@ -1,33 +1,94 @@
-"""The server: labels, the loss, the latest embeddings of all clients, and optionally an intercept of its own."""
+"""The server side: labels, head, table of embeddings, recording, rounds, scores and its own checkpoint.
+
+It knows clients by their names. What it wants of them it returns as requests; their answers are given to `receive`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.federation.batches import keep, same
+from verfedsv.errors import InputError
+from verfedsv.federation.checkpoints import check_fingerprint, fingerprint, read_checkpoint, write_checkpoint
+from verfedsv.federation.messages import Embed, Gradients, Predict, Prediction, Restore, Save, Upload, is_finite
 from verfedsv.federation.models import Rate, State
+from verfedsv.federation.tape import Tape
 from verfedsv.losses import Array, Floats, Loss, get_loss
+from verfedsv.transcript import Recorder, Stamp
+from verfedsv.transcript import Upload as RecordedUpload
 
 
-class Transport(Protocol):
-    """What clients can ask of the server. Nothing else crosses between them."""
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How well the model does after a number of rounds; the test figures are NaN if there is nothing to test on.
 
-    def upload(self, client: str, samples: Array, embeddings: Floats) -> None:
-        """Give the server the embeddings of some samples."""
+    `embeddings` are those of all clients and training samples, (clients, samples, classes); `intercept` is the server's
+    own part, (classes,), or None if it has none.
+    """
 
-    def query(self, client: str, samples: Array) -> Floats:
-        """Return the gradients of the loss by the summed embeddings of some samples, (samples, classes)."""
+    n_rounds: int
+    time: float
+    train_loss: float
+    train_accuracy: float
+    test_loss: float
+    test_accuracy: float
+    embeddings: Floats
+    intercept: Floats | None = None
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the figures without the embeddings; None for what there is not."""
+        figures = {name: value for name, value in vars(self).items() if name not in ("embeddings", "intercept")}
+        return {name: None if value != value else value for name, value in figures.items()}
+
+
+class SumHead:
+    """The paper's head: the sum of all embeddings and, with a `rate`, an intercept that the server learns."""
+
+    def __init__(self, n_classes: int, rate: Rate | None) -> None:
+        self._rate, self._intercept, self._n_steps = rate, np.zeros(n_classes), 0
+
+    @property
+    def offset(self) -> Floats | None:
+        """What the head adds of its own, (classes,), or None if it adds nothing."""
+        return None if self._rate is None else self._intercept.copy()
+
+    def scores(self, embeddings: Sequence[Floats]) -> Floats:
+        """Return what the loss is of, (samples, classes), from the embeddings of each client, (samples, classes)."""
+        total = np.array(embeddings[0], dtype=np.float64)
+        for of_client in embeddings[1:]:
+            total += of_client
+        total += self._intercept
+        return total
+
+    def learn(self, gradients: Floats) -> Floats:
+        """Take a step from gradients by the scores; return those by any client's embeddings, which are the same."""
+        if self._rate is not None:
+            self._n_steps += 1
+            self._intercept -= self._rate.at(self._n_steps) * gradients.mean(axis=0)
+        return gradients
+
+    def state(self) -> State:
+        return {"intercept": self._intercept.copy(), "n_steps": np.array(self._n_steps)}
+
+    def restore(self, state: State) -> None:
+        self._intercept, self._n_steps = np.array(state["intercept"]), int(state["n_steps"])
 
 
 class Server:
-    """Holds the labels of the training samples and the latest embeddings of all clients, zeros at first.
+    """Holds the labels, and the latest embeddings of all clients and training samples, zeros at first.
 
-    With an `intercept`, the server learns a number per class that is added to every summed embedding, by steps of that
-    rate: one for each batch that gradients are asked for after an upload.
+    `labels` are those of the training samples, `n_train` of them, then those of samples to test on. `n_classes` is the
+    width of embeddings. With an `intercept`, the head learns one at that rate. The checkpoint is the file `checkpoint`.
+
+    A synchronous round is `begin_round`, `receive` for each upload, `end_round`. In asynchronous training, `request`
+    and `receive` are one client's upload, whenever it comes, and `stamp` ends a round. Methods may be called by several
+    threads.
     """
 
     def __init__(
@@ -37,67 +98,320 @@ class Server:
         n_classes: int,
         loss: str | Loss = "logistic",
         *,
+        n_train: int | None = None,
         intercept: Rate | None = None,
+        checkpoint: Path | None = None,
     ) -> None:
-        self.loss = get_loss(loss)
+        self.loss, self.n_classes = get_loss(loss), n_classes
+        self.labels: NDArray[Any] = np.asarray(labels)
+        self.n_train = len(self.labels) if n_train is None else n_train
         self.clients = tuple(clients)
-        self.n_classes = n_classes
-        self._labels = self.loss.encode(np.asarray(labels), n_classes)
-        self._number = {name: m for m, name in enumerate(self.clients)}
-        self._table = np.zeros((len(self.clients), len(self._labels), n_classes))
-        self._intercept, self._rate = np.zeros(n_classes), intercept
-        self._n_steps = 0
-        self._answered: tuple[Array, Floats] | None = None
-        self._summed: tuple[Array, Floats, int] | None = None
+        self.n_rounds, self.time = 0, 0.0
+        self.n_uploads = dict.fromkeys(clients, 0)
+        self._head = SumHead(n_classes, intercept)
+        self._targets = self.loss.encode(self.labels, n_classes)
+        self._table = np.zeros((len(clients), self.n_train, n_classes))
+        self._present = dict.fromkeys(clients)
+        self._sequence = 0
+        self._asked: dict[str, Embed] = {}
+        self._uploads: dict[str, Floats] = {}
+        self._answers: dict[str, Gradients] = {}
+        self._recorder: Recorder | None = None
+        self._tape = Tape(None)
+        self._checkpoint, self._saved = checkpoint, -1
+        self._lock = RLock()
+
+    def record(self, recorder: Recorder) -> None:
+        """Record from here on. What the transcript has already after `n_records` records is compared instead."""
+        with self._lock:
+            self._recorder, self._tape = recorder, Tape(recorder, n_records=self.n_records)
 
     @property
-    def intercept(self) -> Floats | None:
-        """The server's own part, (classes,), or None if it has none."""
-        return None if self._rate is None else self._intercept.copy()
+    def offset(self) -> Floats | None:
+        """What the head adds of its own, (classes,), or None if it adds nothing."""
+        with self._lock:
+            return self._head.offset
 
-    def upload(self, client: str, samples: Array, embeddings: Floats) -> None:
-        """Take the embeddings of some samples from a client."""
-        number = self._number[client]
-        self._table[number, samples] = embeddings
-        self._answered = None
-        # In a synchronous round all clients upload the same samples, one after the other: their sum is kept on the way.
-        if number == 0:
-            self._summed = keep(samples), np.array(embeddings, dtype=np.float64), 1
-        elif self._summed is not None and self._summed[2] == number and same(self._summed[0], samples):
-            batch, total, _ = self._summed
-            total += embeddings
-            self._summed = batch, total, number + 1
-        else:
-            self._summed = None
+    @property
+    def n_records(self) -> int:
+        """The records of the training so far."""
+        return self._tape.n_records
 
-    def query(self, client: str, samples: Array) -> Floats:  # noqa: ARG002  # the same for every client
-        """Return the gradients of the loss by the summed embeddings of some samples, (samples, classes), read-only."""
-        # In a synchronous round all clients ask the same.
-        if self._answered is not None and same(self._answered[0], samples):
-            return self._answered[1]
-        gradient = self.loss.gradient(self._sums(samples), self._labels[samples])
-        gradient.flags.writeable = False  # the next client gets the same array
-        self._answered = keep(samples), gradient
-        if self._rate is not None:
-            self._n_steps += 1
-            self._intercept -= self._rate.at(self._n_steps) * gradient.mean(axis=0)
-        return gradient
+    @property
+    def is_repeating(self) -> bool:
+        """Whether the next record is in the transcript already, and will be compared."""
+        return self._tape.is_repeating
+
+    # Who takes part
+
+    def join(self, client: str) -> None:
+        """Let a client take part from the next round on; a new one has embeddings of zero until its first upload."""
+        with self._lock:
+            self._check_between_rounds()
+            if client in self._present:
+                raise InputError(f"client {client!r} takes part already")
+            self._tape.join(client, self.time)
+            self._present[client] = None
+            if client not in self.clients:
+                self.clients = (*self.clients, client)
+                self.n_uploads[client] = 0
+                self._table = np.concatenate([self._table, np.zeros_like(self._table[:1])])
+
+    def leave(self, client: str) -> None:
+        """Let a client take part no more; the server keeps its last embeddings."""
+        with self._lock:
+            self._check_between_rounds()
+            self._check_present(client)
+            self._tape.leave(client, self.time)
+            del self._present[client]
+            self._asked.pop(client, None)
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The clients that take part, in the order of `clients`."""
+        return tuple(name for name in self.clients if name in self._present)
+
+    def _check_present(self, client: str) -> None:
+        if client not in self._present:
+            raise InputError(f"unknown client {client!r}; those that take part are {', '.join(self.present)}")
+
+    def _check_between_rounds(self) -> None:
+        if self._uploads:
+            raise InputError("clients join and leave between rounds; end this one first")
+
+    # Training
+
+    def begin_round(self, batch: Array) -> list[Embed]:
+        """Begin a synchronous round; return what is asked of each client."""
+        with self._lock:
+            self._uploads = {}
+            return [self.request(name, batch) for name in self.present]
+
+    def request(self, client: str, samples: Array) -> Embed:
+        """Ask a client for the embeddings of some training samples. An earlier request is void."""
+        with self._lock:
+            self._check_present(client)
+            self._answers.pop(client, None)
+            self._asked[client] = Embed(client, self.n_rounds + 1, self._next(), samples)
+            return self._asked[client]
+
+    def receive(
+        self, upload: Upload, batch: Array | None = None, now: Callable[[], float] | None = None
+    ) -> Gradients | None:
+        """Accept the upload that a client was asked for, once: if it comes again, only the same answer is returned.
+
+        Raises InputError, and changes nothing, if it is of an unknown client, another request, or has other numbers
+        than were asked for. In an asynchronous training, which has a clock `now`, it is recorded, and the answer is the
+        gradients of `batch`. Otherwise it is recorded by `end_round`, which makes the answers; until then it is None.
+        """
+        with self._lock:
+            name = upload.client
+            self._check_present(name)
+            asked = self._check(upload)
+            if name in self._answers or name in self._uploads:
+                return self._answers.get(name)
+            if now is None:
+                self._uploads[name] = upload.embeddings
+            else:
+                self.time = now()
+                self._tape.update(name, asked.samples, upload.embeddings, self.time)
+            self._table[self.clients.index(name), asked.samples] = upload.embeddings
+            self.n_uploads[name] += 1
+            if now is None:
+                return None
+            samples = asked.samples if batch is None else batch
+            return self._answer(asked, samples, self._gradients(samples, {}))
+
+    def end_round(self) -> list[Gradients]:
+        """Record a synchronous round; return the gradients for the clients that uploaded. The others were absent."""
+        with self._lock:
+            if not self._uploads:
+                raise InputError(f"no client uploaded anything in round {self.n_rounds + 1}")
+            uploads = {name: self._uploads[name] for name in self.present if name in self._uploads}
+            batch = self._asked[next(iter(uploads))].samples
+            absent = [name for name in self.present if name not in uploads]
+            self._tape.log(batch, uploads, self._head.offset, absent, float(self.n_rounds + 1))
+            values = self._gradients(batch, uploads)
+            answers = [self._answer(self._asked[name], batch, values) for name in uploads]
+            self._uploads = {}
+            self.n_rounds += 1
+            self.time = float(self.n_rounds)
+            return answers
+
+    def stamp(self, number: int, now: Callable[[], float]) -> bool:
+        """End an asynchronous round; return whether it was recorded: not before the first upload of anybody."""
+        with self._lock:
+            self.n_rounds, self.time = number, now()
+            if not any(self.n_uploads.values()):
+                return False
+            self._tape.stamp(self._head.offset, self.time)
+            return True
+
+    def _check(self, upload: Upload) -> Embed:
+        """Return the request that an upload answers; raise InputError if there is none, or another was asked for."""
+        name, asked = upload.client, self._asked.get(upload.client)
+        if asked is None or (upload.round, upload.sequence) != (asked.round, asked.sequence):
+            expected = "nothing" if asked is None else f"message {asked.sequence} of round {asked.round}"
+            raise InputError(
+                f"{name} was asked for {expected}, and answers message {upload.sequence} of round {upload.round}"
+            )
+        check_embeddings(name, upload.embeddings, (len(asked.samples), self.n_classes))
+        return asked
+
+    def _gradients(self, samples: Array, uploads: Mapping[str, Floats]) -> Floats:
+        """Return the gradients of the loss by embeddings of some samples, (samples, classes); the head takes a step.
+
+        Embeddings are those of the table, unless they were just uploaded for these samples.
+        """
+        latest = [
+            uploads[name] if name in uploads else self._table[m].take(samples, axis=0)
+            for m, name in enumerate(self.clients)
+        ]
+        scores = self._head.scores(latest)
+        gradients = self._head.learn(self.loss.gradient(scores, self._targets[samples]))
+        gradients.flags.writeable = False  # in a round, all clients get the same array
+        return gradients
+
+    def _answer(self, asked: Embed, samples: Array, gradients: Floats) -> Gradients:
+        """Return, and keep until the next request, the answer to an upload."""
+        answer = Gradients(asked.client, asked.round, self._next(), samples, gradients)
+        self._answers[asked.client] = answer
+        return answer
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    # Evaluation
+
+    def request_predictions(self, samples: Array | None = None) -> list[Predict]:
+        """Ask all clients for the embeddings of some samples, by default of all."""
+        with self._lock:
+            return [Predict(name, self.n_rounds, self._next(), samples) for name in self.present]
+
+    def evaluate(self, predictions: Mapping[str, Prediction]) -> Evaluation:
+        """Return how well the model does, from predictions for all samples.
+
+        Of clients that sent none, the table has those of the training samples, and those of the others are zero.
+        """
+        with self._lock:
+            embeddings = [self._predicted(name, predictions) for name in self.clients]
+            scores, offset = self._head.scores(embeddings), self._head.offset
+            n_rounds, time = self.n_rounds, self.time
+        train, test = slice(None, self.n_train), slice(self.n_train, None)
+        figures = (*self._score(scores, train), *self._score(scores, test))
+        return Evaluation(n_rounds, time, *figures, np.stack([of_client[train] for of_client in embeddings]), offset)
+
+    def scores(self, predictions: Mapping[str, Prediction]) -> Floats:
+        """Return the scores of the samples that all clients predicted, (samples, classes)."""
+        if missing := [name for name in self.present if name not in predictions]:
+            raise InputError(f"there is no prediction without {', '.join(missing)}: no answer")
+        with self._lock:
+            return self._head.scores([predictions[name].embeddings for name in self.present])
+
+    def _predicted(self, client: str, predictions: Mapping[str, Prediction]) -> Floats:
+        shape = len(self.labels), self.n_classes
+        if client in predictions:
+            check_embeddings(client, predictions[client].embeddings, shape)
+            return predictions[client].embeddings
+        embeddings = np.zeros(shape)
+        embeddings[: self.n_train] = self._table[self.clients.index(client)]
+        return embeddings
+
+    def _score(self, scores: Floats, part: slice) -> tuple[float, float]:
+        """Return mean loss and accuracy on a part of the samples."""
+        x, labels = scores[part], self.labels[part]
+        if len(labels) == 0:
+            return np.nan, np.nan
+        guess = x.argmax(axis=1) if self.n_classes > 1 else x[:, 0] > 0
+        return float(self.loss.value(x, self._targets[part]).mean()), float(np.mean(guess == labels))
+
+    # Checkpoints
+
+    def request_saving(self) -> list[Save]:
+        """Ask all clients to save this round; the server's own checkpoint comes after, and makes it count."""
+        with self._lock:
+            return [Save(name, self.n_rounds, self._next(), self._saved) for name in self.present]
+
+    def request_restoring(self) -> list[Restore]:
+        """Ask all clients to take up the round that the server is at."""
+        with self._lock:
+            return [Restore(name, self.n_rounds, self._next()) for name in self.present]
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether there is a checkpoint of this training."""
+        return self._saved >= 0
+
+    def save(self, extra: State) -> None:
+        """Write a checkpoint, with arrays of whoever runs this; the records it counts are on the disk before it is."""
+        if self._checkpoint is None:
+            raise InputError("the server has nowhere to keep checkpoints")
+        with self._lock:
+            self._tape.sync()
+            write_checkpoint(self._checkpoint, {**self.state(), **extra, "fingerprint": self._fingerprint})
+            self._saved = self.n_rounds
+
+    def load(self, extra: State) -> dict[str, Array] | None:
+        """Take up the checkpoint; return its arrays that are named and shaped as the extra ones. None if none is there.
+
+        Records after it will be computed again and compared.
+        """
+        if self._checkpoint is None or not self._checkpoint.exists():
+            return None
+        mark = self._fingerprint
+        content = read_checkpoint(self._checkpoint, {**self.state(), **extra, "fingerprint": mark})
+        check_fingerprint(self._checkpoint, content["fingerprint"], mark, "the server")
+        self.restore(content)
+        self._saved = self.n_rounds
+        return {name: content[name] for name in extra}
 
     def state(self) -> State:
         """Return a copy of everything that `restore` needs to go on exactly from here."""
-        return {"table": self._table.copy(), "intercept": self._intercept.copy(), "n_steps": np.array(self._n_steps)}
+        with self._lock:
+            return {
+                **self._head.state(),
+                "table": self._table.copy(),
+                "n_rounds": np.array(self.n_rounds),
+                "n_records": np.array(self.n_records),
+                "n_uploads": np.array([self.n_uploads[name] for name in self.clients]),
+                "is_present": np.array([name in self._present for name in self.clients]),
+            }
 
     def restore(self, state: State) -> None:
         """Take up a state."""
-        self._table[:] = state["table"]
-        self._intercept = np.array(state["intercept"])
-        self._n_steps = int(state["n_steps"])
-        self._answered = self._summed = None
+        with self._lock:
+            self._head.restore(state)
+            self._table = np.array(state["table"])
+            self.n_rounds = int(state["n_rounds"])
+            self.n_uploads = dict(zip(self.clients, state["n_uploads"].tolist(), strict=True))
+            self._present = dict.fromkeys(
+                name for name, is_there in zip(self.clients, state["is_present"], strict=True) if is_there
+            )
+            self._tape = Tape(self._recorder, n_records=int(state["n_records"]))
+            self._asked, self._uploads, self._answers = {}, {}, {}
 
-    def _sums(self, samples: Array) -> Floats:
-        if self._summed is not None:
-            batch, total, n_clients = self._summed
-            if n_clients == len(self.clients) and same(batch, samples):
-                return total + self._intercept
-        result: Floats = self._table[:, samples].sum(axis=0) + self._intercept
-        return result
+    def catch_up(self) -> None:
+        """Take up what was recorded after the state, in place of computing it again."""
+        if self._recorder is None:
+            raise InputError("there is nothing to catch up with: the training is not recorded")
+        with self._lock:
+            for record in self._recorder.transcript.records(1 + self.n_records):
+                if isinstance(record, RecordedUpload):
+                    self._table[self.clients.index(record.client), record.samples] = record.embeddings
+                    self.n_uploads[record.client] += 1
+                self.n_rounds += isinstance(record, Stamp)
+            self._tape = Tape(self._recorder, n_records=None)
+
+    @property
+    def _fingerprint(self) -> Array:
+        return fingerprint([self.clients, self.n_classes, self.n_train], [self.labels])
+
+
+def check_embeddings(client: str, embeddings: Any, shape: tuple[int, ...]) -> None:
+    """Raise InputError unless these are finite numbers of a shape."""
+    if not isinstance(embeddings, np.ndarray) or embeddings.dtype.kind != "f" or embeddings.shape != shape:
+        found = f"{embeddings.dtype} {embeddings.shape}" if isinstance(embeddings, np.ndarray) else type(embeddings)
+        raise InputError(f"{client}: embeddings must be numbers of shape {shape}; received {found}")
+    if not is_finite(embeddings):
+        raise InputError(f"{client}: embeddings must be finite")

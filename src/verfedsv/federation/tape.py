@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from verfedsv.arguments import as_whole
 from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array, Floats
-from verfedsv.transcript import Record, Recorder, Stamp, Upload
+from verfedsv.transcript import Recorder, Stamp, Upload
+from verfedsv.transcript.records import Join, Leave, Record
 
 SAME = 1e-9
 """Embeddings computed again are the same if they differ by at most this fraction of the largest of them.
@@ -22,10 +23,10 @@ class Tape:
 
     A training that was killed goes on from its last checkpoint, and repeats what came after; the transcript, which
     loses nothing, already has it. `n_records` counts all records of the training: given at the start, those before this
-    tape; by default all that there are, so that nothing is repeated.
+    tape. If it is None, that is all there are, and nothing is repeated.
     """
 
-    def __init__(self, recorder: Recorder | None, *, n_records: int | None = None) -> None:
+    def __init__(self, recorder: Recorder | None, *, n_records: int | None = 0) -> None:
         self._recorder = recorder
         self._recorded: Iterator[Record] = iter(())
         self._n_left = 0
@@ -33,7 +34,7 @@ class Tape:
         if recorder is not None:
             transcript = recorder.transcript
             n_there = transcript.n_records
-            if n_records is not None:
+            if n_records is not None and n_records != n_there:
                 self._n_left = as_whole("the number of records after the checkpoint", n_there - n_records, at_least=0)
                 self._recorded = transcript.records(1 + n_records)
         self.n_records = n_there if n_records is None else n_records
@@ -43,14 +44,16 @@ class Tape:
         """Whether the next record is in the transcript already."""
         return self._n_left > 0
 
-    def log(self, batch: Array, embeddings: Mapping[str, Floats], offset: Floats | None) -> None:
+    def log(
+        self, batch: Array, embeddings: Mapping[str, Floats], offset: Floats | None, absent: Sequence[str], time: float
+    ) -> None:
         """Record a synchronous round."""
         self.n_records += 1
         if self.is_repeating:
-            time = float(self.n_records)
-            self._compare(*(Upload(name, time, batch, h) for name, h in embeddings.items()), Stamp(time, offset))
+            uploads = (Upload(name, time, batch, values) for name, values in embeddings.items())
+            self._compare(*uploads, Stamp(time, offset, tuple(absent)))
         elif self._recorder is not None:
-            self._recorder.log(batch, embeddings, offset)
+            self._recorder.log(batch, embeddings, offset, absent=absent, time=time)
 
     def update(self, client: str, samples: Array, embeddings: Floats, time: float) -> None:
         """Record an asynchronous upload."""
@@ -68,12 +71,28 @@ class Tape:
         elif self._recorder is not None:
             self._recorder.stamp(offset, time=time)
 
+    def join(self, client: str, time: float) -> None:
+        """Record that a client takes part from here on."""
+        self.n_records += 1
+        if self.is_repeating:
+            self._compare(Join(client, time))
+        elif self._recorder is not None:
+            self._recorder.join(client, time=time)
+
+    def leave(self, client: str, time: float) -> None:
+        """Record that a client takes part no more."""
+        self.n_records += 1
+        if self.is_repeating:
+            self._compare(Leave(client, time))
+        elif self._recorder is not None:
+            self._recorder.leave(client, time=time)
+
     def sync(self) -> None:
         """Bring what was recorded to the disk."""
         if self._recorder is not None:
             self._recorder.sync()
 
-    def _compare(self, *record: Upload | Stamp) -> None:
+    def _compare(self, *record: Record) -> None:
         """Raise TranscriptError unless the next record of the transcript is this one."""
         self._n_left -= 1
         for computed in record:
@@ -87,36 +106,33 @@ class Tape:
                 )
 
 
-def _difference(computed: Upload | Stamp, recorded: Record | None) -> str:
-    """Return in what a record is not the one that was computed again, in words; empty if it is the same."""
-    if recorded is None or type(recorded) is not type(computed):
-        return f"it is {_called(recorded)}, not {_called(computed)}"
+def _difference(computed: Record, recorded: Record | None) -> str:
+    """Return how a record differs from the one that was computed again, in words; empty if they are the same."""
+    if recorded is None or _called(recorded) != _called(computed):
+        return f"it is {'missing' if recorded is None else _called(recorded)}, not {_called(computed)}"
     if recorded.time != computed.time:
         return f"its time is {recorded.time:g}, not {computed.time:g}"
+    distance, what = 0.0, ""
     if isinstance(recorded, Upload) and isinstance(computed, Upload):
-        if recorded.client != computed.client:
-            return f"it is {_called(recorded)}, not {_called(computed)}"
         if not np.array_equal(recorded.samples, computed.samples):
             return f"the samples of {computed.client!r} are others"
-        distance = _distance(recorded.embeddings, computed.embeddings)
-        return (
-            f"embeddings of {computed.client!r} differ by {distance:.1e} of the largest" if not distance <= SAME else ""
-        )
-    own = [record.offset for record in (recorded, computed) if isinstance(record, Stamp)]
-    if (own[0] is None) != (own[1] is None):
-        return "one of the two has an offset of the server, the other has none"
-    if own[0] is None or own[1] is None:
-        return ""
-    distance = _distance(*np.broadcast_arrays(own[0], own[1]))
-    return f"offsets of the server differ by {distance:.1e} of the largest" if not distance <= SAME else ""
+        distance, what = _distance(recorded.embeddings, computed.embeddings), f"embeddings of {computed.client!r}"
+    elif isinstance(recorded, Stamp) and isinstance(computed, Stamp):
+        if (recorded.offset is None) != (computed.offset is None):
+            return "one of the two has an offset of the server, the other has none"
+        if recorded.offset is not None and computed.offset is not None:
+            # A constant offset, (classes,), may have been recorded for each sample.
+            own = np.broadcast_to(computed.offset, recorded.offset.shape)
+            distance, what = _distance(recorded.offset, own), "offsets of the server"
+    return "" if distance <= SAME else f"{what} differ by {distance:.1e} of the largest"
 
 
-def _called(record: Record | None) -> str:
-    if record is None:
-        return "missing"
+def _called(record: Record) -> str:
     if isinstance(record, Stamp):
-        return "the end of a round"
-    return f"{'an upload of' if isinstance(record, Upload) else 'a change in the part of'} {record.client!r}"
+        absent = f" without {', '.join(record.absent)}" if record.absent else ""
+        return f"the end of a round{absent}"
+    kind = {Upload: "an upload", Join: "the joining", Leave: "the leaving"}[type(record)]
+    return f"{kind} of {record.client!r}"
 
 
 def _distance(recorded: Array, computed: Array) -> float:

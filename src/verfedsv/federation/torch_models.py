@@ -7,6 +7,7 @@ import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from threading import RLock
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from verfedsv.errors import InputError
 from verfedsv.federation.models import State
 from verfedsv.files import stored_members
 from verfedsv.losses import Floats
+
+_GENERATOR = RLock()
+"""Held by whoever uses torch's global generator: clients may be threads of one process."""
 
 BuildOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
 
@@ -87,7 +91,7 @@ class TorchModel:
     @contextmanager
     def _own_generator(self) -> Iterator[None]:
         # Layers draw from torch's global generator, and cannot be given another: its state is exchanged for a while.
-        with torch.random.fork_rng(devices=[]):
+        with _GENERATOR, torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._random)
             yield
             self._random = torch.get_rng_state()
@@ -114,7 +118,7 @@ def _rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
 
 def perceptron(n_features: int, n_classes: int, *, hidden: int = 32, seed: int = 0) -> TorchModel:
     """Return the paper's model for RCV1: two layers with ReLU between them, initialised from a seed."""
-    with torch.random.fork_rng(devices=[]):
+    with _GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = torch.nn.Sequential(
             torch.nn.Linear(n_features, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, n_classes)

@@ -1,8 +1,9 @@
-"""Whole runs from a configuration: data, training, transcript, valuation, in one folder."""
+"""The folder of a run, and whole runs from a configuration: data, training, transcript, valuation."""
 
 from verfedsv.runs.config import Config
 from verfedsv.runs.example import EXAMPLE
 from verfedsv.runs.execute import Run, Update
+from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.reading import read_config
 
-__all__ = ["EXAMPLE", "Config", "Run", "Update", "read_config"]
+__all__ = ["EXAMPLE", "Config", "Run", "RunFolder", "Update", "read_config"]

@@ -4,7 +4,7 @@ config.toml         the configuration as it was given
 transcript/         who uploaded what (docs/transcript.md)
 metrics.jsonl       loss and accuracy, a line for each evaluation
 notes.json          what users should know of the data and the training, a list of sentences
-checkpoint.npz      where training goes on after an interruption; in the end, the models of all clients
+checkpoints/        where training goes on after an interruption, a file of each party; in the end, all models
 valuation.json      what each client contributed
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -23,36 +23,31 @@ from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
 from verfedsv.errors import InputError, TooManyClientsError, TranscriptError
 from verfedsv.federation import (
-    AsynchronousPlan,
+    AsynchronousSchedule,
     Evaluation,
-    Federation,
     Linear,
-    Moment,
     Rate,
     RealClock,
-    SynchronousPlan,
-    Tape,
+    SynchronousSchedule,
+    Training,
     VirtualClock,
     asynchronous_rounds,
-    federate,
     synchronous_rounds,
 )
-from verfedsv.federation.federation import BuildModel
-from verfedsv.files import read_whole, write_whole
+from verfedsv.federation.clients import BuildModel
+from verfedsv.files import write_whole
 from verfedsv.losses import Floats
-from verfedsv.runs import folders
-from verfedsv.runs.checkpoints import Checkpoint, Saver, fingerprint
+from verfedsv.runs import writing
+from verfedsv.runs.checkpoints import Saver
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.runs.folder import CHECKPOINT, CONFIG, METRICS, NOTES, VALUATION
+from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
-from verfedsv.runs.notes import describe_progress, write_notes
 from verfedsv.runs.reading import parse_config, read_text, resolve
-from verfedsv.runs.resume import ResumePoint, take_up
-from verfedsv.settings import ValuationSettings
+from verfedsv.runs.resume import go_on
+from verfedsv.runs.writing import describe_progress, write_notes
 from verfedsv.shapley import Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
-from verfedsv.transcript import Recorder, Transcript
-from verfedsv.transcript.reader import FOLDER
+from verfedsv.transcript import Recorder
 from verfedsv.valuation import Valuation, value
 
 
@@ -76,6 +71,7 @@ class Run:
     def __init__(self, config: Config, text: str) -> None:
         self.config, self._text = config, text
         self.folder = config.output.folder
+        self._files = RunFolder(self.folder)
 
     @classmethod
     def of_file(cls, path: Path) -> Run:
@@ -131,9 +127,9 @@ class Run:
     def check_folder(self, *, resume: bool) -> None:
         """Raise InputError unless the run can begin in its folder, or go on there; reads no data."""
         if resume:
-            folders.check_same(self.folder, self.config)
+            writing.check_same(self.folder, self.config)
         else:
-            folders.check_free(self.folder, self._text)
+            writing.check_free(self.folder, self._text)
 
     def train(self, *, resume: bool = False, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Update]:
         """Train and record, yielding how far it is; ends early, at a checkpoint, if told to stop.
@@ -143,22 +139,18 @@ class Run:
         is overwritten before that comparison is done.
         """
         self.check_folder(resume=resume)
-        federation = self._federate()
-        checkpoint = self._find_checkpoint(federation, resume)
-        if not resume:
-            folders.begin(self.folder, self._text)
+        training = self._prepare()
+        live = LiveShares(training)
+        saver = Saver(training, live)
+        if resume:
+            saver.restore()
+        else:
+            writing.begin(self.folder, self._text)
         # What is there already is verified by the recorder before it goes on.
-        with self._record(self.folder / FOLDER, federation, resume=resume) as recorder:
-            section, transcript = self.config.training, recorder.transcript
-            point = ResumePoint.find(transcript, checkpoint, self.config)
-            live = LiveShares(federation)
-            take_up(federation, live, transcript, checkpoint, is_repeatable=section.is_repeatable)
-            federation.tape = Tape(recorder, n_records=point.n_records)
-            saver = Saver(self.folder / CHECKPOINT, federation, live, checkpoint.fingerprint)
-            bring_up_to_date = self._plan_update(point, checkpoint)
-            del checkpoint, transcript  # the state in it is as large as the federation's own
+        with self._record(self._files.recording_path, resume=resume) as recorder:
+            begin = go_on(training.server, recorder, self.config)
             try:
-                yield from self._follow(federation, point, live, saver, bring_up_to_date, should_stop)
+                yield from self._follow(training, self._rounds(training, begin), live, saver, should_stop)
             except InputError as error:  # embeddings that are too large, or no numbers any more, are not recorded
                 raise InputError(f"{error}: {self.advice}") from None
 
@@ -170,110 +162,97 @@ class Run:
 
     def _follow(
         self,
-        federation: Federation,
-        point: ResumePoint,
+        training: Training,
+        rounds: Iterator[int],
         live: LiveShares,
         saver: Saver,
-        bring_up_to_date: Callable[[], None],
         should_stop: Callable[[], bool],
     ) -> Iterator[Update]:
         """Yield the updates of a training, evaluating and saving on the way.
 
         While it repeats what the transcript has, nothing is written: that may turn out not to be the same training.
         """
-        in_all, tape = self.n_rounds(federation.n_train), federation.tape
-        is_repeating, measured = tape.is_repeating, list[dict[str, float | None]]()
+        server, in_all = training.server, self.n_rounds(training.server.n_train)
+        n_before, measured = server.n_rounds, list[dict[str, float | None]]()
+        is_repeating = server.is_repeating
         if not is_repeating:
-            bring_up_to_date()
-        for moment in self._rounds(federation, point):
-            done = moment.n_rounds
+            self._bring_up_to_date(n_before, saver)
+        for done in rounds:
             is_last, stopped = done >= in_all, should_stop()
             update = Update(done, in_all)
             if done % self.config.training.evaluate_every == 0 or is_last:
-                evaluation = federation.evaluate(*moment)
+                evaluation = training.evaluate()
                 measured.append(evaluation.metrics())
                 update = Update(done, in_all, evaluation, live.after(evaluation))
-            if is_repeating and not tape.is_repeating:
+            if is_repeating and not server.is_repeating:
                 is_repeating = False
-                bring_up_to_date()
+                self._bring_up_to_date(n_before, saver)
             if not is_repeating:
-                folders.add_metrics(self.folder / METRICS, measured)
+                writing.add_metrics(self._files.metrics_path, measured)
                 measured.clear()
                 if stopped or is_last or saver.is_due():
-                    saver.save(moment, point.steps)
+                    saver.save()
             yield update
             if stopped:
                 return
-        if tape.is_repeating:
+        if server.is_repeating:
             raise TranscriptError(
                 "the transcript has more records than the whole training: it is of another one, or was added to"
             )
 
-    def _rounds(self, federation: Federation, point: ResumePoint) -> Iterator[Moment]:
+    def _rounds(self, training: Training, begin: float) -> Iterator[int]:
         section = self.config.training
         if section.mode == "synchronous":
-            return synchronous_rounds(federation, self._synchronous_plan(federation.n_train), point.steps.n_stamps)
-        clock = VirtualClock() if section.clock == "virtual" else RealClock(begin=point.begin)
-        return asynchronous_rounds(federation, self._asynchronous_plan(), clock, point.steps)
+            return synchronous_rounds(training, self._synchronous_schedule(training.server.n_train))
+        clock = VirtualClock() if section.clock == "virtual" else RealClock(begin=begin)
+        return asynchronous_rounds(training, self._asynchronous_schedule(), clock)
 
-    def _federate(self) -> Federation:
-        """Return the parties of the training; raise an error if it could not be carried out or valued."""
+    def _prepare(self) -> Training:
+        """Return the training before its first round; raise an error if it could not be carried out or valued."""
         section = self.config.training
-        federation = federate(
+        training = Training.in_process(
             self.data,
             rate=Rate(section.rate, section.decay),
             scale=self.config.data.used_scale,
             model=_model(self.config),
             intercept=section.intercept,
+            checkpoints=self._files.checkpoints_path,
         )
-        # A recorder refuses names that it cannot write, and a plan to train less than one round.
-        self._record(None, federation).close()
-        self.n_rounds(federation.n_train)
-        n_clients = len(federation.clients)
+        # A recorder refuses names that it cannot write, and a schedule to train less than one round.
+        self._record(None).close()
+        self.n_rounds(training.server.n_train)
+        n_clients = len(self.data.clients)
         if self.config.valuation.method == "exact" and n_clients > MAX_CLIENTS:
             raise TooManyClientsError(
                 f"valuation.method 'exact' enumerates 2^clients coalitions and takes at most {MAX_CLIENTS} clients; "
                 f"there are {n_clients}. Use method 'auto'"
             )
-        return federation
+        return training
 
-    def _record(self, path: Path | None, federation: Federation, *, resume: bool | None = None) -> Recorder:
+    def _record(self, path: Path | None, *, resume: bool | None = None) -> Recorder:
         """Return a recorder of the training, in memory if there is no path."""
-        labels, loss = federation.labels[: federation.n_train], federation.server.loss.name
+        data = self.data
         # Rare classes may be among the test rows only.
-        n_classes = self.data.n_classes if loss == "softmax" else None
-        valuation = self.config.valuation.settings
-        return Recorder(path, labels, self.data.names, loss, n_classes=n_classes, resume=resume, valuation=valuation)
+        loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
+        return Recorder(
+            path,
+            data.labels[~data.is_test],
+            data.names,
+            loss,
+            n_classes=n_classes,
+            resume=resume,
+            valuation=self.config.valuation.settings,
+        )
 
-    def _find_checkpoint(self, federation: Federation, resume: bool) -> Checkpoint:
-        """Return the checkpoint to go on from; raise InputError if it was made with other data."""
-        path, mark = self.folder / CHECKPOINT, fingerprint(self.data)
-        start = Checkpoint.at_start(len(self.data.clients), mark)
-        if not resume or not path.exists():
-            return start
-        checkpoint = Checkpoint.read(path, start, federation.state())
-        if checkpoint.fingerprint != mark:
-            raise InputError(
-                f"the data are not those that the run in {self.folder} began with; bring those back to go on, or "
-                "choose another output folder to begin anew"
-            )
-        return checkpoint
-
-    def _plan_update(self, point: ResumePoint, checkpoint: Checkpoint) -> Callable[[], None]:
-        """Return what writes what the folder lacks, and takes off what will be written again."""
-        n_rounds = point.steps.n_stamps
-        start = replace(checkpoint, state={}) if checkpoint.n_rounds == 0 else None
-
-        def bring_up_to_date() -> None:
-            folders.remove_leftovers(self.folder)
-            if read_text(self.folder / CONFIG) != self._text:
-                write_whole(self.folder / CONFIG, self._text.encode())
-            if start is not None and not (self.folder / CHECKPOINT).exists():
-                start.write(self.folder / CHECKPOINT)
-            folders.cut_metrics(self.folder / METRICS, n_rounds)
-            write_notes(self.folder / NOTES, self.data.cautions)
-
-        return bring_up_to_date
+    def _bring_up_to_date(self, n_rounds: int, saver: Saver) -> None:
+        """Write what the folder lacks, and cut off the metrics after the round that training went on from."""
+        writing.remove_leftovers(self.folder)
+        if read_text(self._files.config_path) != self._text:
+            write_whole(self._files.config_path, self._text.encode())
+        if not saver.is_saved:
+            saver.save()
+        writing.cut_metrics(self._files.metrics_path, n_rounds)
+        write_notes(self._files.notes_path, self.data.cautions)
 
     def value(self, progress: Progress | None = None) -> Valuation:
         """Value what was recorded, and write it down."""
@@ -287,51 +266,46 @@ class Run:
             tolerance=section.tolerance,
             regularization=section.regularization,
         )
-        write_whole(self.folder / VALUATION, result.to_json().encode())
+        write_whole(self._files.valuation_path, result.to_json().encode())
         return result
 
     def known_valuation(self) -> Valuation | None:
         """Return the valuation in the folder, if it is of all that is recorded and made as the configuration says."""
-        path, section = self.folder / VALUATION, self.config.valuation
-        if not path.is_file():
-            return None
         try:
-            known = Valuation.from_json(read_whole(path))
+            known = self._files.valuation_of(self._files.open())
         except InputError:
             return None
-        settings = ValuationSettings.of(dict(section))
-        is_current = known.settings == settings and known.head == Transcript.open(self.folder).head
-        return known if is_current else None
+        return known if known is not None and known.settings == self.config.valuation.settings else None
 
     def note_progress(self) -> list[str]:
         """Return what a user should know of the training that is done, and write it down with that of the data."""
         # Before the first round all embeddings are zero.
         start = math.log(self.data.n_classes)
-        lines = describe_progress(folders.read_metrics(self.folder / METRICS), start, self.advice)
-        write_notes(self.folder / NOTES, [*self.data.cautions, *lines])
+        lines = describe_progress(writing.read_metrics(self._files.metrics_path), start, self.advice)
+        write_notes(self._files.notes_path, [*self.data.cautions, *lines])
         return lines
 
     def last_metrics(self) -> dict[str, float] | None:
         """Return loss and accuracy of the last evaluation, NaN where there is nothing to test on."""
-        return folders.last_metrics(self.folder / METRICS)
+        return writing.last_metrics(self._files.metrics_path)
 
     def n_rounds(self, n_train: int) -> int:
         """Return the number of rounds of the whole training."""
         if self.config.training.mode == "synchronous":
-            return self._synchronous_plan(n_train).n_rounds
-        return self._asynchronous_plan().n_stamps
+            return self._synchronous_schedule(n_train).n_rounds
+        return self._asynchronous_schedule().n_rounds
 
-    def _synchronous_plan(self, n_train: int) -> SynchronousPlan:
+    def _synchronous_schedule(self, n_train: int) -> SynchronousSchedule:
         section = self.config.training
         if section.rounds is not None:
-            return SynchronousPlan(section.batch_size, section.rounds, section.seed)
-        return SynchronousPlan.of_epochs(section.epochs or 1, section.batch_size, n_train, section.seed)
+            return SynchronousSchedule(section.batch_size, section.rounds, section.seed)
+        return SynchronousSchedule.of_epochs(section.epochs or 1, section.batch_size, n_train, section.seed)
 
-    def _asynchronous_plan(self) -> AsynchronousPlan:
+    def _asynchronous_schedule(self) -> AsynchronousSchedule:
         section = self.config.training
         known = {client.name: client for client in self.config.client}
         clients = [known.get(name) or ClientSection(name=name) for name in self.data.names]
-        return AsynchronousPlan(
+        return AsynchronousSchedule(
             [client.period or section.period for client in clients],
             [client.batch_size or section.batch_size for client in clients],
             section.stamp_every,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from verfedsv.errors import InputError
-from verfedsv.federation import SynchronousPlan
+from verfedsv.federation import SynchronousSchedule
 from verfedsv.runs.config import Config, TrainingSection
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Transcript
@@ -51,7 +51,7 @@ def refuse_running(extent: Extent, what: str) -> None:
     """Raise InputError, saying what is not done, if a training is still running."""
     if extent.is_running:
         raise InputError(
-            f"the training is still running, {extent} so far, so it is not {what} yet: wait until it has ended, or "
+            f"the training is still running, {extent} so far, so it is not {what} yet: wait until it has ended, "
             "stop it, or close its recorder"
         )
 
@@ -62,7 +62,7 @@ def planned_rounds(section: TrainingSection, n_train: int) -> int:
         return section.n_stamps
     if section.rounds is not None:
         return section.rounds
-    return SynchronousPlan.of_epochs(section.epochs or 1, section.batch_size, n_train).n_rounds
+    return SynchronousSchedule.of_epochs(section.epochs or 1, section.batch_size, n_train).n_rounds
 
 
 def left_out(config: Config, transcript: Transcript) -> int:

@@ -22,11 +22,13 @@ from verfedsv.untrusted import read_json
 from verfedsv.valuation import Valuation
 
 CONFIG, METRICS, NOTES = "config.toml", "metrics.jsonl", "notes.json"
-CHECKPOINT, VALUATION, STATEMENT = "checkpoint.npz", "valuation.json", "statement.json"
-FILES = (CONFIG, METRICS, NOTES, CHECKPOINT, VALUATION)
-"""What `verfedsv run` writes, beside the transcript."""
+CHECKPOINTS, VALUATION, STATEMENT = "checkpoints", "valuation.json", "statement.json"
+FILES = (CONFIG, METRICS, NOTES, CHECKPOINTS, VALUATION)
+"""What `verfedsv run` writes, beside the transcript; checkpoints are a folder, with a file for each party."""
 
 _MOST_NOTES, _LONGEST_NOTE = 20, 500
+_DEEPEST = 3
+"""So many folders may be above a file of a run, the run's own among them."""
 
 
 class RunFolder:
@@ -43,18 +45,18 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.config_path, self.metrics_path = self.path / CONFIG, self.path / METRICS
-        self.notes_path, self.checkpoint_path = self.path / NOTES, self.path / CHECKPOINT
+        self.notes_path, self.checkpoints_path = self.path / NOTES, self.path / CHECKPOINTS
         self.valuation_path, self.statement_path = self.path / VALUATION, self.path / STATEMENT
 
     @classmethod
     def around(cls, path: Path) -> RunFolder | None:
         """Return the run whose folder a file lies, or would lie, in; None if that is no run's folder."""
-        parent = path.resolve().parent
-        outer = cls(parent.parent)
-        if parent == outer.path / FOLDER and outer.config_path.exists() and (parent / fmt.DESCRIPTION).exists():
-            return outer
-        here = cls(parent)
-        return here if here.holds_run else None
+        for place in path.resolve().parents[:_DEEPEST]:
+            # A recorder's own folder may have the name that a run gives to that of its transcript.
+            is_within = place.name == FOLDER and cls(place.parent).config_path.exists()
+            if cls(place).holds_run and not is_within:
+                return cls(place)
+        return None
 
     def __str__(self) -> str:
         return str(self.path)
@@ -217,7 +219,8 @@ class RunFolder:
         """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
         places = self.path, self.recording_path
         inner = [path for place in places for path in (*fmt.files_of(place), place / LOCK)]
-        for path in [*(self.path / name for name in FILES), *inner]:
+        own = self.config_path, self.metrics_path, self.notes_path, self.valuation_path
+        for path in (*own, *inner):
             if path.exists() and not path.is_file():
                 raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
 
@@ -272,7 +275,7 @@ class RunFolder:
         """
         first, *more = PurePosixPath(name).parts
         if more:
-            return first in (FOLDER, fmt.TENSORS)
+            return first in (FOLDER, CHECKPOINTS, fmt.TENSORS)
         return first in (*FILES, LOCK) or fmt.is_file_of_transcript(first)
 
     @staticmethod

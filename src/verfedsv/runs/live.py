@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from verfedsv.federation import Evaluation, Federation, Moment
+from verfedsv.federation import Evaluation, Training
 from verfedsv.losses import Floats
 from verfedsv.shapley import shapley_values
 
@@ -12,14 +12,15 @@ from verfedsv.shapley import shapley_values
 class LiveShares:
     """What clients contributed so far: the sum of the games from one evaluation to the next, from all embeddings."""
 
-    def __init__(self, federation: Federation) -> None:
-        self._federation = federation
-        self._values: Floats = np.zeros(len(federation.clients))
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._values: Floats = np.zeros(len(training.server.clients))
         self._last: Evaluation | None = None
 
-    def take_up(self, values: Floats, n_rounds: int) -> None:
-        """Go on from the values after that many rounds, the state of which the federation has now."""
-        self._values, self._last = np.array(values), self._federation.evaluate(n_rounds, 0.0)
+    def take_up(self, values: Floats) -> None:
+        """Go on from the values at a checkpoint that the training has just taken up."""
+        if self._training.server.n_rounds:
+            self._values, self._last = np.array(values), self._training.evaluate()
 
     def after(self, evaluation: Evaluation) -> Floats:
         """Return the shares after one more evaluation, (clients,); NaN if nothing has changed yet."""
@@ -27,18 +28,18 @@ class LiveShares:
         total = self._values.sum()
         return self._values / total if total else np.full(len(self._values), np.nan)
 
-    def values_at(self, moment: Moment) -> Floats:
-        """Return the values until a moment, (clients,), which is now; evaluates if that was not done at it."""
-        if self._last is None or self._last.n_rounds != moment.n_rounds:
-            self._add(self._federation.evaluate(*moment))
+    def values(self) -> Floats:
+        """Return the values up to the current round, (clients,); evaluates if that was not done after it."""
+        n_rounds = self._training.server.n_rounds
+        if n_rounds and (self._last is None or self._last.n_rounds != n_rounds):
+            self._add(self._training.evaluate())
         return self._values.copy()
 
     def _add(self, evaluation: Evaluation) -> None:
         """Add the game from the last evaluation to this one; the first begins with embeddings of zero."""
-        current = evaluation.embeddings
+        server, current, own = self._training.server, evaluation.embeddings, evaluation.intercept
         previous = np.zeros_like(current) if self._last is None else self._last.embeddings
-        labels, loss = self._federation.labels[: self._federation.n_train], self._federation.server.loss
-        own = evaluation.intercept
+        labels = server.labels[: server.n_train]
         offset = None if own is None else np.tile(own, (len(labels), 1))
-        self._values += shapley_values(previous, current, labels, loss, "closed-form", offset=offset).values
+        self._values += shapley_values(previous, current, labels, server.loss, "closed-form", offset=offset).values
         self._last = evaluation

@@ -123,12 +123,17 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def find_difference(
-    said: Mapping[str, Any], right: Mapping[str, Any], clients: Sequence[str] = (), *, rounding: float = 0.0
+    said: Mapping[str, Any],
+    right: Mapping[str, Any],
+    clients: Sequence[str] = (),
+    *,
+    rounding: float = 0.0,
+    least: float = 0.0,
 ) -> tuple[str, Any, Any] | None:
     """Return the first field in which a JSON object is not what is right, and both contents; None if there is none.
 
     Of a list with one entry for each client, it is the entry of the first client that differs. Numbers may be off by
-    `rounding`, relative to their size: sums come out differently on another processor.
+    `rounding`, relative to their size, or by `least`: sums come out differently on another processor.
 
     >>> find_difference({"values": [0.5, 1.0]}, {"values": [0.5, 2.0]}, ["bank", "telco"])
     ("value of client 'telco'", 1.0, 2.0)
@@ -137,14 +142,14 @@ def find_difference(
         one: Any = said.get(name)
         other: Any = right.get(name)
         if isinstance(one, dict) and isinstance(other, dict):
-            inner = find_difference(one, other, rounding=rounding)
+            inner = find_difference(one, other, rounding=rounding, least=least)
             if inner is not None:
                 return f"{name}, {inner[0]}", *inner[1:]
         elif name != "clients" and _are_columns(one, other, clients):
             for client, entry, expected in zip(clients, one, other, strict=True):
-                if not _is_close(entry, expected, rounding):
+                if not _is_close(entry, expected, rounding, least):
                     return f"{name.removesuffix('s').replace('_', ' ')} of client {client!r}", entry, expected
-        elif not _is_close(one, other, rounding):
+        elif not _is_close(one, other, rounding, least):
             return name, one, other
     return None
 
@@ -153,9 +158,9 @@ def _are_columns(one: Any, other: Any, clients: Sequence[str]) -> bool:
     return isinstance(one, list) and isinstance(other, list) and len(one) == len(other) == len(clients)
 
 
-def _is_close(one: Any, other: Any, rounding: float) -> bool:
+def _is_close(one: Any, other: Any, rounding: float, least: float) -> bool:
     if rounding and isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=rounding) or (math.isnan(one) and math.isnan(other))
+        return math.isclose(one, other, rel_tol=rounding, abs_tol=least)
     return is_same(one, other)
 
 

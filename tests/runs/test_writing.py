@@ -53,7 +53,13 @@ def begun(folder, *names):
         [],
         [".config.toml.abcd_123"],
         ["config.toml", "transcript/.lock"],
-        ["config.toml", "transcript/.lock", "transcript/labels.arrow", "metrics.jsonl", ".checkpoint.npz.abcd_123"],
+        [
+            "config.toml",
+            "transcript/.lock",
+            "transcript/labels.arrow",
+            "metrics.jsonl",
+            "checkpoints/.server.npz.abcd_123",
+        ],
     ],
 )
 def test_a_run_that_recorded_nothing_is_begun_anew(tmp_path, names):
@@ -65,6 +71,7 @@ def test_a_run_that_recorded_nothing_is_begun_anew(tmp_path, names):
 
 
 @pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.filterwarnings("ignore:the transcript ended in an unfinished record")
 def test_a_run_that_was_killed_before_its_first_record(tmp_path, monkeypatch, resume):
     """It is begun anew, in another way if need be, or gone on with."""
     with monkeypatch.context() as patch:
@@ -87,7 +94,7 @@ def test_a_run_that_was_killed_before_its_first_record(tmp_path, monkeypatch, re
         ["thesis.txt"],
         ["config.toml"],
         ["config.toml", "transcript/.lock", "thesis.txt"],
-        ["config.toml", "checkpoint.npz", "metrics.jsonl"],
+        ["config.toml", "checkpoints/server.npz", "metrics.jsonl"],
         ["config.toml", "transcript/.lock", "valuation.json"],
     ],
 )

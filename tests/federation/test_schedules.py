@@ -6,15 +6,13 @@ import pytest
 from tests.federation.textbook import make_data
 from verfedsv import InputError
 from verfedsv.federation import (
-    AsynchronousPlan,
+    AsynchronousSchedule,
     Rate,
     RealClock,
-    Steps,
-    SynchronousPlan,
+    SynchronousSchedule,
+    Training,
     VirtualClock,
     asynchronous_rounds,
-    federate,
-    synchronous_rounds,
 )
 
 
@@ -47,10 +45,10 @@ def test_rates_that_are_none(arguments, message):
         ((30, 5, -1), "seed must be at least 0; received -1"),
     ],
 )
-def test_synchronous_plans_that_are_none(arguments, message):
+def test_synchronous_schedules_that_are_none(arguments, message):
     """Batches and rounds are at least one."""
     with pytest.raises(InputError, match=message):
-        SynchronousPlan(*arguments)
+        SynchronousSchedule(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -65,19 +63,12 @@ def test_synchronous_plans_that_are_none(arguments, message):
 def test_epochs_that_are_none(arguments, message):
     """Neither nothing of something nor something of nothing."""
     with pytest.raises(InputError, match=message):
-        SynchronousPlan.of_epochs(*arguments)
+        SynchronousSchedule.of_epochs(*arguments)
 
 
 def test_rounds_of_epochs():
     """As many as go through all samples, the last batch of an epoch being shorter."""
-    assert [SynchronousPlan.of_epochs(n, 30, 100).n_rounds for n in (1, 2.5, 0.2)] == [4, 10, 1]
-
-
-@pytest.mark.parametrize("first", [-1, 1.5])
-def test_a_first_round_that_is_none(first):
-    """Rounds are counted from zero."""
-    with pytest.raises(InputError, match="first_round must be"):
-        next(synchronous_rounds(federate(make_data(), rate=Rate(0.1)), SynchronousPlan(30, 5), first))
+    assert [SynchronousSchedule.of_epochs(n, 30, 100).n_rounds for n in (1, 2.5, 0.2)] == [4, 10, 1]
 
 
 @pytest.mark.parametrize(
@@ -92,41 +83,33 @@ def test_a_first_round_that_is_none(first):
         (([], [], 1.0, 5), r"periods must hold a number for each client; received \[\]"),
         (([0.1, 0.1], [30], 1.0, 5), "periods has 2 clients and batch_sizes 1"),
         (([0.1], [30], 0, 5), "stamp_every must be a positive number; received 0"),
-        (([0.1], [30], 1.0, 0), "n_stamps must be at least 1; received 0"),
+        (([0.1], [30], 1.0, 0), "n_rounds must be at least 1; received 0"),
         (([0.1], [30], 1.0, 5, -1), "seed must be at least 0; received -1"),
         (([6.0, 5.1], [30, 30], 1.0, 5), r"no client uploads before the end of the last round.*5.1 .* 5.0"),
     ],
 )
-def test_asynchronous_plans_that_are_none(arguments, message):
+def test_asynchronous_schedules_that_are_none(arguments, message):
     """Every client has a period and a batch, both positive, and somebody uploads before the end."""
     with pytest.raises(InputError, match=message):
-        AsynchronousPlan(*arguments)
+        AsynchronousSchedule(*arguments)
 
 
-def test_plans_keep_what_they_were_given():
+def test_schedules_keep_what_they_were_given():
     """Also arrays, and lists that change later."""
     periods = [0.1, 0.2]
-    plan = AsynchronousPlan(periods, np.array([10, 20]), 1.0, 5)
+    schedule = AsynchronousSchedule(periods, np.array([10, 20]), 1.0, 5)
     periods[0] = -1.0
-    assert list(plan.periods) == [0.1, 0.2]
-    assert list(plan.batch_sizes) == [10, 20]
+    assert list(schedule.periods) == [0.1, 0.2]
+    assert list(schedule.batch_sizes) == [10, 20]
 
 
 @pytest.mark.parametrize("n_clients", [1, 4])
-def test_an_asynchronous_plan_is_of_all_clients(n_clients):
+def test_an_asynchronous_schedule_is_of_all_clients(n_clients):
     """Neither of fewer nor of more than there are."""
-    federation = federate(make_data(3), rate=Rate(0.1))
-    plan = AsynchronousPlan([0.01] * n_clients, [30] * n_clients, 0.1, 2)
-    with pytest.raises(InputError, match=f"3 clients.*plan has {n_clients}"):
-        next(asynchronous_rounds(federation, plan, VirtualClock()))
-
-
-def test_steps_are_of_all_clients():
-    """Those of another federation are refused."""
-    federation = federate(make_data(3), rate=Rate(0.1))
-    plan = AsynchronousPlan([0.01] * 3, [30] * 3, 0.1, 2)
-    with pytest.raises(InputError, match=r"3 clients.*steps are of 2"):
-        next(asynchronous_rounds(federation, plan, VirtualClock(), Steps([1, 1])))
+    training = Training.in_process(make_data(3), rate=Rate(0.1))
+    schedule = AsynchronousSchedule([0.01] * n_clients, [30] * n_clients, 0.1, 2)
+    with pytest.raises(InputError, match=f"3 clients.*schedule has {n_clients}"):
+        next(asynchronous_rounds(training, schedule, VirtualClock()))
 
 
 @pytest.mark.parametrize("speed", [0, -1.0, math.nan])

@@ -1,8 +1,9 @@
-"""Writing to the folder of a run: whether one can begin there or be resumed, and its metrics."""
+"""Writing to the folder of a run: whether one can begin there or be resumed, its notes and metrics."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ import numpy as np
 from verfedsv.errors import InputError
 from verfedsv.files import is_unfinished, naming, write_whole
 from verfedsv.runs.config import Config, Section
-from verfedsv.runs.folder import CHECKPOINT, CONFIG, FILES, METRICS, NOTES, VALUATION, RunFolder
+from verfedsv.runs.folder import CHECKPOINTS, CONFIG, FILES, METRICS, NOTES, VALUATION, RunFolder
 from verfedsv.runs.reading import read_text
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
@@ -59,8 +60,9 @@ def begin(folder: Path, text: str) -> None:
             for path in reversed(fmt.files_of(folder / FOLDER)):  # what names the rest goes last
                 path.unlink(missing_ok=True)
             storage.close()
-        for name in (METRICS, NOTES, CHECKPOINT):
+        for name in (METRICS, NOTES):
             (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         write_whole(folder / CONFIG, text.encode())
 
 
@@ -116,6 +118,21 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.iterdir():
         if any(is_unfinished(path.name, whole) for whole in FILES):
             path.unlink(missing_ok=True)
+    for path in (folder / CHECKPOINTS).glob(".*.npz.*"):
+        path.unlink(missing_ok=True)
+
+
+def write_notes(path: Path, lines: Sequence[str]) -> None:
+    """Write notes to a file, if there are some, or were."""
+    if lines or path.exists():
+        write_whole(path, (json.dumps(list(lines), indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def describe_progress(figures: Sequence[Mapping[str, float]], start: float, advice: str) -> list[str]:
+    """Return what to do, `advice`, if the last of some evaluations has a larger loss than there was at the start."""
+    if not figures or figures[-1]["train_loss"] <= start:
+        return []
+    return [f"the loss is larger than at the start: {advice}"]
 
 
 def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None:

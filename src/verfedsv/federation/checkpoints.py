@@ -1,0 +1,125 @@
+"""Checkpoints: arrays in a file, which are compared with what is expected before they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from verfedsv.data.vertical import ClientData
+from verfedsv.errors import InputError
+from verfedsv.federation.models import State
+from verfedsv.files import stored_members, writing
+from verfedsv.losses import Array
+
+REMEDY = "Delete the folder of checkpoints to start over; what was recorded is found in the transcript"
+
+
+def write_checkpoint(path: Path, state: State) -> None:
+    """Write arrays to the disk, whole, or leave the file that was there."""
+    path.parent.mkdir(exist_ok=True)
+    with writing(path) as file:
+        content: dict[str, Any] = dict(state)
+        np.savez(file, **content)
+
+
+def read_checkpoint(path: Path, expected: State) -> dict[str, Array]:
+    """Return the arrays in a file, which must have the names, types and shapes of the expected ones.
+
+    They are compared before anything is read, so that no file takes more memory than the models do. Raises InputError
+    if they differ.
+    """
+    try:
+        return _read_arrays(path, expected)
+    except Exception as error:  # what a damaged archive raises cannot be foreseen
+        why = str(error) if isinstance(error, _MisfitError) else type(error).__name__
+        raise InputError(
+            f"{path} cannot be read ({why}): it is damaged, of another training, or of another version. {REMEDY}"
+        ) from None
+
+
+def check_fingerprint(path: Path, found: Array, expected: Array, whose: str) -> None:
+    """Raise InputError if a checkpoint is of a training on other data."""
+    if found != expected:
+        raise InputError(
+            f"the data of {whose} are not those that the training in {path.parent.parent} began with; bring those "
+            "back to go on, or choose another output folder to begin anew"
+        )
+
+
+class _MisfitError(ValueError):
+    """An array in a checkpoint is not what it should be."""
+
+
+def _read_arrays(path: Path, expected: Mapping[str, Array]) -> dict[str, Array]:
+    room = sum(_most_bytes(array) + _ROOM_FOR_A_HEADER for array in expected.values())
+    if (size := path.stat().st_size) > room + _ROOM_FOR_A_HEADER:
+        raise _MisfitError(f"it has {size:,} bytes, more than such models and embeddings take")
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        members = {member.filename.removesuffix(".npy"): member for member in stored_members(archive, size)}
+        if odd := set(members) ^ set(expected):
+            raise _MisfitError(f"{min(odd)!a} is missing, or should not be there")
+        return {name: _parse(archive.read(member), name, expected[name]) for name, member in members.items()}
+
+
+def _parse(content: bytes, name: str, expected: Array) -> Array:
+    """Return an array in NumPy's format; raise an error, before it is made, if it is not like another."""
+    buffer = io.BytesIO(content)
+    if np.lib.format.read_magic(buffer) != (1, 0):
+        raise _MisfitError(f"{name} is in another format")
+    shape, is_fortran, kind = np.lib.format.read_array_header_1_0(buffer)
+    n_bytes = len(content) - buffer.tell()
+    is_alike = (shape, kind) == (expected.shape, expected.dtype)
+    if _is_saved_module(expected):
+        is_alike = (shape, kind) == ((n_bytes,), expected.dtype) and n_bytes <= _most_bytes(expected)
+    if is_fortran or not is_alike or n_bytes != kind.itemsize * math.prod(shape):
+        raise _MisfitError(f"{name} is {kind} of shape {shape}, not {expected.dtype} of {expected.shape}")
+    array: Array = np.frombuffer(content, kind, offset=buffer.tell()).reshape(shape)
+    if kind.kind == "f" and not np.isfinite(array).all():
+        raise _MisfitError(f"{name} has numbers that are not finite")
+    if kind.kind == "i" and (array < 0).any():
+        raise _MisfitError(f"{name} has negative numbers")
+    return array
+
+
+def _is_saved_module(array: Array) -> bool:
+    return array.dtype == np.uint8
+
+
+def _most_bytes(array: Array) -> int:
+    """Return how long an array may be: a saved torch module grows when its optimiser begins to keep averages."""
+    return 4 * array.nbytes + _ROOM_FOR_A_HEADER if _is_saved_module(array) else array.nbytes
+
+
+_ROOM_FOR_A_HEADER = 1 << 14
+
+
+def fingerprint_client(data: ClientData, is_test: Array) -> Array:
+    """Return a hash of a client's columns, and of which samples are to test on."""
+    numeric = data.numeric
+    arrays = [numeric] if isinstance(numeric, np.ndarray) else [numeric.data, numeric.indices, numeric.indptr]
+    categories = None if data.categorical is None else data.categorical.tolist()
+    return fingerprint([data.name, numeric.shape, categories], [*arrays, is_test])
+
+
+def fingerprint(content: Any, arrays: Iterable[Array]) -> Array:
+    """Return a hash of something that can be written as JSON, and of arrays."""
+    digest = hashlib.sha256()
+    for part in _parts(content, arrays):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return np.array(digest.hexdigest())
+
+
+def _parts(content: Any, arrays: Iterable[Array]) -> Iterator[bytes]:
+    yield json.dumps(content, default=str).encode()
+    for array in arrays:
+        yield json.dumps([array.dtype.str, array.shape]).encode()
+        yield np.ascontiguousarray(array).tobytes()

@@ -1,0 +1,146 @@
+"""The messages between the server side and the client sides. Nothing else crosses.
+
+    the server asks             the client answers
+    Embed(samples)              Upload(embeddings)          for training; the server records it
+    Gradients(samples, values)  Done                        the client takes a step
+    Predict(samples)            Prediction(embeddings)      for evaluation; nothing is recorded or learned
+    Save, Restore               Done                        the client's own checkpoint of a round
+    any of these                Refusal(reason)             it cannot be done; nothing was changed
+
+A message holds arrays and plain values only, and `to_bytes` writes it without pickling. An answer has the client, the
+round and the sequence number of its request. Sequence numbers rise; a request with the number of the last one is that
+request again, and gets the same answer without being carried out twice. So whoever lost an answer asks again.
+
+Whoever has sent a message does not change its arrays any more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from verfedsv.errors import InputError
+from verfedsv.losses import Array, Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """What all messages have: the client that it is to or from, the round, and the sequence number."""
+
+    client: str
+    round: int
+    sequence: int
+
+
+@dataclass(frozen=True, eq=False)
+class Embed(Message):
+    """Upload the embeddings of some training samples."""
+
+    samples: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Upload(Message):
+    """The embeddings that were asked for, (samples, classes)."""
+
+    embeddings: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients(Message):
+    """Take a step; `values` are the gradients of the loss by the embeddings of some samples, (samples, classes)."""
+
+    samples: Array
+    values: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Predict(Message):
+    """Send the embeddings of some samples, of all (training samples first) if `samples` is None."""
+
+    samples: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction(Message):
+    """The embeddings that were asked for, (samples, classes)."""
+
+    embeddings: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Save(Message):
+    """Write a checkpoint of this round. That of round `keep` stays, others may be deleted."""
+
+    keep: int
+
+
+@dataclass(frozen=True, eq=False)
+class Restore(Message):
+    """Take up the checkpoint of this round. Sequence numbers go on from this message's, whatever they were."""
+
+
+@dataclass(frozen=True, eq=False)
+class Done(Message):
+    """It was done."""
+
+
+@dataclass(frozen=True, eq=False)
+class Refusal(Message):
+    """It cannot be done; nothing was changed."""
+
+    reason: str
+
+
+Request = Embed | Gradients | Predict | Save | Restore
+Answer = Upload | Prediction | Done | Refusal
+
+_KINDS = {kind.__name__: kind for kind in (Embed, Upload, Gradients, Predict, Prediction, Save, Restore, Done, Refusal)}
+_NUMBERS = {number: np.dtype(number) for number in ("<f8", "<f4", "<i8")}
+_TYPES: dict[str, Any] = {
+    "client": str,
+    "round": int,
+    "sequence": int,
+    "keep": int,
+    "reason": str,
+    "samples": np.ndarray | None,
+    "embeddings": np.ndarray,
+    "values": np.ndarray,
+}
+
+
+def is_finite(values: Floats) -> bool:
+    """Return whether all numbers are finite."""
+    # If their squares have a finite sum, they are: 0.8 instead of 2 microseconds for 2,837 of them.
+    return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
+
+
+def to_bytes(message: Message) -> bytes:
+    """Return a message as bytes: the length of a JSON header, the header, the numbers of its arrays."""
+    content = {field.name: getattr(message, field.name) for field in fields(message)}
+    arrays = {name: np.ascontiguousarray(value) for name, value in content.items() if isinstance(value, np.ndarray)}
+    plain = {name: value for name, value in content.items() if name not in arrays}
+    shapes = {name: [array.dtype.str, array.shape] for name, array in arrays.items()}
+    header = json.dumps([type(message).__name__, plain, shapes]).encode()
+    return b"".join([len(header).to_bytes(4, "little"), header, *(array.tobytes() for array in arrays.values())])
+
+
+def from_bytes(content: bytes) -> Message:
+    """Return the message that `to_bytes` wrote; raise InputError if it did not."""
+    try:
+        start = 4 + int.from_bytes(content[:4], "little")
+        name, plain, shapes = json.loads(content[4:start])
+        kind, values = _KINDS[name], dict(plain)
+        for field, (number, shape) in shapes.items():
+            values[field] = np.frombuffer(content, _NUMBERS[number], math.prod(shape), start).reshape(shape)
+            start += values[field].nbytes
+        is_right = all(isinstance(values[field.name], _TYPES[field.name]) for field in fields(kind))
+        if is_right and start == len(content) and len(values) == len(fields(kind)):
+            return kind(**values)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    raise InputError(f"{len(content):,} bytes are not a message of this version")

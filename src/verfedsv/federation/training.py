@@ -1,0 +1,157 @@
+"""A training: the server side, and the transport by which it reaches the client sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from verfedsv.data.preparation import Scale
+from verfedsv.data.vertical import VerticalData
+from verfedsv.errors import InputError
+from verfedsv.federation.clients import BuildModel, Client
+from verfedsv.federation.messages import Answer, Prediction, Refusal, Request, Upload
+from verfedsv.federation.models import Linear, Rate, State
+from verfedsv.federation.server import Evaluation, Server
+from verfedsv.federation.transports import InProcess, Transport
+from verfedsv.losses import Array, Floats
+from verfedsv.transcript import Recorder
+
+
+@dataclass(frozen=True)
+class Training:
+    """Carries messages between the server and its clients, and has no state of its own.
+
+    A request without an answer after `timeout` seconds (None: however long it takes) is sent again, `n_tries` times in
+    all. A client that still has not answered is absent from the round.
+    """
+
+    server: Server
+    transport: Transport
+    timeout: float | None = None
+    n_tries: int = 3
+    _turns: dict[str, Lock] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def in_process(
+        cls,
+        data: VerticalData,
+        *,
+        rate: Rate,
+        scale: Scale = "none",
+        model: BuildModel = Linear,
+        loss: str | None = None,
+        intercept: bool = False,
+        recorder: Recorder | None = None,
+        checkpoints: Path | None = None,
+    ) -> Training:
+        """Return a training on vertically split data, with all parties in this process.
+
+        The loss is logistic for two classes and softmax for more, unless said otherwise. Checkpoints are written to the
+        folder `checkpoints`, if that is given.
+        """
+        n_train = int((~data.is_test).sum())
+        if n_train == 0:
+            raise InputError("there are no samples to train on")
+        loss = loss or ("logistic" if data.n_classes == 2 else "softmax")
+        n_classes = 1 if loss == "logistic" else data.n_classes
+        clients = [
+            Client.from_columns(
+                columns,
+                data.is_test,
+                n_classes=n_classes,
+                rate=rate,
+                scale=scale,
+                model=model,
+                checkpoint=None if checkpoints is None else checkpoints / f"client-{m}",
+            )
+            for m, columns in enumerate(data.clients)
+        ]
+        server = Server(
+            data.labels[np.argsort(data.is_test, kind="stable")],
+            data.names,
+            n_classes,
+            loss,
+            n_train=n_train,
+            intercept=rate if intercept else None,
+            checkpoint=None if checkpoints is None else checkpoints / "server.npz",
+        )
+        if recorder is not None:
+            server.record(recorder)
+        return cls(server, InProcess(clients))
+
+    def train_round(self, batch: Array) -> None:
+        """Let all clients upload the same batch, and take a step."""
+        with self._turn(*self.server.present):
+            for answer in self._ask(self.server.begin_round(batch)).values():
+                if isinstance(answer, Upload):
+                    self.server.receive(answer)
+            self._ask(self.server.end_round())
+
+    def train_client(self, client: str, samples: Array, batch: Array, now: Callable[[], float]) -> None:
+        """Let one client upload some samples, and take a step from the gradients of a batch."""
+        with self._turn(client):
+            answer = self._ask([self.server.request(client, samples)]).get(client)
+            if isinstance(answer, Upload) and (gradients := self.server.receive(answer, batch, now)):
+                self._ask([gradients])
+
+    def evaluate(self) -> Evaluation:
+        """Return how well the model does, from embeddings of all samples."""
+        return self.server.evaluate(self._predict(None))
+
+    def predict(self, samples: Array) -> Floats:
+        """Return the scores of some samples, (samples, classes)."""
+        return self.server.scores(self._predict(samples))
+
+    def _predict(self, samples: Array | None) -> dict[str, Prediction]:
+        with self._turn(*self.server.present):
+            answers = self._ask(self.server.request_predictions(samples))
+        return {name: answer for name, answer in answers.items() if isinstance(answer, Prediction)}
+
+    def save(self, extra: State) -> None:
+        """Let all parties write a checkpoint; if some client cannot, the last one counts.
+
+        `extra` are arrays to keep with the server's.
+        """
+        with self._turn(*self.server.present):
+            requests = self.server.request_saving()
+            if len(self._ask(requests)) == len(requests):
+                self.server.save(extra)
+
+    def restore(self, extra: State) -> dict[str, Array] | None:
+        """Let all parties take up the last checkpoint; return the arrays that were kept with it, None if none is there.
+
+        `extra` are arrays of their names, types and shapes.
+        """
+        kept = self.server.load(extra)
+        if kept is not None:
+            requests = self.server.request_restoring()
+            if missing := {request.client for request in requests} - set(self._ask(requests)):
+                raise InputError(f"training cannot go on without {', '.join(sorted(missing))}: no answer")
+        return kept
+
+    @contextmanager
+    def _turn(self, *clients: str) -> Iterator[None]:
+        """Let no other thread ask these clients meanwhile: their messages keep their order, and steps stay whole."""
+        with ExitStack() as stack:
+            for client in clients:
+                stack.enter_context(self._turns.setdefault(client, Lock()))
+            yield
+
+    def _ask(self, requests: Sequence[Request]) -> dict[str, Answer]:
+        """Return the answers of clients, by their names; raise InputError if one of them refuses."""
+        left, answers = {request.client: request for request in requests}, dict[str, Answer]()
+        for _ in range(self.n_tries):
+            for answer in self.transport.exchange([*left.values()], self.timeout) if left else ():
+                asked = left.get(answer.client)
+                # Answers to earlier requests may come late.
+                if asked is not None and asked.sequence == answer.sequence:
+                    if isinstance(answer, Refusal):
+                        raise InputError(answer.reason)
+                    answers[answer.client] = answer
+                    del left[answer.client]
+        return answers
