@@ -162,7 +162,7 @@ def test_an_output_folder_that_cannot_be_ends_with_one_line(config, tmp_path, pl
 def test_what_is_damaged_ends_with_one_line(config, tmp_path):
     """A checkpoint that was cut short, and a place where the result cannot be written."""
     assert run("run", str(config)).returncode == 0
-    checkpoint = tmp_path / "out" / "checkpoint.npz"
+    checkpoint = tmp_path / "out" / "checkpoints" / "server.npz"
     whole = checkpoint.read_bytes()
     checkpoint.write_bytes(whole[: len(whole) // 2])
     (tmp_path / "out" / "valuation.json").unlink()

@@ -197,7 +197,7 @@ def test_a_damaged_valuation_is_named(tmp_path):
 def test_a_changed_transcript_is_not_settled(tmp_path):
     """Although its valuation is there."""
     folder = make_run(tmp_path / "run")
-    path = folder / "transcript" / "uploads.arrows"
+    path = folder / "transcript" / "uploads-00001.arrows"
     content = bytearray(path.read_bytes())
     content[-600] ^= 1
     path.write_bytes(content)

@@ -98,15 +98,16 @@ def test_values_by_settings_that_were_not_agreed_are_signed_and_audited_only_if_
 
 def test_an_extract_is_checked_against_a_statement(place):
     """And shows what its client gets."""
-    done = call("extract", place / "run", "--client", "telco", "-o", place / "telco.json")
+    done = call("extract", place / "run", "--client", "telco", "-o", place / "telco.extract")
     assert "6 uploads of client 'telco'" in done.stdout
     options = ("--statement", place / "run" / "statement.json", "--public-key", place / "k.pub")
-    done = call("audit", place / "telco.json", *options)
+    done = call("audit", place / "telco.extract", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "own payout" in done.stdout
-    text = (place / "telco.json").read_text()
-    (place / "telco.json").write_text(text.replace('"samples": [0, 1', '"samples": [1, 0', 1))
-    done = call("audit", place / "telco.json", *options)
+    content = (place / "telco.extract").read_bytes()
+    samples = np.arange(40, dtype=np.uint32).tobytes()
+    (place / "telco.extract").write_bytes(content.replace(samples, samples[4:] + samples[:4], 1))
+    done = call("audit", place / "telco.extract", *options)
     assert done.returncode == 1
     assert done.stdout.endswith("is not the one of the transcript: round 1, client 'telco'\n")
 
@@ -136,9 +137,9 @@ def test_an_extract_is_checked_against_a_statement(place):
         (["audit", "run", "--run", "run"], "--run is not for the folder of a run"),
         (["audit", "run", "--public-key", "p.json"], "p.json is not a key in PEM"),
         (["audit", "run", "--public-key", "k.key"], "k.key is a private key, which nobody but its owner should have"),
-        (["audit", "telco.json", "--public-key", "k.pub"], "add --statement FILE to check it by the key"),
+        (["audit", "telco.extract", "--public-key", "k.pub"], "add --statement FILE to check it by the key"),
         (["audit", "run/statement.json", "--run", "empty"], "nothing of what the statement lists is in empty"),
-        (["audit", "odd.json"], "the extract has a field 'foo', which is none of an extract"),
+        (["audit", "odd.extract"], "the extract is damaged: it ends too early"),
         (["audit", "p.json", "--statement", "run/statement.json"], "this is a settlement, not a statement"),
         (["extract", "run", "--client", "nobody", "-o", "x.json"], "there is no client 'nobody'; there are 'bank'"),
         (["keys", "show", "p.json"], "p.json is not a key in PEM"),
@@ -147,9 +148,9 @@ def test_an_extract_is_checked_against_a_statement(place):
 def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, arguments, message):
     """In one line, without a traceback, and nothing is written."""
     monkeypatch.chdir(place)
-    call("extract", "run", "--client", "telco", "-o", "telco.json")
+    call("extract", "run", "--client", "telco", "-o", "telco.extract")
     (place / "empty").mkdir()
-    (place / "odd.json").write_text(json.dumps(json.loads((place / "telco.json").read_text()) | {"foo": 1}))
+    (place / "odd.extract").write_bytes((place / "telco.extract").read_bytes()[:200])
     before = sorted(place.rglob("*"))
     done = call(*arguments)
     assert done.returncode == 2, done.stdout
@@ -232,7 +233,7 @@ def test_an_unfinished_run_is_settled_and_signed_as_such(tmp_path):
 def test_a_run_that_is_still_running_is_neither_settled_nor_signed(place):
     """What is said is that, and nothing of unfinished records."""
     with Recorder(place / "run" / "transcript", np.arange(40) % 2, CLIENTS, resume=True):
-        with (place / "run" / "transcript" / "uploads.arrows").open("ab") as file:
+        with (place / "run" / "transcript" / "uploads-00001.arrows").open("ab") as file:
             file.write(b"half a record")
         done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
         assert (done.returncode, "the training is still running" in done.stderr) == (2, True)
@@ -240,7 +241,7 @@ def test_a_run_that_is_still_running_is_neither_settled_nor_signed(place):
         for arguments in (
             ("settle", place / "run", *options),
             ("settle", place / "run" / "valuation.json", *options),
-            ("extract", place / "run", "--client", "telco", "-o", place / "telco.json"),
+            ("extract", place / "run", "--client", "telco", "-o", place / "telco.extract"),
             ("audit", place / "run"),
         ):
             done = call(*arguments)

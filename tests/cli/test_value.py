@@ -163,7 +163,7 @@ def test_bad_input_ends_with_a_message_and_code_2(folder, arguments, message):
 def test_a_changed_transcript_is_not_valued(folder, tmp_path):
     """One byte of an upload, changed after it was recorded, is found and named."""
     shutil.copytree(folder, tmp_path / "run")
-    path = tmp_path / "run" / "uploads.arrows"
+    path = tmp_path / "run" / "uploads-00001.arrows"
     content = bytearray(path.read_bytes())
     content[-600] ^= 1
     path.write_bytes(content)
@@ -338,12 +338,15 @@ def test_a_record_that_was_cut_off_is_named(tmp_path):
     """What is whole is valued; it is said what is not, and that more was valued before."""
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder).to_json())
-    os.truncate(folder / "transcript" / "uploads.arrows", (folder / "transcript" / "uploads.arrows").stat().st_size - 9)
+    os.truncate(
+        folder / "transcript" / "uploads-00001.arrows",
+        (folder / "transcript" / "uploads-00001.arrows").stat().st_size - 9,
+    )
     done = run("value", folder, "--json")
     assert done.returncode == 0
     notes = json.loads(done.stdout)["notes"]
     assert len(notes) == 4
-    assert "uploads.arrows ends within the next record: it was cut off" in notes[0]
+    assert "uploads-00001.arrows ends within the next record: it was cut off" in notes[0]
     assert notes[1].startswith("the training is not finished: ")
     assert "that are not in the transcript" in notes[2]
 

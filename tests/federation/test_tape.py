@@ -91,7 +91,9 @@ def test_what_was_recorded_can_be_brought_to_the_disk(tmp_path, monkeypatch):
         tape.log([0], {"a": [1.0]}, None, [], 1.0)
         synced.clear()
         tape.sync()
-        assert set(synced) == {(tmp_path / "run" / name).stat().st_ino for name in ("chain.bin", "uploads.arrows")}
+        assert set(synced) == {
+            (tmp_path / "run" / name).stat().st_ino for name in ("chain-00001.bin", "uploads-00001.arrows")
+        }
     Tape(None).sync()
     with Recorder(None, [0, 1], ["a"]) as recorder:
         Tape(recorder).sync()

@@ -27,7 +27,7 @@ def test_kills_at_random_moments_lose_nothing(tmp_path, mode):
     (tmp_path / "run.toml").write_text(TEXTS[mode])
     (tmp_path / "whole.toml").write_text(TEXTS[mode].replace('"out"', '"whole"'))
     whole = subprocess.run([*COMMAND, str(tmp_path / "whole.toml"), "--json"], capture_output=True, check=True)  # noqa: S603
-    chain = tmp_path / "out" / "transcript" / "chain.bin"
+    chain = tmp_path / "out" / "transcript" / "chain-00001.bin"
     rng = random.Random(0)  # noqa: S311  # no secret
     n_before = 0
     for _ in range(N_KILLS):
@@ -45,7 +45,7 @@ def test_kills_at_random_moments_lose_nothing(tmp_path, mode):
         if process.returncode == 0:
             break
         assert process.returncode == -9
-        n_now = Transcript.open(tmp_path / "out").n_messages * 40
+        n_now = Transcript.open(tmp_path / "out").n_records * 48
         assert n_now >= n_before
         n_before = n_now
     last = subprocess.run(  # noqa: S603

@@ -33,7 +33,7 @@ def place(tmp_path_factory):
     for name in ("config.toml", "valuation.json"):
         (run / name).unlink()
     sign(run, folder / "statement.json")
-    (folder / "telco.json").write_text(make_extract(Transcript.open(run), "telco").to_json())
+    (folder / "telco.extract").write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
     return folder
 
 
@@ -55,7 +55,7 @@ def test_statements_by_others(place):
             content["signature"] = key.sign(canonical(content)).hex()
             path.write_text(json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
             n_signed += 1
-        for arguments in ((path, {"run": place / "run"}), (place / "telco.json", {"statement_path": path})):
+        for arguments in ((path, {"run": place / "run"}), (place / "telco.extract", {"statement_path": path})):
             with contextlib.suppress(VerfedsvError):
                 audit(arguments[0], **arguments[1], accept_settings=True)
     assert n_signed > N_INPUTS / 2
@@ -89,9 +89,9 @@ def test_valuations_by_others(place):
 
 def test_extracts_by_others(place):
     """With the statement that they belong to."""
-    path = place / "changed.json"
-    for text in inputs(place / "telco.json", 2):
-        path.write_bytes(text)
+    path = place / "changed.extract"
+    for content in islice(mutations_of_bytes((place / "telco.extract").read_bytes(), 2), N_INPUTS):
+        path.write_bytes(content)
         with contextlib.suppress(VerfedsvError):
             audit(path, statement_path=place / "statement.json")
 

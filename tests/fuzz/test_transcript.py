@@ -1,6 +1,5 @@
 """Transcripts and extracts as others might send them: reading them ends in a result or in an error of our own."""
 
-import json
 import warnings
 from contextlib import suppress
 from itertools import islice
@@ -19,24 +18,28 @@ from verfedsv.transcript import Recorder, Transcript
 CLIENTS = ["bank", "telco", "shop"]
 LABELS = np.arange(12) % 3
 MODES = ["synchronous", "asynchronous"]
-FILES = ["transcript.json", "labels.arrow", "uploads.arrows", "chain.bin"]
+FILES = [*forgeries.FILES, "uploads-00002.arrows", "chain-00002.bin"]
 
 
 def record(folder, mode):
-    """Record a short training of three classes."""
+    """Record a short training of three classes, in which a client joins and one leaves, in two segments."""
     rng = np.random.default_rng(0)
-    with Recorder(folder, LABELS, CLIENTS, "softmax", no_gradient=[3]) as recorder:
+    with Recorder(folder, LABELS, CLIENTS, "softmax", no_gradient=[3], segment_rounds=2) as recorder:
         for number in range(3):
             batch = rng.permutation(12)[:6]
-            numbers = {name: rng.normal(size=(6, 3)) for name in CLIENTS}
+            numbers = {name: rng.normal(size=(6, 3)) for name in recorder.members}
             if mode == "synchronous":
                 away = CLIENTS[: number % 2]
-                present = {name: numbers[name] for name in CLIENTS if name not in away}
+                present = {name: numbers[name] for name in numbers if name not in away}
                 recorder.log(batch, present, rng.normal(size=(6, 3)), absent=away)
             else:
                 for name, values in numbers.items():
                     recorder.update(name, batch, values, time=number)
                 recorder.stamp(rng.normal(size=(12, 3)) if number else None, time=number)
+            if number == 0:
+                recorder.join("mall", time=number + 1)
+            elif number == 2:
+                recorder.leave("shop", time=number + 1)
     return folder
 
 
@@ -110,19 +113,20 @@ def test_a_mutated_file_of_a_transcript(run, name):
     assert read_all(run)
 
 
-@pytest.mark.parametrize("name", ["transcript.json", "labels.arrow", "uploads.arrows"])
+@pytest.mark.parametrize("name", ["transcript.json", "labels.arrow", "uploads"])
 def test_a_mutated_transcript_with_a_chain_that_fits(run, tmp_path, name):
     """As its own server could write it: hashes find nothing, and what is taken can be valued."""
     transcript = Transcript.open(run)
     description, marks = transcript.origin
-    honest = [message.to_pybytes() for message, batch, _ in transcript.messages() if batch is not None]
-    source = {"transcript.json": description, "labels.arrow": marks, "uploads.arrows": honest[1]}[name]
+    description = description.replace(b'"segment_rounds": 2', b'"segment_rounds": 9')  # in one segment again
+    honest = [entry.message.to_pybytes() for entry in transcript.entries() if entry.rows is not None]
+    source = {"transcript.json": description, "labels.arrow": marks, "uploads": honest[1]}[name]
     mutate = mutations_of_json if name.endswith(".json") else mutations_of_bytes
     for changed in islice(mutate(source, seed=2), count_of_inputs(40)):
         parts = {
             "transcript.json": (honest, changed, marks),
             "labels.arrow": (honest, description, changed),
-            "uploads.arrows": ([honest[0], changed, *honest[2:]], description, marks),
+            "uploads": ([honest[0], changed, *honest[2:]], description, marks),
         }[name]
         folder = forgeries.write(tmp_path / "run", *parts)
         read_all(folder)
@@ -143,7 +147,9 @@ def nasty_rows(rng, mode):
         time = pick(1.0, 1.0, 1.0, 1.0, 2.0, np.nan, np.inf, -1e300)
         offset = pick(None, None, [0.5] * 9, [0.5] * 36, [], [np.nan] * 9)
         who = pick(name, name, name, name, "thief", "", "bank", None)
-        if who is None:
+        if rng.random() < 0.1:
+            rows.append(forgeries.row(pick("join", "leave", "upload", "stamp", "", None), who, time))
+        elif who is None:
             rows.append(forgeries.stamp(time, offset=offset))
         elif rng.random() < 0.1:
             rows.append(forgeries.absent(who, time))
@@ -194,10 +200,57 @@ def test_labels_of_any_type(tmp_path, column):
 
 def test_a_mutated_extract(run):
     """Whatever it holds, reading and verifying it ends in an error of our own; nothing changed passes."""
-    extract = make_extract(Transcript.open(run), "telco")
-    text, head = extract.to_json().encode(), extract.verify().head
-    n_passed = 0
-    for changed in islice(mutations_of_json(text, seed=4), count_of_inputs(100)):
+    content = make_extract(Transcript.open(run), "telco").to_bytes()
+    head, n_passed = Extract.from_bytes(content).verify().head, 0
+    for changed in islice(mutations_of_bytes(content, seed=4), count_of_inputs(100)):
         with suppress(VerfedsvError):
-            n_passed += Extract.from_json(changed).verify().head == head and json.loads(changed) != json.loads(text)
+            n_passed += Extract.from_bytes(changed).verify().head == head and changed != content
     assert n_passed == 0
+
+
+def read_plainly(folder):
+    """Return the rows that a reader with pyarrow alone finds, as far as it gets; None if it cannot read them."""
+    rows = []
+    try:
+        for path in sorted(folder.glob("uploads-*.arrows")):
+            rows += [row for batch in pa.ipc.open_stream(path.read_bytes()) for row in batch.to_pylist()]
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    return rows
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_readers_see_one_training(tmp_path, mode):
+    """What this package takes, of whatever its own server wrote, has the same rows for a reader of the streams."""
+    rng = np.random.default_rng(5)
+    honest = record(tmp_path / "honest", mode)
+    transcript = Transcript.open(honest)
+    description, marks = transcript.origin
+    description = description.replace(b'"segment_rounds": 2', b'"segment_rounds": 9')
+    messages = [entry.message.to_pybytes() for entry in transcript.entries() if entry.rows is not None]
+    odd = [b"\xff\xff\xff\xff\0\0\0\0", bytes(8), forgeries.SCHEMA.serialize().to_pybytes(), messages[-1], b""]
+    n_taken = 0
+    for _ in range(count_of_inputs(60)):
+        changed = list(messages)
+        place = int(rng.integers(len(changed)))
+        before, after = rng.integers(len(odd), size=2)
+        match int(rng.integers(4)):
+            case 0:
+                changed[place] = odd[before] + changed[place]
+            case 1:
+                changed[place] += odd[after]
+            case 2:
+                changed[place] = next(mutations_of_bytes(changed[place], seed=int(rng.integers(2**32))))
+            case 3:
+                changed.insert(place, odd[before])
+        folder = forgeries.write(tmp_path / "run", changed, description, marks)
+        with suppress(VerfedsvError):
+            Transcript.open(folder).verify()
+            n_taken += 1
+            entries = [entry for entry in Transcript.open(folder).entries() if entry.rows is not None]
+            kinds = [kind for entry in entries for kind in entry.rows.kinds]
+            clients = [name for entry in entries for name in entry.rows.clients]
+            plain = read_plainly(folder)
+            assert plain is not None
+            assert ([row["kind"] for row in plain], [row["client"] for row in plain]) == (kinds, clients)
+    assert n_taken > 0

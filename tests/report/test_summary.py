@@ -74,7 +74,7 @@ def test_a_damaged_valuation_is_named(folder, tmp_path):
 def test_a_changed_transcript_gets_no_report(folder, tmp_path):
     """Even if there is a valuation."""
     copy = shutil.copytree(folder, tmp_path / "run")
-    path = copy / "transcript" / "uploads.arrows"
+    path = copy / "transcript" / "uploads-00001.arrows"
     content = bytearray(path.read_bytes())
     content[-600] ^= 1
     path.write_bytes(content)

@@ -142,7 +142,8 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_counts_them(tmp_path
     monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), bring(number)))
     finish(make(tmp_path, TINY))
     records, checkpoint = (
-        (tmp_path / "out" / name).stat().st_ino for name in ("transcript/uploads.arrows", "checkpoints/server.npz")
+        (tmp_path / "out" / name).stat().st_ino
+        for name in ("transcript/uploads-00001.arrows", "checkpoints/server.npz")
     )
     last = len(synced) - 1 - synced[::-1].index(checkpoint)
     assert records in synced[:last]

@@ -75,10 +75,11 @@ def test_a_run_that_was_killed_before_its_first_record(tmp_path, monkeypatch, re
     """It is begun anew, in another way if need be, or gone on with."""
     with monkeypatch.context() as patch:
         # The head of the stream is there then, which says mode and width.
-        patch.setattr("verfedsv.transcript.recorder.build_message", lambda *_: 1 / 0)
+        patch.setattr("verfedsv.transcript.recorder.Message.build", lambda *_: 1 / 0)
+        patch.setattr("verfedsv.transcript.recorder.cut_off", lambda *_: "")
         with pytest.raises(ZeroDivisionError):
             finish(make(tmp_path, TINY))
-    assert (tmp_path / "out" / "transcript" / "uploads.arrows").stat().st_size > 0
+    assert (tmp_path / "out" / "transcript" / "uploads-00001.arrows").stat().st_size > 0
     text = TINY if resume else TINY.replace("rounds = 4", "mode = 'asynchronous'\nduration = 0.2")
     finish(make(tmp_path, text), resume=resume)
     finish(make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml"))

@@ -17,7 +17,7 @@ from verfedsv.runs.config import Config
 from verfedsv.runs.resume import go_on
 from verfedsv.transcript import Stamp
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.chain import Chain
+from verfedsv.transcript.chain import Segment
 
 SMALL = [
     text.replace("samples = 3000", "samples = 500").replace("rounds = 30", "rounds = 16").replace("1.2", "0.12")
@@ -106,10 +106,10 @@ def test_a_transcript_that_lost_records_is_not_gone_on_with(tmp_path, text):
     finish(make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml"))
     finish(make(tmp_path, text), should_stop=stop_at(2))
     n_before = 2 if text == SMALL[0] else len(entries(tmp_path / "out"))
-    chain = (tmp_path / "out" / "transcript" / fmt.CHAIN).read_bytes()
-    end = Chain.of(pa.py_buffer(chain), 10**9).end(1)
-    os.truncate(tmp_path / "out" / "transcript" / fmt.UPLOADS, end)
-    os.truncate(tmp_path / "out" / "transcript" / fmt.CHAIN, 2 * len(fmt.pack_link(0, b"")))
+    chain = (tmp_path / "out" / "transcript" / fmt.chain_file(1)).read_bytes()
+    end = Segment.of(1, pa.py_buffer(chain), 10**9).entries["end"][2]
+    os.truncate(tmp_path / "out" / "transcript" / fmt.uploads_file(1), end)
+    os.truncate(tmp_path / "out" / "transcript" / fmt.chain_file(1), 3 * 48)
     with pytest.raises(TranscriptError, match=rf"after {n_before} records, .* has only 1: .* Delete the folder of"):
         finish(make(tmp_path, text), resume=True)
     shutil.rmtree(tmp_path / "out" / "checkpoints")
@@ -192,7 +192,7 @@ def test_live_shares_go_on(tmp_path):
     assert [update.n_rounds for update in updates] == [20, 30]
 
 
-@pytest.mark.parametrize("name", [fmt.CHAIN, fmt.UPLOADS, fmt.DESCRIPTION, fmt.LABELS])
+@pytest.mark.parametrize("name", [fmt.chain_file(1), fmt.uploads_file(1), fmt.DESCRIPTION, fmt.LABELS])
 def test_a_transcript_that_was_changed_is_not_gone_on_with(tmp_path, name):
     """It is verified before anything else happens, and stays as it is."""
     finish(make(tmp_path, SMALL[0]), should_stop=stop_at(4))
@@ -209,7 +209,7 @@ def test_a_transcript_without_its_description_is_not_gone_on_with(tmp_path):
     """Nor begun anew: its records are there."""
     finish(make(tmp_path, SMALL[0]), should_stop=stop_at(4))
     (tmp_path / "out" / "transcript" / fmt.DESCRIPTION).unlink()
-    with pytest.raises(TranscriptError, match=r"has uploads\.arrows and no transcript\.json"):
+    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, and there is chain"):
         finish(make(tmp_path, SMALL[0]), resume=True)
 
 

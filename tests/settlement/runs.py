@@ -51,7 +51,8 @@ def make_run(folder: Path, **options) -> Path:
     has_offset = options.get("mode") == "asynchronous"
     (folder / "config.toml").write_text(CONFIG.replace("rounds", "intercept = true\nrounds") if has_offset else CONFIG)
     (folder / "metrics.jsonl").write_text('{"n_rounds": 6, "train_loss": 0.5}\n')
-    (folder / "checkpoint.npz").write_bytes(np.random.default_rng(0).bytes(300))
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "server.npz").write_bytes(np.random.default_rng(0).bytes(300))
     (folder / "valuation.json").write_text(value(folder).to_json())
     return folder
 

@@ -98,7 +98,7 @@ def test_any_flipped_bit_is_found(run):
 
 def test_a_changed_upload_is_named_by_round_and_client(run):
     """Not only by its file."""
-    path = run / "transcript" / "uploads.arrows"
+    path = run / "transcript" / "uploads-00001.arrows"
     content = path.read_bytes()
     wanted = np.concatenate([u.embeddings for u in Transcript.open(run) if getattr(u, "client", "") == "telco"])[80:120]
     flip(path, content.index(wanted.tobytes()), 0)
@@ -109,9 +109,12 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
     ("change", "difference"),
     [
         (lambda run: (run / "metrics.jsonl").write_text("{}\n"), "'metrics.jsonl' was changed"),
-        (lambda run: (run / "checkpoint.npz").unlink(), "'checkpoint.npz' is missing"),
+        (lambda run: (run / "checkpoints/server.npz").unlink(), "'checkpoints/server.npz' is missing"),
         (lambda run: (run / "transcript" / "labels.arrow").unlink(), "'transcript/labels.arrow' is missing"),
-        (lambda run: (run / "chain.bin").write_text("!"), "'chain.bin' was added: it is not in the statement"),
+        (
+            lambda run: (run / "chain-00001.bin").write_text("!"),
+            "'chain-00001.bin' was added: it is not in the statement",
+        ),
         (lambda run: (run / "transcript" / "report.html").write_text("!"), "'transcript/report.html' was added: .*"),
         (lambda run: (run / "transcript" / ".lock").write_text("!"), "'transcript/.lock' was added: .*"),
         (lambda run: (run / "config.toml").write_text(""), "'config.toml' was changed"),
@@ -125,19 +128,25 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
             "'transcript/labels.arrow' was changed, or is that of another run",
         ),
         (lambda run: cut_last_round(run), "the transcript is not .* cut off .* and 6 rounds, found .* and 5 rounds"),
-        (lambda run: cut(run, "uploads.arrows", 5000), "the transcript is whole up to round 3, .* it was cut off"),
-        (lambda run: cut(run, "uploads.arrows", 40), "the transcript is whole up to round 5, .* it was cut off"),
-        (lambda run: cut(run, "chain.bin", 40), "the transcript is whole up to round 5, .* chain.bin was cut off, .*"),
+        (
+            lambda run: cut(run, "uploads-00001.arrows", 5000),
+            "the transcript is whole up to round 4, .* it was cut off",
+        ),
+        (lambda run: cut(run, "uploads-00001.arrows", 40), "the transcript is whole up to round 5, .* it was cut off"),
+        (
+            lambda run: cut(run, "chain-00001.bin", 48),
+            "the transcript is whole up to round 5, .* chain-00001.bin was cut off, .*",
+        ),
         (lambda run: flip(run / "transcript" / "labels.arrow", 40, 0), "'transcript/labels.arrow' was changed, or .*"),
         (
             lambda run: flip(run / "transcript" / "transcript.json", 40, 0),
             "'transcript/transcript.json' was changed, .*",
         ),
         (
-            lambda run: flip(run / "transcript" / "chain.bin", 90, 0),
-            ".* changed: round 2, or its entry in chain.bin",
+            lambda run: flip(run / "transcript" / "chain-00001.bin", 160, 0),
+            ".* changed: round 2 of uploads-00001.arrows, or its entry in chain-00001.bin",
         ),
-        (lambda run: record(run), "the transcript is not .*|'chain.bin' was added.*"),
+        (lambda run: record(run), "the transcript is not .*|'chain-00001.bin' was added.*"),
     ],
 )
 def test_every_change_of_the_folder_is_said_in_one_line(run, change, difference):
@@ -155,7 +164,7 @@ def go_on(run):
 def record_anew(run):
     before = (run / "transcript" / "transcript.json").read_bytes()
     shutil.rmtree(run / "transcript")
-    with patch("verfedsv.transcript.recorder.fmt.Description.to_json", lambda _self: before):
+    with patch("verfedsv.transcript.recorder.Description.to_json", lambda _self: before):
         record(run / "transcript", seed=1)
 
 
@@ -173,10 +182,10 @@ def cut(run, name, n_bytes):
 
 def cut_last_round(run):
     folder = run / "transcript"
-    chain = (folder / "chain.bin").read_bytes()
-    end = int.from_bytes(chain[-80:-72], "little")
-    (folder / "chain.bin").write_bytes(chain[:-40])
-    (folder / "uploads.arrows").write_bytes((folder / "uploads.arrows").read_bytes()[:end])
+    chain = (folder / "chain-00001.bin").read_bytes()
+    end = int.from_bytes(chain[-96:-88], "little")
+    (folder / "chain-00001.bin").write_bytes(chain[:-48])
+    (folder / "uploads-00001.arrows").write_bytes((folder / "uploads-00001.arrows").read_bytes()[:end])
     Transcript.open(run).verify()
 
 
@@ -442,8 +451,8 @@ def test_both_audits_say_on_what_terms_is_paid_and_warn_of_the_servers_name(tmp_
     run = make_run(tmp_path / "run", mode="asynchronous")
     (run / "config.toml").unlink()
     place = sign(run, pay_server="t\u0435lco", fixed_part="50%", rule="cap", cap=600)
-    part = tmp_path / "telco.json"
-    part.write_text(make_extract(Transcript.open(run), "telco").to_json())
+    part = tmp_path / "telco.extract"
+    part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
     for found in (audit(place), audit(part, statement_path=place)):
         assert found.passes, found.difference
         said = next(check.said for check in found.checks if check.name == "terms")
@@ -470,8 +479,8 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
         "auto, seed is 7 and not 0; "
     )
     assert audit(place).difference == f"{said}to accept these settings, add --accept-settings"
-    (tmp_path / "telco.json").write_text(make_extract(Transcript.open(run), "telco").to_json())
-    assert audit(tmp_path / "telco.json", statement_path=place).difference.startswith(said)
+    (tmp_path / "telco.extract").write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
+    assert audit(tmp_path / "telco.extract", statement_path=place).difference.startswith(said)
     found = audit(place, accept_settings=True)
     assert found.passes, found.difference
     assert f"{said[:-2]}; accepted, as asked" in found.notes
@@ -484,8 +493,8 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
 def test_a_configuration_that_cannot_be_read_agrees_on_nothing(run, key):
     """A client with an extract is told so, unless it accepts any settings; a run with one cannot be audited."""
     resign(run, key, configuration="[valuation\n")
-    path = run.parent / "telco.json"
-    path.write_text(make_extract(Transcript.open(run), "telco").to_json())
+    path = run.parent / "telco.extract"
+    path.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
     found = audit(path, statement_path=run / "statement.json")
     assert found.difference.startswith("what was agreed is unknown: config.toml is not valid TOML")
     found = audit(path, statement_path=run / "statement.json", accept_settings=True)
@@ -512,8 +521,8 @@ def test_an_own_part_of_the_server_that_was_not_agreed_on_is_found(tmp_path):
     """By both audits, unless the reader accepts it: with it a server can move value from one client to another."""
     run = make_run(tmp_path / "run", mode="asynchronous")
     (run / "config.toml").write_text(CONFIG)
-    place, part = sign(run), tmp_path / "telco.json"
-    part.write_text(make_extract(Transcript.open(run), "telco").to_json())
+    place, part = sign(run), tmp_path / "telco.extract"
+    part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
     told = "config.toml says that the server has no intercept, and the transcript has a part of its own (offset); "
     for path, options in ((place, {}), (part, {"statement_path": place})):
         assert audit(path, **options).difference == f"{told}to accept these settings, add --accept-settings"
@@ -538,8 +547,8 @@ def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
     found = audit(place)
     assert found.passes, found.difference
     assert said in found.notes
-    (tmp_path / "telco.json").write_text(make_extract(Transcript.open(run), "telco").to_json())
-    assert said in audit(tmp_path / "telco.json", statement_path=place).notes
+    (tmp_path / "telco.extract").write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
+    assert said in audit(tmp_path / "telco.extract", statement_path=place).notes
     key = read_private_key(tmp_path / "consortium.key")
     resign(run, key, n_planned=4)
     assert audit(place).difference == "n_planned: the statement says 4, the run gives 6"
@@ -636,7 +645,7 @@ def test_a_run_without_a_statement_is_checked_as_far_as_can_be(run):
     assert "there is no valuation.json, so there are no values to compare" in audit(run).notes
 
 
-@pytest.mark.parametrize("name", ["transcript.json", "labels.arrow", "uploads.arrows", "chain.bin"])
+@pytest.mark.parametrize("name", ["transcript.json", "labels.arrow", "uploads-00001.arrows", "chain-00001.bin"])
 def test_a_damaged_transcript_without_a_statement_differs(run, name):
     """Whatever the damage does to reading it: 40 flipped bits in each file."""
     (run / "statement.json").unlink()
@@ -670,10 +679,10 @@ def test_only_what_is_true_can_be_signed(run, key):
         make(paid=replace(paid, values=(1.0, 2.0, 3.0)))
     with pytest.raises(InputError, match="samples chosen by number"):
         make(value(run, rows=[1, 2, 3]))
-    with (run / "transcript" / "uploads.arrows").open("ab") as file:
+    with (run / "transcript" / "uploads-00001.arrows").open("ab") as file:
         file.write(b"unfinished")
     transcript = Transcript.open(run)
-    with pytest.raises(TranscriptError, match=r"whole up to round 6, and uploads.arrows has 10 bytes after it"):
+    with pytest.raises(TranscriptError, match=r"whole up to round 6, and uploads-00001.arrows has 10 bytes after it"):
         make()
 
 

@@ -3,17 +3,21 @@
 import hashlib
 import io
 import json
-import shutil
 import struct
 
 import numpy as np
 import pyarrow as pa
 
+from verfedsv.settings import ValuationSettings
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.chain import pack_entry
+from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE
 
 SCHEMA = fmt.upload_schema("float64")
+UPLOADS, CHAIN = fmt.uploads_file(1), fmt.chain_file(1)
+FILES = "transcript.json", "labels.arrow", UPLOADS, CHAIN
 
 
 def place_of(array, message):
@@ -32,24 +36,36 @@ def bare_ranges(message, batch):
     return list(zip(edges[0::2], edges[1::2], strict=True))
 
 
+def read(content):
+    """Return the batch in the bytes of a message."""
+    return fmt.read_message(content if isinstance(content, pa.Buffer) else pa.py_buffer(content), SCHEMA)[0]
+
+
+def chained(link, messages):
+    """Return the stream of messages and their chain, which begins with a link; each is a kind, bytes and a batch."""
+    stream, chain = b"", pack_entry(0, Kind.START, link)
+    for kind, message, batch in messages:
+        ranges = bare_ranges(message, batch)
+        link = hashlib.sha256(link + b"".join(message.to_pybytes()[start:stop] for start, stop in ranges)).digest()
+        stream += message.to_pybytes()
+        chain += pack_entry(len(stream), kind, link)
+    return stream, chain, link
+
+
 def rewrite(source, out, change, description=None):
     """Write a transcript again, each message changed, with a chain that fits; return its head."""
     out.mkdir()
     transcript = Transcript.open(source)
     about, labels = transcript.origin
     about = description or about
-    (out / "transcript.json").write_bytes(about)
-    shutil.copy(source / "labels.arrow", out)
-    link = fmt.first_link(about, labels)
-    stream, chain = b"", b""
-    for message, batch, _ in transcript.messages():
-        new = message if batch is None else pa.py_buffer(change(message.to_pybytes()))
-        ranges = bare_ranges(new, None if batch is None else fmt.read_message(new, SCHEMA))
-        link = hashlib.sha256(link + b"".join(new.to_pybytes()[start:stop] for start, stop in ranges)).digest()
-        stream += new.to_pybytes()
-        chain += fmt.pack_link(len(stream), link)
-    (out / "uploads.arrows").write_bytes(stream)
-    (out / "chain.bin").write_bytes(chain)
+    messages = []
+    for entry in list(transcript.entries())[1:]:
+        is_record = entry.rows is not None
+        message = pa.py_buffer(change(entry.message.to_pybytes())) if is_record else entry.message
+        messages.append((entry.kind, message, read(message) if is_record else None))
+    stream, chain, link = chained(fmt.first_link(about, labels), messages)
+    for name, content in zip(FILES, (about, labels, stream, chain), strict=True):
+        (out / name).write_bytes(content)
     return link.hex()
 
 
@@ -59,10 +75,10 @@ def _move_samples(content, start, n_before, first_row=0):
     They are of no upload; or, if the list of `first_row` is the first to move, of the one before that.
     """
     message = pa.py_buffer(content)
-    batch = fmt.read_message(message, SCHEMA)
+    batch = read(message)
     column, changed = batch.column("samples"), bytearray(content)
     where, n_values = place_of(column.values, message), len(column.values)
-    np.frombuffer(changed, np.int32, batch.num_rows + 1, place_of(column, message))[first_row:] += n_before
+    np.frombuffer(changed, np.int64, batch.num_rows + 1, place_of(column, message))[first_row:] += n_before
     size = column.values.buffers()[1].size
     body = 8 + struct.unpack_from("<i", changed, 4)[0]
     metadata = bytes(changed[:body])
@@ -76,7 +92,7 @@ def _move_samples(content, start, n_before, first_row=0):
 def over_digests(content):
     """Return a message whose samples begin where its digests do, so that a chain without the samples has neither."""
     message = pa.py_buffer(content)
-    batch = fmt.read_message(message, SCHEMA)
+    batch = read(message)
     start = place_of(batch.column("digest"), message)
     return _move_samples(content, start, (place_of(batch.column("samples").values, message) - start) // 4)
 
@@ -84,12 +100,12 @@ def over_digests(content):
 def over_lists(content):
     """Return a message in which the first two samples lie where the list of uploads does that they are in."""
     message = pa.py_buffer(content)
-    start = place_of(fmt.read_message(message, SCHEMA).column("samples").values, message) - 8
+    start = place_of(read(message).column("samples").values, message) - 8
     return _move_samples(content, start, 2, first_row=1)
 
 
 def _serialized(content, **columns):
-    batch = fmt.read_message(pa.py_buffer(content), SCHEMA)
+    batch = read(content)
     for name, change in columns.items():
         index = SCHEMA.get_field_index(name)
         batch = batch.set_column(
@@ -110,7 +126,7 @@ def without_some_numbers(content):
 
 def compressed(content):
     """Return a message whose columns have to be unpacked first."""
-    batch = fmt.read_message(pa.py_buffer(content), SCHEMA)
+    batch = read(content)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(batch)
@@ -121,36 +137,45 @@ def compressed(content):
 
 ABOUT = {
     "format": "verfedsv transcript",
-    "version": 1,
+    "version": 2,
     "clients": ["bank", "telco", "shop"],
     "loss": "logistic",
     "n_samples": 4,
     "created": "2026-01-01T00:00:00+00:00",
     "package": "verfedsv 0",
+    "segment_rounds": 1000,
+    "is_own_loss": False,
     "mode": "synchronous",
     "n_classes": 1,
     "precision": "float64",
     "classes": None,
+    "head": {"kind": "sum", "architecture": None, "parameters": [], "state": []},
+    "valuation": ValuationSettings().as_dict(),
+    "step": None,
 }
 LABELS = {"label": [0, 1, 1, 0], "receives_gradient": [True, True, True, True]}
+
+
+def row(kind, client, time, **others):
+    """Return a row without numbers."""
+    empty = {"offset": None, "state": None, "digest": None, "samples": [], "embeddings": []}
+    return {"kind": kind, "client": client, "time": time} | empty | others
 
 
 def upload(client, samples, embeddings, time=1.0, **others):
     """Return a row with the digest of its numbers."""
     digest = fmt.digest_of(np.array(samples, np.uint32), np.array(embeddings, np.float64))
-    row = {"client": client, "time": time, "offset": None, "digest": digest}
-    return row | {"samples": samples, "embeddings": embeddings} | others
+    return row("upload", client, time, digest=digest, samples=samples, embeddings=embeddings) | others
 
 
 def stamp(time=1.0, **others):
     """Return the row of a time stamp."""
-    row = {"client": None, "time": time, "offset": None, "digest": None, "samples": [], "embeddings": []}
-    return row | others
+    return row("stamp", None, time, **others)
 
 
 def absent(client, time=1.0):
     """Return the row of a client that was declared absent."""
-    return stamp(time, client=client)
+    return row("absent", client, time)
 
 
 def message_of(rows):
@@ -173,22 +198,26 @@ def write(folder, messages, about=ABOUT, labels=LABELS):
     folder.mkdir(parents=True, exist_ok=True)
     description = about if isinstance(about, bytes) else json.dumps(about).encode()
     marks = labels if isinstance(labels, bytes) else file_of(labels)
-    link = fmt.first_link(description, marks)
-    stream, chain = b"", b""
-    for index, rows in enumerate([SCHEMA.serialize().to_pybytes(), *messages]):
+    parts = [(Kind.SCHEMA, SCHEMA.serialize(), None)]
+    for rows in messages:
         message = pa.py_buffer(rows if isinstance(rows, bytes) else message_of(rows))
-        ranges = bare_ranges(message, None if index == 0 else _try_to_read(message))
-        link = hashlib.sha256(link + b"".join(message.to_pybytes()[start:stop] for start, stop in ranges)).digest()
-        stream += message.to_pybytes()
-        chain += fmt.pack_link(len(stream), link)
-    for name, content in zip(fmt.FILES, (description, marks, stream, chain), strict=True):
+        batch = _try_to_read(message)
+        parts.append((_kind_of(batch), message, batch))
+    stream, chain, _ = chained(fmt.first_link(description, marks), parts)
+    for name, content in zip(FILES, (description, marks, stream, chain), strict=True):
         (folder / name).write_bytes(content)
     return folder
+
+
+def _kind_of(batch):
+    """Return what a recorder would call a record; a round if that cannot be told."""
+    last = batch.column("kind").to_pylist()[-1:] if batch is not None else []
+    return {"upload": Kind.UPLOAD, "join": Kind.JOIN, "leave": Kind.LEAVE}.get(last[0] if last else "", Kind.ROUND)
 
 
 def _try_to_read(message):
     """Return the batch in a message, None if there is none that can be read without a copy."""
     try:
-        return fmt.read_message(message, SCHEMA)
+        return read(message)
     except UNREADABLE:
         return None

@@ -38,7 +38,7 @@ def test_clients_can_be_declared_absent(tmp_path):
     assert [stamp.absent for stamp in stamps] == [(), ("bank", "telco"), ("telco",)]
     assert rounds[1]["shop"] == ([2], [[7.0]])
     assert rounds[2]["bank"] == ([3, 4], [[0.0], [1.0]])
-    assert stamps[1].offset.tolist() == [[0.5]]
+    assert stamps[1].offset.tolist() == [0.5]
     assert transcript.verify_on().n_uploads == {"bank": 2, "telco": 1, "shop": 3}
     with Recorder(tmp_path / "run", LABELS, CLIENTS, resume=True) as recorder:
         recorder.log([5], {"telco": [1.0], "bank": [1.0]}, absent=["shop"])
@@ -61,7 +61,7 @@ def test_a_client_is_not_left_out_by_mistake(embeddings, absent, message):
     recorder = Recorder(None, LABELS, CLIENTS)
     with pytest.raises(InputError, match=message):
         recorder.log([0], embeddings, absent=absent)
-    assert recorder.transcript.n_messages == 0
+    assert recorder.transcript.n_records == 0
 
 
 def test_embeddings_wider_than_there_are_classes_are_refused():
@@ -243,16 +243,16 @@ def test_embeddings_nobody_can_compute_with_are_refused(size):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_an_offset_may_be_the_same_for_all_samples(dtype):
-    """A number, or one per class; Python's numbers are as precise as the embeddings."""
+    """A number, or one per class, is stored once; Python's numbers are as precise as the embeddings."""
     with Recorder(None, LABELS, CLIENTS) as recorder:
         for offset in (0.5, [0.25], torch.tensor(0.125)):
             recorder.log([0, 1], dict.fromkeys(CLIENTS, np.zeros(2, dtype)), offset)
-    assert [stamp.offset.tolist() for stamp in uploads_of(recorder)[1]] == [[[x]] * 2 for x in (0.5, 0.25, 0.125)]
+    assert [stamp.offset.tolist() for stamp in uploads_of(recorder)[1]] == [[x] for x in (0.5, 0.25, 0.125)]
     assert recorder.transcript.description.precision == np.dtype(dtype).name
     with Recorder(None, LABELS, CLIENTS, "softmax") as recorder:
         recorder.update("bank", [0, 1, 2], np.ones((3, 2), dtype), time=1)
         recorder.stamp([0.5, -0.5], time=1)
-    assert uploads_of(recorder)[1][0].offset.tolist() == [[0.5, -0.5]] * 6
+    assert uploads_of(recorder)[1][0].offset.tolist() == [0.5, -0.5]
     with pytest.raises(InputError, match="offset: embeddings must be real numbers"):
         Recorder(None, LABELS, CLIENTS).stamp("0.1")
 

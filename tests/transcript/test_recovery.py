@@ -9,6 +9,7 @@ from verfedsv.transcript import Recorder, Transcript
 
 CLIENTS = ["bank", "telco"]
 LABELS = np.arange(8) % 2
+UPLOADS, CHAIN = "uploads-00001.arrows", "chain-00001.bin"
 
 
 def record(folder, n_rounds):
@@ -35,14 +36,14 @@ def resume(folder):
         return recorder.n_rounds
 
 
-@pytest.mark.parametrize("name", ["chain.bin", "uploads.arrows", "transcript.json", "labels.arrow"])
+@pytest.mark.parametrize("name", [CHAIN, UPLOADS, "transcript.json", "labels.arrow"])
 def test_no_flipped_bit_costs_a_record(tmp_path, name):
     """Every bit of a chain of one round, and many of the others: resuming refuses, and leaves every file as it was."""
-    run = record(tmp_path / "run", 1 if name == "chain.bin" else 3)
+    run = record(tmp_path / "run", 1 if name == CHAIN else 3)
     before = contents(run)
     n_bits = 8 * len(before[name])
     rng = np.random.default_rng(0)
-    bits = range(n_bits) if name == "chain.bin" else rng.choice(n_bits, 100, replace=False).tolist()
+    bits = range(n_bits) if name == CHAIN else rng.choice(n_bits, 100, replace=False).tolist()
     for bit in bits:
         content = bytearray(before[name])
         content[bit // 8] ^= 1 << bit % 8
@@ -56,18 +57,18 @@ def test_no_flipped_bit_costs_a_record(tmp_path, name):
 def test_what_a_crash_leaves_is_cut_off_and_nothing_else(run):
     """Part of a record, with no entry or part of one, is cut off with a warning: the rounds before it stay."""
     before = contents(run)
-    entries = len(before["chain.bin"]) // 40
-    ends = np.frombuffer(before["chain.bin"], "<u8").reshape(entries, 5)[:, 0].tolist()
+    entries = len(before[CHAIN]) // 48
+    ends = np.frombuffer(before[CHAIN], "<u8").reshape(entries, 6)[:, 0].tolist()
     for size in (ends[-2] + 1, ends[-2] + 7, ends[-2] + 40, ends[-1] - 1, ends[-1]):
-        for part in (0, 1, 39):
-            (run / "uploads.arrows").write_bytes(before["uploads.arrows"][:size])
-            (run / "chain.bin").write_bytes(before["chain.bin"][: 40 * (entries - 1) + part])
+        for part in (0, 1, 47):
+            (run / UPLOADS).write_bytes(before[UPLOADS][:size])
+            (run / CHAIN).write_bytes(before[CHAIN][: 48 * (entries - 1) + part])
             with pytest.warns(TranscriptWarning, match="unfinished record, now cut off"):
                 assert resume(run) == 3
             Transcript.open(run).verify()
     # After a power failure, the stream can be the shorter of the two.
-    (run / "uploads.arrows").write_bytes(before["uploads.arrows"][: ends[-2] + 100])
-    (run / "chain.bin").write_bytes(before["chain.bin"])
+    (run / UPLOADS).write_bytes(before[UPLOADS][: ends[-2] + 100])
+    (run / CHAIN).write_bytes(before[CHAIN])
     with pytest.warns(TranscriptWarning, match="unfinished record, now cut off"):
         assert resume(run) == 3
 
@@ -75,13 +76,15 @@ def test_what_a_crash_leaves_is_cut_off_and_nothing_else(run):
 @pytest.mark.parametrize("n_lost", [2, 3])
 def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
     """Two whole records without entries are damage: nothing is cut off, and the message says how to go on."""
-    os.truncate(run / "chain.bin", (run / "chain.bin").stat().st_size - 40 * n_lost)
+    os.truncate(run / CHAIN, (run / CHAIN).stat().st_size - 48 * n_lost)
     before = contents(run)
-    with pytest.raises(TranscriptError, match=r"chain\.bin is damaged: .* cut uploads\.arrows to (\d+) bytes"):
+    with pytest.raises(
+        TranscriptError, match=r"chain-00001\.bin is damaged: .* cut uploads-00001\.arrows to (\d+) bytes"
+    ):
         resume(run)
     assert contents(run) == before
     with pytest.raises(
-        TranscriptError, match=r"uploads\.arrows has [\d,]+ bytes after it that chain\.bin says nothing of"
+        TranscriptError, match=r"uploads-00001\.arrows has [\d,]+ bytes after it that chain-00001\.bin says nothing of"
     ):
         Transcript.open(run).verify()
 
@@ -89,13 +92,16 @@ def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: (run / "transcript.json").unlink(), "the folder has uploads.arrows and no transcript.json"),
-        (lambda run: (run / "uploads.arrows").unlink(), "uploads.arrows is missing, and transcript.json says"),
-        (lambda run: (run / "chain.bin").unlink(), "chain.bin is missing, and transcript.json says"),
-        (lambda run: os.truncate(run / "uploads.arrows", 0), "uploads.arrows was cut off or emptied"),
+        (lambda run: (run / "transcript.json").unlink(), "transcript.json is missing, and there is chain-00001.bin"),
+        (lambda run: (run / UPLOADS).unlink(), "uploads-00001.arrows is missing, and there is chain"),
+        (lambda run: (run / CHAIN).unlink(), "chain-00001.bin is missing, and there is uploads"),
+        (lambda run: os.truncate(run / UPLOADS, 0), "uploads-00001.arrows was cut off or emptied"),
         (lambda run: (run / "labels.arrow").unlink(), "labels.arrow is missing"),
-        (lambda run: [(run / name).unlink() for name in ("uploads.arrows", "chain.bin")], "uploads.arrows is missing"),
-        (lambda run: shutil.copy(run / "chain.bin", run / "uploads.arrows"), "uploads.arrows was cut off or emptied"),
+        (
+            lambda run: [(run / name).unlink() for name in (UPLOADS, CHAIN)],
+            "uploads-00001.arrows is missing, and transcript.json",
+        ),
+        (lambda run: shutil.copy(run / CHAIN, run / UPLOADS), "uploads-00001.arrows was cut off or emptied"),
     ],
 )
 def test_files_that_are_gone_are_missed(run, change, message):
@@ -105,19 +111,17 @@ def test_files_that_are_gone_are_missed(run, change, message):
     with pytest.raises(TranscriptError, match=message):
         resume(run)
     assert contents(run) == before
-    with pytest.raises(TranscriptError, match=r"transcript\.json|uploads\.arrows|labels\.arrow"):
+    with pytest.raises(TranscriptError, match=r"transcript\.json|uploads-00001\.arrows|labels\.arrow"):
         Transcript.open(run).verify()
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (2, 1), (0, 0)])
 def test_entries_that_do_not_follow_each_other(run, first, second):
     """Repeated and falling ends are found when the transcript is opened."""
-    content = (run / "chain.bin").read_bytes()
-    entries = [content[40 * index : 40 * index + 40] for index in range(5)]
-    (run / "chain.bin").write_bytes(
-        b"".join([*entries[:first], entries[second], entries[second], *entries[first + 1 :]])
-    )
-    with pytest.raises(TranscriptError, match=r"chain\.bin is damaged: entry \d ends before the one before it"):
+    content = (run / CHAIN).read_bytes()
+    entries = [content[48 * index : 48 * index + 48] for index in range(6)]
+    (run / CHAIN).write_bytes(b"".join([*entries[:first], entries[second], entries[second], *entries[first + 1 :]]))
+    with pytest.raises(TranscriptError, match=r"chain-00001\.bin is damaged: entry \d ends before the one before it"):
         Transcript.open(run)
 
 
@@ -125,8 +129,8 @@ def test_a_crash_before_the_first_record(run):
     """Nothing of it was recorded: the next recorder begins, and may begin in another way."""
     about = (run / "transcript.json").read_bytes()
     for uploads in (b"", b"\xff\xff\xff\xff\x10"):
-        (run / "uploads.arrows").write_bytes(uploads)
-        (run / "chain.bin").write_bytes(b"")
+        (run / UPLOADS).write_bytes(uploads)
+        (run / CHAIN).write_bytes(b"")
         (run / "transcript.json").write_bytes(about)
         assert Transcript.open(run).n_rounds == 0
         with pytest.warns(TranscriptWarning) if uploads else pytest.MonkeyPatch.context():

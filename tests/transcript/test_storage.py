@@ -10,7 +10,7 @@ from verfedsv.transcript.storage import FolderStorage, is_being_written
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-@pytest.mark.parametrize("name", ["uploads.arrows", "chain.bin", "labels.arrow", "transcript.json"])
+@pytest.mark.parametrize("name", ["uploads-00001.arrows", "chain-00001.bin", "labels.arrow", "transcript.json"])
 @pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", os.mkdir)])
 def test_what_is_not_a_file_is_not_read(tmp_path, mapped, name, make):
     """A folder or a pipe in the place of a file is named, and nobody waits for what comes out of it."""

@@ -15,12 +15,14 @@ from tests.transcript import forgeries
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.chain import Chain
+from verfedsv.transcript.chain import Chain, Segment, pack_entry
+from verfedsv.transcript.format import Kind
 from verfedsv.transcript.storage import FolderStorage
 
 CLIENTS = ["bank", "telco", "shop"]
 LABELS = np.arange(40) % 2
 ROOT = Path(__file__).parents[2]
+UPLOADS, CHAIN = forgeries.UPLOADS, forgeries.CHAIN
 
 
 def full(values):
@@ -86,7 +88,7 @@ def test_asynchronous_uploads_come_back_in_the_order_of_arrival(tmp_path):
         recorder.update("bank", [0], [1.5], time=0.2)
         recorder.stamp(time=0.25)
         recorder.update("telco", [7], [2.5], time=0.3)
-        recorder.stamp(np.full(40, 0.1), time=0.5)
+        recorder.stamp(np.linspace(0, 1, 40), time=0.5)
     entries = list(Transcript.open(tmp_path))
     assert [type(entry) for entry in entries] == [Upload, Upload, Stamp, Upload, Stamp]
     assert [entry.time for entry in entries] == [0.1, 0.2, 0.25, 0.3, 0.5]
@@ -187,15 +189,15 @@ def test_a_torn_record_is_cut_off_wherever_it_tore(tmp_path):
     """Whatever prefix of the last record a crash left, the rounds before it are kept and the rest is reported."""
     record(tmp_path / "whole", n_rounds=2)
     record(tmp_path / "long", n_rounds=3)
-    size, chain = ((tmp_path / "whole" / name).stat().st_size for name in ("uploads.arrows", "chain.bin"))
-    long_size = (tmp_path / "long" / "uploads.arrows").stat().st_size
+    size, chain = ((tmp_path / "whole" / name).stat().st_size for name in (UPLOADS, CHAIN))
+    long_size = (tmp_path / "long" / UPLOADS).stat().st_size
     cuts = [(size + part, chain) for part in range(1, long_size - size, 97)]
-    cuts += [(long_size, chain), *((long_size, chain + part) for part in (1, 20, 39))]
+    cuts += [(long_size, chain), *((long_size, chain + part) for part in (1, 20, 47))]
     for index, (end, chain_end) in enumerate(cuts):
         folder = tmp_path / str(index)
         shutil.copytree(tmp_path / "long", folder)
-        os.truncate(folder / "uploads.arrows", end)
-        os.truncate(folder / "chain.bin", chain_end)
+        os.truncate(folder / UPLOADS, end)
+        os.truncate(folder / CHAIN, chain_end)
         assert Transcript.open(folder).n_rounds == 2
         with pytest.warns(TranscriptWarning, match="unfinished record, now cut off"):
             recorder = Recorder(folder, LABELS, CLIENTS, resume=True)
@@ -271,7 +273,7 @@ def test_any_flipped_bit_is_found(tmp_path, mode):
 def test_a_change_is_named_by_round_and_client(tmp_path):
     """A changed embedding is named: which round, which client."""
     logged = record(tmp_path, n_rounds=6)
-    path = tmp_path / "uploads.arrows"
+    path = tmp_path / UPLOADS
     content = bytearray(path.read_bytes())
     position = content.find(logged[3][1]["telco"].tobytes())
     content[position + 50] ^= 1
@@ -283,14 +285,15 @@ def test_a_change_is_named_by_round_and_client(tmp_path):
 def test_swapped_and_dropped_records_are_found(tmp_path):
     """Records that are each valid but not in their place break the chain."""
     record(tmp_path, n_rounds=5)
-    ends = [int.from_bytes((tmp_path / "chain.bin").read_bytes()[i : i + 8], "little") for i in range(0, 240, 40)]
-    stream, chain = (tmp_path / "uploads.arrows").read_bytes(), (tmp_path / "chain.bin").read_bytes()
+    content = (tmp_path / CHAIN).read_bytes()
+    ends = [int.from_bytes(content[i : i + 8], "little") for i in range(48, len(content), 48)]
+    stream, chain = (tmp_path / UPLOADS).read_bytes(), (tmp_path / CHAIN).read_bytes()
     third, fourth = stream[ends[2] : ends[3]], stream[ends[3] : ends[4]]
-    (tmp_path / "uploads.arrows").write_bytes(stream[: ends[2]] + fourth + third + stream[ends[4] :])
+    (tmp_path / UPLOADS).write_bytes(stream[: ends[2]] + fourth + third + stream[ends[4] :])
     with pytest.raises(TranscriptError, match="round 3"):
         Transcript.open(tmp_path).verify()
-    (tmp_path / "uploads.arrows").write_bytes(stream[: ends[2]] + stream[ends[3] :])
-    (tmp_path / "chain.bin").write_bytes(chain[:120] + chain[160:])
+    (tmp_path / UPLOADS).write_bytes(stream[: ends[2]] + stream[ends[3] :])
+    (tmp_path / CHAIN).write_bytes(chain[:192] + chain[240:])
     with pytest.raises(TranscriptError):
         Transcript.open(tmp_path).verify()
 
@@ -298,7 +301,7 @@ def test_swapped_and_dropped_records_are_found(tmp_path):
 @pytest.mark.parametrize(
     ("layout", "reason"),
     [
-        (forgeries.over_digests, "there are samples that are part of no upload"),
+        (forgeries.over_digests, "columns overlap"),
         (forgeries.stamps_with_numbers, "there are samples that are part of no upload"),
         (forgeries.without_some_numbers, "embeddings are missing"),
     ],
@@ -319,10 +322,10 @@ def test_a_chain_that_does_not_cover_everything_is_refused(tmp_path, layout, rea
 def test_columns_lie_by_themselves_in_a_message(tmp_path, layout, reason):
     """If they overlap, or have to be unpacked, what is left without the numbers does not settle the rest."""
     record(tmp_path, n_rounds=1)
-    _, (message, *_) = Transcript.open(tmp_path).messages()
-    forged = pa.py_buffer(layout(message.to_pybytes()))
+    *_, entry = Transcript.open(tmp_path).entries()
+    forged = pa.py_buffer(layout(entry.message.to_pybytes()))
     with pytest.raises(ValueError, match=reason):
-        fmt.frame_ranges(forged, fmt.read_message(forged, forgeries.SCHEMA))
+        fmt.frame_ranges(fmt.read_message(forged, forgeries.SCHEMA)[1], "float64")
 
 
 def test_two_transcripts_do_not_have_one_head(tmp_path):
@@ -333,9 +336,9 @@ def test_two_transcripts_do_not_have_one_head(tmp_path):
         about = about or (tmp_path / "0" / "transcript.json").read_bytes()
         heads.append(forgeries.rewrite(tmp_path / f"{seed}", tmp_path / f"forged{seed}", forgeries.over_digests, about))
         forged = Transcript.open(tmp_path / f"forged{seed}")
-        assert logged[0][0].astype(np.uint32).tobytes() in (tmp_path / f"forged{seed}" / "uploads.arrows").read_bytes()
+        assert logged[0][0].astype(np.uint32).tobytes() in (tmp_path / f"forged{seed}" / UPLOADS).read_bytes()
         for read in (forged.verify, lambda forged=forged: list(forged)):
-            with pytest.raises(TranscriptError, match="part of no upload"):
+            with pytest.raises(TranscriptError, match=r"part of no upload|columns overlap"):
                 read()
     assert heads[0] == heads[1]
 
@@ -347,19 +350,20 @@ def test_the_stream_says_what_is_read(tmp_path):
     names = {"samples": "embeddings", "embeddings": "samples"}
     fields = [field.with_name(names.get(field.name, field.name)) for field in forgeries.SCHEMA]
     other = pa.schema(fields).serialize()
-    link = fmt.frame_hash(fmt.first_link(*transcript.origin), other, [(0, other.size)])
-    (tmp_path / "run" / "uploads.arrows").write_bytes(other)
-    (tmp_path / "run" / "chain.bin").write_bytes(fmt.pack_link(other.size, link))
+    stream, chain, _ = forgeries.chained(fmt.first_link(*transcript.origin), [(Kind.SCHEMA, other, None)])
+    (tmp_path / "run" / UPLOADS).write_bytes(stream)
+    (tmp_path / "run" / CHAIN).write_bytes(chain)
     with pytest.raises(TranscriptError, match="the columns are not those of a transcript"):
         Transcript.open(tmp_path / "run").verify()
 
 
-def test_an_unknown_version_is_refused(tmp_path):
-    """A transcript of a later format is answered with both versions and what to do."""
+@pytest.mark.parametrize("version", [1, 3])
+def test_an_unknown_version_is_refused(tmp_path, version):
+    """A transcript of an earlier or a later format is answered with both versions and what to do."""
     record(tmp_path)
     description = json.loads((tmp_path / "transcript.json").read_text())
-    (tmp_path / "transcript.json").write_text(json.dumps(description | {"version": 2}))
-    with pytest.raises(TranscriptError, match="format version 2; this verfedsv reads version 1"):
+    (tmp_path / "transcript.json").write_text(json.dumps(description | {"version": version}))
+    with pytest.raises(TranscriptError, match=f"format version {version}; this verfedsv reads version 2: use the"):
         Transcript.open(tmp_path)
 
 
@@ -396,8 +400,8 @@ BAD = [
     (lambda r: r.log([0, 1], full([1, 2, 3])), r"received \(3,\)"),
     (lambda r: r.log([0, 1], full([1, np.nan])), "bank: embeddings must be finite"),
     (lambda r: r.log([0, 1], full(["a", "b"])), "real numbers"),
-    (lambda r: r.log([0, 1], full([[1, 2], [3, 4]])), "same number of classes"),
-    (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "same number of classes"),
+    (lambda r: r.log([0, 1], full([[1, 2], [3, 4]])), "takes one number per client and sample"),
+    (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "offset: received 2 numbers per sample, and there"),
     (lambda r: r.log([0, 1], full([1, 2]), time=0.5), "time must not run backwards"),
     (lambda r: r.log([0, 1], full([1, 2]), time=1.7e308), r"seconds, from -1e\+15 to 1e\+15; received 1.7e\+308"),
     (lambda r: r.log([0, 1], full([1, 2]), time=np.nan), "received nan"),
@@ -544,17 +548,17 @@ def test_places_that_cannot_hold_a_transcript(tmp_path):
 def test_all_files_have_the_same_mode(tmp_path):
     """Whoever may read one may read them all."""
     record(tmp_path)
-    names = ("transcript.json", "labels.arrow", "uploads.arrows", "chain.bin")
+    names = ("transcript.json", "labels.arrow", UPLOADS, CHAIN)
     assert len({(tmp_path / name).stat().st_mode for name in names}) == 1
 
 
 def test_what_is_being_written_does_not_spoil_the_rest(tmp_path):
     """With `may_go_on`, half a record at the end is not held against a transcript."""
     record(tmp_path)
-    with (tmp_path / "uploads.arrows").open("ab") as file:
+    with (tmp_path / UPLOADS).open("ab") as file:
         file.write(b"half a reco")
     Transcript.open(tmp_path).verify(may_go_on=True)
-    with pytest.raises(TranscriptError, match=r"whole up to round 5, and uploads.arrows has 11 bytes after it"):
+    with pytest.raises(TranscriptError, match=r"whole up to round 5, and uploads-00001.arrows has 11 bytes after it"):
         Transcript.open(tmp_path).verify()
 
 
@@ -571,7 +575,7 @@ def test_both_can_be_printed(tmp_path):
     )
 
 
-@pytest.mark.parametrize("failing", ["uploads.arrows", "chain.bin"])
+@pytest.mark.parametrize("failing", [UPLOADS, CHAIN])
 def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, failing):
     """When writing fails half-way the call raises, the record is taken back, and the next one is recorded."""
     with Recorder(tmp_path, LABELS, CLIENTS) as recorder:
@@ -602,17 +606,18 @@ def test_a_closed_recorder_records_no_more(tmp_path):
 
 
 def test_the_script_of_the_documentation_reads_it(tmp_path, capsys, monkeypatch):
-    """The script in docs/transcript.md, which uses pyarrow alone, prints the rounds of a transcript."""
-    logged = record(tmp_path / "run", n_rounds=2, n_classes=3)
+    """The script in docs/transcript.md, which uses pyarrow alone, prints the records of all segments."""
+    logged = record(tmp_path / "run", n_rounds=5, n_classes=3, segment_rounds=2)
     script = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "transcript.md").read_text(), re.DOTALL).group(1)
     assert "verfedsv" not in script
     assert len(script.strip().splitlines()) <= 10
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "transcript.md", "exec"), {})  # noqa: S102  # our own example
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 2 * 4
-    assert printed[0].startswith("bank")
-    assert str(logged[0][1]["bank"].sum().round(6)) in printed[0]
+    assert [line.split()[0] for line in printed] == ["upload", "upload", "upload", "stamp"] * 5
+    for number, (_, embeddings, _) in enumerate(logged):
+        assert printed[4 * number].startswith(f"upload bank {number + 1}.0 (16, 3) ")
+        assert str(embeddings["bank"].sum().round(6)) in printed[4 * number]
 
 
 @pytest.mark.parametrize("mapped", [True, False])
@@ -620,16 +625,16 @@ def test_verifying_goes_on_from_where_it_was(tmp_path, mapped):
     """Portions check what the whole does, and count rounds and uploads; what was checked is not read again."""
     record(tmp_path, 6)
     whole = Transcript.open(tmp_path, mapped=mapped).verify_on()
-    assert (whole.n_messages, whole.n_rounds) == (7, 6)
+    assert (whole.n_entries, whole.n_records, whole.n_rounds) == (8, 6, 6)
     assert (whole.n_uploads["bank"], whole.n_embeddings["bank"]) == (6, 96)
     part, called = None, []
-    while part is None or part.n_messages < 7:
+    while part is None or part.n_entries < 8:
         transcript = Transcript.open(tmp_path, mapped=mapped)
         part = transcript.verify_on(part, 3, lambda done, total: called.append((done, total)))
         assert transcript.up_to(part).n_rounds == part.n_rounds
         assert sum(isinstance(entry, Stamp) for entry in transcript.up_to(part)) == part.n_rounds
     assert part == whole
-    assert called == [(0, 7)]
+    assert called == [(0, 8)]
 
 
 def test_verifying_starts_anew_where_the_beginning_is_another(tmp_path):
@@ -649,8 +654,10 @@ def test_verifying_starts_anew_where_the_beginning_is_another(tmp_path):
 
 def test_links_that_end_in_zeros_are_links():
     """A hash is 32 bytes, whatever they are, and nothing shorter stands for it."""
-    chain = Chain.of(pa.py_buffer(fmt.pack_link(8, bytes(31) + b"\1") + fmt.pack_link(16, b"\1" + bytes(31))), 16)
-    assert [chain.link(index)[-1] for index in (0, 1)] == [1, 0]
+    links = [bytes(32), bytes(31) + b"\1", b"\1" + bytes(31)]
+    entries = zip([0, 8, 16], [Kind.START, Kind.SCHEMA, Kind.ROUND], links, strict=True)
+    content = b"".join(pack_entry(*entry) for entry in entries)
+    chain = Chain.of([Segment.of(1, pa.py_buffer(content + b"cut short"), 16)])
+    assert [chain.link(index)[-1] for index in range(3)] == [0, 1, 0]
     assert chain.contains("01" + "00" * 31)
-    assert not any(chain.contains(head) for head in ("", "01", "zz", "00" * 32, "01" + "00" * 32))
-    assert len(Chain.of(pa.py_buffer(fmt.pack_link(8, bytes(32)) + b"cut short"), 8)) == 1
+    assert not any(chain.contains(head) for head in ("", "01", "zz", "02" + "00" * 31, "01" + "00" * 32))

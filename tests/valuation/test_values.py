@@ -305,13 +305,13 @@ def test_a_training_is_valued_on_from_any_record(monkeypatch):
     verified = transcript.verify_on(most=10)
     message = Transcript._message
     monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
-    first = 1
+    first = 2
     while True:
         result = value(transcript.up_to(verified), since=result)
         assert result.n_rounds == verified.n_rounds
-        assert read == list(range(first, verified.n_messages))
-        first = verified.n_messages
-        if first == transcript.n_messages:
+        assert read == list(range(first, verified.n_entries))
+        first = verified.n_entries
+        if verified.n_records == transcript.n_records:
             break
         verified = transcript.verify_on(verified, 3)
         read.clear()

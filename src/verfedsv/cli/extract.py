@@ -17,7 +17,7 @@ from verfedsv.transcript import Transcript
 def extract(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     client: Annotated[str, typer.Option(help="Whose part.", metavar="NAME")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write (JSON).")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
 ) -> None:
     """Write one client's part of a run: its own uploads, and the hashes that tie them to a statement.
 
@@ -26,12 +26,12 @@ def extract(
 
     Exit codes: 0 written; 2 something cannot be used, with a message that says why.
 
-    Example: verfedsv extract runs/credit --client telco -o telco.json
+    Example: verfedsv extract runs/credit --client telco -o telco.extract
     """
     check_writable(output, "extract")
     transcript = Transcript.open(run)
     refuse_running(find_extent(run, transcript), "extracted")
     result = make_extract(transcript, client)
-    write_file(output, result.to_json())
-    n_uploads = sum(len(record.uploads) for record in result.records)
+    n_uploads = len(result.verify().uploads)
+    write_file(output, result.to_bytes())
     typer.echo(f"wrote {output}: {count(n_uploads, 'upload')} of client {client!r}")

@@ -18,6 +18,7 @@ from verfedsv.report import markdown
 from verfedsv.runs.folders import CONFIG
 from verfedsv.settlement import statement
 from verfedsv.settlement.documents import format_of
+from verfedsv.settlement.extract import MAGIC
 from verfedsv.settlement.folders import is_evidence
 from verfedsv.settlement.keys import is_key
 from verfedsv.settlement.result import CSV_BEGINNING
@@ -75,12 +76,14 @@ def _what_is_kept(path: Path) -> str | None:
 
 def _is_of(path: Path, kind: Kind) -> bool:
     """Return whether a file is of a kind, as this package writes it."""
+    content = path.read_bytes()
+    if kind == "extract":
+        return content.startswith(MAGIC)
     if path.suffix.lower() == ".json":
         return format_of(path) == f"verfedsv {kind}"
-    content = path.read_bytes()
     if kind == "settlement":
         return content.startswith(CSV_BEGINNING.encode())
-    # Values and extracts are JSON whatever the name is, and a report may be.
+    # Values are JSON whatever the name is, and a report may be.
     return format_of(path) == f"verfedsv {kind}" or (kind == "report" and _is_report(content))
 
 
@@ -100,10 +103,10 @@ def _called(kind: Kind) -> str:
     return f"{'an' if kind == 'extract' else 'a'} {kind}"
 
 
-def write_file(path: Path, text: str, *, overwrite: bool = True) -> None:
-    """Write a text file whole or not at all."""
+def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
+    """Write a file whole or not at all; texts are written as UTF-8."""
     try:
-        write_whole(path, text.encode(), overwrite=overwrite)
+        write_whole(path, content.encode() if isinstance(content, str) else content, overwrite=overwrite)
     except FileExistsError:
         raise InputError(f"{path} is already there, and is not overwritten; name another file with -o") from None
     except OSError as error:

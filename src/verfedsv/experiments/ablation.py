@@ -83,7 +83,7 @@ def _values(trained: Trained, start: Start, rank: int, weight: float, seed: int)
 def _uploads(transcript: Transcript) -> tuple[list[Array], list[list[Array]]]:
     """Return the batches, and for each client what it uploaded in each."""
     batches: list[Array] = []
-    uploads: dict[str, list[Array]] = {name: [] for name in transcript.description.clients}
+    uploads: dict[str, list[Array]] = {name: [] for name in transcript.clients}
     for record in transcript:
         if isinstance(record, Upload):
             uploads[record.client].append(record.embeddings)

@@ -91,7 +91,7 @@ def _asymmetry_of_twins(trained: Trained) -> float:
     again, each time once more in the name of a twin.
     """
     transcript = Transcript.open(trained.path)
-    first, *others = transcript.description.clients
+    first, *others = transcript.clients
     names = [first, "twin", *others[:-2]]
     loss = transcript.description.loss
     n_classes = transcript.description.n_classes if loss == "softmax" else None
@@ -99,7 +99,7 @@ def _asymmetry_of_twins(trained: Trained) -> float:
         for record in transcript:
             if isinstance(record, Stamp):
                 recorder.stamp(record.offset, time=record.time)
-            elif record.client in names:
+            elif isinstance(record, Upload) and record.client in names:
                 for name in names[: 2 if record.client == first else 0] or [record.client]:
                     recorder.update(name, record.samples, record.embeddings, time=record.time)
         result = value(recorder, method="exact")
@@ -133,7 +133,7 @@ def _drop_of_table(trained: Trained) -> float:
             table = tables.setdefault(record.client, np.zeros((len(transcript.labels), n_classes)))
             table[record.samples] = record.embeddings.reshape(-1, n_classes)
             continue
-        own = 0.0 if record.offset is None else record.offset
+        own = record.offset if isinstance(record, Stamp) and record.offset is not None else 0.0
         after = sum(tables.values(), np.zeros((len(transcript.labels), n_classes))) + own
         start = np.zeros_like(after) if before is None else before
         total += float((loss.value(start, targets) - loss.value(after, targets)).mean())

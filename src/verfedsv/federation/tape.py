@@ -9,8 +9,8 @@ import numpy as np
 from verfedsv.arguments import as_whole
 from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array, Floats
-from verfedsv.transcript import Recorder, Stamp, Upload
-from verfedsv.transcript.records import Join, Leave, Record
+from verfedsv.transcript import Record, Recorder, Stamp, Upload
+from verfedsv.transcript.records import Join, Leave
 
 SAME = 1e-9
 """Embeddings computed again are the same if they differ by at most this fraction of the largest of them.
@@ -33,7 +33,7 @@ class Tape:
         n_there = 0
         if recorder is not None:
             transcript = recorder.transcript
-            n_there = max(0, transcript.n_messages - 1)  # the first message is the schema
+            n_there = transcript.n_records
             if n_records is not None and n_records != n_there:
                 self._n_left = as_whole("the number of records after the checkpoint", n_there - n_records, at_least=0)
                 self._recorded = transcript.records(1 + n_records)
@@ -72,19 +72,19 @@ class Tape:
             self._recorder.stamp(offset, time=time)
 
     def join(self, client: str, time: float) -> None:
-        """Record that a client takes part from here on."""
-        self.n_records += 1
-        if self.is_repeating:
+        """Record that a client takes part from here on; before the first record it is one of those that began."""
+        self.n_records += self.n_records > 0
+        if self.is_repeating and self.n_records:
             self._compare(Join(client, time))
-        elif self._recorder is not None:
+        elif self._recorder is not None and not self.is_repeating:
             self._recorder.join(client, time=time)
 
     def leave(self, client: str, time: float) -> None:
-        """Record that a client takes part no more."""
-        self.n_records += 1
-        if self.is_repeating:
+        """Record that a client takes part no more; before the first record it never did."""
+        self.n_records += self.n_records > 0
+        if self.is_repeating and self.n_records:
             self._compare(Leave(client, time))
-        elif self._recorder is not None:
+        elif self._recorder is not None and not self.is_repeating:
             self._recorder.leave(client, time=time)
 
     def sync(self) -> None:

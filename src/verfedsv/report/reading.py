@@ -29,7 +29,7 @@ from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.format import Description
+from verfedsv.transcript.description import Description
 from verfedsv.transcript.reader import FOLDER, Verified
 from verfedsv.transcript.storage import LOCK
 from verfedsv.valuation import Valuation, value
@@ -75,9 +75,9 @@ def summarise(
 
 def refuse_irregular(folder: Path) -> None:
     """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
-    inner = (fmt.DESCRIPTION, fmt.LABELS, fmt.UPLOADS, fmt.CHAIN, LOCK)
-    names = (CONFIG, METRICS, NOTES, VALUATION, *inner)
-    for path in [*(folder / name for name in names), *(folder / FOLDER / name for name in inner)]:
+    names = (CONFIG, METRICS, NOTES, VALUATION)
+    inner = [path for place in (folder, folder / FOLDER) for path in (*fmt.files_of(place), place / LOCK)]
+    for path in [*(folder / name for name in names), *inner]:
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
 
@@ -86,7 +86,7 @@ def refuse_misfit(valuation: Valuation, transcript: Transcript) -> None:
     """Raise InputError if a valuation has the hash of a transcript, and says other things of it."""
     description = transcript.description
     stated = valuation.clients, valuation.mode, valuation.loss, valuation.n_rounds
-    if stated != (description.clients, description.mode, description.loss, transcript.n_rounds):
+    if stated != (transcript.clients, description.mode, description.loss, transcript.n_rounds):
         raise InputError(
             f"{VALUATION} is damaged: it names this transcript, but other clients, rounds, mode or loss. Delete it, "
             "and the run is valued again"
@@ -158,7 +158,7 @@ def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
 def uploads_of(description: Description, verified: Verified) -> dict[str, Uploads]:
     """Return what each client uploaded, by name."""
     size = _BYTES_OF_AN_ID + np.dtype(description.precision or "float64").itemsize * (description.n_classes or 1)
-    counts = {name: (verified.n_uploads[name], verified.n_embeddings[name]) for name in description.clients}
+    counts = {name: (verified.n_uploads[name], verified.n_embeddings[name]) for name in verified.roster.clients}
     return {name: Uploads(*numbers, numbers[1] * size) for name, numbers in counts.items()}
 
 

@@ -19,7 +19,7 @@ from verfedsv.runs.notes import still_falling
 from verfedsv.settlement.ranges import is_unreliable
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.texts import LONGEST_NAME, misleading, shortened
-from verfedsv.transcript.format import Mode
+from verfedsv.transcript.description import Mode
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Books
 

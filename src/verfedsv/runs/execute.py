@@ -49,6 +49,7 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.transcript import Recorder, Transcript
+from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.valuation import Valuation, value
 
@@ -232,10 +233,22 @@ class Run:
 
     def _record(self, path: Path | None, *, resume: bool | None = None) -> Recorder:
         """Return a recorder of the training, in memory if there is no path."""
-        data = self.data
+        data, section = self.data, self.config.training
         # Rare classes may be among the test rows only.
         loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
-        return Recorder(path, data.labels[~data.is_test], data.names, loss, n_classes=n_classes, resume=resume)
+        agreed = ValuationSettings.of(dict(self.config.valuation))
+        if resume and path is not None and (path / fmt.DESCRIPTION).exists():
+            agreed = Transcript.open(path).description.valuation  # what was agreed stays, though [valuation] may change
+        return Recorder(
+            path,
+            data.labels[~data.is_test],
+            data.names,
+            loss,
+            valuation=agreed,
+            step={"kind": "gradient descent", "rate": section.rate, "decay": section.decay},
+            n_classes=n_classes,
+            resume=resume,
+        )
 
     def _bring_up_to_date(self, n_rounds: int, saver: Saver) -> None:
         """Write what the folder lacks, and cut off the metrics after the round that training went on from."""

@@ -92,6 +92,6 @@ def left_out(config: Config, transcript: Transcript) -> int:
     if section.mode == "synchronous" or first is None:
         return 0
     own = {client.name: client.period for client in config.client}
-    periods = [own.get(name) or section.period for name in transcript.description.clients]
+    periods = [own.get(name) or section.period for name in transcript.clients]
     n_ended = math.ceil(min(first.time, *periods) / section.stamp_every - 1e-9) - 1
     return max(0, min(n_ended, section.n_stamps - 1))

@@ -70,8 +70,7 @@ def has_others(folder: Path) -> bool:
 
 
 def _has_records(folder: Path) -> bool:
-    path = folder / FOLDER / fmt.UPLOADS
-    return path.exists() and next(iter(Transcript.open(folder)), None) is not None
+    return len(fmt.files_of(folder / FOLDER)) > 2 and next(iter(Transcript.open(folder)), None) is not None
 
 
 def begin(folder: Path, text: str) -> None:
@@ -80,8 +79,8 @@ def begin(folder: Path, text: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / FOLDER).exists():
             storage = FolderStorage(folder / FOLDER, writable=True)  # refuses if another run is about to begin there
-            for name in (fmt.UPLOADS, fmt.CHAIN, fmt.LABELS, fmt.DESCRIPTION):
-                (folder / FOLDER / name).unlink(missing_ok=True)
+            for path in reversed(fmt.files_of(folder / FOLDER)):  # what names the rest goes last
+                path.unlink(missing_ok=True)
             storage.close()
         for name in (METRICS, NOTES):
             (folder / name).unlink(missing_ok=True)

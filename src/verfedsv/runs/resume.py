@@ -11,8 +11,7 @@ from verfedsv.federation.checkpoints import REMEDY
 from verfedsv.runs.config import Config
 from verfedsv.runs.extent import left_out, planned_rounds
 from verfedsv.shapley.result import count
-from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
-from verfedsv.transcript.records import Record
+from verfedsv.transcript import Record, Recorder, Stamp, Transcript, Upload
 
 
 def go_on(server: Server, recorder: Recorder, config: Config) -> float:
@@ -27,11 +26,11 @@ def go_on(server: Server, recorder: Recorder, config: Config) -> float:
     server.record(recorder)
     if not config.training.is_repeatable:
         server.catch_up()
-    return max([0.0, *(record.time for record in transcript.records(max(1, transcript.n_messages - 1)))])
+    return max([0.0, *(record.time for record in transcript.records(max(1, transcript.n_records)))])
 
 
 def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
-    section, n_there = config.training, max(0, transcript.n_messages - 1)  # the first message is the schema
+    section, n_there = config.training, transcript.n_records
     if n_there < server.n_records:
         raise TranscriptError(
             f"the checkpoint was written after {server.n_records} records, of which the transcript has only "

@@ -25,7 +25,7 @@ def find_valuation(folder: Path, transcript: Transcript) -> Valuation | None:
         return valuation
     if not transcript.contains(valuation.head):
         there = f"{count(valuation.n_rounds, 'round')} of {count(len(valuation.clients), 'client')}"
-        here = f"{count(transcript.n_rounds, 'round')} of {count(len(transcript.description.clients), 'client')}"
+        here = f"{count(transcript.n_rounds, 'round')} of {count(len(transcript.clients), 'client')}"
         raise InputError(
             f"{folder / VALUATION} is of {there} that are not in the transcript, which has {here}: it lost rounds, or "
             f"is another one. Bring the right one back, or delete {VALUATION} to go by the transcript that is there"

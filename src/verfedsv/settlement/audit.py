@@ -97,13 +97,13 @@ def audit(
         _refuse_unused("a run without a statement", public_key=public_key)
         return _collect(_of_run(path, options))
     text = read_bytes(path)
-    fields = parse(text, statement.FORMAT)
-    if fields["format"] == extracts.FORMAT:
+    if text.startswith(extracts.MAGIC):
         _refuse_unused("an extract", run=run)
         if public_key is not None and statement_path is None:
             raise InputError("an extract is not signed; add --statement FILE to check it by the key")
         signed = None if statement_path is None else _read_statement(statement_path)
-        return _collect(_of_extract(Extract.from_fields(fields), signed, options))
+        return _collect(_of_extract(Extract.from_bytes(text), signed, options))
+    fields = parse(text, statement.FORMAT)
     if fields["format"] == statement.FORMAT:
         _refuse_unused("a statement", statement=statement_path)
     return _collect(_of_statement(_Signed(path, text, Statement.from_fields(fields)), run, options))
@@ -249,7 +249,7 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
     yield Check("chain", f"{count(verified.n_rounds, 'round')}, head {verified.head[:16]}…")
     if signed is None:
         yield f"not tied to a statement: pass --statement, or compare the head {verified.head}"
-    yield Check("uploads", f"{count(verified.n_uploads, 'upload')} of client {extract.client!r}, all that there are")
+    yield Check("uploads", f"{count(len(verified.uploads), 'upload')} of client {extract.client!r}, all that there are")
     if verified.n_absent:
         rounds = f"{verified.n_absent:,} of {count(verified.n_rounds, 'round')}"
         yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads were left out"
@@ -262,11 +262,10 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
 def _compare_transcript(stated: Statement, verified: Verified) -> None:
     """Raise Difference unless a statement is of the transcript that an extract is of, as far as that shows it."""
     if stated.content["head"] != verified.head:
-        clients = verified.description.clients
-        both = count_both(stated, clients, verified.n_rounds)
+        both = count_both(stated, verified.clients, verified.n_rounds)
         raise Difference(f"the extract is of another transcript than the statement: their heads differ; {both}")
     about = verified.description
-    shown = {"clients": [*about.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
+    shown = {"clients": [*verified.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
     for name, expected in shown.items():
         if stated.content[name] != expected:
             said = f"the statement says {stated.content[name]!r}, the transcript {expected!r}"

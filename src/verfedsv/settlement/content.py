@@ -14,7 +14,7 @@ from verfedsv.errors import InputError
 from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.keys import is_weak
 from verfedsv.shapley.result import ErrorKind
-from verfedsv.transcript.format import Mode
+from verfedsv.transcript.description import Mode
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:

@@ -3,244 +3,293 @@
 The hash chain leaves out the numbers of uploads and has a digest of each instead. So an extract holds every message of
 the transcript with gaps where those numbers were, the numbers of the one client, and the hash of the labels: enough to
 compute the chain again to its head, and to see that the client's uploads are the ones in it.
+
+An extract is a binary file, all numbers little-endian:
+
+    MAGIC, and the version (8 bytes)
+    size (8 bytes), and so many bytes of JSON: client, description (the text of transcript.json), labels_sha256, head
+    number (8 bytes) of beginnings, the size of each (8 bytes each), and the beginnings
+    number (8 bytes) of messages, a header of each (48 bytes each), and the pieces of all messages
+    the client's uploads: of each its samples (uint32) and its embeddings
+
+A message is one of the beginnings, its Arrow metadata, which most messages share with others, and then three pieces
+with two gaps between them. Its header has its kind and the number of its beginning (4 bytes each), and the sizes of the
+pieces and of the gaps (8 bytes each).
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.settlement.documents import check_format, parse
-from verfedsv.transcript import Transcript
+from verfedsv.transcript import Description, Transcript, Upload
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.description import Precision
+from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE
 from verfedsv.transcript.meaning import Rules
+from verfedsv.transcript.reader import Entry
 from verfedsv.transcript.rows import Rows
+from verfedsv.untrusted import read_json
 
-FORMAT, VERSION = "verfedsv extract", 1
-_UNREADABLE = *UNREADABLE, AttributeError, OverflowError
-"""What anything but bytes of messages, in the place of them, leads to."""
-
-
-@dataclass(frozen=True)
-class OwnUpload:
-    """What the client uploaded: sample numbers, and for each the embeddings, (samples, classes)."""
-
-    samples: list[int]
-    embeddings: list[list[float]]
+MAGIC, VERSION = b"verfedsv extract", 2
+_NUMBER = struct.Struct("<Q")
+_HEADER = np.dtype([("kind", "<u4"), ("beginning", "<u4"), ("pieces", "<u8", 3), ("gaps", "<u8", 2)])
+_FIELDS = {"client", "description", "labels_sha256", "head"}
 
 
-@dataclass(frozen=True)
-class Record:
-    """A message: its bytes (in base64) before, between and after the gaps, the sizes of these, and its link.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A message with gaps: its bytes before, between and after them, and how large they are."""
 
-    `uploads` are those of the one client whose numbers belong into the gaps: one, or none, as when it was absent.
-    """
+    kind: Kind
+    pieces: Sequence[bytes | memoryview]
+    gaps: Sequence[int]
 
-    frame: list[str]
-    gaps: list[int]
-    uploads: list[OwnUpload]
-    link: str
+    @classmethod
+    def of(cls, entry: Entry) -> Part:
+        """Return a message of a transcript without the numbers of uploads."""
+        whole, ranges = memoryview(entry.message), list(entry.ranges)
+        ranges += [(len(whole), len(whole))] * (3 - len(ranges))
+        gaps = [ranges[index + 1][0] - ranges[index][1] for index in (0, 1)]
+        return cls(entry.kind, [whole[start:stop] for start, stop in ranges], gaps)
 
-    def message(self) -> tuple[pa.Buffer, list[tuple[int, int]]]:
+    def message(self) -> tuple[pa.Buffer, tuple[tuple[int, int], ...]]:
         """Return the message with zeros in its gaps, and where what is between them begins and ends."""
-        if not all(type(gap) is int and gap >= 0 for gap in self.gaps):
-            raise ValueError("the sizes of gaps must be whole numbers")
-        pieces = [base64.b64decode(piece, validate=True) for piece in self.frame]
         ranges, end = [], 0
-        for piece, gap in zip(pieces, [*self.gaps, 0], strict=True):
+        for piece, gap in zip(self.pieces, [*self.gaps, 0], strict=True):
             ranges.append((end, end + len(piece)))
             end += len(piece) + gap
         # Zeros that nobody reads or writes take no memory, however many the extract says there are.
         content = np.zeros(end, np.uint8)
-        for piece, (start, stop) in zip(pieces, ranges, strict=True):
+        for piece, (start, stop) in zip(self.pieces, ranges, strict=True):
             content[start:stop] = np.frombuffer(piece, np.uint8)
-        return pa.py_buffer(content), ranges
+        n_pieces = 1 + sum(gap > 0 for gap in self.gaps)
+        return pa.py_buffer(content), tuple(ranges[:n_pieces])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Extract:
-    """One client's part of a transcript. `description` is the text of transcript.json; the labels are but a hash."""
+    """One client's part of a transcript. `description` is the text of transcript.json; the labels are but a hash.
+
+    `parts` are the messages of the transcript in order, `own` the numbers of the client's uploads, one upload after
+    the other; `head` is the last link of the chain, in hexadecimal, as `labels_sha256` is.
+    """
 
     client: str
     description: str
     labels_sha256: str
-    records: Sequence[Record]
+    head: str
+    parts: Sequence[Part]
+    own: bytes | memoryview = field(repr=False)
 
-    def to_json(self) -> str:
-        """Return the extract as JSON."""
-        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
+    def to_bytes(self) -> bytes:
+        """Return the content of the file."""
+        about = {name: getattr(self, name) for name in sorted(_FIELDS)}
+        header = json.dumps(about, ensure_ascii=False).encode()
+        beginnings: dict[bytes, int] = {}
+        headers = np.zeros(len(self.parts), _HEADER)
+        pieces: list[bytes | memoryview] = []
+        for index, part in enumerate(self.parts):
+            first, *others = part.pieces
+            size = _size_of_metadata(first)
+            number = beginnings.setdefault(bytes(first[:size]), len(beginnings))
+            own = [first[size:], *others]
+            headers[index] = part.kind, number, [len(piece) for piece in own], part.gaps
+            pieces += own
+        sizes = b"".join(_NUMBER.pack(len(beginning)) for beginning in beginnings)
+        return b"".join(
+            [
+                *(MAGIC, _NUMBER.pack(VERSION), _NUMBER.pack(len(header)), header),
+                *(_NUMBER.pack(len(beginnings)), sizes, *beginnings),
+                *(_NUMBER.pack(len(headers)), headers.tobytes(), *pieces),
+                self.own,
+            ]
+        )
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Extract:
+    def from_bytes(cls, content: bytes) -> Extract:
         """Return the extract in a file; raise InputError if it is none."""
-        return cls.from_fields(parse(text, FORMAT))
-
-    @classmethod
-    def from_fields(cls, content: Mapping[str, Any]) -> Extract:
-        """Return the extract in fields of JSON; raise InputError if they are none."""
-        rest = check_format(content, FORMAT, VERSION)
+        rest = _Bytes(content)
         try:
-            records = [_record(record) for record in rest["records"]]
-            return cls(**{**_known(cls, rest), "records": records})
-        except InputError:
-            raise
-        except KeyError as error:
-            raise InputError(f"the extract is damaged: {error} is missing") from None
-        except (TypeError, ValueError, AttributeError):
-            raise InputError("the extract is damaged: some of it is of the wrong kind") from None
+            if rest.take(len(MAGIC)) != MAGIC:
+                raise InputError("this is not an extract that verfedsv wrote")
+            version = rest.number()
+            if version != VERSION:
+                raise InputError(
+                    f"this is an extract of format version {version}; this verfedsv reads version {VERSION}. Use the "
+                    "version of verfedsv that wrote it"
+                )
+            about = read_json(bytes(rest.take(rest.number())), "the beginning of the extract")
+            if not isinstance(about, dict) or about.keys() != _FIELDS or {*map(type, about.values())} != {str}:
+                raise InputError("the extract is damaged: fields of its beginning are missing or unknown")
+            sizes = rest.array(np.dtype("<u8"))
+            beginnings = [bytes(rest.take(int(size))) for size in sizes]
+            parts = []
+            for kind, number, pieces, gaps in rest.array(_HEADER).tolist():
+                first, *others = [rest.take(size) for size in pieces]
+                parts.append(Part(Kind(kind), [beginnings[number] + bytes(first), *others], gaps))
+        except (ValueError, IndexError, struct.error) as error:
+            raise InputError(f"the extract is damaged: {error}") from None
+        return cls(parts=parts, own=rest.rest, **about)
 
     def verify(self) -> Verified:
         """Return what the extract leads to; raise TranscriptError, naming the place, if it does not fit together."""
         try:
             return _verify(self)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise TranscriptError(f"the extract was changed: it cannot be read ({error})") from None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Verified:
-    """Where the chain of an extract ends, what it is of, and how many uploads of its client, in how many rounds.
+    """Where the chain of an extract ends, what it is of, and the uploads of its client, in how many rounds.
 
-    From `n_absent` of these rounds the client was declared absent. `has_offset` says whether the server has a part of
-    its own in any.
+    `clients` are all that ever took part. From `n_absent` of the rounds the extract's client was declared absent.
+    `has_offset` says whether the server has a part of its own in any.
     """
 
     head: str
-    description: fmt.Description
-    n_uploads: int
-    n_rounds: int
-    n_absent: int
-    has_offset: bool
+    description: Description
+    clients: tuple[str, ...]
+    uploads: tuple[Upload, ...] = ()
+    n_rounds: int = 0
+    n_absent: int = 0
+    has_offset: bool = False
 
 
 def make_extract(transcript: Transcript, client: str) -> Extract:
     """Return one client's part of a transcript; raise InputError if there is no such client."""
-    names = transcript.description.clients
+    names = transcript.clients
     if client not in names:
         raise InputError(f"there is no client {client!r}; there are {', '.join(map(repr, names))}")
     transcript.verify()
     description, labels = transcript.origin
-    n_classes = transcript.description.n_classes or 1
-    records = [_cut(message, batch, link, client, n_classes) for message, batch, link in transcript.messages()]
-    return Extract(client, description.decode(), hashlib.sha256(labels).hexdigest(), records)
+    entries = [entry for entry in transcript.entries() if entry.kind is not Kind.START]
+    own = b"".join(
+        part.tobytes()
+        for entry in entries
+        if entry.rows is not None
+        for row in _rows_of(entry.rows, client)
+        for part in (entry.rows.samples.row(row), entry.rows.embeddings.row(row))
+    )
+    parts = [Part.of(entry) for entry in entries]
+    return Extract(client, description.decode(), hashlib.sha256(labels).hexdigest(), transcript.head, parts, own)
 
 
-def _cut(message: pa.Buffer, batch: pa.RecordBatch | None, link: bytes, client: str, n_classes: int) -> Record:
-    """Return a message without the uploads of others."""
-    ranges = fmt.frame_ranges(message, batch)
-    frame = [base64.b64encode(memoryview(message)[start:stop]).decode() for start, stop in ranges]
-    gaps = [start - stop for (_, stop), (start, _) in pairwise(ranges)]
-    uploads = [
-        OwnUpload(row["samples"].as_py(), np.asarray(row["embeddings"].values).reshape(-1, n_classes).tolist())
-        for row in _rows_of(batch, client)
-    ]
-    return Record(frame, gaps, uploads, link.hex())
-
-
-def _rows_of(batch: pa.RecordBatch | None, client: str) -> Iterator[dict[str, Any]]:
-    """Yield the uploads of a client in a batch, column by column."""
-    if batch is None:
-        return
-    digests = batch.column("digest")
-    for row, name in enumerate(batch.column("client").to_pylist()):
-        if name == client and digests[row].is_valid:
-            yield {column: batch.column(column)[row] for column in ("digest", "samples", "embeddings")}
-
-
-def _verify(extract: Extract) -> Verified:
-    description = fmt.Description.from_json(extract.description.encode())
-    if extract.client not in description.clients:
-        raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
-    if extract.records and description.mode is None:
-        raise TranscriptError("the extract was changed: its description is of a transcript without uploads")
-    schema = fmt.upload_schema(description.precision or "float64")
-    rules = Rules(description)
-    content = hashlib.sha256(extract.description.encode()).digest()
-    labels = bytes.fromhex(extract.labels_sha256)
-    if labels.hex() != extract.labels_sha256:
-        raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
-    head = fmt.link_of_digests(content, labels)
-    n_uploads = n_rounds = n_absent = 0
-    has_offset = False
-    for index, record in enumerate(extract.records):
-        place = f"round {n_rounds + 1}, client {extract.client!r}" if index else "its description or labels"
-        message, ranges = record.message()
-        batch = None if index == 0 else _read_batch(message, schema, ranges)
-        rows = None if batch is None else Rows.of(batch)
-        head = fmt.frame_hash(head, message, ranges)
-        if head.hex() != record.link or ranges != fmt.frame_ranges(message, batch):
-            raise TranscriptError(f"the extract was changed: {place}")
-        if batch is None or rows is None:
-            fmt.check_schema(message, schema)
-            continue
-        rules.check_frame(rows, f"round {n_rounds + 1}")
-        _check_uploads(record, batch, extract.client, description.n_classes or 1, place)
-        for upload in record.uploads:
-            samples, embeddings = np.array(upload.samples), np.array(upload.embeddings)
-            rules.check_upload(extract.client, samples, embeddings, f"round {n_rounds + 1}")
-        n_uploads += len(record.uploads)
-        n_absent += extract.client in rows.absent
-        has_offset |= rows.offsets[-1] is not None
-        n_rounds += rows.clients[-1] is None
-    return Verified(head.hex() if extract.records else "", description, n_uploads, n_rounds, n_absent, has_offset)
-
-
-def _read_batch(message: pa.Buffer, schema: pa.Schema, ranges: Sequence[tuple[int, int]]) -> pa.RecordBatch:
-    """Return the batch in a message; raise ValueError if it has more rows than there are bytes outside of its gaps.
-
-    Rows whose columns lie in a gap would cost nothing in the file, and seconds to read.
-    """
-    batch = fmt.read_message(message, schema)
-    if batch.num_rows > sum(stop - start for start, stop in ranges):
-        raise ValueError("it has more rows than the extract has bytes")
-    return batch
-
-
-def _check_uploads(record: Record, batch: pa.RecordBatch, client: str, n_classes: int, place: str) -> None:
-    """Raise TranscriptError unless the uploads of the client are all there, and are those of the transcript."""
-    rows = list(_rows_of(batch, client))
-    if len(rows) != len(record.uploads):
-        raise TranscriptError(f"the extract does not have the uploads that the transcript has: {place}")
-    for row, upload in zip(rows, record.uploads, strict=True):
-        if not _is_of(upload, row, n_classes):
-            raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}")
-
-
-def _is_of(upload: OwnUpload, row: dict[str, Any], n_classes: int) -> bool:
-    """Return whether an upload is that of a row: as many numbers, written as they are, with the row's digest."""
-    blanks = [np.asarray(row[name].values) for name in ("samples", "embeddings")]
-    samples, embeddings = np.array(upload.samples, np.uint32), np.array(upload.embeddings, blanks[1].dtype)
+def _rows_of(rows: Rows, client: str) -> Iterator[int]:
+    """Yield which rows are uploads of a client."""
     return (
-        samples.shape == blanks[0].shape
-        and embeddings.shape == blanks[1].reshape(-1, n_classes).shape
-        and len(samples) == len(embeddings)
-        # To the last digit: a fraction or a text would be rounded to the number that was uploaded.
-        and repr(samples.tolist()) == repr(upload.samples)
-        and repr(embeddings.tolist()) == repr(upload.embeddings)
-        and fmt.digest_of(samples, embeddings) == row["digest"].as_py()
+        row
+        for row, (kind, name) in enumerate(zip(rows.kinds, rows.clients, strict=True))
+        if (kind, name) == ("upload", client)
     )
 
 
-def _record(content: dict[str, Any]) -> Record:
-    uploads = [OwnUpload(**_known(OwnUpload, upload)) for upload in content["uploads"]]
-    return Record(**{**_known(Record, content), "uploads": uploads})
+def _size_of_metadata(piece: bytes | memoryview) -> int:
+    """Return how many bytes of a message come before its body, all if it has none."""
+    size: int = struct.unpack_from("<I", piece, 4)[0]
+    return min(len(piece), 8 + size)
 
 
-def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all fields of a class; raise KeyError if one is missing, InputError if there are others."""
-    names = [field.name for field in fields(kind)]
-    unknown = sorted(set(content) - set(names))
-    if unknown:
-        raise InputError(f"the extract has a field {unknown[0][:60]!r}, which is none of an extract")
-    return {name: content[name] for name in names}
+def _verify(extract: Extract) -> Verified:
+    description = Description.from_json(extract.description.encode())
+    if extract.parts and description.mode is None:
+        raise TranscriptError("the extract was changed: its description is of a transcript without uploads")
+    precision = description.precision or "float64"
+    schema, number = fmt.upload_schema(precision), np.dtype(precision)
+    rules = Rules(description)
+    labels = bytes.fromhex(extract.labels_sha256)
+    if labels.hex() != extract.labels_sha256:
+        raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
+    link = fmt.link_of_digests(hashlib.sha256(extract.description.encode()).digest(), labels)
+    found, own = Verified("", description, ()), _Bytes(extract.own)
+    uploads: list[Upload] = []
+    for part in extract.parts:
+        message, ranges = part.message()
+        link = fmt.next_link(link, message, ranges)
+        if part.kind not in fmt.RECORDS:
+            _check_plain(part, message, schema)
+            continue
+        place = f"round {found.n_rounds + 1}"
+        rows = _read_rows(message, ranges, precision, place)
+        rules.check_frame(part.kind, rows, place)
+        for row in _rows_of(rows, extract.client):
+            upload = _own_upload(own, rows, row, number, place)
+            rules.check_upload(extract.client, upload.samples, upload.embeddings, place)
+            uploads.append(upload)
+        found = replace(
+            found,
+            n_rounds=found.n_rounds + (part.kind is Kind.ROUND),
+            n_absent=found.n_absent + (extract.client in rows.absent),
+            has_offset=found.has_offset or rows.offset is not None,
+        )
+    if extract.client not in rules.roster.clients:
+        raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
+    if len(own.rest):
+        raise TranscriptError("the extract has more uploads than the transcript")
+    head = link.hex() if extract.parts else ""
+    if head != extract.head:
+        raise TranscriptError("the extract was changed: its description, the hash of its labels, or a message")
+    return replace(found, head=head, clients=rules.roster.clients, uploads=tuple(uploads))
+
+
+def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precision: Precision, place: str) -> Rows:
+    """Return the rows of a message whose gaps are where the numbers of uploads were, and nowhere else."""
+    batch, layout = fmt.read_message(message, fmt.upload_schema(precision))
+    if ranges != fmt.frame_ranges(layout, precision):
+        raise TranscriptError(f"the extract was changed: {place}")
+    # Rows whose columns lie in a gap would cost nothing in the file, and seconds to read.
+    if batch.num_rows > sum(stop - start for start, stop in ranges):
+        raise ValueError("it has more rows than the extract has bytes")
+    return Rows.of(batch)
+
+
+def _check_plain(part: Part, message: pa.Buffer, schema: pa.Schema) -> None:
+    """Raise ValueError unless a message that is no record is the schema, or the end of a segment."""
+    if part.kind is Kind.SCHEMA:
+        fmt.check_schema(message, schema)
+    elif part.kind is not Kind.END or message.to_pybytes() != fmt.END_OF_STREAM or any(part.gaps):
+        raise ValueError("it has a message that is none of a transcript")
+
+
+def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place: str) -> Upload:
+    """Return the next upload of the client; raise TranscriptError unless it is that of a row."""
+    client, n_samples, n_numbers = str(rows.clients[row]), rows.samples.lengths[row], rows.embeddings.lengths[row]
+    if len(own.rest) < n_samples * 4 + n_numbers * number.itemsize:
+        raise TranscriptError(f"the extract has fewer uploads than the transcript: {place}, client {client!r}")
+    samples = np.frombuffer(own.take(n_samples * 4), np.uint32)
+    embeddings = np.frombuffer(own.take(n_numbers * number.itemsize), number)
+    if fmt.digest_of(samples, embeddings) != rows.digests[row]:
+        raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}, client {client!r}")
+    return Upload(client, rows.times[row], samples, embeddings.reshape(n_samples, -1))
+
+
+class _Bytes:
+    """Bytes that are read one part after the other; beyond the end is a ValueError."""
+
+    def __init__(self, content: bytes | memoryview) -> None:
+        self.rest = memoryview(content)
+
+    def take(self, size: int) -> memoryview:
+        if size > len(self.rest):
+            raise ValueError("it ends too early")
+        part, self.rest = self.rest[:size], self.rest[size:]
+        return part
+
+    def number(self) -> int:
+        return int(_NUMBER.unpack(self.take(_NUMBER.size))[0])
+
+    def array(self, kind: np.dtype[Any]) -> NDArray[Any]:
+        """Return a number of items, and so many items."""
+        n_items = self.number()
+        return np.frombuffer(self.take(n_items * kind.itemsize), kind)

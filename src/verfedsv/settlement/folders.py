@@ -59,4 +59,4 @@ def is_evidence(name: str) -> bool:
     (True, True, False)
     """
     first, *more = PurePosixPath(name).parts
-    return first in (FOLDER, CHECKPOINTS) if more else first in (*FILES, *fmt.FILES, LOCK)
+    return first in (FOLDER, CHECKPOINTS) if more else first in (*FILES, LOCK) or fmt.is_file_of_transcript(first)

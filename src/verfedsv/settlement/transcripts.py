@@ -31,7 +31,7 @@ def open_whole(folder: Path) -> Transcript:
 
 def check_chain(transcript: Transcript, stated: Statement) -> Check:
     """Return that a whole transcript is the one that was signed; raise Difference if it is not."""
-    head, clients, n_rounds = stated.content["head"], transcript.description.clients, transcript.n_rounds
+    head, clients, n_rounds = stated.content["head"], transcript.clients, transcript.n_rounds
     if transcript.head != head:
         if transcript.contains(head):
             more = n_rounds - stated.content["n_rounds"]
@@ -57,7 +57,7 @@ def has_offset(transcript: Transcript) -> bool:
 def say_own_part(transcript: Transcript) -> Iterator[str]:
     """Yield that the server's own part is more than an intercept, if it is: with it, the server predicts by itself."""
     offsets = (record.offset for record in transcript if isinstance(record, Stamp) and record.offset is not None)
-    if any((own != own[:1]).any() for own in offsets):
+    if any(own.ndim == 2 and (own != own[:1]).any() for own in offsets):
         yield (
             "the server's own part differs between samples: it is more than an intercept, and what the changes of "
             "clients are worth depends on it. Make sure that this was agreed"

@@ -1,7 +1,8 @@
 """The record of a training: the bridge between training and valuation, which know nothing of each other."""
 
+from verfedsv.transcript.description import Description, Head
 from verfedsv.transcript.reader import Transcript
 from verfedsv.transcript.recorder import Recorder
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
 
-__all__ = ["Join", "Leave", "Record", "Recorder", "Stamp", "Transcript", "Upload"]
+__all__ = ["Description", "Head", "Join", "Leave", "Record", "Recorder", "Stamp", "Transcript", "Upload"]

@@ -1,7 +1,10 @@
-"""`Chain`: the entries of chain.bin as an array, 40 bytes each however many there are."""
+"""`Chain`: the entries of all segments as arrays, 48 bytes each however many there are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,55 +13,153 @@ from numpy.typing import NDArray
 
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.format import Kind
+from verfedsv.transcript.storage import Storage
 
-_ENTRY = np.dtype([("end", "<u8"), ("link", "<u8", 4)])
+_ENTRY = np.dtype([("end", "<u8"), ("kind", "<u8"), ("link", "<u8", 4)])
+ENTRY_SIZE = _ENTRY.itemsize
+
+
+def pack_entry(end: int, kind: Kind, link: bytes) -> bytes:
+    """Return an entry: where a message ends in its stream, what it is, and the hash of it and of all before it."""
+    entry = np.zeros((), _ENTRY)
+    entry["end"], entry["kind"], entry["link"] = end, kind, np.frombuffer(link, "<u8")
+    return entry.tobytes()
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """One segment of a transcript, as far as its messages are complete, and how long its two files are."""
+
+    number: int
+    entries: NDArray[Any]
+    n_bytes: int
+    n_chain_bytes: int
+
+    @classmethod
+    def of(cls, number: int, content: pa.Buffer, n_bytes: int) -> Segment:
+        """Return a segment by the content of its chain and the size of its stream.
+
+        Raises TranscriptError if its entries cannot be those of a stream.
+        """
+        name = fmt.chain_file(number)
+        entries = np.frombuffer(content, _ENTRY, content.size // ENTRY_SIZE) if content.size else np.empty(0, _ENTRY)
+        ends, kinds = entries["end"], entries["kind"]
+        grows = np.ones(len(ends), bool)
+        grows[1:] = ends[1:] > ends[:-1]
+        if not grows.all():
+            raise TranscriptError(f"{name} is damaged: entry {int(grows.argmin())} ends before the one before it")
+        is_right = np.isin(kinds, fmt.RECORDS)
+        is_right[:2] = kinds[:2] == [Kind.START, Kind.SCHEMA][: len(kinds)]
+        if len(kinds) > 2 and kinds[-1] == Kind.END:
+            is_right[-1] = True
+        if not is_right.all() or (len(ends) and ends[0] != 0):
+            raise TranscriptError(f"{name} is damaged: entry {int(is_right.argmin())} is of the wrong kind")
+        whole = entries[: int(np.searchsorted(ends, np.uint64(n_bytes), "right"))]
+        if len(whole) == 1 < len(entries):
+            raise TranscriptError(f"{fmt.uploads_file(number)} was cut off or emptied: {name} says that there is more")
+        return cls(number, whole, n_bytes, content.size)
+
+    @property
+    def end(self) -> int:
+        """Where the last complete message ends."""
+        return int(self.entries["end"][-1]) if len(self.entries) else 0
+
+    @property
+    def n_after(self) -> int:
+        """How many bytes there are after it, which no entry covers."""
+        return self.n_bytes - self.end
+
+    @property
+    def n_chain_after(self) -> int:
+        """How many bytes of the chain there are after the entry of that message."""
+        return self.n_chain_bytes - len(self.entries) * ENTRY_SIZE
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the segment was ended, and nothing comes after its end."""
+        is_ended = len(self.entries) > 0 and self.entries["kind"][-1] == Kind.END
+        return bool(is_ended) and self.n_after == self.n_chain_after == 0
+
+    @property
+    def has_records(self) -> bool:
+        return len(self.entries) > 2
+
+
+def read_segments(storage: Storage) -> list[Segment]:
+    """Return the segments that there are; raise TranscriptError if one is missing, or was not ended before the next.
+
+    Of each, the chain is read before the stream is looked at, as a recorder writes them in the other order.
+    """
+    numbers = sorted({number for name in storage.names() if (number := fmt.segment_of(name)) is not None})
+    result: list[Segment] = []
+    for position, number in enumerate(numbers, 1):
+        uploads, chain = fmt.uploads_file(position), fmt.chain_file(position)
+        if number != position:
+            raise TranscriptError(f"{uploads} is missing, and there is {fmt.uploads_file(number)}")
+        if not storage.exists(chain):
+            raise TranscriptError(f"{chain} is missing, and there is {uploads}")
+        content = storage.read(chain)
+        if content.size and not storage.exists(uploads):
+            raise TranscriptError(f"{uploads} is missing, and there is {chain}")
+        segment = Segment.of(number, content, storage.size(uploads))
+        if result and not result[-1].is_sealed:
+            raise TranscriptError(f"{fmt.uploads_file(number - 1)} or its chain was cut off: there is {uploads}")
+        if result and len(segment.entries) and (segment.entries["link"][0] != result[-1].entries["link"][-1]).any():
+            raise TranscriptError(f"{chain} does not begin where {fmt.chain_file(number - 1)} ends")
+        result.append(segment)
+    return result
 
 
 class Chain:
-    """Of each message of a stream, in order, where it ends and the hash of it and of all before it."""
+    """All entries of a transcript, in order, and the segment of each, the first being 1."""
 
-    def __init__(self, entries: NDArray[Any]) -> None:
-        self._entries = entries
+    def __init__(self, entries: NDArray[Any], segments: NDArray[np.intp]) -> None:
+        self._entries, self._segments = entries, segments
 
     @classmethod
-    def of(cls, content: pa.Buffer, n_bytes: int) -> Chain:
-        """Return the whole entries of chain.bin whose messages end within a stream of that many bytes.
-
-        Raises TranscriptError if a message would not end after the one before it.
-        """
-        n_entries = content.size // _ENTRY.itemsize
-        entries = np.frombuffer(content, _ENTRY, n_entries) if n_entries else np.empty(0, _ENTRY)
-        ends = entries["end"]
-        grows = ends > np.concatenate([np.zeros(1, ends.dtype), ends])[:-1]
-        if not grows.all():
-            raise TranscriptError(f"{fmt.CHAIN} is damaged: entry {int(grows.argmin())} ends before the one before it")
-        return cls(entries[: int(np.searchsorted(ends, np.uint64(n_bytes), "right"))])
+    def of(cls, segments: Sequence[Segment]) -> Chain:
+        """Return the entries of some segments."""
+        entries = [segment.entries for segment in segments]
+        numbers = np.repeat([segment.number for segment in segments], [len(part) for part in entries])
+        return cls(np.concatenate(entries) if entries else np.empty(0, _ENTRY), numbers.astype(np.intp))
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def entry_size(self) -> int:
-        """How many bytes of chain.bin each entry is."""
-        return _ENTRY.itemsize
+    def first(self, n_entries: int) -> Chain:
+        """Return the first entries."""
+        return Chain(self._entries[:n_entries], self._segments[:n_entries])
 
-    @property
-    def n_bytes(self) -> int:
-        """How many bytes of chain.bin these entries are."""
-        return len(self) * _ENTRY.itemsize
+    def extent(self, index: int) -> tuple[int, int, int]:
+        """Return the segment of a message, and where in its stream it begins and ends."""
+        ends = self._entries["end"]
+        start = 0 if self._entries["kind"][index] == Kind.START else int(ends[index - 1])
+        return int(self._segments[index]), start, int(ends[index])
 
-    def first(self, n_messages: int) -> Chain:
-        """Return the entries of the first messages."""
-        return Chain(self._entries[:n_messages])
-
-    def end(self, index: int) -> int:
-        """Return where a message ends."""
-        return int(self._entries["end"][index])
+    def kind(self, index: int) -> Kind:
+        """Return what a message is."""
+        return Kind(int(self._entries["kind"][index]))
 
     def link(self, index: int) -> bytes:
         """Return the hash up to a message."""
         link: bytes = self._entries["link"][index].tobytes()
         return link
+
+    @cached_property
+    def records(self) -> NDArray[np.intp]:
+        """Which entries are of records."""
+        return np.flatnonzero(np.isin(self._entries["kind"], fmt.RECORDS))
+
+    @cached_property
+    def stamps(self) -> NDArray[np.intp]:
+        """Which entries end a round."""
+        return np.flatnonzero(self._entries["kind"] == Kind.ROUND)
+
+    @cached_property
+    def changes(self) -> NDArray[np.intp]:
+        """Which entries are of clients that join or leave."""
+        return np.flatnonzero(np.isin(self._entries["kind"], (Kind.JOIN, Kind.LEAVE)))
 
     def contains(self, head: str) -> bool:
         """Return whether a hash, in hexadecimal, is among the links."""
@@ -67,6 +168,3 @@ class Chain:
         except ValueError:
             return False
         return wanted.shape == (4,) and bool((self._entries["link"] == wanted).all(axis=1).any())
-
-
-assert _ENTRY.itemsize == len(fmt.pack_link(0, b""))  # noqa: S101  # one format, in two notations

@@ -1,7 +1,7 @@
 """Where Arrow messages begin and end, and whether they are plain: checked before anything is unpacked.
 
 Arrow would unpack compressed columns of any size, read the first of several messages in a buffer, and follow the footer
-of a file wherever it points. Its own check of the metadata comes first, so what is read here has its place.
+of a file wherever it points. Its own check of the metadata comes first, so what is read here lies within them.
 """
 
 from __future__ import annotations
@@ -17,51 +17,59 @@ _VERSION_5 = 4
 _MAGIC, _PADDING = b"ARROW1", 2
 _END_OF_STREAM = struct.pack("<II", _CONTINUES, 0)
 _LONGEST = 2**16
-"""Bytes of metadata. Those of a transcript take less than a thousand."""
-_BLOCK = struct.Struct("<qi4xq")
+"""Bytes of metadata. Those of a transcript take about a thousand."""
+_BLOCK, _PAIR = struct.Struct("<qi4xq"), struct.Struct("<qq")
 
 UNREADABLE = (ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, struct.error, pa.ArrowException)
 """What Arrow and the functions here raise at bytes that are not what they should be."""
 
 
-class Extent(NamedTuple):
-    """How many bytes the head of a message takes, metadata included, and how many its body."""
+class Layout(NamedTuple):
+    """How many bytes the head of a message takes, metadata included, and how many its body.
+
+    Of a record batch also the arrays in it, depth first, with their lengths and numbers of nulls, and where in the body
+    their buffers begin and how long they are.
+    """
 
     head: int
     body: int
+    nodes: tuple[tuple[int, ...], ...] = ()
+    buffers: tuple[tuple[int, ...], ...] = ()
 
     @property
     def size(self) -> int:
         return self.head + self.body
 
 
-def read_plain(message: pa.Buffer) -> pa.Message:
+def read_plain(message: pa.Buffer) -> tuple[pa.Message, Layout]:
     """Return the message that a buffer consists of; raise ValueError if it is compressed, or not all of the buffer."""
     _, n_metadata = struct.unpack_from("<Ii", message)
     if not 0 < n_metadata <= _LONGEST:
         raise ValueError("it does not begin as messages do")
     found = pa.ipc.read_message(message)
-    extent, is_plain = _examine(bytes(memoryview(message)[: 8 + n_metadata]), found.type)
-    if extent is None or extent.size != message.size or extent.head % 8 or extent.body % 8:
+    layout, is_plain = _examine(bytes(memoryview(message)[: 8 + n_metadata]), found.type)
+    if layout is None or layout.size != message.size or layout.head % 8 or layout.body % 8:
         raise ValueError("it does not end where its entry does")
     if not is_plain:
         raise ValueError("it is compressed, or of an older version of Arrow")
-    return found
+    return found, layout
 
 
 @lru_cache(maxsize=256)  # messages of the same clients and sizes have the same metadata
-def _examine(head: bytes, kind: str) -> tuple[Extent | None, bool]:
-    """Return the extent of the message that begins like this, and whether its columns are not compressed."""
+def _examine(head: bytes, kind: str) -> tuple[Layout | None, bool]:
+    """Return the layout of the message that begins like this, and whether its columns are not compressed."""
     extent = find_extent(memoryview(head))
     if extent is None or kind != "record batch":
         return extent, True
     root = _Table.root(memoryview(head), 8)
+    batch = root.table(2)
+    nodes, buffers = (tuple(batch.structs(field, _PAIR)) for field in (1, 2))
     # Before version 5, compression could be said elsewhere.
-    return extent, root.number(0, "<h") == _VERSION_5 and not root.table(2).has(3)
+    return extent._replace(nodes=nodes, buffers=buffers), root.number(0, "<h") == _VERSION_5 and not batch.has(3)
 
 
-def find_extent(content: memoryview) -> Extent | None:
-    """Return the extent of the message at the beginning of some bytes; None if they do not tell."""
+def find_extent(content: memoryview) -> Layout | None:
+    """Return how long the message at the beginning of some bytes is; None if they do not tell."""
     if len(content) < 8:
         return None
     continues, n_metadata = struct.unpack_from("<Ii", content)
@@ -71,7 +79,7 @@ def find_extent(content: memoryview) -> Extent | None:
         body = _Table.root(content[: 8 + n_metadata], 8).number(3, "<q")
     except struct.error:
         return None
-    return Extent(8 + n_metadata, body) if body >= 0 else None
+    return Layout(8 + n_metadata, body) if body >= 0 else None
 
 
 def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
@@ -88,8 +96,8 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
         extent = find_extent(whole[start:])
         if extent is None:
             raise ValueError("it ends within a message")
-        messages.append(read_plain(content.slice(start, extent.size)))
-        blocks.append((start, *extent))
+        messages.append(read_plain(content.slice(start, extent.size))[0])
+        blocks.append((start, extent.head, extent.body))
         start += extent.size
     end_of_footer = len(whole) - len(_MAGIC) - 4
     (n_footer,) = struct.unpack_from("<i", whole, end_of_footer)

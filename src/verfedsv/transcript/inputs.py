@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_numpy, as_whole
 from verfedsv.errors import InputError
-from verfedsv.losses import Array, get_loss
+from verfedsv.losses import LOSSES, Array, Loss, get_loss
 from verfedsv.texts import doubtful_classes
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.meaning import check_fit, is_usable
@@ -26,11 +26,20 @@ _TRUTH = ("False", "True")
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels as numbers, the names of their classes if they were texts, and the width of embeddings if known."""
+    """The labels as numbers, the names of their classes if they were texts, and the loss that they fit.
+
+    `n_classes` is what the loss takes of each sample; None of a loss of the user's own until the first upload.
+    """
 
     numbers: Array
     classes: tuple[str, ...] | None
-    width: int | None
+    loss: Loss
+    n_classes: int | None
+
+    @property
+    def is_own_loss(self) -> bool:
+        """Whether the loss is the user's own, and none of this package."""
+        return type(self.loss) is not type(LOSSES.get(self.loss.name))
 
     @property
     def doubts(self) -> list[str]:
@@ -43,31 +52,45 @@ class Labels:
     def file(self, receives_gradient: NDArray[np.bool_]) -> bytes:
         """Return the bytes of labels.arrow."""
         numbers = self.numbers
-        column = pa.array(numbers)
+        column = pa.array(numbers.ravel())
         if numbers.ndim == 2:
-            column = pa.FixedSizeListArray.from_arrays(numbers.ravel(), numbers.shape[1])
+            column = pa.FixedSizeListArray.from_arrays(column, numbers.shape[1])
         table = pa.table({"label": column, "receives_gradient": pa.array(receives_gradient)})
         sink = io.BytesIO()
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         return sink.getvalue()
 
-    def check_width(self, width: int) -> None:
-        """Raise InputError if embeddings of that width are not one logit for each class."""
-        if self.width is not None and width != self.width:
+    def check_width(self, name: str, width: int) -> None:
+        """Raise InputError if embeddings of that width cannot be summed for the loss."""
+        if width == self.n_classes:
+            return
+        if self.loss.name == "softmax" and not self.is_own_loss:
+            self.loss.encode(self.numbers, width)
             raise InputError(
-                f"the embeddings have {width} numbers per sample, and there are {self.width} classes: softmax takes "
-                "one logit per class from each client. If they are a hidden layer, log each client's part of the "
-                f"logits instead. If there are {width} classes, of which the labels show only some, pass "
+                f"{name}: the embeddings have {width} numbers per sample, and there are {self.n_classes} classes: "
+                "softmax takes one logit per class from each client. If they are a hidden layer, log each client's "
+                f"part of the logits instead. If there are {width} classes, of which the labels show only some, pass "
                 f"n_classes={width} to the Recorder"
             )
+        if self.n_classes is None or not self.is_own_loss:
+            self.loss.encode(self.numbers, width)  # which says what the loss takes
+        if self.n_classes is None:
+            return
+        raise InputError(
+            f"{name}: the embeddings have {width} numbers per sample, and the loss takes {self.n_classes}: embeddings "
+            "that are summed have the same number of classes"
+        )
 
 
-def as_labels(labels: ArrayLike, loss: str, n_classes: int | None) -> Labels:
+def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Labels:
     """Return the labels if the loss can use them, as far as that can be told before the first upload."""
-    known = get_loss(loss)
-    if n_classes is not None and known.name != "softmax":
-        raise InputError(f"n_classes is for loss 'softmax'; loss {loss!r} needs none")
+    result = _as_labels(labels, get_loss(loss), n_classes)
+    check_fit(result.numbers, result.loss, result.n_classes)
+    return result
+
+
+def _as_labels(labels: ArrayLike, loss: Loss, n_classes: int | None) -> Labels:
     values = as_numpy("labels", labels)
     if values.dtype.kind == "U" and not hasattr(labels, "dtype"):
         values = np.asarray(labels, dtype=object)  # in which a NaN among texts has not become a text
@@ -75,17 +98,25 @@ def as_labels(labels: ArrayLike, loss: str, n_classes: int | None) -> Labels:
         values = values[:, 0]  # a data frame of one column
     if values.ndim not in (1, 2) or len(values) == 0:
         raise InputError(f"labels need one row per sample, and at least one; received shape {values.shape}")
-    classes: tuple[str, ...] | None = None
-    if known.name != "squared" and values.ndim == 1:
+    known = Labels(values, None, loss, None)
+    kind = "own" if known.is_own_loss else loss.name
+    if n_classes is not None and kind not in ("own", "softmax"):
+        raise InputError(f"n_classes is for loss 'softmax'; loss {loss.name!r} needs none")
+    if kind != "squared" and values.ndim == 1:
         values, classes = _encode(values)
-    if classes is not None and known.name == "logistic" and len(classes) != 2:
+    else:
+        classes = None
+    if classes is not None and kind == "logistic" and len(classes) != 2:
         shown = ", ".join(map(repr, classes[:6])) + (", ..." if len(classes) > 6 else "")
         raise InputError(f"loss 'logistic' takes labels of two classes; received {len(classes)}: {shown}")
-    width = None if n_classes is None else as_whole("n_classes", n_classes, at_least=2)
-    check_fit(values, loss, width)
-    if known.name == "softmax" and width is None:
-        width = max(2, int(values.max()) + 1)
-    return Labels(values, classes, width)
+    if n_classes is not None:
+        return Labels(values, classes, loss, as_whole("n_classes", n_classes, at_least=2 if kind == "softmax" else 1))
+    width = values.shape[1] if values.ndim == 2 else 1
+    if kind == "softmax":
+        is_number = values.dtype.kind in "biuf" and bool(np.isfinite(values).all())
+        width = max(2, int(values.max()) + 1) if is_number else 2
+    found = {"logistic": 1, "own": width if values.ndim == 2 else None}.get(kind, width)
+    return Labels(values, classes, loss, found)
 
 
 def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
@@ -157,6 +188,31 @@ def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[s
     return {name: embeddings[name] for name in clients if name in embeddings}
 
 
+def as_batches(batch: Any, clients: Sequence[str], n_samples: int) -> tuple[dict[str, NDArray[np.uint32]], bool]:
+    """Return the samples of each client, and whether all of them upload one and the same batch.
+
+    A batch is for all clients, or a mapping with one for each.
+    """
+    if not isinstance(batch, Mapping):
+        samples = as_batch(batch, n_samples)
+        return dict.fromkeys(clients, samples), True
+    missing, unknown = [name for name in clients if name not in batch], [name for name in batch if name not in clients]
+    if missing or unknown:
+        raise InputError(
+            "batch must have the samples of every client that uploads, and of no other: "
+            f"missing {missing or 'none'}, unknown {unknown or 'none'}"
+        )
+    return {name: as_batch(batch[name], n_samples, f"batch of {name}") for name in clients}, False
+
+
+def as_batch(batch: ArrayLike, n_samples: int, name: str = "batch") -> NDArray[np.uint32]:
+    """Return the sample numbers in a list or a mask, at least one."""
+    samples = as_samples(batch, n_samples, name)
+    if len(samples) == 0:
+        raise InputError(f"{name} must hold at least one sample; received none")
+    return samples
+
+
 def as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32]:
     """Return the sample numbers in a list or a mask."""
     samples = as_numpy(name, batch)
@@ -181,7 +237,7 @@ def as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32
 
 
 def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
-    """Return embeddings as (samples, classes), in float32 if they have no more digits than that, else in float64."""
+    """Return embeddings as (samples, width), in float32 if they have no more digits than that, else in float64."""
     array = as_numpy(f"{name}: embeddings", values)
     if array.dtype.kind == "O":
         try:
@@ -192,7 +248,7 @@ def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
         raise InputError(f"{name}: embeddings must be real numbers; received {array.dtype}")
     if array.ndim not in (1, 2) or len(array) != n_samples:
         raise InputError(
-            f"{name}: embeddings must have shape ({n_samples},) or ({n_samples}, classes), one row per sample; "
+            f"{name}: embeddings must have shape ({n_samples},) or ({n_samples}, width), one row per sample; "
             f"received {array.shape}"
         )
     if not is_usable(array):
@@ -203,17 +259,21 @@ def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
     return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
 
 
-def as_offset(values: ArrayLike, n_samples: int, width: int, precision: str | None) -> Array:
-    """Return the server's own part as (samples, classes); one number, or one per class, is the same for all samples.
+def as_offset(values: ArrayLike, n_samples: int, n_classes: int, precision: str | None) -> Array:
+    """Return what the head adds of its own: (classes,) if it is the same for all samples, else (samples, classes).
 
-    Such numbers of Python are taken in the `precision` of the embeddings, as NumPy would.
+    Numbers of Python are taken in the `precision` of the embeddings, as NumPy would.
     """
     array = as_numpy("offset", values)
-    if array.ndim == 0 or array.shape == (width,):
+    if array.ndim == 0 or array.shape == (n_classes,):
         if precision == "float32" and not hasattr(values, "dtype") and array.dtype.kind in "fiu":
             array = array.astype(np.float32)
-        array = np.array(np.broadcast_to(array, (n_samples, width)))
-    return as_embeddings(array, n_samples, "offset")
+        array, n_samples = np.broadcast_to(array, (1, n_classes)), 1
+    result = as_embeddings(array, n_samples, "offset")
+    if result.shape[1] != n_classes:
+        raise InputError(f"offset: received {result.shape[1]} numbers per sample, and there are {n_classes} classes")
+    is_constant = bool((result == result[0]).all())
+    return result[:1].ravel() if is_constant else result
 
 
 def as_time(time: float) -> float:

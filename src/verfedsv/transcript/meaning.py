@@ -7,45 +7,98 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.losses import Array, get_loss
+from verfedsv.losses import Array, Loss, get_loss
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.description import Description
+from verfedsv.transcript.format import Kind
+from verfedsv.transcript.names import check_names
 from verfedsv.transcript.rows import Rows
 
 _SPARSE = 64
 """Repeated numbers are found by marking, ten times as fast as by sorting, if that takes at most 64 marks for each."""
 
+_KINDS = {"upload": Kind.UPLOAD, "stamp": Kind.ROUND, "join": Kind.JOIN, "leave": Kind.LEAVE}
+"""What the last row of a record makes it."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who took part up to some record: `clients` ever, in the order of joining, and of these the `members` now.
+
+    `widths` are those of the embeddings of the clients that uploaded.
+    """
+
+    clients: tuple[str, ...]
+    members: frozenset[str]
+    widths: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_founders(cls, clients: tuple[str, ...]) -> Roster:
+        """Return the roster before the first record."""
+        return cls(clients, frozenset(clients))
+
+    def joined(self, client: str) -> Roster:
+        """Return the roster with one more member; raise ValueError if it is one, or cannot have that name."""
+        if client in self.members:
+            raise ValueError(f"client {client!r} takes part already")
+        clients = self.clients if client in self.clients else (*self.clients, client)
+        check_names(clients)
+        return replace(self, clients=clients, members=self.members | {client})
+
+    def left(self, client: str) -> Roster:
+        """Return the roster with one member less; raise ValueError if it is none."""
+        self.check_member(client)
+        return replace(self, members=self.members - {client})
+
+    def check_member(self, client: str | None) -> None:
+        """Raise ValueError unless a client takes part."""
+        if client not in self.members:
+            raise ValueError(f"client {client!r} {'has left' if client in self.clients else 'is unknown'}")
+
 
 class Rules:
-    """Checks the messages of a transcript, one after the other.
+    """Checks the records of a transcript, one after the other.
 
     `last_time` is the time of the one before the next: minus infinity if there is none, None if it is not known.
     """
 
-    def __init__(self, description: fmt.Description, last_time: float | None = -math.inf) -> None:
+    def __init__(
+        self, description: Description, roster: Roster | None = None, last_time: float | None = -math.inf
+    ) -> None:
         self._about = description
         self._n_classes = description.n_classes or 1
-        self._clients = frozenset(description.clients)
-        self._check_shape = self._check_round if description.mode == "synchronous" else self._check_one
-        self._last_time, self._is_first = last_time, False
+        self._is_sum = description.head.kind == "sum"
+        self.roster = Roster.of_founders(description.clients) if roster is None else roster
+        self.last_time = last_time
 
-    def check(self, rows: Rows, place: str) -> None:
-        """Raise TranscriptError, naming `place` and client, unless the rows are what a recorder would have written."""
-        self.check_frame(rows, place)
+    def check(self, kind: Kind, rows: Rows, place: str) -> None:
+        """Raise TranscriptError, naming `place` and client, unless the rows are a record of that kind that is valid."""
+        self.check_frame(kind, rows, place)
         try:
             self._check_numbers(rows)
         except ValueError as error:
             raise _invalid(place, error) from None
 
-    def check_frame(self, rows: Rows, place: str) -> None:
+    def check_frame(self, kind: Kind, rows: Rows, place: str) -> None:
         """Check all but the numbers of uploads, for those who have not got them."""
         try:
+            is_first = self.last_time == -math.inf
+            self._check_kind(kind, rows)
             self._check_times(rows)
-            self._check_shape(rows)
+            self._check_digests(rows)
+            if kind in (Kind.JOIN, Kind.LEAVE):
+                self._check_change(rows, is_first=is_first)
+            elif self._about.mode == "synchronous":
+                self._check_round(rows)
+            else:
+                self._check_one(kind, rows, is_first=is_first)
         except ValueError as error:
             raise _invalid(place, error) from None
 
@@ -57,94 +110,117 @@ class Rules:
         except ValueError as error:
             raise _invalid(place, error) from None
 
+    def _check_kind(self, kind: Kind, rows: Rows) -> None:
+        if _KINDS.get(rows.kinds[-1] or "") is not kind:
+            raise ValueError("it is not what its entry in the chain says")
+
     def _check_times(self, rows: Rows) -> None:
         time = rows.times[0]
         if not abs(time) <= fmt.LATEST or rows.times.count(time) != len(rows):
             raise ValueError(f"a record has one time, in seconds, of at most 1e15; received {_first(rows.times)}")
-        if self._last_time is not None and time < self._last_time:
-            raise ValueError(f"time runs backwards, from {self._last_time} to {time}")
-        self._last_time, self._is_first = time, self._last_time == -math.inf
+        if self.last_time is not None and time < self.last_time:
+            raise ValueError(f"time runs backwards, from {self.last_time} to {time}")
+        self.last_time = time
+
+    def _check_digests(self, rows: Rows) -> None:
+        for kind, client, digest in zip(rows.kinds, rows.clients, rows.digests, strict=True):
+            if (kind == "stamp") != (client is None):
+                raise ValueError("every row but a time stamp has a client")
+            if (kind == "upload") != (digest is not None):
+                raise ValueError("every upload has a digest, and nothing else has one")
+
+    def _check_change(self, rows: Rows, *, is_first: bool) -> None:
+        """Check a record that says that a client joins or leaves, and take that into account."""
+        if len(rows) != 1 or rows.offset is not None or rows.state is not None:
+            raise ValueError("a client joins or leaves in a record of its own")
+        if is_first:
+            raise ValueError("a transcript begins with an upload; who takes part from then on is in its description")
+        change = self.roster.joined if rows.kinds[0] == "join" else self.roster.left
+        self.roster = change(str(rows.clients[0]))
 
     def _check_round(self, rows: Rows) -> None:
-        """Check a synchronous round: one row for each client, those absent without numbers, and a time stamp."""
-        *names, last = rows.clients
-        if last is not None or None in names:
+        """Check a synchronous round: one row for each member, those absent without numbers, and a time stamp."""
+        names = rows.clients[:-1]
+        kinds = set(rows.kinds[:-1])
+        if rows.kinds[-1] != "stamp" or not kinds <= {"upload", "absent"}:
             raise ValueError("a synchronous round has the uploads of its clients, and one time stamp after them")
-        if len(names) != len(self._clients) or set(names) != self._clients:
+        if len(names) != len(self.roster.members) or set(names) != self.roster.members:
             raise ValueError(self._say_who_is_wrong(names))
-        if all(digest is None for digest in rows.digests[:-1]):
+        if "upload" not in kinds:
             raise ValueError("a synchronous round needs at least one upload")
-        lengths, n_numbers = rows.samples.lengths, rows.embeddings.lengths
-        n_samples = max(lengths)
         for row, name in enumerate(names):
-            if lengths[row] != (0 if rows.digests[row] is None else n_samples):
-                raise ValueError(f"client {name!r}: all uploads of a round have the same batch of {n_samples} samples")
-            self._check_width(name, lengths[row], n_numbers[row])
-        if n_samples == 0 or lengths[-1] or n_numbers[-1] or rows.digests[-1] is not None:
-            raise ValueError("an upload has at least one sample, and a time stamp has neither samples nor a digest")
-        self._check_offsets(rows, n_samples)
+            if rows.kinds[row] == "upload":
+                self._check_width(str(name), rows.samples.lengths[row], rows.embeddings.lengths[row])
+        shared = {n for n in rows.samples.lengths if n}
+        self._check_stamp(rows, {self._about.n_samples, *(shared if len(shared) == 1 else ())})
 
     def _say_who_is_wrong(self, names: list[str | None]) -> str:
         for name, times in Counter(names).items():
-            if name not in self._clients:
-                return f"client {name!r} is unknown"
+            if name not in self.roster.members:
+                return f"client {name!r} {'has left' if name in self.roster.clients else 'is unknown'}"
             if times > 1:
                 return f"client {name!r} is there more than once"
-        missing = next(name for name in self._about.clients if name not in names)
+        missing = next(name for name in self.roster.clients if name in self.roster.members and name not in names)
         return f"client {missing!r} is missing, and was not declared absent"
 
-    def _check_one(self, rows: Rows) -> None:
+    def _check_one(self, kind: Kind, rows: Rows, *, is_first: bool) -> None:
         """Check an asynchronous record: one upload, or one time stamp."""
         if len(rows) != 1:
             raise ValueError("an asynchronous record is one upload or one time stamp")
-        (client,), (n_samples,), (n_numbers,) = rows.clients, rows.samples.lengths, rows.embeddings.lengths
-        if client is None:
-            if n_samples or n_numbers or rows.digests[0] is not None:
-                raise ValueError("a time stamp has neither samples nor embeddings")
-            if self._is_first and rows.offsets[0] is None:
+        if kind is Kind.ROUND:
+            if is_first and rows.offset is None:
                 raise ValueError("a transcript begins with an upload, not with a bare time stamp")
-            self._check_offsets(rows, self._about.n_samples)
+            self._check_stamp(rows, {self._about.n_samples})
             return
-        if client not in self._clients:
-            raise ValueError(f"client {client!r} is unknown")
-        if n_samples == 0 or rows.digests[0] is None:
-            raise ValueError(f"client {client!r}: an upload has at least one sample, and a digest")
-        self._check_width(client, n_samples, n_numbers)
-        if rows.offsets[0] is not None:
-            raise ValueError(f"client {client!r}: only a time stamp has an offset")
+        (client,) = rows.clients
+        self.roster.check_member(client)
+        self._check_width(str(client), rows.samples.lengths[0], rows.embeddings.lengths[0])
+        if rows.offset is not None or rows.state is not None:
+            raise ValueError(f"client {client!r}: only a time stamp has an offset, or a state of the head")
 
-    def _check_width(self, client: str | None, n_samples: int, n_numbers: int) -> None:
-        if n_numbers != n_samples * self._n_classes:
-            expected = f"{n_samples} samples of {self._n_classes} classes"
-            raise ValueError(f"client {client!r}: {n_numbers} embeddings for {expected}")
+    def _check_width(self, client: str, n_samples: int, n_numbers: int) -> None:
+        """Check that an upload has as many numbers for each sample as the client had before."""
+        if n_samples == 0:
+            raise ValueError(f"client {client!r}: an upload has at least one sample")
+        width = self._n_classes if self._is_sum else self.roster.widths.get(client)
+        if width is None:
+            width = max(1, n_numbers // n_samples)
+        if n_numbers != n_samples * width:
+            raise ValueError(f"client {client!r}: {n_numbers} embeddings for {n_samples} samples of width {width}")
+        if self.roster.widths.get(client) != width:
+            self.roster = replace(self.roster, widths={**self.roster.widths, client: width})
 
-    def _check_offsets(self, rows: Rows, n_samples: int) -> None:
-        *of_uploads, own = rows.offsets
-        if any(offset is not None for offset in of_uploads):
-            raise ValueError("only a time stamp has an offset")
-        if own is None:
+    def _check_stamp(self, rows: Rows, n_samples: set[int]) -> None:
+        """Check a time stamp; an offset that is not constant has one of those numbers of samples."""
+        n_states = None if rows.state is None else len(rows.state)
+        if n_states != (None if self._is_sum else len(self._about.head.parameters)):
+            raise ValueError("a time stamp has the state of a head with parameters, and of no other")
+        if rows.offset is None:
             return
-        if len(own) != n_samples * self._n_classes:
-            expected = f"{n_samples} samples of {self._n_classes} classes"
-            raise ValueError(f"the offset has {len(own)} numbers for {expected}")
-        if not is_usable(own):
+        if len(rows.offset) not in {self._n_classes, *(n * self._n_classes for n in n_samples)}:
+            raise self._wrong_offset(rows, " or ".join(map(str, sorted(n_samples))))
+        if not is_usable(rows.offset):
             raise ValueError(f"the offset must be finite and below {fmt.LARGEST_EMBEDDING:g} in size")
+
+    def _wrong_offset(self, rows: Rows, n_samples: object) -> ValueError:
+        n_numbers = 0 if rows.offset is None else len(rows.offset)
+        return ValueError(f"the offset has {n_numbers} numbers for {n_samples} samples of {self._n_classes} classes")
 
     def _check_numbers(self, rows: Rows) -> None:
         present = [row for row, digest in enumerate(rows.digests) if digest is not None]
         if not present:
             return
-        batches = rows.samples.numbers.reshape(len(present), -1)
-        if len(present) > 1:
-            is_other = (batches[1:] != batches[0]).any(axis=1)
-            if is_other.any():
-                client = rows.clients[present[1 + int(is_other.argmax())]]
-                first = rows.clients[present[0]]
-                raise ValueError(
-                    f"client {client!r}: all uploads of a round have the same samples in the same order, and these are "
-                    f"others than those of client {first!r}"
-                )
-        self._check_samples(rows.clients[present[0]], batches[0])
+        first = rows.samples.row(present[0])
+        self._check_samples(rows.clients[present[0]], first)
+        is_shared = True
+        for row in present[1:]:
+            batch = rows.samples.row(row)
+            if len(batch) != len(first) or (batch != first).any():
+                is_shared = False
+                self._check_samples(rows.clients[row], batch)
+        n_samples = len(first) if is_shared else self._about.n_samples
+        if rows.offset is not None and len(rows.offset) not in (self._n_classes, n_samples * self._n_classes):
+            raise self._wrong_offset(rows, n_samples)
         if not is_usable(rows.embeddings.numbers):
             for row in present:
                 _check_finite(rows.clients[row], rows.embeddings.row(row))
@@ -166,11 +242,16 @@ class Rules:
             raise ValueError(f"client {client!r}: a sample is there more than once")
 
 
-def check_labels(batch: pa.RecordBatch, description: fmt.Description) -> None:
-    """Raise TranscriptError unless labels.arrow has a label that fits the loss, and a mark, for each sample."""
+def check_labels(batch: pa.RecordBatch, description: Description) -> None:
+    """Raise TranscriptError unless labels.arrow has a label, and a mark, for each sample.
+
+    Labels must fit the loss; of a loss of the user's own, which is not there, they must be finite.
+    """
     try:
         _check_label_columns(batch, description.n_samples)
-        check_fit(labels_of(batch), description.loss, description.n_classes)
+        check_fit(
+            labels_of(batch), None if description.is_own_loss else get_loss(description.loss), description.n_classes
+        )
     except (ValueError, InputError) as error:
         raise TranscriptError(f"{fmt.LABELS} is not valid: {error}") from None
 
@@ -183,17 +264,12 @@ def labels_of(batch: pa.RecordBatch) -> Array:
     return np.asarray(column)
 
 
-def check_fit(labels: Array, loss: str, n_classes: int | None) -> None:
-    """Raise InputError unless a loss can use the labels; without `n_classes`, with as many as they show."""
-    known = get_loss(loss)
-    if n_classes is None:
-        n_classes = 1
-        if known.name == "softmax":
-            is_number = labels.dtype.kind in "biuf" and np.isfinite(labels).all()
-            n_classes = max(2, int(labels.max()) + 1) if is_number else 2
-        elif known.name == "squared" and labels.ndim == 2:
-            n_classes = labels.shape[1]
-    known.encode(labels, n_classes)
+def check_fit(labels: Array, loss: Loss | None, n_classes: int | None) -> None:
+    """Raise InputError unless a loss can use the labels; if either is not known yet, unless they are finite."""
+    if loss is not None and n_classes is not None:
+        loss.encode(labels, n_classes)
+    elif labels.dtype.kind not in "biuf" or not np.isfinite(labels).all():
+        raise InputError("labels must be finite numbers")
 
 
 def _check_label_columns(batch: pa.RecordBatch, n_samples: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,17 +21,18 @@ from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.chain import Chain
+from verfedsv.transcript.chain import ENTRY_SIZE, Chain, read_segments
+from verfedsv.transcript.description import Description
+from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
-from verfedsv.transcript.meaning import Rules, check_labels, labels_of
-from verfedsv.transcript.records import Stamp, Upload
+from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
+from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
 from verfedsv.transcript.rows import Rows
-from verfedsv.transcript.storage import FolderStorage, Storage
+from verfedsv.transcript.storage import FolderStorage, Storage, Stream
 
 FOLDER = "transcript"
 """Where a run keeps its transcript."""
 
-_ORIGIN = f"{fmt.DESCRIPTION}, {fmt.LABELS} or the head of {fmt.UPLOADS}"
 _BETWEEN_REPORTS = 256
 """So many messages are checked from one call of `progress` to the next: some 20 ms."""
 
@@ -41,23 +44,39 @@ def folder_of(run: Path) -> Path:
 
 @dataclass(frozen=True)
 class Verified:
-    """How much of a transcript is as it was written: so many messages, up to a link of a chain that began at `origin`.
+    """How much of a transcript is as it was written: so many entries of a chain that began at `origin`, up to `link`.
 
-    In them are `n_rounds` time stamps, and of each client so many uploads with so many embeddings. `last_time` is the
-    time of the last record.
+    In them are `n_records` records, of which `n_rounds` end a round, and of each client so many uploads of so many
+    samples. `roster` and `last_time` are those after the last record.
     """
 
     origin: bytes
     link: bytes
+    roster: Roster
     last_time: float = -math.inf
-    n_messages: int = 0
+    n_entries: int = 0
+    n_records: int = 0
     n_rounds: int = 0
     n_uploads: Counter[str] = field(default_factory=Counter)
     n_embeddings: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A message of the stream with its link: `rows` are those of a record, None of all else.
+
+    `ranges` are the parts of the message that the link is of.
+    """
+
+    kind: Kind
+    message: pa.Buffer
+    link: bytes
+    rows: Rows | None
+    ranges: Sequence[tuple[int, int]]
+
+
 class Transcript:
-    """A recorded training. Open a folder with `Transcript.open`; iterate over its uploads and stamps in order.
+    """A recorded training. Open a folder with `Transcript.open`; iterate over its records in order.
 
     A record that a crash left unfinished is not part of it. All that is read is valid: what no `Recorder` would have
     written is a TranscriptError, when it is opened or when the record is read. `verify` finds what was changed.
@@ -66,13 +85,16 @@ class Transcript:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         # In the order in which nothing is missing that a recorder writes meanwhile: it writes the last of them first.
-        chain = storage.read(fmt.CHAIN)
-        self._stream = storage.stream(fmt.UPLOADS)
+        self._segments = read_segments(storage)
+        self._streams: dict[int, Stream] = {}
         self._description_bytes = storage.read(fmt.DESCRIPTION).to_pybytes()
-        self.description = fmt.Description.from_json(self._description_bytes)
-        self._chain = Chain.of(chain, self._stream.size)
-        self._check_files(chain.size)
-        self._check_schema()
+        self.description = Description.from_json(self._description_bytes)
+        self._schema = fmt.upload_schema(self.description.precision or "float64")
+        self._chain = Chain.of(self._segments)
+        self._merged_from: int | None = None
+        self._check_begun()
+        if self._segments:
+            self._stream(len(self._segments))
         self._labels = self._read_labels()
 
     @classmethod
@@ -92,24 +114,21 @@ class Transcript:
             raise TranscriptError(f"there is no transcript in {folder}: {why}")
         return cls(FolderStorage(folder, mapped=mapped))
 
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """All clients that ever took part, in the order in which they joined."""
-        return self.description.clients
-
     def __repr__(self) -> str:
-        return f"<Transcript: {describe(self.description)}, {count(self.n_rounds, 'round')}>"
+        return f"<Transcript: {describe(self.description, len(self.clients))}, {count(self.n_rounds, 'round')}>"
 
-    def _check_files(self, chain_size: int) -> None:
+    def _check_begun(self) -> None:
         """Raise TranscriptError if there were uploads, and they are gone."""
-        is_begun = self.description.mode is not None
-        for name in (fmt.UPLOADS, fmt.CHAIN) if is_begun else ():
-            if not self._storage.exists(name):
-                raise TranscriptError(f"{name} is missing, and {fmt.DESCRIPTION} says that there were uploads")
-        if not len(self._chain) and chain_size >= self._chain.entry_size:
-            raise TranscriptError(f"{fmt.UPLOADS} was cut off or emptied: {fmt.CHAIN} says that there were uploads")
-        if len(self._chain) and not is_begun:
+        is_begun, first = self.description.mode is not None, fmt.uploads_file(1)
+        if is_begun and not self._segments and not self._storage.exists(fmt.chain_file(1)):
+            raise TranscriptError(f"{first} is missing, and {fmt.DESCRIPTION} says that there were uploads")
+        if not is_begun and len(self._chain) > 1:
             raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, and there are some")
+        for segment in self._segments:
+            n_rounds, size = int((segment.entries["kind"] == Kind.ROUND).sum()), self.description.segment_rounds
+            if n_rounds > size or (segment.is_sealed and n_rounds < size):
+                name = fmt.chain_file(segment.number)
+                raise TranscriptError(f"{name} is not valid: it has {count(n_rounds, 'round')}, not {size:,}")
 
     def _read_labels(self) -> pa.RecordBatch:
         if not self._storage.exists(fmt.LABELS):
@@ -131,15 +150,25 @@ class Transcript:
         """Which samples receive gradients in training, (samples,)."""
         return np.asarray(self._labels.column("receives_gradient"))
 
+    @cached_property
+    def clients(self) -> tuple[str, ...]:
+        """All clients that ever took part, in the order in which they joined."""
+        return self._roster_before(self.n_records + 1).clients
+
     @property
     def head(self) -> str:
         """The last link of the hash chain, which stands for the whole transcript; empty if nothing was uploaded."""
         return self._chain.link(-1).hex() if len(self._chain) else ""
 
     @property
-    def n_messages(self) -> int:
-        """The number of messages: the schema, and one for each upload, time stamp or synchronous iteration."""
-        return len(self._chain)
+    def n_records(self) -> int:
+        """The number of records: uploads, time stamps, synchronous rounds, and clients that joined or left."""
+        return len(self._chain.records)
+
+    @cached_property
+    def n_rounds(self) -> int:
+        """The number of time stamps."""
+        return len(self._chain.stamps)
 
     def contains(self, head: str) -> bool:
         """Return whether this transcript once had that `head`: it is the same, or has grown since."""
@@ -147,49 +176,112 @@ class Transcript:
 
     def up_to(self, verified: Verified) -> Transcript:
         """Return the transcript as it was when only what was verified had been recorded."""
+        return self._first_entries(verified.n_entries)
+
+    def _first_entries(self, n_entries: int) -> Transcript:
         earlier = copy(self)
-        earlier._chain = self._chain.first(verified.n_messages)
-        earlier.__dict__["n_rounds"] = verified.n_rounds
+        for name in ("clients", "n_rounds"):
+            earlier.__dict__.pop(name, None)
+        earlier._chain = self._chain.first(n_entries)
         return earlier
 
-    @cached_property
-    def n_rounds(self) -> int:
-        """The number of time stamps."""
-        n_records = max(0, len(self._chain) - 1)
-        if self.description.mode == "synchronous":
-            return n_records  # one in each
-        batches = (self._batch(self._message(index), f"record {index}") for index in range(1, n_records + 1))
-        return sum(batch.column("client").null_count for batch in batches)
+    def merged(self, first: int, n_before: int, most: int) -> Transcript | None:
+        """Return the transcript up to its last time stamp, with all rounds from record `first` on as one.
 
-    def __iter__(self) -> Iterator[Upload | Stamp]:
+        That one has the uploads of the last `most` records. The rounds before it count as `n_before`, which are fewer
+        than were recorded if some of them were merged before. None if no round ends there. Nothing is read for it.
+        """
+        stamps = self._chain.stamps
+        if not len(stamps) or first > self.n_records or stamps[-1] < self._chain.records[first - 1]:
+            return None
+        result = self._first_entries(int(stamps[-1]) + 1)
+        result._merged_from = max(first, result.n_records + 1 - most)
+        result.__dict__["n_rounds"] = n_before + 1
+        return result
+
+    def __iter__(self) -> Iterator[Record]:
         return self.records()
 
-    def records(self, first: int = 1) -> Iterator[Upload | Stamp]:
-        """Yield the uploads and stamps in order, from a message on; message 0 is the schema, and has none.
+    def records(self, first: int = 1) -> Iterator[Record]:
+        """Yield the records in order, from one on, the first being record 1; arrays are views of the file.
 
         Raises TranscriptError, naming round and client, at a record that is not valid. What comes before `first` is not
-        read.
+        read, but for who joined or left.
         """
-        rules = Rules(self.description, -math.inf if first == 1 else None)
-        is_numbered = first == 1 or self.description.mode == "synchronous"
-        round_number = first
-        for index in range(first, len(self._chain)):
-            place = f"round {round_number}" if is_numbered else f"record {index}"
-            rows = _rows(self._batch(self._message(index), place), place)
-            rules.check(rows, place)
-            round_number += rows.clients[-1] is None
-            yield from self._records(rows)
+        if self._merged_from is not None:
+            yield from self._merge(max(first, self._merged_from))
+        else:
+            yield from self._records(first)
+
+    def _merge(self, first: int) -> Iterator[Record]:
+        stamp = None
+        for record in self._records(first):
+            if isinstance(record, Stamp):
+                stamp = record
+            else:
+                yield record
+        if stamp is not None:
+            yield stamp
+
+    def _records(self, first: int) -> Iterator[Record]:
+        rules = Rules(self.description, self._roster_before(first), -math.inf if first == 1 else None)
+        indices = self._chain.records[first - 1 :].tolist()
+        round_number = self._round_of(indices[0]) if indices else 1
+        for index in indices:
+            place = f"round {round_number}"
+            kind, rows = self._chain.kind(index), self._rows(self._message(index), place)
+            rules.check(kind, rows, place)
+            round_number += kind is Kind.ROUND
+            yield from _as_records(rows, rules.roster, self.description.n_classes or 1)
+
+    def _round_of(self, index: int) -> int:
+        """Return the number of the round that an entry is part of."""
+        return 1 + int(np.searchsorted(self._chain.stamps, index))
+
+    def _roster_before(self, record: int) -> Roster:
+        """Return who took part when a record was written; the first is record 1."""
+        roster = Roster.of_founders(self.description.clients)
+        records = self._chain.records
+        end = int(records[record - 1]) if record <= len(records) else len(self._chain)
+        for index in self._chain.changes.tolist():
+            if index >= end:
+                break
+            place = f"round {self._round_of(index)}"
+            rows = self._rows(self._message(index), place)
+            rules = Rules(self.description, roster, None)
+            rules.check_frame(self._chain.kind(index), rows, place)
+            roster = rules.roster
+        return roster
 
     @property
     def origin(self) -> tuple[bytes, bytes]:
         """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
         return self._description_bytes, self._storage.read(fmt.LABELS).to_pybytes()
 
-    def messages(self) -> Iterator[tuple[pa.Buffer, pa.RecordBatch | None, bytes]]:
-        """Yield what the hash chain is made of: each message, the batch in it (None for the schema), and its link."""
-        for index in range(len(self._chain)):
-            message = self._message(index)
-            yield message, None if index == 0 else self._batch(message, f"record {index}"), self._chain.link(index)
+    def entries(self) -> Iterator[Entry]:
+        """Yield what the hash chain is made of, segment by segment."""
+        return (self._entry(index, f"round {self._round_of(index)}") for index in range(len(self._chain)))
+
+    def head_state(self, hashes: Sequence[str]) -> dict[str, Array]:
+        """Return the parameters of the head that a `Stamp` or `description.head` has the hashes of, by name.
+
+        Raises TranscriptError if one is missing, or is not what was recorded.
+        """
+        names = self.description.head.parameters
+        return {name: self._tensor(digest) for name, digest in zip(names, hashes, strict=True)}
+
+    def _tensor(self, digest: str) -> Array:
+        name = fmt.tensor_file(digest)
+        if not self._storage.exists(name):
+            raise TranscriptError(f"{name} is missing")
+        content = self._storage.read(name).to_pybytes()
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise TranscriptError(f"the transcript was changed: {name}")
+        try:
+            tensor: Array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        except (*UNREADABLE, SyntaxError) as error:
+            raise TranscriptError(f"{name} is not valid: {error}") from None
+        return tensor
 
     def verify(self, *, may_go_on: bool = False) -> None:
         """Raise TranscriptError, naming the place, unless every byte is as it was written and every record is valid.
@@ -212,101 +304,142 @@ class Transcript:
         checked from the start. `progress` is called with the messages verified and the messages in all.
         """
         origin = fmt.first_link(*self.origin)
+        known = set[str]()
         if since is None or not self._begins_with(since, origin):
-            since = Verified(origin, origin)
-        link, last_time, n_rounds = since.link, since.last_time, since.n_rounds
+            since = Verified(origin, origin, Roster.of_founders(self.description.clients))
+            self._check_tensors(self.description.head.state, known)
+        link, n_records, n_rounds = since.link, since.n_records, since.n_rounds
         n_uploads, n_embeddings = since.n_uploads.copy(), since.n_embeddings.copy()
-        rules = Rules(self.description, since.last_time)
+        rules = Rules(self.description, since.roster, since.last_time)
         total = len(self._chain)
-        last = total if most is None else min(total, since.n_messages + most)
-        for index in range(since.n_messages, last):
-            place = _ORIGIN if index == 0 else f"round {n_rounds + 1}"
-            message = self._message(index)
-            batch = None if index == 0 else self._batch(message, place)
-            rows = None if batch is None else _rows(batch, place)
-            try:
-                ranges = fmt.frame_ranges(message, batch)
-            except ValueError as error:
-                raise TranscriptError(f"the transcript was changed: {place} is not as recorded ({error})") from None
-            if rows is not None:
-                _check_digests(rows, place)
-            link = fmt.frame_hash(link, message, ranges)
-            if link != self._chain.link(index):
-                raise TranscriptError(f"the transcript was changed: {place}, or its entry in {fmt.CHAIN}")
-            if rows is not None:
-                rules.check(rows, place)
-                last_time = rows.times[-1]
-                n_rounds += rows.clients[-1] is None
-                for client, n_samples in zip(rows.clients, rows.samples.lengths, strict=True):
+        last = total if most is None else min(total, since.n_entries + most)
+        for index in range(since.n_entries, last):
+            place = f"round {n_rounds + 1}" if self._chain.kind(index) in fmt.RECORDS else "the beginning or end"
+            entry = self._entry(index, place)
+            if entry.rows is not None:
+                _check_digests(entry.rows, place)
+            if entry.kind is not Kind.START:
+                link = fmt.next_link(link, entry.message, entry.ranges)
+            if link != entry.link:
+                raise TranscriptError(f"the transcript was changed: {self._place(index, place)}")
+            if entry.rows is not None:
+                rules.check(entry.kind, entry.rows, place)
+                n_records += 1
+                n_rounds += entry.kind is Kind.ROUND
+                self._check_tensors([digest.hex() for digest in entry.rows.state or ()], known)
+                for client, n_samples in zip(entry.rows.clients, entry.rows.samples.lengths, strict=True):
                     if client is not None and n_samples:
                         n_uploads[client] += 1
                         n_embeddings[client] += n_samples
             if index % _BETWEEN_REPORTS == 0:
                 progress(index, total)
-        return Verified(origin, link, last_time, last, n_rounds, n_uploads, n_embeddings)
+        last_time = -math.inf if rules.last_time is None else rules.last_time
+        return Verified(origin, link, rules.roster, last_time, last, n_records, n_rounds, n_uploads, n_embeddings)
+
+    def _check_tensors(self, hashes: Sequence[str], known: set[str]) -> None:
+        """Raise TranscriptError unless the files of these hashes are as they were written; add them to those known."""
+        for digest in {*hashes} - known:
+            self._tensor(digest)
+            known.add(digest)
+
+    def _place(self, index: int, place: str) -> str:
+        """Return where something was changed, in words."""
+        segment, *_ = self._chain.extent(index)
+        if index < 2:
+            return f"{fmt.DESCRIPTION}, {fmt.LABELS} or the head of {fmt.uploads_file(segment)}"
+        return f"{place} of {fmt.uploads_file(segment)}, or its entry in {fmt.chain_file(segment)}"
 
     def _begins_with(self, verified: Verified, origin: bytes) -> bool:
-        n_messages = verified.n_messages
-        if verified.origin != origin or not 0 < n_messages <= len(self._chain):
+        n_entries = verified.n_entries
+        if verified.origin != origin or not 0 < n_entries <= len(self._chain):
             return False
-        return self._chain.link(n_messages - 1) == verified.link
+        return self._chain.link(n_entries - 1) == verified.link
 
     def _check_ends(self) -> None:
         """Raise TranscriptError if there are bytes that no link covers."""
-        end, chain = self._chain.end(-1) if len(self._chain) else 0, self._storage.read(fmt.CHAIN).size
-        after, entries = self._stream.size - end, chain - self._chain.n_bytes
-        if after == entries == 0:
+        if not self._segments or self._segments[-1].n_after == self._segments[-1].n_chain_after == 0:
             return
+        segment = self._segments[-1]
+        uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
         done = f"the transcript is whole up to round {self.n_rounds}, and"
-        if entries >= self._chain.entry_size:
-            why = f"{fmt.UPLOADS} ends within the next record: it was cut off"
-        elif after == 0:
-            why = f"{fmt.CHAIN} ends within an entry: it was cut off, or something was added"
+        if segment.n_chain_after >= ENTRY_SIZE:
+            why = f"{uploads} ends within the next record: it was cut off"
+        elif segment.n_after == 0:
+            why = f"{chain} ends within an entry: it was cut off, or something was added"
         else:
             why = (
-                f"{fmt.UPLOADS} has {after:,} bytes after it that {fmt.CHAIN} says nothing of: it is unfinished, "
-                f"{fmt.CHAIN} was cut off, or something was added"
+                f"{uploads} has {segment.n_after:,} bytes after it that {chain} says nothing of: it is unfinished, "
+                f"{chain} was cut off, or something was added"
             )
         raise TranscriptError(f"{done} {why}")
 
-    def _check_schema(self) -> None:
-        """Raise TranscriptError if a reader that goes by the head of the stream would find other columns than this."""
-        if not len(self._chain):
-            return
+    def _stream(self, segment: int) -> Stream:
+        """Return the stream of a segment; when it is opened, check what a reader of the stream alone goes by.
+
+        That are the columns and, if the segment is sealed, the end.
+        """
+        if segment in self._streams:
+            return self._streams[segment]
+        name = fmt.uploads_file(segment)
+        stream = self._storage.stream(name)
+        entries = self._segments[segment - 1].entries
         try:
-            message = self._stream.slice(0, self._chain.end(0))
-            fmt.check_schema(message, fmt.upload_schema(self.description.precision or "float64"))
+            if len(entries) > 1:
+                fmt.check_schema(stream.slice(0, int(entries["end"][1])), self._schema)
+            if len(entries) and entries["kind"][-1] == Kind.END:
+                start = int(entries["end"][-2])
+                if stream.slice(start, int(entries["end"][-1]) - start).to_pybytes() != fmt.END_OF_STREAM:
+                    raise ValueError("it does not end with the end of a stream")
         except UNREADABLE as error:
-            raise TranscriptError(f"the head of {fmt.UPLOADS} is damaged: {error}") from None
+            raise TranscriptError(f"the head or the end of {name} is damaged: {error}") from None
+        # The last stays open, so that no other file gets its number; of the others one is enough.
+        last = self._streams.get(len(self._segments))
+        self._streams = {segment: stream} | ({} if last is None else {len(self._segments): last})
+        return stream
 
     def _message(self, index: int) -> pa.Buffer:
-        start = self._chain.end(index - 1) if index else 0
-        end = self._chain.end(index)
-        if not start <= end <= self._stream.size:
-            raise TranscriptError(f"{fmt.CHAIN} is damaged: its entry {index} does not fit {fmt.UPLOADS}")
-        message = self._stream.slice(start, end - start)
+        segment, start, end = self._chain.extent(index)
+        message = self._stream(segment).slice(start, end - start)
         if message.size < end - start:
-            raise TranscriptError(f"the transcript was changed: {fmt.UPLOADS} was cut off while it was read")
+            raise TranscriptError(
+                f"the transcript was changed: {fmt.uploads_file(segment)} was cut off while it was read"
+            )
         return message
 
-    def _batch(self, message: pa.Buffer, place: str) -> pa.RecordBatch:
-        schema = fmt.upload_schema(self.description.precision or "float64")
+    def _entry(self, index: int, place: str) -> Entry:
+        kind, message, link = self._chain.kind(index), self._message(index), self._chain.link(index)
+        if kind not in fmt.RECORDS:
+            return Entry(kind, message, link, None, [(0, message.size)])
         try:
-            return fmt.read_message(message, schema)
+            batch, layout = fmt.read_message(message, self._schema)
+            ranges = fmt.frame_ranges(layout, self.description.precision or "float64")
         except UNREADABLE as error:
             raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
+        return Entry(kind, message, link, _rows(batch, place), ranges)
 
-    def _records(self, rows: Rows) -> Iterator[Upload | Stamp]:
-        """Yield the uploads and stamps of valid rows, their arrays being views of the file."""
-        n_classes = self.description.n_classes or 1
-        absent = rows.absent
-        for row, (client, time) in enumerate(zip(rows.clients, rows.times, strict=True)):
-            if client is None:
-                own = rows.offsets[row]
-                offset = None if own is None else own.reshape(-1, n_classes)
-                yield Stamp(time, offset, tuple(name for name in self.description.clients if name in absent))
-            elif client not in absent:
-                yield Upload(client, time, rows.samples.row(row), rows.embeddings.row(row).reshape(-1, n_classes))
+    def _rows(self, message: pa.Buffer, place: str) -> Rows:
+        try:
+            batch, _ = fmt.read_message(message, self._schema)
+        except UNREADABLE as error:
+            raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
+        return _rows(batch, place)
+
+
+def _as_records(rows: Rows, roster: Roster, n_classes: int) -> Iterator[Record]:
+    """Yield the records in valid rows."""
+    absent = rows.absent
+    for row, (kind, client, time) in enumerate(zip(rows.kinds, rows.clients, rows.times, strict=True)):
+        if kind == "upload":
+            samples = rows.samples.row(row)
+            yield Upload(str(client), time, samples, rows.embeddings.row(row).reshape(len(samples), -1))
+        elif kind == "stamp":
+            offset = rows.offset
+            if offset is not None and len(offset) != n_classes:
+                offset = offset.reshape(-1, n_classes)
+            state = tuple(digest.hex() for digest in rows.state or ())
+            yield Stamp(time, offset, tuple(name for name in roster.clients if name in absent), state)
+        elif kind != "absent":
+            yield (Join if kind == "join" else Leave)(str(client), time)
 
 
 def _rows(batch: pa.RecordBatch, place: str) -> Rows:
@@ -317,19 +450,13 @@ def _rows(batch: pa.RecordBatch, place: str) -> Rows:
 
 
 def _check_digests(rows: Rows, place: str) -> None:
-    """Raise TranscriptError at numbers that are not what their digest is of, or that have none."""
+    """Raise TranscriptError at numbers that are not what their digest is of."""
     for row, (client, digest) in enumerate(zip(rows.clients, rows.digests, strict=True)):
-        samples, embeddings = rows.samples.row(row), rows.embeddings.row(row)
-        if digest is None:
-            if len(samples) or len(embeddings):
-                which = "samples" if len(samples) else "embeddings"
-                why = f"there are {which} that are part of no upload"
-                raise TranscriptError(f"the transcript was changed: {place} is not as recorded ({why})")
-        elif fmt.digest_of(samples, embeddings) != digest:
+        if digest is not None and fmt.digest_of(rows.samples.row(row), rows.embeddings.row(row)) != digest:
             raise TranscriptError(f"the transcript was changed: {place}, client {client!r}")
 
 
-def describe(description: fmt.Description) -> str:
+def describe(description: Description, n_clients: int) -> str:
     """Return who and what a transcript is of, in a line."""
-    size = f"{count(len(description.clients), 'client')}, {count(description.n_samples, 'sample')}"
+    size = f"{count(n_clients, 'client')}, {count(description.n_samples, 'sample')}"
     return f"{size}, {description.loss} loss, {description.mode or 'nothing uploaded yet'}"

@@ -10,41 +10,65 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from verfedsv._version import __version__
+from verfedsv.arguments import as_whole
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
-from verfedsv.losses import Array
+from verfedsv.losses import Array, Loss
+from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
 from verfedsv.texts import misleading
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.inputs import as_embeddings, as_labels, as_names, as_offset, as_samples, as_time, as_uploads
-from verfedsv.transcript.meaning import check_fit
-from verfedsv.transcript.messages import Record, build_message
+from verfedsv.transcript.chain import ENTRY_SIZE, pack_entry, read_segments
+from verfedsv.transcript.description import Description, Mode, Step
+from verfedsv.transcript.format import Kind
+from verfedsv.transcript.heads import RecordedHead
+from verfedsv.transcript.inputs import (
+    as_batch,
+    as_batches,
+    as_embeddings,
+    as_labels,
+    as_names,
+    as_offset,
+    as_samples,
+    as_time,
+    as_uploads,
+)
+from verfedsv.transcript.meaning import Roster
+from verfedsv.transcript.messages import Message
 from verfedsv.transcript.reader import Transcript, describe
 from verfedsv.transcript.recovery import check_end, cut_off
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 
-_MOST_NUMBERS = 2**31 - 1
-"""Of one record: Arrow counts them with 32 bits."""
+SEGMENT_ROUNDS = 1000
+"""After so many rounds a segment ends, unless the recorder is told otherwise."""
 
 
 class Recorder:
     """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
 
-    `labels` has one entry per sample, `clients` one name per client, `loss` is the name of the loss. Labels that are
-    texts or truth values are recorded as numbers, in the order of the texts; `transcript.description.classes` has the
-    texts. `n_classes` is for softmax, where the labels do not show every class. `no_gradient` lists the samples that
-    receive no gradients in training, if any. A folder that already holds a transcript of the same clients, loss and
-    labels is verified and continued, with a TranscriptWarning unless `resume` is True; if it is False, that is an
-    error. What a crash left unfinished there is cut off, with a TranscriptWarning.
+    `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is the name
+    of the loss or a `Loss` of your own. Labels that are texts or truth values are recorded as numbers, in the order of
+    the texts; `transcript.description.classes` has the texts. `n_classes` is for softmax, where the labels do not show
+    every class, and for losses of your own. `no_gradient` lists the samples that receive no gradients in training.
+
+    `head` is what the server makes of the embeddings: "sum", or an object with `state_dict()`, such as a torch module,
+    whose parameters are recorded now and at each time stamp. `valuation` and `step` are recorded as agreed: how the
+    training is to be valued (settings of `value` by name; its defaults if None), and the step that clients are to
+    take (a text, or a few settings by name).
+
+    A folder that already holds a transcript of the same training is verified and continued, with a TranscriptWarning
+    unless `resume` is True; if it is False, that is an error. What a crash left unfinished there is cut off, with a
+    TranscriptWarning. After `segment_rounds` rounds a file of the transcript is ended and the next is begun.
 
     Synchronous training calls `log` once per round. Asynchronous training calls `update` for each upload and
     `stamp` at each time of valuation. A batch is a list of sample numbers, or a mask of all samples. Embeddings are
-    NumPy arrays, torch tensors or data frames, (samples of the batch,) or (samples, classes). When a call returns, what
+    NumPy arrays, torch tensors or data frames, (samples of the batch,) or (samples, width). When a call returns, what
     it recorded survives the end of the process; when it raises, nothing was written.
 
     >>> with Recorder(None, labels=[0, 1, 1], clients=["bank", "telco"]) as recorder:
@@ -58,34 +82,56 @@ class Recorder:
         path: str | os.PathLike[str] | None,
         labels: ArrayLike,
         clients: Sequence[str],
-        loss: str = "logistic",
+        loss: str | Loss = "logistic",
         *,
+        head: Any = "sum",
+        valuation: Mapping[str, Any] | ValuationSettings | None = None,
+        step: Step | None = None,
         n_classes: int | None = None,
         no_gradient: ArrayLike | None = None,
         resume: bool | None = None,
+        segment_rounds: int = SEGMENT_ROUNDS,
     ) -> None:
         names = as_names(clients)
         self._labels = as_labels(labels, loss, n_classes)
+        self._head = RecordedHead(head)
         n_samples = len(self._labels.numbers)
         receives = np.ones(n_samples, dtype=bool)
         receives[as_samples(no_gradient if no_gradient is not None else [], n_samples, "no_gradient")] = False
+        if self._labels.n_classes is None and self._head.description.kind != "sum":
+            raise InputError("pass n_classes: how many numbers per sample your loss takes of the head")
+        try:
+            self._description = Description(
+                clients=names,
+                loss=self._labels.loss.name,
+                is_own_loss=self._labels.is_own_loss,
+                n_samples=n_samples,
+                n_classes=self._labels.n_classes,
+                created=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
+                package=f"verfedsv {__version__}",
+                classes=self._labels.classes,
+                head=self._head.description,
+                valuation=ValuationSettings.of(valuation),
+                step=dict(step) if isinstance(step, Mapping) else step,
+                segment_rounds=as_whole("segment_rounds", segment_rounds, at_least=1),
+            )
+        except TranscriptError as error:
+            raise InputError(str(error).partition(" is not valid: ")[2]) from None
         for sentence in [*misleading(names), *self._labels.doubts]:
             warnings.warn(sentence, TranscriptWarning, 2)
         self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
         self._closed = self._has_warned = False
-        self._end, self._head, self._last_time, self._n_rounds = 0, b"", -np.inf, 0
+        self._roster = Roster.of_founders(names)
+        self._last_time, self._n_rounds = -np.inf, 0
+        # The segment that is being written, 0 before the first record; how long it is, and how many entries it has.
+        self._segment = self._end = self._n_entries = self._n_in_segment = 0
+        self._is_sealed = False
+        self._link = b""
         try:
-            self._description = fmt.Description(
-                clients=names,
-                loss=loss,
-                n_samples=n_samples,
-                created=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
-                package=f"verfedsv {__version__}",
-                classes=self._labels.classes,
-            )
             content = self._labels.file(receives)
             there = self._find()
             if there is None:
+                self._head.write(self._storage)
                 self._storage.write(fmt.LABELS, content)
                 self._storage.write(fmt.DESCRIPTION, self._description.to_json())
             else:
@@ -96,7 +142,8 @@ class Recorder:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
-        return f"<Recorder: {describe(self._description)}, {count(self._n_rounds, 'round')} so far, {state}>"
+        about = describe(self._description, len(self._roster.clients))
+        return f"<Recorder: {about}, {count(self._n_rounds, 'round')} so far, {state}>"
 
     @property
     def transcript(self) -> Transcript:
@@ -108,9 +155,47 @@ class Recorder:
         """The number of time stamps so far; in synchronous training, of rounds."""
         return self._n_rounds
 
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The clients that take part now, in the order in which they joined."""
+        return tuple(name for name in self._roster.clients if name in self._roster.members)
+
+    def join(self, client: str, *, time: float | None = None) -> None:
+        """Record that a client takes part from now on, for the first time or again.
+
+        `time` defaults to that of the last record in synchronous training, else to the seconds since 1970.
+        """
+        self._change(client, Kind.JOIN, time)
+
+    def leave(self, client: str, *, time: float | None = None) -> None:
+        """Record that a client takes no part any more; `time` is as in `join`."""
+        self._change(client, Kind.LEAVE, time)
+
+    def _change(self, client: str, kind: Kind, time: float | None) -> None:
+        self._check_open()
+        is_join = kind is Kind.JOIN
+        try:
+            roster = self._roster.joined(client) if is_join else self._roster.left(client)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        if is_join:
+            for sentence in misleading(roster.clients):
+                warnings.warn(sentence, TranscriptWarning, 3)
+        if self._segment == 0:  # who takes part from the first record on is a founder, and the others are nobody
+            founders = roster.clients if is_join else tuple(name for name in roster.clients if name != client)
+            if not founders:
+                raise InputError(f"client {client!r} is the only one; a training needs at least one")
+            self._description = replace(self._description, clients=founders)
+            self._storage.write(fmt.DESCRIPTION, self._description.to_json())
+            self._roster = Roster.of_founders(founders)
+            return
+        at = self._last_time if time is None and self._description.mode == "synchronous" else self._now(time)
+        self._write(kind, Message(("join" if is_join else "leave",), (client,), at, [None]))
+        self._roster = roster
+
     def log(
         self,
-        batch: ArrayLike,
+        batch: ArrayLike | Mapping[str, ArrayLike],
         embeddings: Mapping[str, ArrayLike],
         offset: ArrayLike | None = None,
         *,
@@ -119,38 +204,45 @@ class Recorder:
     ) -> None:
         """Record one synchronous round: the embeddings of every client for the samples `batch`.
 
-        Clients that took no part in it are listed in `absent`. `offset` is the server's own part for those samples:
-        shaped as one client's embeddings, or a number, or one number per class, that is the same for all. `time`
+        If clients upload different samples, `batch` maps each client to its own. Clients that took no part in it are
+        listed in `absent`. `offset` is what the head adds of its own: a number, or one number per class, that is the
+        same for all samples; or one row per sample of the batch, or of all samples if `batch` is a mapping. `time`
         defaults to the number of the round.
         """
-        samples = self._as_batch(batch)
-        given = as_uploads(embeddings, absent, self._description.clients)
-        uploads = {name: as_embeddings(values, len(samples), name) for name, values in given.items()}
-        own = None if offset is None else self._as_offset(offset, len(samples), [*uploads.values()])
-        moment = float(self._n_rounds + 1) if time is None else as_time(time)
-        self._write("synchronous", samples, uploads, moment, is_stamp=True, offset=own)
+        given = as_uploads(embeddings, absent, self.members)
+        n_samples = self._description.n_samples
+        batches, is_one = as_batches(batch, [*given], n_samples)
+        uploads = {name: as_embeddings(values, len(batches[name]), name) for name, values in given.items()}
+        first, *others = batches.values()
+        own = None
+        if offset is not None:
+            own = self._as_offset(offset, len(first) if is_one else n_samples, uploads)
+            if not is_one and own.ndim == 2 and all(np.array_equal(first, other) for other in others):
+                own = own[first]  # all uploaded one batch, after all
+        description = self._describe("synchronous", uploads, own)
+        at = float(self._n_rounds + 1) if time is None else as_time(time)
+        rows = [(batches[name], uploads[name]) if name in uploads else None for name in self.members]
+        kinds = tuple("absent" if row is None else "upload" for row in rows)
+        message = Message((*kinds, "stamp"), (*self.members, None), at, [*rows, None], own)
+        self._write(Kind.ROUND, message, description)
 
     def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
         """Record one asynchronous upload. `time` defaults to the seconds since 1970."""
-        if client not in self._description.clients:
-            raise InputError(f"unknown client {client!r}; the clients are {', '.join(self._description.clients)}")
-        samples = self._as_batch(batch)
-        uploads = {client: as_embeddings(embeddings, len(samples), client)}
-        self._write("asynchronous", samples, uploads, self._now(time), is_stamp=False)
+        if client not in self._roster.members:
+            raise InputError(f"unknown client {client!r}; the clients are {', '.join(self.members)}")
+        samples = as_batch(batch, self._description.n_samples)
+        array = as_embeddings(embeddings, len(samples), client)
+        message = Message(("upload",), (client,), self._now(time), [(samples, array)])
+        self._write(Kind.UPLOAD, message, self._describe("asynchronous", {client: array}, None))
 
     def stamp(self, offset: ArrayLike | None = None, *, time: float | None = None) -> None:
-        """Record a time of valuation; `offset` is the server's own part at that time, for all samples, as in `log`."""
-        own = None if offset is None else self._as_offset(offset, self._description.n_samples, [])
-        self._write("asynchronous", np.empty(0, np.uint32), {}, self._now(time), is_stamp=True, offset=own)
+        """Record a time of valuation; `offset` is what the head adds of its own at that time, as in `log`.
 
-    def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Sequence[Array]) -> Array:
-        """Return the server's own part for so many samples, as wide and as precise as the embeddings are."""
-        known = self._description
-        width = uploads[0].shape[1] if uploads else known.n_classes or self._labels.width or 1
-        precision = known.precision
-        if precision is None and uploads and all(array.dtype == np.float32 for array in uploads):
-            precision = "float32"
-        return as_offset(offset, n_samples, width, precision)
+        If it is not the same for all samples, it has one row for each of all samples.
+        """
+        own = None if offset is None else self._as_offset(offset, self._description.n_samples, {})
+        message = Message(("stamp",), (None,), self._now(time), [None], own)
+        self._write(Kind.ROUND, message, self._describe("asynchronous", {}, own))
 
     def sync(self) -> None:
         """Bring what was recorded to the disk, so that it survives a power failure too."""
@@ -169,12 +261,6 @@ class Recorder:
     ) -> None:
         self.close()
 
-    def _as_batch(self, batch: ArrayLike) -> NDArray[np.uint32]:
-        samples = as_samples(batch, self._description.n_samples, "batch")
-        if len(samples) == 0:
-            raise InputError("batch must hold at least one sample; received none")
-        return samples
-
     def _now(self, time: float | None) -> float:
         """Return a time that was given, or that of the clock; a clock that was set back stands still meanwhile."""
         if time is not None:
@@ -192,48 +278,50 @@ class Recorder:
             )
         return self._last_time
 
-    def _find(self) -> fmt.Description | None:
+    def _find(self) -> Description | None:
         """Return what the folder's transcript is of, if uploads have begun; None if it can be begun anew."""
-        has_description = self._storage.exists(fmt.DESCRIPTION)
         there = None
-        if has_description:
-            there = fmt.Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
-        for name in (fmt.UPLOADS, fmt.CHAIN):
-            has_content = self._storage.read(name).size > 0
-            if has_content and there is None:
-                raise TranscriptError(f"the folder has {name} and no {fmt.DESCRIPTION}; choose another folder")
-            if has_content or (there is not None and there.mode is not None and not self._storage.exists(name)):
-                return there
-        return None
+        if self._storage.exists(fmt.DESCRIPTION):
+            there = Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
+        used = [name for name in self._storage.names() if fmt.segment_of(name) and self._storage.size(name)]
+        if used and there is None:
+            raise TranscriptError(
+                f"{fmt.DESCRIPTION} is missing, and there is {min(used)}: bring it back, or choose another folder"
+            )
+        is_lost = there is not None and there.mode is not None and not self._storage.exists(fmt.chain_file(1))
+        return there if used or is_lost else None
 
-    def _continue(self, there: fmt.Description, labels_file: bytes, resume: bool | None) -> None:
+    def _continue(self, there: Description, labels_file: bytes, resume: bool | None) -> None:
         """Take up the transcript that is already there, if it is as it was written."""
         if resume is False:
             raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
-        given = self._description
-        if (there.clients, there.loss, there.n_samples) != (given.clients, given.loss, given.n_samples):
-            raise InputError(
-                f"the folder holds a transcript of clients {list(there.clients)}, loss {there.loss!r} and "
-                f"{there.n_samples} samples, which cannot be continued with clients {list(given.clients)}, loss "
-                f"{given.loss!r} and {given.n_samples} samples; choose another folder"
-            )
-        is_same = self._storage.read(fmt.LABELS).to_pybytes() == labels_file and there.classes == given.classes
+        _check_same(there, self._description)
         transcript = Transcript(self._storage)
-        if not is_same:
+        if self._storage.read(fmt.LABELS).to_pybytes() != labels_file or there.classes != self._description.classes:
             raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
         verified = transcript.verify_on()
-        check_end(self._storage)
-        self._n_rounds, self._last_time = verified.n_rounds, verified.last_time
-        self._description = there
+        segments = read_segments(self._storage)
+        last = segments[-1]
+        check_end(self._storage, last)
         del transcript  # and with it the views of files that may be cut off now
-        chain, lost = cut_off(self._storage)
+        self._n_rounds, self._last_time, self._roster = verified.n_rounds, verified.last_time, verified.roster
+        self._link = verified.link
+        if last.has_records:
+            self._segment, self._is_sealed, self._end, self._n_entries = (
+                last.number,
+                last.is_sealed,
+                last.end,
+                len(last.entries),
+            )
+            self._n_in_segment = int((last.entries["kind"] == Kind.ROUND).sum())
+        elif len(segments) > 1:
+            self._segment, self._link = last.number, segments[-2].entries["link"][-1].tobytes()
+        if self._segment:
+            self._description = there
+            self._labels = replace(self._labels, n_classes=there.n_classes)
+        lost = cut_off(self._storage, last.number, self._end, self._n_entries * ENTRY_SIZE)
         if lost:
             warnings.warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning, 4)
-        if len(chain):
-            self._end, self._head = chain.end(-1), chain.link(-1)
-        else:
-            # What the first upload was to show was not recorded with it.
-            self._description = replace(there, mode=None, n_classes=None, precision=None)
         if resume is None:
             warnings.warn(
                 f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
@@ -242,77 +330,146 @@ class Recorder:
                 4,
             )
 
-    def _write(
-        self,
-        mode: fmt.Mode,
-        samples: NDArray[np.uint32],
-        uploads: Mapping[str, Array],
-        time: float,
-        *,
-        is_stamp: bool,
-        offset: Array | None = None,
-    ) -> None:
-        """Check what is left to check, and append one record batch and its link of the chain."""
-        if self._closed:
-            raise InputError("the recorder is closed; open the folder with a new one to continue")
-        description = self._describe(mode, uploads, offset)
-        if not abs(time) <= fmt.LATEST:
-            raise InputError(f"time must be in seconds, from {-fmt.LATEST:g} to {fmt.LATEST:g}; received {time}")
-        if time < self._last_time:
-            raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
-        if self._end == 0:
-            self._begin(description)
-        clients = description.clients if mode == "synchronous" else tuple(uploads)
-        record = Record(clients, samples, [uploads.get(name) for name in clients], time, is_stamp, offset)
-        self._append(*build_message(record, description.precision or "float64", self._head))
-        self._last_time = time
-        self._n_rounds += is_stamp
-
-    def _describe(self, mode: fmt.Mode, uploads: Mapping[str, Array], offset: Array | None) -> fmt.Description:
+    def _describe(self, mode: Mode, uploads: Mapping[str, Array], offset: Array | None) -> Description:
         """Return the description with what this upload shows; raise InputError if it does not fit what came before."""
         known = self._description
-        arrays = [*uploads.items(), *([] if offset is None else [("offset", offset)])]
-        widths = {array.shape[1] for _, array in arrays} | ({known.n_classes} if known.n_classes else set())
-        if len(widths) > 1:
-            raise InputError(f"all embeddings must have the same number of classes; received {sorted(widths)}")
-        if sum(array.size for array in uploads.values()) > _MOST_NUMBERS:
-            raise InputError(f"a record holds at most {_MOST_NUMBERS:,} numbers; log smaller batches")
         if known.mode not in (None, mode):
             raise InputError(
                 f"this transcript is {known.mode}: use {'log' if known.mode == 'synchronous' else 'update and stamp'}"
             )
+        n_classes = known.n_classes
+        for name, array in uploads.items():
+            n_classes = self._check_width(name, array.shape[1], n_classes)
+        arrays = [*uploads.items(), *([] if offset is None else [("offset", offset)])]
         wide = [name for name, array in arrays if array.dtype != np.float32]
         if known.precision == "float32" and wide:
             raise InputError(
                 f"{wide[0]}: received float64, and this transcript began with float32 embeddings; convert to float32"
             )
-        if known.n_classes is not None or not widths:
+        if known.mode is not None:
             return known
-        (n_classes,) = widths
-        check_fit(self._labels.numbers, known.loss, n_classes)
-        self._labels.check_width(n_classes)
+        if not arrays or n_classes is None:
+            raise InputError("a transcript begins with an upload, not with a bare time stamp")
         return replace(known, mode=mode, n_classes=n_classes, precision="float64" if wide else "float32")
 
-    def _begin(self, description: fmt.Description) -> None:
-        """Write the description for good and the head of the stream, from where the chain begins."""
-        if description.precision is None:
-            raise InputError("a transcript begins with an upload, not with a bare time stamp")
-        content = description.to_json()
-        for name in (fmt.UPLOADS, fmt.CHAIN):
-            self._storage.append(name, b"")  # so that a file that was deleted later is missed
-        self._storage.write(fmt.DESCRIPTION, content)
-        self._description = description
-        message = fmt.upload_schema(description.precision).serialize()
-        first = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
-        self._append(memoryview(message), fmt.frame_hash(first, message, fmt.frame_ranges(message, None)))
+    def _check_width(self, client: str, width: int, n_classes: int | None) -> int:
+        """Return the number of classes, which the first upload shows if nothing else does."""
+        if self._description.head.kind == "sum":
+            replace(self._labels, n_classes=n_classes).check_width(client, width)
+            return width
+        before = self._roster.widths.get(client, width)
+        if width != before:
+            raise InputError(f"{client}: the embeddings have {width} numbers per sample, and had {before} before")
+        return n_classes or 1
 
-    def _append(self, message: memoryview, link: bytes) -> None:
-        end = self._end + len(message)
+    def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Mapping[str, Array]) -> Array:
+        """Return what the head adds of its own, as precise as the embeddings are."""
+        known, arrays = self._description, [*uploads.values()]
+        precision = known.precision
+        if precision is None and arrays and all(array.dtype == np.float32 for array in arrays):
+            precision = "float32"
+        return as_offset(offset, n_samples, known.n_classes or (arrays[0].shape[1] if arrays else 1), precision)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("the recorder is closed; open the folder with a new one to continue")
+
+    def _write(self, kind: Kind, message: Message, description: Description | None = None) -> None:
+        """Check what is left to check, and append one record batch and its link of the chain."""
+        self._check_open()
+        time = message.time
+        if not abs(time) <= fmt.LATEST:
+            raise InputError(f"time must be in seconds, from {-fmt.LATEST:g} to {fmt.LATEST:g}; received {time}")
+        if time < self._last_time:
+            raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
+        if kind is Kind.ROUND:
+            message = replace(message, state=self._head.write(self._storage))
+        before = self._description
         try:
-            self._storage.append(fmt.UPLOADS, message)
-            self._storage.append(fmt.CHAIN, fmt.pack_link(end, link))
+            self._open_segment(description or before)
+            self._append(kind, *message.build(self._description.precision or "float64", self._link))
+        except BaseException:
+            if self._last_time == -np.inf and self._segment:  # nothing is recorded, so nothing is begun
+                cut_off(self._storage, self._segment, 0, 0)
+                self._segment = self._end = self._n_entries = 0
+                self._description = before
+            raise
+        self._last_time = time
+        self._n_rounds += kind is Kind.ROUND
+        self._n_in_segment += kind is Kind.ROUND
+        widths = {
+            client: upload[1].shape[1]
+            for client, upload in zip(message.clients, message.uploads, strict=True)
+            if client is not None and upload is not None and client not in self._roster.widths
+        }
+        if widths:
+            self._roster = replace(self._roster, widths={**self._roster.widths, **widths})
+
+    def _open_segment(self, description: Description) -> None:
+        """Have a segment to write to: end one that is full, begin the next, and complete its beginning.
+
+        A full segment is ended no earlier than that, so that the head of a transcript changes with its records only.
+        """
+        if self._n_in_segment >= self._description.segment_rounds:
+            self._append(Kind.END, fmt.END_OF_STREAM, _link_of_all(self._link, fmt.END_OF_STREAM))
+            for name in (fmt.uploads_file(self._segment), fmt.chain_file(self._segment)):
+                self._storage.end(name)
+            self._is_sealed, self._n_in_segment = True, 0
+        if self._segment == 0 or self._is_sealed:
+            number = self._segment + 1
+            # Empty at first, so that a file that was deleted later is missed.
+            for name in (fmt.chain_file(number), fmt.uploads_file(number)):
+                self._storage.append(name, b"")
+            if number == 1:
+                content = description.to_json()
+                self._storage.write(fmt.DESCRIPTION, content)
+                self._description = description
+                self._link = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
+            self._segment, self._is_sealed, self._end, self._n_entries = number, False, 0, 0
+        if self._n_entries == 0:
+            self._append(Kind.START, b"", self._link)
+        if self._n_entries == 1:
+            schema = fmt.upload_schema(self._description.precision or "float64").serialize()
+            self._append(Kind.SCHEMA, schema, _link_of_all(self._link, schema))
+
+    def _append(self, kind: Kind, message: pa.Buffer | bytes, link: bytes) -> None:
+        content = memoryview(message)
+        end = self._end + len(content)
+        try:
+            self._storage.append(fmt.uploads_file(self._segment), content)
+            self._storage.append(fmt.chain_file(self._segment), pack_entry(end, kind, link))
         except BaseException:
             # A full disk, or Ctrl-C between the two: nothing half-written stays.
-            cut_off(self._storage, self._end)
+            cut_off(self._storage, self._segment, self._end, self._n_entries * ENTRY_SIZE)
             raise
-        self._end, self._head = end, link
+        self._end, self._link, self._n_entries = end, link, self._n_entries + 1
+
+
+def _link_of_all(previous: bytes, message: pa.Buffer | bytes) -> bytes:
+    """Return the link of a message that has no uploads."""
+    return fmt.next_link(previous, message, [(0, len(memoryview(message)))])
+
+
+def _check_same(there: Description, given: Description) -> None:
+    """Raise InputError unless a transcript can be continued with what a recorder was given.
+
+    Settings that were not given are those of the transcript.
+    """
+    if (there.clients, there.loss, there.n_samples) != (given.clients, given.loss, given.n_samples):
+        raise InputError(
+            f"the folder holds a transcript of clients {list(there.clients)}, loss {there.loss!r} and "
+            f"{there.n_samples} samples, which cannot be continued with clients {list(given.clients)}, loss "
+            f"{given.loss!r} and {given.n_samples} samples; choose another folder"
+        )
+    others = []
+    if there.is_own_loss != given.is_own_loss or given.n_classes not in (None, there.n_classes):
+        others.append("another loss or number of classes")
+    one, other = ((head.kind, head.architecture, head.parameters) for head in (there.head, given.head))
+    if one != other:
+        others.append("another head")
+    if given.valuation != ValuationSettings():
+        others += [f"other settings: {each}" for each in given.valuation.differences(there.valuation)]
+    if given.step not in (None, there.step):
+        others.append(f"another step: {given.step!r} and not {there.step!r}")
+    if others:
+        raise InputError(f"the folder holds a transcript that cannot be continued with {others[0]}")

@@ -24,14 +24,17 @@ class Upload:
 class Stamp:
     """A time of valuation: the end of a round.
 
-    `offset` is what the head adds of its own: (classes,) if it is the same for all samples, or (samples, classes) for
-    the samples of the round's uploads in synchronous training and for all samples in asynchronous; None if there is
-    none. `absent` are the clients that were declared absent from a synchronous round.
+    `offset` is what the head adds of its own: (classes,) if it is the same for all samples, or (samples, classes); None
+    if there is none. In asynchronous training these are all samples; in synchronous training those of the uploads if
+    all clients uploaded the same samples in the same order, and all samples otherwise. `absent` are the clients that
+    were declared absent from a synchronous round. `state` are the hashes of the head's parameters after the round, in
+    the order of `description.head.parameters`; `Transcript.head_state` reads them.
     """
 
     time: float
     offset: Array | None
     absent: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

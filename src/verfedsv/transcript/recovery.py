@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.chain import Chain
+from verfedsv.transcript.chain import ENTRY_SIZE, Segment
 from verfedsv.transcript.framing import find_extent
 from verfedsv.transcript.storage import Storage
 
 
-def check_end(storage: Storage) -> None:
+def check_end(storage: Storage, segment: Segment) -> None:
     """Raise TranscriptError unless what lies after the last complete record is what a crash leaves: part of one more.
 
-    A record is written before its entry in chain.bin. So a crash leaves part of a record, or a whole one with no entry
-    or part of one; a power failure also entries of records that did not come to the disk. Neither leaves a whole
-    record with an entry that is not its own, or two whole records.
+    A message is written before its entry. So a crash leaves part of a message, or a whole one with no entry or part of
+    one; a power failure also entries of messages that did not come to the disk. Neither leaves a whole message with an
+    entry that is not its own, or two whole messages.
     """
-    content, uploads = storage.read(fmt.CHAIN), storage.read(fmt.UPLOADS)
-    chain = Chain.of(content, uploads.size)
-    end = chain.end(-1) if len(chain) else 0
-    rest = memoryview(uploads)[end:]
-    extent = find_extent(rest)
-    if extent is None or extent.size > len(rest):
-        return
-    has_entry = content.size - chain.n_bytes >= chain.entry_size
-    if has_entry or extent.size < len(rest):
+    uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
+    end = segment.end
+    rest = memoryview(storage.read(uploads))[end:]
+    size = len(fmt.END_OF_STREAM)
+    if rest[:size] != fmt.END_OF_STREAM:
+        extent = find_extent(rest)
+        if extent is None or extent.size > len(rest):
+            return
+        size = extent.size
+    if segment.n_chain_after >= ENTRY_SIZE or size < len(rest):
         raise TranscriptError(
-            f"{fmt.CHAIN} is damaged: it does not say where the record ends that begins at byte {end:,} of "
-            f"{fmt.UPLOADS}. Nothing was changed. Restore both files from a copy; or, to go on without that record and "
-            f"all after it, cut {fmt.UPLOADS} to {end} bytes and {fmt.CHAIN} to {chain.n_bytes}"
+            f"{chain} is damaged: it does not say where the record ends that begins at byte {end:,} of {uploads}. "
+            "Nothing was changed. Restore both files from a copy; or, to go on without that record and all after it, "
+            f"cut {uploads} to {end} bytes and {chain} to {len(segment.entries) * ENTRY_SIZE}"
         )
 
 
-def cut_off(storage: Storage, end: int | None = None) -> tuple[Chain, str]:
-    """Cut what is unfinished, or lies beyond `end`, off the files; return the rest of the chain and what was cut."""
-    content, n_uploads = storage.read(fmt.CHAIN), storage.read(fmt.UPLOADS).size
-    chain = Chain.of(pa.py_buffer(content.to_pybytes()), n_uploads if end is None else end)
-    last = chain.end(-1) if len(chain) else 0
+def cut_off(storage: Storage, number: int, n_bytes: int, n_chain_bytes: int) -> str:
+    """Cut the two files of a segment to so many bytes; return what was cut, in words."""
     lost = []
-    for name, size, kept in ((fmt.UPLOADS, n_uploads, last), (fmt.CHAIN, content.size, chain.n_bytes)):
+    for name, kept in ((fmt.uploads_file(number), n_bytes), (fmt.chain_file(number), n_chain_bytes)):
+        size = storage.size(name)
         if size > kept:
             storage.truncate(name, kept)
             lost.append(f"{size - kept} bytes of {name}")
-    return chain, ", ".join(lost)
+    return ", ".join(lost)

@@ -1,4 +1,4 @@
-"""`Rows`: a record batch of uploads.arrows as plain arrays, made once and checked for gaps."""
+"""`Rows`: a record batch of a transcript as plain arrays, made once and checked for gaps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,15 @@ class Lists:
     lengths: list[int]
 
     @classmethod
-    def of(cls, column: pa.ListArray) -> Lists:
-        """Return a column; a row that is null has a list of no meaning."""
+    def of(cls, column: pa.LargeListArray, name: str) -> Lists:
+        """Return a column; raise ValueError unless every number is part of one row."""
+        values = column.values
+        if column.null_count or values.null_count:
+            raise ValueError(f"{name} are missing")
         ends: list[int] = column.offsets.to_numpy().tolist()
-        return cls(_as_aligned(column.values), ends, [end - start for start, end in pairwise(ends)])
+        if ends[0] != 0 or ends[-1] != len(values):
+            raise ValueError(f"there are {name} that are part of no upload")
+        return cls(_as_aligned(values), ends, [end - start for start, end in pairwise(ends)])
 
     def row(self, index: int) -> Array:
         """Return the numbers of a row, a view of all."""
@@ -33,58 +38,61 @@ class Lists:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The columns of a record batch, whose arrays are views of it."""
+    """The columns of a record batch, whose arrays are views of it; `offset` and `state` are those of its last row."""
 
+    kinds: list[str | None]
     clients: list[str | None]
     times: list[float]
-    offsets: list[Array | None]
+    offset: Array | None
+    state: list[bytes] | None
     digests: list[bytes | None]
     samples: Lists
     embeddings: Lists
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Rows:
-        """Return the rows of a valid batch; raise ValueError unless every number is part of one row."""
+        """Return the rows of a valid batch; raise ValueError unless every number is part of one upload."""
         if batch.num_rows == 0:
             raise ValueError("it is empty")
-        clients, times, offsets, digests, samples, embeddings = batch.columns
+        kinds, clients, times, offsets, states, digests, samples, embeddings = batch.columns
         if times.null_count:
             raise ValueError("times are missing")
-        return cls(
+        rows = cls(
+            kinds.to_pylist(),
             clients.to_pylist(),
             times.to_pylist(),
-            _optional(offsets),
+            _last(offsets, "an offset"),
+            _last(states, "a state of the head"),
             digests.to_pylist(),
-            _lists(samples, "samples"),
-            _lists(embeddings, "embeddings"),
+            Lists.of(samples, "samples"),
+            Lists.of(embeddings, "embeddings"),
         )
+        for digest, n_samples, n_numbers in zip(
+            rows.digests, rows.samples.lengths, rows.embeddings.lengths, strict=True
+        ):
+            if digest is None and (n_samples or n_numbers):
+                raise ValueError(f"there are {'samples' if n_samples else 'embeddings'} that are part of no upload")
+        return rows
 
     def __len__(self) -> int:
-        return len(self.clients)
+        return len(self.kinds)
 
     @property
-    def absent(self) -> set[str]:
-        """The clients that were declared absent: they have a row, and no digest."""
-        pairs = zip(self.clients, self.digests, strict=True)
-        return {client for client, digest in pairs if client is not None and digest is None}
+    def absent(self) -> set[str | None]:
+        """The clients that were declared absent."""
+        return {client for kind, client in zip(self.kinds, self.clients, strict=True) if kind == "absent"}
 
 
-def _lists(column: pa.ListArray, name: str) -> Lists:
-    if column.null_count or column.values.null_count:
-        raise ValueError(f"{name} are missing")
-    lists = Lists.of(column)
-    if lists.ends[0] != 0 or lists.ends[-1] != len(lists.numbers):
-        raise ValueError(f"there are {name} that are part of no upload")
-    return lists
-
-
-def _optional(column: pa.ListArray) -> list[Array | None]:
+def _last(column: pa.Array, what: str) -> Any:
+    """Return the list in the last row, None if there is none; raise ValueError if another row has one."""
     if column.null_count == len(column):
-        return [None] * len(column)
-    if column.values.null_count:
-        raise ValueError("offsets are missing")
-    lists = Lists.of(column)
-    return [lists.row(row) if there else None for row, there in enumerate(column.is_valid().to_pylist())]
+        return None
+    if column.null_count < len(column) - 1 or not column[-1].is_valid:
+        raise ValueError(f"only a time stamp has {what}")
+    values = column[-1].values
+    if values.null_count:
+        raise ValueError(f"{what} lacks values")
+    return values.to_pylist() if pa.types.is_fixed_size_binary(values.type) else _as_aligned(values)
 
 
 def _as_aligned(column: pa.Array) -> NDArray[Any]:

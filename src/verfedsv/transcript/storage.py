@@ -73,6 +73,14 @@ class Storage(ABC):
         """Return whether the file is there."""
 
     @abstractmethod
+    def names(self) -> list[str]:
+        """Return the names of all files, those in folders within left out."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Return how many bytes a file has, 0 if it is not there."""
+
+    @abstractmethod
     def read(self, name: str) -> pa.Buffer:
         """Return the content of a file; of a file on disk, a view of it that reads as it is used."""
 
@@ -95,7 +103,11 @@ class Storage(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Bring what was appended to where it survives the end of the machine's power, if there is such a place."""
+        """Bring what was appended to where it survives a power failure, if there is such a place."""
+
+    @abstractmethod
+    def end(self, name: str) -> None:
+        """Do the same for one file that is not appended to any more."""
 
     @abstractmethod
     def close(self) -> None:
@@ -111,6 +123,12 @@ class MemoryStorage(Storage):
     def exists(self, name: str) -> bool:
         return name in self._files
 
+    def names(self) -> list[str]:
+        return [name for name in self._files if "/" not in name]
+
+    def size(self, name: str) -> int:
+        return len(self._files.get(name, b""))
+
     def read(self, name: str) -> pa.Buffer:
         return pa.py_buffer(bytes(self._files.get(name, b"")))
 
@@ -124,6 +142,9 @@ class MemoryStorage(Storage):
         del self._files[name][size:]
 
     def sync(self) -> None:
+        return
+
+    def end(self, name: str) -> None:  # noqa: ARG002  # nothing is held
         return
 
     def close(self) -> None:
@@ -183,6 +204,14 @@ class FolderStorage(Storage):
     def exists(self, name: str) -> bool:
         return (self.folder / name).exists()
 
+    def names(self) -> list[str]:
+        return [path.name for path in self.folder.iterdir()]
+
+    def size(self, name: str) -> int:
+        path = self.folder / name
+        with _readable(path):
+            return path.stat().st_size if path.exists() else 0
+
     def read(self, name: str) -> pa.Buffer:
         path = self.folder / name
         with _readable(path):
@@ -202,7 +231,9 @@ class FolderStorage(Storage):
             return FileStream(path)
 
     def write(self, name: str, content: bytes) -> None:
-        write_whole(self.folder / name, content)
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, content)
 
     def append(self, name: str, content: bytes | memoryview) -> None:
         file = self._open.get(name)
@@ -221,11 +252,15 @@ class FolderStorage(Storage):
         for file in self._open.values():
             os.fsync(file.fileno())
 
-    def close(self) -> None:
-        self.sync()
-        for file in self._open.values():
+    def end(self, name: str) -> None:
+        file = self._open.pop(name, None)
+        if file is not None:
+            os.fsync(file.fileno())
             file.close()
-        self._open.clear()
+
+    def close(self) -> None:
+        for name in [*self._open]:
+            self.end(name)
         if self._lock is not None:
             self._lock.close()
             self._lock = None

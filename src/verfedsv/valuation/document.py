@@ -15,7 +15,7 @@ from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
-from verfedsv.transcript.format import Mode
+from verfedsv.transcript.description import Mode
 from verfedsv.transcript.names import check_names
 from verfedsv.untrusted import read_json
 from verfedsv.valuation.error_sums import ErrorSums

@@ -24,14 +24,14 @@ class Replay:
     """The server's table after some rounds, from which a later valuation goes on without reading what came before.
 
     `table` is (players, rows, classes), zero at time 0; `is_seen` says which of the rows were ever uploaded. Next to
-    be read is a message of the transcript, after `unstamped` uploads that no time stamp has followed yet.
+    be read is a record of the transcript, after `unstamped` uploads that no time stamp has followed yet.
     """
 
     table: Floats
     is_seen: NDArray[np.bool_]
     budget: Budget
     n_rounds: int = 0
-    next_message: int = 1
+    next_record: int = 1
     unstamped: list[Upload] = field(default_factory=list)
 
     @classmethod
@@ -77,7 +77,7 @@ def value_replayed(
                 apply(replay.table, uploads)
             segment.clear()
 
-    for recorded in training.rounds(replay.next_message, replay.unstamped):
+    for recorded in training.rounds(replay.next_record, replay.unstamped):
         uploads = _of_rows(recorded, place)
         replay.see(uploads)
         replay.n_rounds += 1
@@ -95,7 +95,7 @@ def value_replayed(
     if segment:
         flush()
         progress(replay.n_rounds)
-    replay.next_message = training.transcript.n_messages
+    replay.next_record = training.transcript.n_records + 1
     return Rounds.joined(parts) if parts else Rounds.none(len(training.clients) + 1)
 
 

@@ -15,7 +15,7 @@ from verfedsv.errors import VerfedsvError
 from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count
-from verfedsv.transcript.format import Mode
+from verfedsv.transcript.description import Mode
 from verfedsv.valuation.error_sums import ErrorSums
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ class Training:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        return self.transcript.description.clients
+        return self.transcript.clients
 
     @property
     def n_samples(self) -> int:
@@ -86,10 +86,11 @@ class Training:
                 if record.offset is not None:
                     players.append(len(self.clients))
                     samples.append(samples[0] if self.is_synchronous else self._all_samples)
-                    embeddings.append(record.offset)
+                    shape = len(samples[-1]), self.n_classes
+                    embeddings.append(np.broadcast_to(record.offset, shape))
                 yield UploadsOfRound(players, samples, embeddings)
                 uploads.clear()
-            else:
+            elif isinstance(record, Upload):
                 uploads.append(record)
 
     @cached_property

@@ -32,8 +32,6 @@ _REST, _LONGEST_REST = 10, 10.0
 _QUIET = (60, 300, 900, 3600, 6 * 3600, 24 * 3600)
 """After so many seconds without anything new the page says so; steps, so that it does not change all the time."""
 
-_OF_TRANSCRIPT = (fmt.DESCRIPTION, fmt.LABELS, fmt.UPLOADS, fmt.CHAIN)
-
 
 class Ended(Exception):  # noqa: N818  # nothing went wrong
     """Nobody watches any more."""
@@ -101,7 +99,7 @@ class Follower:
 
     def _signature(self) -> Signature:
         places = (self.folder / FOLDER, self.folder)
-        paths = [place / name for place in places for name in _OF_TRANSCRIPT]
+        paths = [path for place in places for path in fmt.files_of(place)]
         return tuple(stat(path) for path in [*paths, self.folder / CONFIG, self.folder / VALUATION])
 
     def _read_metrics(self) -> None:
@@ -189,9 +187,8 @@ class Follower:
 
     def _last_change(self) -> float | None:
         """Return when something was recorded last, in seconds since 1970; None if nothing was."""
-        found = [
-            stat(place / name) for place in (self.folder / FOLDER, self.folder) for name in (fmt.UPLOADS, fmt.CHAIN)
-        ]
+        places = (self.folder / FOLDER, self.folder)
+        found = [stat(path) for place in places for path in fmt.files_of(place) if fmt.segment_of(path.name)]
         return max((each[2] / 1e9 for each in found if each is not None), default=None)
 
     def _stalled(self, last: float | None, status: Status) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from verfedsv.report.reading import refuse_misfit
 from verfedsv.runs.folders import VALUATION
 from verfedsv.runs.valuations import options_for, read_valuation
 from verfedsv.shapley import Progress
-from verfedsv.transcript import Stamp, Transcript, Upload
+from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER, Verified, folder_of
 from verfedsv.transcript.storage import is_being_written
@@ -34,7 +33,7 @@ _LEAST_TOLERANCE = 0.01
 """Where samples are drawn, values are not good to more than that anyway."""
 
 _SKIMMED = 2048
-"""So many of the last messages are read where the others are skipped: half a second."""
+"""So many of the last records are read where the others are skipped: half a second."""
 
 _SMALLEST_PORTION = 256
 _SHORT, _LONG = 2.0, 8.0
@@ -65,23 +64,19 @@ class Growth:
         self.is_sampled = False
         self.rounds: list[int] | None = None
         self.note: str | None = None
-        self._n_valued = 0  # messages
+        self._n_valued = 0  # records
         self._lag: float = math.inf
 
     @property
     def n_expected(self) -> int:
-        """How many rounds were recorded, as far as that can be told from those that were read."""
-        if self.transcript is None or self.verified is None or self.verified.n_messages < 2:
-            return 0
-        # The first message is the schema.
-        per_message = self.verified.n_rounds / (self.verified.n_messages - 1)
-        return round(per_message * (self.transcript.n_messages - 1))
+        """How many rounds were recorded when `open` was called."""
+        return 0 if self.transcript is None else self.transcript.n_rounds
 
     @property
     def is_at_end(self) -> bool:
         """Whether what is being checked or valued is all that is left."""
-        n_verified = 0 if self.verified is None else self.verified.n_messages
-        return self.transcript is not None and n_verified + self._portion >= self.transcript.n_messages
+        n_verified = 0 if self.verified is None else self.verified.n_records
+        return self.transcript is not None and n_verified + self._portion >= self.transcript.n_records
 
     def open(self) -> None:
         """Look at what is recorded now. Files that were replaced, or changed without growing, are checked anew."""
@@ -102,12 +97,13 @@ class Growth:
 
     def _falls_behind(self, transcript: Transcript) -> bool:
         """Return whether an asynchronous training records faster than it is checked and valued."""
-        before, self._lag = self._lag, transcript.n_messages - self._n_valued
+        before, self._lag = self._lag, transcript.n_records - self._n_valued
         is_late = self._lag > self._portion and self._lag > before / 2
         return is_late and transcript.description.mode == "asynchronous" and is_being_written(folder_of(self.folder))
 
     def _stat_files(self) -> list[Stat | None]:
-        return [stat(self.folder / FOLDER / name) or stat(self.folder / name) for name in (fmt.UPLOADS, fmt.CHAIN)]
+        files = fmt.files_of(self.folder / FOLDER) or fmt.files_of(self.folder)
+        return [stat(path) for path in files if fmt.segment_of(path.name)]
 
     def was_valued(self) -> bool:
         """Return whether the folder has a valuation of all that is recorded now, which is not known yet."""
@@ -142,34 +138,30 @@ class Growth:
         begin = self._clock()
         self.verified = transcript.verify_on(self.verified, self._portion, on_check)
         self.valuation = self._value(transcript.up_to(self.verified), on_value)
-        self._n_valued = self.verified.n_messages
+        self._n_valued = self.verified.n_records
         took = self._clock() - begin
         if took < _SHORT:
             self._portion *= 2
         elif took > _LONG:
             self._portion = max(_SMALLEST_PORTION, self._portion // 2)
-        return self.verified.n_messages >= transcript.n_messages
+        return self.verified.n_records >= transcript.n_records
 
     def _skim(self, transcript: Transcript, progress: Progress) -> None:
         """Value all rounds that are waiting as one, by what the last of them uploaded; nothing of it is checked."""
-        waiting = range(self._n_valued, transcript.n_messages)
-        last = next((index for index in reversed(waiting) if isinstance(next(transcript.records(index)), Stamp)), None)
-        before, verified = self.valuation, self.verified
-        if last is None or before is None or verified is None or self.rounds is None:
+        before = self.valuation
+        if before is None or self.rounds is None:
             return
-        n_games, n_messages = before.n_rounds + 1, last + 1
-        recorded = transcript.up_to(replace(verified, n_messages=n_messages, n_rounds=n_games))
-        skimmed = _Skimmed(recorded, max(self._n_valued, n_messages - _SKIMMED))
+        skimmed = transcript.merged(self._n_valued + 1, before.n_rounds, _SKIMMED)
+        if skimmed is None:
+            return
         try:
             options = self._sampled(skimmed, options_for(self.folder))
             self.valuation = value(skimmed, progress=progress, since=before, **options)
         except VerfedsvError:
             self._begin()  # config.toml may have changed
             raise
-        self._n_valued = n_messages
-        # Of the rounds that were skipped it is not known how many they were, but from how it was before.
-        more = (n_messages - verified.n_messages) * verified.n_rounds / max(1, verified.n_messages - 1)
-        self.rounds.append(max(verified.n_rounds + round(more), self.rounds[-1] + 1))
+        self._n_valued = skimmed.n_records
+        self.rounds.append(transcript.n_rounds)
 
     def _value(self, transcript: Transcript, progress: Progress) -> Valuation | None:
         """Return the valuation of a transcript, as its configuration says; None if it has no rounds."""
@@ -204,24 +196,6 @@ class Growth:
             return options
         drawn = np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
         return options | {"rows": drawn, "tolerance": max(_LEAST_TOLERANCE, options.get("tolerance", 0.0))}
-
-
-class _Skimmed(Transcript):
-    """A transcript whose last rounds are one, of what was uploaded from message `first` on."""
-
-    def __init__(self, whole: Transcript, first: int) -> None:
-        self.__dict__.update(whole.__dict__)
-        self._first = first
-
-    def records(self, first: int = 1) -> Iterator[Upload | Stamp]:
-        stamp = None
-        for record in super().records(max(first, self._first)):
-            if isinstance(record, Upload):
-                yield record
-            else:
-                stamp = record
-        if stamp is not None:
-            yield stamp
 
 
 class ValuationFile:

@@ -1,0 +1,202 @@
+"""`Description`: what transcript.json says of a training, agreed before the first upload and part of the first link."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from verfedsv.errors import InputError, TranscriptError
+from verfedsv.losses import LOSSES
+from verfedsv.settings import ROWS, ValuationSettings
+from verfedsv.transcript.names import check_names, is_readable
+from verfedsv.untrusted import read_json
+
+NAME, VERSION = "verfedsv transcript", 2
+DESCRIPTION = "transcript.json"
+
+Mode = Literal["synchronous", "asynchronous"]
+Precision = Literal["float32", "float64"]
+Step = str | Mapping[str, str | float | bool | None]
+"""The step that clients are to take, in the trainer's words: a text, or settings such as `{"rate": 0.2}`."""
+
+_HASH = re.compile("[0-9a-f]{64}")
+_MOST_SETTINGS, _LONGEST_TEXT = 32, 10_000
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the server makes of the embeddings: their sum, or a function with parameters.
+
+    Of a head with parameters there are the SHA-256 of a text that describes its architecture, the names of its
+    parameters, and the hash of each when the recorder was made.
+    """
+
+    kind: Literal["sum", "parametric"] = "sum"
+    architecture: str | None = None
+    parameters: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Description:
+    """What was agreed and what is known of a training before its first record.
+
+    `clients` are the founders; `Transcript.clients` are all that ever took part. `loss` is the name of the loss;
+    `is_own_loss` says that it is none of this package, so that whoever values the training must supply it. `classes`
+    are the names of the classes, in the order of the numbers that stand for them, if labels were texts. `valuation` is
+    how the training is to be valued, `step` the prescribed step of the clients. A segment of the stream ends after
+    `segment_rounds` rounds. `mode` and `precision` are None until the first upload; so is `n_classes` under a loss of
+    the user's own, unless it was given.
+    """
+
+    clients: tuple[str, ...]
+    loss: str
+    n_samples: int
+    created: str
+    package: str
+    segment_rounds: int
+    is_own_loss: bool = False
+    mode: Mode | None = None
+    n_classes: int | None = None
+    precision: Precision | None = None
+    classes: tuple[str, ...] | None = None
+    head: Head = field(default_factory=Head)
+    valuation: ValuationSettings = field(default_factory=ValuationSettings)
+    step: Step | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            _check(self)
+        except ValueError as error:
+            raise TranscriptError(f"{DESCRIPTION} is not valid: {error}") from None
+
+    def to_json(self) -> bytes:
+        """Return the bytes of transcript.json."""
+        content = {"format": NAME, "version": VERSION, **asdict(self)}
+        return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Description:
+        """Return the description in transcript.json; raise TranscriptError if this package cannot read it."""
+        try:
+            content = read_json(text, DESCRIPTION)
+        except InputError as error:
+            raise TranscriptError(f"the transcript is damaged: {error}") from None
+        if not isinstance(content, dict) or content.get("format") != NAME:
+            raise TranscriptError(f"{DESCRIPTION} is damaged, or not the description of a transcript")
+        version = content.get("version")
+        if type(version) is not int or version != VERSION:
+            raise TranscriptError(
+                f"the transcript has format version {str(version)[:20]}; this verfedsv reads version {VERSION}: use "
+                "the version of verfedsv that wrote it (see 'package' there)"
+            )
+        values = {name: value for name, value in content.items() if name not in ("format", "version")}
+        try:
+            _check_names(cls, values)
+            _check_names(Head, values["head"])
+            head = Head(**_as_tuples(values["head"]))
+            settings = _as_settings(values["valuation"])
+        except (InputError, TypeError, ValueError) as error:
+            raise TranscriptError(f"{DESCRIPTION} is not valid: {error}") from None
+        return cls(**_as_tuples(values) | {"head": head, "valuation": settings})
+
+
+def _as_settings(values: Any) -> ValuationSettings:
+    settings = ValuationSettings.of(values)
+    if json.dumps(settings.as_dict()) != json.dumps(values):
+        raise ValueError("valuation must have every setting, written as this package does")
+    return settings
+
+
+def _check_names(kind: type, values: object) -> None:
+    if not isinstance(values, dict) or values.keys() != {own.name for own in fields(kind)}:
+        raise ValueError(f"fields of the {kind.__name__.lower()} are missing or unknown")
+
+
+def _as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _check(about: Description) -> None:
+    """Raise ValueError unless every field is what a recorder would have written."""
+    check_names(about.clients)
+    if type(about.is_own_loss) is not bool or not isinstance(about.loss, str) or not is_readable(about.loss):
+        raise ValueError(f"loss must be a name, and is_own_loss true or false; received {str(about.loss)[:60]!a}")
+    if not about.is_own_loss and about.loss not in LOSSES:
+        raise ValueError(f"unknown loss {about.loss[:60]!a}; allowed are {', '.join(map(repr, LOSSES))}")
+    _check_whole("n_samples", about.n_samples, 1, 2**32)
+    _check_whole("segment_rounds", about.segment_rounds, 1, 2**32)
+    if not all(isinstance(text, str) for text in (about.created, about.package)):
+        raise ValueError("created and package must be texts")
+    _check_first_upload(about)
+    _check_class_names(about)
+    _check_head(about.head)
+    _check_step(about.step)
+    if about.valuation.rows not in ROWS:
+        raise ValueError(f"rows of the valuation must be one of {', '.join(map(repr, ROWS))}")
+
+
+def _check_first_upload(about: Description) -> None:
+    """Check mode, precision and the number of classes, which the first upload may have shown."""
+    if not (about.mode is None and about.precision is None):
+        for value, allowed in ((about.mode, get_args(Mode)), (about.precision, get_args(Precision))):
+            if not isinstance(value, str) or value not in allowed:
+                raise ValueError(f"mode or precision is {str(value)[:60]!a}, which is none of {', '.join(allowed)}")
+    if about.n_classes is None and about.is_own_loss and about.mode is None:
+        return
+    least, most = (
+        (1, 2**31) if about.is_own_loss else {"logistic": (1, 1), "softmax": (2, 2**31)}.get(about.loss, (1, 2**31))
+    )
+    _check_whole("n_classes", about.n_classes, least, most)
+
+
+def _check_class_names(about: Description) -> None:
+    names = about.classes
+    if names is None:
+        return
+    if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
+        raise ValueError("classes must be a list of names")
+    if about.loss == "squared" and not about.is_own_loss:
+        raise ValueError("squared loss has no classes that have names")
+    if len(set(names)) < len(names) or len(names) < 2:
+        raise ValueError("classes must be two or more different names")
+    most = 2 if about.loss == "logistic" and not about.is_own_loss else about.n_classes or len(names)
+    if len(names) > most and not about.is_own_loss:
+        raise ValueError(f"there are {len(names)} names of classes, more than there are classes")
+
+
+def _check_head(head: Head) -> None:
+    if head == Head():
+        return
+    names, hashes = head.parameters, head.state
+    is_valid = (
+        head.kind == "parametric"
+        and isinstance(names, tuple)
+        and isinstance(hashes, tuple)
+        and all(isinstance(name, str) for name in names)
+        and 0 < len(set(names)) == len(names) == len(hashes)
+        and all(isinstance(text, str) and _HASH.fullmatch(text) for text in (head.architecture, *hashes))
+    )
+    if not is_valid:
+        raise ValueError("head must be a sum, or have an architecture and, for each parameter, a name and a hash")
+
+
+def _check_step(step: object) -> None:
+    if step is None or (isinstance(step, str) and len(step) <= _LONGEST_TEXT):
+        return
+    if not isinstance(step, dict) or len(step) > _MOST_SETTINGS or not all(isinstance(name, str) for name in step):
+        raise ValueError("step must be a short text, or a few settings by name")
+    for value in step.values():
+        if not (value is None or isinstance(value, str | bool | int | float)) or value in (math.inf, -math.inf):
+            raise ValueError("settings of the step must be texts, finite numbers, or true or false")
+        if value != value or len(str(value)) > _LONGEST_TEXT:
+            raise ValueError("settings of the step must be finite and short")
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}; received {str(value)[:60]!a}")

@@ -1,0 +1,73 @@
+"""The server's head as a recorder takes it: the sum of the embeddings, or any object with a `state_dict`."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from verfedsv.arguments import as_numpy
+from verfedsv.errors import InputError
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.description import Head
+from verfedsv.transcript.storage import Storage
+
+
+class RecordedHead:
+    """A head whose state is recorded at each time stamp; each tensor is written once, however often it is recorded."""
+
+    def __init__(self, head: Any) -> None:
+        if not (isinstance(head, str) and head == "sum") and not callable(getattr(head, "state_dict", None)):
+            raise InputError(f"head must be 'sum', or an object with state_dict(); received {head!r}")
+        self._head = None if isinstance(head, str) else head
+        self.description = Head()
+        if self._head is not None:
+            tensors = self._read()
+            if not tensors:
+                raise InputError("the head has no parameters; pass head='sum', or a head whose state_dict() has some")
+            text = repr(head)
+            if text == object.__repr__(head):  # which has an address in it
+                text = f"{type(head).__module__}.{type(head).__qualname__}"
+            hashes = tuple(_digest(content) for content in tensors.values())
+            self.description = Head("parametric", hashlib.sha256(text.encode()).hexdigest(), (*tensors,), hashes)
+        self._written = set[str]()
+
+    def write(self, storage: Storage) -> tuple[bytes, ...] | None:
+        """Write the tensors of now that are not there yet; return their hashes, None if the head is a sum."""
+        if self._head is None:
+            return None
+        tensors = self._read()
+        if (*tensors,) != self.description.parameters:
+            raise InputError("the parameters of the head have other names than when the recorder was made")
+        hashes = []
+        for content in tensors.values():
+            digest = _digest(content)
+            if digest not in self._written:
+                if not storage.exists(fmt.tensor_file(digest)):
+                    storage.write(fmt.tensor_file(digest), content)
+                self._written.add(digest)
+            hashes.append(bytes.fromhex(digest))
+        return tuple(hashes)
+
+    def _read(self) -> dict[str, bytes]:
+        """Return the parameters of the head, by name, each as the content of a file."""
+        state = self._head.state_dict() if self._head is not None else {}
+        if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+            raise InputError("state_dict() of the head must map names to arrays")
+        return {name: _as_file(name, values) for name, values in state.items()}
+
+
+def _as_file(name: str, values: Any) -> bytes:
+    array = as_numpy(f"parameter {name!r} of the head", values)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"parameter {name!r} of the head must hold real numbers; received {array.dtype}")
+    sink = io.BytesIO()
+    np.lib.format.write_array(sink, array, allow_pickle=False)
+    return sink.getvalue()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
