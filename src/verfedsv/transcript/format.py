@@ -120,9 +120,23 @@ _SAMPLES, _EMBEDDINGS = (9, 21), (11, 25)
 
 def digest_of(samples: Array, embeddings: Array) -> bytes:
     """Return the hash of one upload: of its sample numbers (uint32) and its embeddings, little-endian."""
-    digest = hashlib.sha256(np.ascontiguousarray(samples).data)
-    digest.update(np.ascontiguousarray(embeddings).data)
-    return digest.digest()
+    return digests_of([(samples, embeddings)])[0]
+
+
+def digests_of(uploads: Iterable[tuple[Array, Array]]) -> list[bytes]:
+    """Return the hashes of uploads, whose arrays are contiguous; samples that are those of the one before count once.
+
+    In float32, that is almost half of what would be hashed.
+    """
+    result, before, begun = [], None, hashlib.sha256()
+    for samples, embeddings in uploads:
+        is_same = samples is before or (before is not None and np.array_equal(samples, before))
+        if not is_same:
+            before, begun = samples, hashlib.sha256(samples)
+        digest = begun.copy()
+        digest.update(embeddings)
+        result.append(digest.digest())
+    return result
 
 
 def next_link(previous: bytes, message: pa.Buffer | memoryview | bytes, ranges: Iterable[tuple[int, int]]) -> bytes:
