@@ -20,6 +20,7 @@ from verfedsv.transcript.storage import Storage
 _ENTRY = np.dtype([("end", "<u8"), ("kind", "<u8"), ("link", "<u8", 4)])
 _PACKED = struct.Struct("<QQ32s")
 ENTRY_SIZE = _ENTRY.itemsize
+_KINDS = tuple(Kind)
 
 
 def pack_entry(end: int, kind: Kind, link: bytes) -> bytes:
@@ -139,7 +140,7 @@ class Chain:
 
     def kind(self, index: int) -> Kind:
         """Return what a message is."""
-        return Kind(int(self._entries["kind"][index]))
+        return _KINDS[int(self._entries["kind"][index])]
 
     def link(self, index: int) -> bytes:
         """Return the hash up to a message."""

@@ -114,8 +114,9 @@ def upload_schema(precision: Precision) -> pa.Schema:
 
 
 _N_NODES, _N_BUFFERS = 12, 26
-_SAMPLES, _EMBEDDINGS = (9, 21), (11, 25)
-"""Of that schema, depth first: all arrays and their buffers, and those of the numbers in the last two columns."""
+SAMPLES_NODE, EMBEDDINGS_NODE = 9, 11
+TIME, OFFSET, DIGEST, SAMPLES, EMBEDDINGS = 7, 11, 17, 21, 25
+"""Of that schema, depth first: how many arrays and buffers there are, and which hold the numbers of a column."""
 
 
 def digest_of(samples: Array, embeddings: Array) -> bytes:
@@ -166,7 +167,8 @@ def frame_ranges(layout: Layout, precision: Precision) -> tuple[tuple[int, int],
     if any(stop > start for (_, stop), (start, _) in pairwise(extents)) or any(a > b for a, b in extents):
         raise ValueError("columns overlap")
     edges = [0, layout.size]
-    for (node, buffer), width in ((_SAMPLES, 4), (_EMBEDDINGS, np.dtype(precision).itemsize)):
+    width = np.dtype(precision).itemsize
+    for node, buffer, width in ((SAMPLES_NODE, SAMPLES, 4), (EMBEDDINGS_NODE, EMBEDDINGS, width)):
         (n_numbers, _), (start, size) = layout.nodes[node], layout.buffers[buffer]
         if not 0 <= n_numbers * width <= size:
             raise ValueError("a column is shorter than it should be")
