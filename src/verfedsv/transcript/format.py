@@ -133,9 +133,9 @@ def digests_of(uploads: Iterable[tuple[Array, Array]]) -> list[bytes]:
     for samples, embeddings in uploads:
         is_same = samples is before or (before is not None and np.array_equal(samples, before))
         if not is_same:
-            before, begun = samples, hashlib.sha256(samples)
+            before, begun = samples, hashlib.sha256(samples.data)
         digest = begun.copy()
-        digest.update(embeddings)
+        digest.update(embeddings.data)
         result.append(digest.digest())
     return result
 
@@ -167,8 +167,8 @@ def frame_ranges(layout: Layout, precision: Precision) -> tuple[tuple[int, int],
     if any(stop > start for (_, stop), (start, _) in pairwise(extents)) or any(a > b for a, b in extents):
         raise ValueError("columns overlap")
     edges = [0, layout.size]
-    width = np.dtype(precision).itemsize
-    for node, buffer, width in ((SAMPLES_NODE, SAMPLES, 4), (EMBEDDINGS_NODE, EMBEDDINGS, width)):
+    size_of_embedding = np.dtype(precision).itemsize
+    for node, buffer, width in ((SAMPLES_NODE, SAMPLES, 4), (EMBEDDINGS_NODE, EMBEDDINGS, size_of_embedding)):
         (n_numbers, _), (start, size) = layout.nodes[node], layout.buffers[buffer]
         if not 0 <= n_numbers * width <= size:
             raise ValueError("a column is shorter than it should be")

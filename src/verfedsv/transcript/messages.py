@@ -1,7 +1,8 @@
 """The Arrow message of one record, as a recorder writes it.
 
-Messages of the same clients and sizes differ only in their numbers, which lie at the same places. So Arrow builds a message
-once, and it is filled in from then on: recording a round of eight clients and 200 samples takes 100 µs instead of 180.
+Messages of the same clients and sizes differ only in their numbers, which lie at the same places. So Arrow builds a
+message once, and it is filled in from then on: recording a round of eight clients and 200 samples takes 100 µs instead
+of 180.
 """
 
 from __future__ import annotations
