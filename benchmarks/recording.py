@@ -42,7 +42,7 @@ def measure(n_batch: int, dtype: type) -> tuple[int, float, float]:
     embeddings = {client: rng.normal(size=n_batch).astype(dtype) for client in clients}
     times: tuple[list[float], list[float]] = [], []
     with tempfile.TemporaryDirectory() as folder:
-        stream = Path(folder) / "run" / "uploads.arrows"
+        stream = Path(folder) / "run" / "uploads-00001.arrows"
         with (
             Recorder(stream.parent, rng.integers(0, 2, N_SAMPLES), clients) as recorder,
             (Path(folder) / "plain").open("wb", buffering=0) as file,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.federation.textbook import clients_of, make_data, records_of, slope
-from verfedsv import InputError, Recorder
+from verfedsv import InputError, Recorder, TranscriptError
 from verfedsv.federation import (
     Client,
     InProcess,
@@ -159,6 +159,7 @@ def test_a_round_goes_on_without_a_client_that_is_absent():
     np.testing.assert_allclose(gradients["b"].values, slope(1 + EMBEDDINGS[0], LABELS[FIRST]), atol=1e-12)
     uploads = [dict(record[1:])["client"] for record in records_of(recorder) if record[0] == "Upload"]
     assert uploads == ["a", "b", "b"]
+    assert [dict(record[1:])["absent"] for record in records_of(recorder) if record[0] == "Stamp"] == [(), ("a",)]
     assert server.n_uploads == {"a": 1, "b": 2}
     with pytest.raises(InputError, match="no client uploaded anything in round 3"):
         play_round(server, FIRST, {})
@@ -228,7 +229,7 @@ def test_a_checkpoint_that_a_client_did_not_write_does_not_count(tmp_path):
 
 def test_clients_join_and_leave_between_rounds():
     """Who joins has zeros before, who left keeps its last embeddings; both are in the sum."""
-    server = Server(LABELS, ["a", "b"], 1)
+    server, recorder = make_server()
     play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
     server.join("c")
     server.leave("a")
@@ -238,11 +239,35 @@ def test_clients_join_and_leave_between_rounds():
     np.testing.assert_allclose(gradients["c"].values, slope(total, LABELS[FIRST]), atol=1e-12)
     assert server.n_uploads == {"a": 1, "b": 2, "c": 1}
     server.join("a")
+    kinds = [record[0] for record in records_of(recorder)]
+    assert kinds == ["Upload", "Upload", "Stamp", "Join", "Leave", "Upload", "Upload", "Stamp", "Join"]
+    assert (server.n_records, recorder.transcript.n_records) == (5, 5)
     assert {request.client for request in server.begin_round(FIRST)} == {"a", "b", "c"}
     server.receive(answer(server._asked["a"], EMBEDDINGS[0]))
     for change in (lambda: server.leave("b"), lambda: server.join("d")):
         with pytest.raises(InputError, match="clients join and leave between rounds"):
             change()
+
+
+def test_who_joins_or_leaves_is_compared_when_a_training_is_repeated():
+    """Another one than was recorded is an error; before the first record, who joins is one of those that begin."""
+    recorder = Recorder(None, LABELS, ["a", "b"])
+
+    def repeat(leaving):
+        server = Server(LABELS, ["a", "b"], 1)
+        server.record(recorder)
+        server.join("d")
+        play_round(server, FIRST, dict(zip("abd", EMBEDDINGS, strict=False)))
+        server.join("c")
+        server.leave(leaving)
+        assert not server.is_repeating
+        return records_of(recorder)
+
+    first = repeat("a")
+    assert repeat("a") == first
+    assert [record[0] for record in first] == ["Upload"] * 3 + ["Stamp", "Join", "Leave"]
+    with pytest.raises(TranscriptError, match="it is the leaving of 'a', not the leaving of 'b'"):
+        repeat("b")
 
 
 def test_who_cannot_join_or_leave():

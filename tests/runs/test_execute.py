@@ -299,3 +299,13 @@ def test_interrupted_and_killed_on_the_command_line(tmp_path, how):
     assert entries(tmp_path / "out") == entries(tmp_path / "whole")
     written = Valuation.from_json((tmp_path / "out" / "valuation.json").read_text())
     np.testing.assert_array_equal(written.values, whole.value().values)
+
+
+def test_what_was_agreed_is_recorded(tmp_path):
+    """The settings of the valuation and the step are in the transcript; settings that change later do not change it."""
+    text = SYNCHRONOUS + "[valuation]\nrank = 4\n"
+    finish(make(tmp_path, text), should_stop=iter([False, True]).__next__)
+    finish(make(tmp_path, text.replace("rank = 4", "rank = 5")), resume=True)
+    description = Transcript.open(tmp_path / "out").description
+    assert description.valuation.rank == 4
+    assert description.step == {"kind": "gradient descent", "rate": 0.5, "decay": "constant"}

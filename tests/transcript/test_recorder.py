@@ -11,6 +11,9 @@ from verfedsv.losses import Squared
 from verfedsv.settings import ValuationSettings
 from verfedsv.transcript import Join, Leave, Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.framing import Layout
+from verfedsv.transcript.messages import Message
+from verfedsv.transcript.rows import Lists
 
 LABELS = np.arange(12) % 2
 
@@ -405,3 +408,37 @@ def test_joins_and_leaves_are_records():
         recorder.join("b")
         recorder.leave("a", time=6.0)
     assert list(recorder.transcript)[2:] == [Join("b", 5.5), Leave("a", 6.0)]
+
+
+def test_lists_are_counted_with_64_bits():
+    """Of a message of more than 2^31 numbers, the layout alone: its uploads are left out of the chain, to the byte."""
+    n_numbers = 2**31 + 5
+    empty = [(0, 0)] * 26
+    sizes = {fmt.TIME: 8, fmt.SAMPLES: 16, fmt.EMBEDDINGS: 4 * n_numbers + 4}
+    start = 0
+    for buffer, size in sizes.items():
+        empty[buffer] = (start, size)
+        start += size
+    nodes = [(1, 0)] * 12
+    nodes[fmt.SAMPLES_NODE], nodes[fmt.EMBEDDINGS_NODE] = (3, 0), (n_numbers, 0)
+    layout = Layout(1000, start, tuple(nodes), tuple(empty))
+    assert fmt.frame_ranges(layout, "float32") == ((0, 1008), (1020, 1024), (1024 + 4 * n_numbers, layout.size))
+    with pytest.raises(ValueError, match="shorter"):
+        fmt.frame_ranges(layout._replace(nodes=tuple(nodes[:-1]) + ((n_numbers + 2, 0),)), "float32")
+    lists = Lists.of(pa.LargeListArray.from_arrays(pa.array([0, 2]), pa.array([1.0, 2.0])), "embeddings")
+    assert lists.row(0).tolist() == [1.0, 2.0]
+    assert all(pa.types.is_large_list(fmt.upload_schema("float32").field(name).type) for name in ("samples", "offset"))
+
+
+@pytest.mark.parametrize("n_samples", [3, 2**19 + 1])
+def test_a_message_that_was_filled_in_is_the_one_that_arrow_builds(n_samples):
+    """Byte by byte, with absences and an offset; a large one is built by Arrow."""
+    rng = np.random.default_rng(0)
+    batches = [rng.permutation(n_samples).astype(np.uint32) for _ in range(2)]
+    uploads = [(batches[0], rng.normal(size=(n_samples, 1))), None, (batches[1], rng.normal(size=(n_samples, 1))), None]
+    message = Message(
+        ("upload", "absent", "upload", "stamp"), ("a", "b", "c", None), 2.5, uploads, rng.normal(size=n_samples)
+    )
+    for _ in range(2):
+        content, _ = message.build("float64", bytes(32))
+        assert bytes(content) == message._serialize("float64").to_pybytes()

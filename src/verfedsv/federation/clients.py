@@ -64,7 +64,7 @@ class Client:
         self._fingerprint = np.array("") if fingerprint is None else fingerprint
         self._n_steps = 0
         self._uploaded: tuple[Upload, Array, Matrix] | None = None
-        self._sequence = -1
+        self._last = (-1, -1, "")
         self._answer: Answer | None = None
         self._lock = Lock()
 
@@ -93,21 +93,21 @@ class Client:
     def answer(self, message: Request) -> Answer:
         """Do what a message asks for, once: if it comes again, return the same answer."""
         with self._lock:
-            if message.sequence == self._sequence and self._answer is not None:
+            if self._answer is not None and _key(message) == self._last:
                 return self._answer
             try:
                 self._check(message)
                 answer = self._carry_out(message)
             except VerfedsvError as error:
                 return Refusal(message.client, message.round, message.sequence, str(error))
-            self._sequence, self._answer = message.sequence, answer
+            self._last, self._answer = _key(message), answer
             return answer
 
     def _check(self, message: Request) -> None:
         if message.client != self.name:
             raise InputError(f"a message to {message.client!r} came to {self.name!r}")
-        if message.sequence < self._sequence and not isinstance(message, Restore):
-            raise InputError(f"message {message.sequence} comes after message {self._sequence}")
+        if message.sequence <= self._last[0] and not isinstance(message, Restore):
+            raise InputError(f"message {message.sequence} comes after message {self._last[0]}")
 
     def _carry_out(self, message: Request) -> Answer:
         about = message.client, message.round, message.sequence
@@ -184,6 +184,11 @@ class Client:
         if state["round"] != round_number:
             raise InputError(f"{path} is of round {state['round']}")
         self.restore({name: value for name, value in state.items() if name not in own})
+
+
+def _key(message: Request) -> tuple[int, int, str]:
+    """Return what a request has in common with itself when it comes again."""
+    return message.sequence, message.round, type(message).__name__
 
 
 def _align(features: Floats) -> Floats:

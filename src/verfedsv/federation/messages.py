@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
@@ -101,16 +100,7 @@ Answer = Upload | Prediction | Done | Refusal
 
 _KINDS = {kind.__name__: kind for kind in (Embed, Upload, Gradients, Predict, Prediction, Save, Restore, Done, Refusal)}
 _NUMBERS = {number: np.dtype(number) for number in ("<f8", "<f4", "<i8")}
-_TYPES: dict[str, Any] = {
-    "client": str,
-    "round": int,
-    "sequence": int,
-    "keep": int,
-    "reason": str,
-    "samples": np.ndarray | None,
-    "embeddings": np.ndarray,
-    "values": np.ndarray,
-}
+_TYPES = {"str": str, "int": int, "Array": np.ndarray, "Floats": np.ndarray, "Array | None": np.ndarray | None}
 
 
 def is_finite(values: Floats) -> bool:
@@ -138,7 +128,7 @@ def from_bytes(content: bytes) -> Message:
         for field, (number, shape) in shapes.items():
             values[field] = np.frombuffer(content, _NUMBERS[number], math.prod(shape), start).reshape(shape)
             start += values[field].nbytes
-        is_right = all(isinstance(values[field.name], _TYPES[field.name]) for field in fields(kind))
+        is_right = all(isinstance(values[field.name], _TYPES[str(field.type)]) for field in fields(kind))
         if is_right and start == len(content) and len(values) == len(fields(kind)):
             return kind(**values)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -72,19 +72,19 @@ class Tape:
             self._recorder.stamp(offset, time=time)
 
     def join(self, client: str, time: float) -> None:
-        """Record that a client takes part from here on."""
-        self.n_records += 1
-        if self.is_repeating:
+        """Record that a client takes part from here on; before the first record it is one of those that began."""
+        self.n_records += self.n_records > 0
+        if self.is_repeating and self.n_records:
             self._compare(Join(client, time))
-        elif self._recorder is not None:
+        elif self._recorder is not None and not self.is_repeating:
             self._recorder.join(client, time=time)
 
     def leave(self, client: str, time: float) -> None:
-        """Record that a client takes part no more."""
-        self.n_records += 1
-        if self.is_repeating:
+        """Record that a client takes part no more; before the first record it never did."""
+        self.n_records += self.n_records > 0
+        if self.is_repeating and self.n_records:
             self._compare(Leave(client, time))
-        elif self._recorder is not None:
+        elif self._recorder is not None and not self.is_repeating:
             self._recorder.leave(client, time=time)
 
     def sync(self) -> None:

@@ -231,7 +231,7 @@ class Run:
 
     def _record(self, path: Path | None, *, resume: bool | None = None) -> Recorder:
         """Return a recorder of the training, in memory if there is no path."""
-        data = self.data
+        data, section = self.data, self.config.training
         # Rare classes may be among the test rows only.
         loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
         return Recorder(
@@ -242,6 +242,7 @@ class Run:
             n_classes=n_classes,
             resume=resume,
             valuation=self.config.valuation.settings,
+            step={"kind": "gradient descent", "rate": section.rate, "decay": section.decay},
         )
 
     def _bring_up_to_date(self, n_rounds: int, saver: Saver) -> None:

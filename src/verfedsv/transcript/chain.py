@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,14 +18,14 @@ from verfedsv.transcript.format import Kind
 from verfedsv.transcript.storage import Storage
 
 _ENTRY = np.dtype([("end", "<u8"), ("kind", "<u8"), ("link", "<u8", 4)])
+_PACKED = struct.Struct("<QQ32s")
 ENTRY_SIZE = _ENTRY.itemsize
+_KINDS = tuple(Kind)
 
 
 def pack_entry(end: int, kind: Kind, link: bytes) -> bytes:
     """Return an entry: where a message ends in its stream, what it is, and the hash of it and of all before it."""
-    entry = np.zeros((), _ENTRY)
-    entry["end"], entry["kind"], entry["link"] = end, kind, np.frombuffer(link, "<u8")
-    return entry.tobytes()
+    return _PACKED.pack(end, kind, link)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,7 @@ class Chain:
 
     def kind(self, index: int) -> Kind:
         """Return what a message is."""
-        return Kind(int(self._entries["kind"][index]))
+        return _KINDS[int(self._entries["kind"][index])]
 
     def link(self, index: int) -> bytes:
         """Return the hash up to a message."""

@@ -63,8 +63,6 @@ class Labels:
 
     def check_width(self, name: str, width: int) -> None:
         """Raise InputError if embeddings of that width cannot be summed for the loss."""
-        if width == self.n_classes:
-            return
         if self.loss.name == "softmax" and not self.is_own_loss:
             self.loss.encode(self.numbers, width)
             raise InputError(

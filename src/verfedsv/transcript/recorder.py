@@ -209,7 +209,8 @@ class Recorder:
         same for all samples; or one row per sample of the batch, or of all samples if `batch` is a mapping. `time`
         defaults to the number of the round.
         """
-        given = as_uploads(embeddings, absent, self.members)
+        members = self.members
+        given = as_uploads(embeddings, absent, members)
         n_samples = self._description.n_samples
         batches, is_one = as_batches(batch, [*given], n_samples)
         uploads = {name: as_embeddings(values, len(batches[name]), name) for name, values in given.items()}
@@ -221,9 +222,9 @@ class Recorder:
                 own = own[first]  # all uploaded one batch, after all
         description = self._describe("synchronous", uploads, own)
         at = float(self._n_rounds + 1) if time is None else as_time(time)
-        rows = [(batches[name], uploads[name]) if name in uploads else None for name in self.members]
+        rows = [(batches[name], uploads[name]) if name in uploads else None for name in members]
         kinds = tuple("absent" if row is None else "upload" for row in rows)
-        message = Message((*kinds, "stamp"), (*self.members, None), at, [*rows, None], own)
+        message = Message((*kinds, "stamp"), (*members, None), at, [*rows, None], own)
         self._write(Kind.ROUND, message, description)
 
     def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
@@ -320,7 +321,7 @@ class Recorder:
             self._description = there
             self._labels = replace(self._labels, n_classes=there.n_classes)
         lost = cut_off(self._storage, last.number, self._end, self._n_entries * ENTRY_SIZE)
-        if lost:
+        if last.n_after or last.n_chain_after:
             warnings.warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning, 4)
         if resume is None:
             warnings.warn(
@@ -355,7 +356,8 @@ class Recorder:
     def _check_width(self, client: str, width: int, n_classes: int | None) -> int:
         """Return the number of classes, which the first upload shows if nothing else does."""
         if self._description.head.kind == "sum":
-            replace(self._labels, n_classes=n_classes).check_width(client, width)
+            if width != n_classes:
+                replace(self._labels, n_classes=n_classes).check_width(client, width)
             return width
         before = self._roster.widths.get(client, width)
         if width != before:
@@ -382,7 +384,7 @@ class Recorder:
             raise InputError(f"time must be in seconds, from {-fmt.LATEST:g} to {fmt.LATEST:g}; received {time}")
         if time < self._last_time:
             raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
-        if kind is Kind.ROUND:
+        if kind is Kind.ROUND and self._description.head.kind != "sum":
             message = replace(message, state=self._head.write(self._storage))
         before = self._description
         try:
@@ -397,12 +399,9 @@ class Recorder:
         self._last_time = time
         self._n_rounds += kind is Kind.ROUND
         self._n_in_segment += kind is Kind.ROUND
-        widths = {
-            client: upload[1].shape[1]
-            for client, upload in zip(message.clients, message.uploads, strict=True)
-            if client is not None and upload is not None and client not in self._roster.widths
-        }
-        if widths:
+        if self._description.head.kind != "sum":  # under which all have one width
+            rows = zip(message.clients, message.uploads, strict=True)
+            widths = {str(client): upload[1].shape[1] for client, upload in rows if upload is not None}
             self._roster = replace(self._roster, widths={**self._roster.widths, **widths})
 
     def _open_segment(self, description: Description) -> None:

@@ -15,7 +15,7 @@ from typing import IO, Protocol
 import pyarrow as pa
 
 from verfedsv.errors import TranscriptError
-from verfedsv.files import naming, write_whole
+from verfedsv.files import write_whole
 
 try:
     import fcntl
@@ -241,9 +241,12 @@ class FolderStorage(Storage):
             # Unbuffered: what has been written is with the operating system, and survives this process.
             file = self._open[name] = (self.folder / name).open("ab", buffering=0)
         view = memoryview(content)
-        with naming(self.folder / name):
+        try:
             while len(view):
                 view = view[file.write(view) :]
+        except OSError as error:
+            error.filename, error.filename2 = str(self.folder / name), None
+            raise
 
     def truncate(self, name: str, size: int) -> None:
         os.truncate(self.folder / name, size)
