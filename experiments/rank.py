@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments.experiment import Claim, Experiment, Findings, Results, Table, plot_each
+from experiments.lab import Settings, build, embed_all, run_rounds, split
 from verfedsv import epsilon_rank
-from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table, plot_each
-from verfedsv.experiments.lab import Setup, prepare, split
-from verfedsv.federation import SynchronousPlan, synchronous_rounds
 from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Settings(Setup):
+class RankSettings(Settings):
     """The `models` to train in full batches; ranks at `eps`, of the first `classes` classes together."""
 
     eps: float = 1e-3
@@ -27,10 +26,10 @@ class Settings(Setup):
     classes: tuple[int, ...] = (1,)
 
 
-def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: RankSettings) -> Mapping[str, Callable[[], Findings]]:
     """Return a training for each model."""
 
-    def measure(model: str) -> Part:
+    def measure(model: str) -> Findings:
         embeddings = _embeddings(name, settings.model_copy(update={"model": model}))
         n_clients, n_rounds, n_classes, n_samples = embeddings.shape
         counts = [count for count in settings.classes if count <= n_classes]
@@ -44,16 +43,12 @@ def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
     return {model: partial(measure, model) for model in settings.models}
 
 
-def _embeddings(name: str, settings: Settings) -> Floats:
+def _embeddings(name: str, settings: RankSettings) -> Floats:
     """Return all embeddings of a training in full batches, (clients, rounds, classes, samples)."""
-    federation = prepare(split(name, settings), settings)
-    samples = slice(0, federation.n_train)
-    # The first are of models that have learnt nothing: zeros, if they are linear.
-    rounds = [
-        np.stack([client.embed(samples).T for client in federation.clients])
-        for _ in synchronous_rounds(federation, SynchronousPlan(federation.n_train, settings.rounds, settings.seed))
-    ]
-    return np.stack(rounds, axis=1)
+    data = split(name, settings)
+    n_train = int((~data.is_test).sum())
+    rounds = run_rounds(build(data, settings), settings.model_copy(update={"batch_size": n_train}))
+    return np.stack([embed_all(federation).transpose(0, 2, 1) for federation in rounds], axis=1)
 
 
 def tables(results: Results) -> list[Table]:
@@ -94,7 +89,7 @@ def claims(results: Results) -> list[Claim]:
     return made
 
 
-def _draw(measured: Mapping[str, Part], axes: Axes) -> None:
+def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
     every = {model: Counter(next(reversed(part["ranks"].values()))) for model, part in measured.items()}
     width = 0.8 / len(every)
     for number, (model, counts) in enumerate(every.items()):
@@ -110,7 +105,7 @@ EXPERIMENT = Experiment(
     title="Rank of the embedding matrices (Figure 1)",
     about="Trained in full batches, so that all embeddings are known. For each client the number of singular values of "
     "at least 0.001 times the largest.",
-    setup=Settings,
+    settings_type=RankSettings,
     parts=parts,
     tables=tables,
     claims=claims,
