@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import as_file, files
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array
 
 from verfedsv.arguments import as_whole
+from verfedsv.data.catalogue import load
 from verfedsv.errors import InputError
 
 N_FEATURES = 123
@@ -53,15 +54,8 @@ class Round:
 @cache
 def load_adult() -> tuple[csr_array[Any], NDArray[np.float64]]:
     """Return the features, (48842, 123), 0 or 1, and the labels, -1 or +1."""
-    # Only the reader is needed, and importing it takes longer than all else together.
-    from sklearn.datasets import load_svmlight_file
-
-    parts = []
-    for name in ("a9a.bz2", "a9a.t.bz2"):
-        with as_file(files("verfedsv.data") / "files" / name) as path:
-            parts.append(load_svmlight_file(str(path), n_features=N_FEATURES))
-    features = csr_array(vstack([x for x, _ in parts]))
-    return features, np.concatenate([y for _, y in parts])
+    samples = load("adult")
+    return samples.features, 2.0 * samples.labels - 1
 
 
 def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Round:
