@@ -61,10 +61,10 @@ def load_adult() -> tuple[csr_array[Any], NDArray[np.float64]]:
 def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Round:
     """Return a recorded round of training a linear model on Adult.
 
-    Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features:
-    the larger blocks first, whereas `split_features` spreads them, so that the edges are not quite the same. The round
-    is the 41st of 360 of the training in scripts/record_adult_weights.py; `jump` is the whole training seen
-    as one round, from zero to the trained model.
+    Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features.
+    Larger blocks come first; `split_features` spreads them, so its edges differ slightly. The round is the 41st of 360
+    of the training in scripts/record_adult_weights.py; `jump` is the whole training as one round, from zero to the
+    trained model.
     """
     names, edges = _split_features(n_clients)
     with (files("verfedsv.data") / "files" / "adult_weights.csv").open() as file:
@@ -80,7 +80,7 @@ def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Rou
 
 
 def attributes_of(first: int, last: int) -> list[str]:
-    """Return the attributes that some of the features are of, numbered from 1.
+    """Return the attributes that the features from `first` to `last`, numbered from 1, belong to.
 
     >>> attributes_of(1, 14)
     ['age', 'workclass', 'fnlwgt']
