@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 
 from experiments.experiment import Experiment, Findings, Results, Table
-from experiments.lab import Settings, Trained, build, run_rounds, split, train_asynchronously, train_synchronously
+from experiments.lab import Settings, Trained, final_loss, split, train_asynchronously, train_synchronously
 from experiments.shap import kendalls_tau, shap_scores
 from verfedsv.data import VerticalData
 from verfedsv.data import prepare as prepare_columns
@@ -85,8 +85,7 @@ def _losses_by_retraining(data: VerticalData, settings: Settings) -> Mapping[Coa
         # Nobody is a client without features: the server has its intercept.
         nobody = replace(data.clients[0], name="nobody", numeric=np.zeros((len(data.labels), 1)), categorical=None)
         members = tuple(data.clients[m] for m in sorted(coalition)) or (nobody,)
-        *_, federation = run_rounds(build(replace(data, clients=members), settings), settings)
-        return federation.evaluate(0, 0.0).train_loss
+        return final_loss(replace(data, clients=members), settings)
 
     every = list(coalitions(len(data.clients)))
     with ThreadPoolExecutor(available_threads()) as pool:
@@ -98,7 +97,7 @@ def _situational_importance(trained: Trained) -> Floats:
 
     For a linear model, the effect of a client's features in a sample against that of their means.
     """
-    embeddings = trained.federation.evaluate(0, 0.0).embeddings
+    embeddings = trained.evaluation.embeddings
     distances: Floats = np.abs(embeddings - embeddings.mean(axis=1, keepdims=True)).mean(axis=(1, 2))
     return distances
 

@@ -68,7 +68,7 @@ def _data(name: str, settings: Settings) -> VerticalData:
 def _residuals(trained: Trained, result: Valuation, drop: float) -> Findings:
     """Return how far a valuation is from each requirement, relative to its largest value."""
     largest = float(np.abs(result.values).max())
-    n_samples = trained.federation.n_train
+    n_samples = trained.evaluation.embeddings.shape[1]
     halves = [np.arange(0, n_samples, 2), np.arange(1, n_samples, 2)]
     # The utility is a mean over samples: that of all is the sum of what two halves give to it.
     of_halves = [len(rows) / n_samples * trained.value(rows=rows, method="exact").values for rows in halves]
@@ -126,7 +126,7 @@ def _drop_of_table(trained: Trained) -> float:
     tables: dict[str, Array] = {}
     before: Floats | None = None
     total, n_stamps = 0.0, 0
-    n_classes = trained.federation.server.n_classes
+    n_classes = trained.evaluation.embeddings.shape[2]
     targets = loss.encode(transcript.labels, n_classes)
     for record in transcript:
         if isinstance(record, Upload):

@@ -1,6 +1,6 @@
 """What the experiments share: data split between clients, trainings of both kinds, and their values.
 
-The only module of the study that builds and runs trainings. Settings are flat, unlike the sections of
+The only module of the study that knows how trainings are built and run. Settings are flat, unlike the sections of
 `verfedsv.runs.config`: they are written into each result file and decide whether its results still hold.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from verfedsv import Method, Recorder, Valuation, shapley_values, value
 from verfedsv.data import Samples, Scale, VerticalData, load, split_features, take_rows
 from verfedsv.federation import (
     AsynchronousPlan,
+    Evaluation,
     Federation,
     Linear,
     Rate,
@@ -90,11 +91,21 @@ class Trained:
         """Where the transcript lies."""
         return self.folder.path
 
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The trained model on all samples: accuracy, embeddings, intercept."""
+        return self.federation.evaluate(0, 0.0)
+
     @property
     def accuracy(self) -> float:
-        """At the end, on test samples; on training samples if there are no others."""
-        evaluation = self.federation.evaluate(0, 0.0)
-        return evaluation.train_accuracy if np.isnan(evaluation.test_accuracy) else evaluation.test_accuracy
+        """On test samples; on training samples if there are no others."""
+        test = self.evaluation.test_accuracy
+        return self.evaluation.train_accuracy if np.isnan(test) else test
+
+    @property
+    def weights(self) -> list[Floats]:
+        """The weights of each client's linear model, (features, classes)."""
+        return [client.state()["weights"] for client in self.federation.clients]
 
     def value(self, **settings: Any) -> Valuation:
         """Return the values of all clients."""
@@ -135,9 +146,17 @@ def run_rounds(federation: Federation, settings: Settings) -> Iterator[Federatio
         yield federation
 
 
-def embed_all(federation: Federation) -> Floats:
-    """Return the current embeddings of all training samples, (clients, samples, classes)."""
-    return np.stack([client.embed(slice(0, federation.n_train)) for client in federation.clients])
+def final_loss(data: VerticalData, settings: Settings) -> float:
+    """Train by FedSGD without recording; return the loss on all training samples at the end."""
+    *_, federation = run_rounds(build(data, settings), settings)
+    return federation.evaluate(0, 0.0).train_loss
+
+
+def embeddings_of_rounds(data: VerticalData, settings: Settings) -> Floats:
+    """Train in full batches; return the embeddings after each round, (clients, rounds, samples, classes)."""
+    full = settings.model_copy(update={"batch_size": int((~data.is_test).sum())})
+    rounds = run_rounds(build(data, full), full)
+    return np.stack([federation.evaluate(0, 0.0).embeddings for federation in rounds], axis=1)
 
 
 def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: bool = False) -> Trained:
@@ -200,6 +219,6 @@ class _Truth:
         self._next = self._embed()
 
     def _embed(self) -> tuple[Floats, Floats]:
-        embeddings = embed_all(self._federation)
-        offset = self._federation.offset(self._federation.n_train)
-        return embeddings, np.zeros(embeddings.shape[1:]) if offset is None else offset
+        evaluation = self._federation.evaluate(0, 0.0)
+        intercept = 0.0 if evaluation.intercept is None else evaluation.intercept
+        return evaluation.embeddings, np.zeros(evaluation.embeddings.shape[1:]) + intercept

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.experiment import Claim, Experiment, Findings, Results, Table, plot_each
-from experiments.lab import Settings, build, embed_all, run_rounds, split
+from experiments.lab import Settings, embeddings_of_rounds, split
 from verfedsv import epsilon_rank
-from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,25 +29,21 @@ def parts(name: str, settings: RankSettings) -> Mapping[str, Callable[[], Findin
     """Return a training for each model."""
 
     def measure(model: str) -> Findings:
-        embeddings = _embeddings(name, settings.model_copy(update={"model": model}))
-        n_clients, n_rounds, n_classes, n_samples = embeddings.shape
+        data = split(name, settings)
+        embeddings = embeddings_of_rounds(data, settings.model_copy(update={"model": model}))
+        n_clients, n_rounds, n_samples, n_classes = embeddings.shape
         counts = [count for count in settings.classes if count <= n_classes]
         ranks = {
-            str(count): [epsilon_rank(matrix[:, :count].reshape(-1, n_samples), settings.eps) for matrix in embeddings]
+            str(count): [
+                epsilon_rank(of_client[:, :, :count].swapaxes(1, 2).reshape(-1, n_samples), settings.eps)
+                for of_client in embeddings
+            ]
             for count in counts
         }
-        features = [int(client.numeric.shape[1]) for client in split(name, settings).clients]
+        features = [int(client.numeric.shape[1]) for client in data.clients]
         return {"ranks": ranks, "features": features, "rounds": n_rounds, "samples": n_samples, "clients": n_clients}
 
     return {model: partial(measure, model) for model in settings.models}
-
-
-def _embeddings(name: str, settings: RankSettings) -> Floats:
-    """Return all embeddings of a training in full batches, (clients, rounds, classes, samples)."""
-    data = split(name, settings)
-    n_train = int((~data.is_test).sum())
-    rounds = run_rounds(build(data, settings), settings.model_copy(update={"batch_size": n_train}))
-    return np.stack([embed_all(federation).transpose(0, 2, 1) for federation in rounds], axis=1)
 
 
 def tables(results: Results) -> list[Table]:

@@ -61,8 +61,7 @@ def shap_scores(data: VerticalData, settings: Settings, trained: Trained) -> Flo
     features = [prepare_columns(client, settings.scale, ~data.is_test) for client in data.clients]
     dense = [part.toarray() if issparse(part) else part for part in features]
     joined: Any = np.hstack(dense)[~data.is_test]
-    weights = [client.state()["weights"] for client in trained.federation.clients]
-    own = trained.federation.server.intercept
+    weights, own = trained.weights, trained.evaluation.intercept
     stacked = np.vstack(weights)
     intercept = np.zeros(stacked.shape[1]) if own is None else own
     of_features = np.zeros(len(stacked))

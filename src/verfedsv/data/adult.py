@@ -55,7 +55,7 @@ class Round:
 def load_adult() -> tuple[csr_array[Any], NDArray[np.float64]]:
     """Return the features, (48842, 123), 0 or 1, and the labels, -1 or +1."""
     samples = load("adult")
-    return samples.features, 2.0 * samples.labels - 1
+    return samples.features, np.where(samples.labels == 1, 1.0, -1.0)
 
 
 def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Round:
