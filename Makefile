@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
-SOURCES := src tests benchmarks scripts examples
+SOURCES := src tests benchmarks experiments scripts examples
 # Tests of numbers, which `make test` runs once more with loops compiled for another processor: any of this kind, without
 # AVX or FMA, or the one that CPU names, as LLVM does (haswell, znver3, skylake-avx512). An empty NUMBA_CPU_FEATURES
 # means those of that processor; if it were not set, numba would take those of this one.

@@ -9,7 +9,7 @@ import pytest
 import verfedsv
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_example_prints_what_the_readme_shows(capsys):
@@ -65,5 +65,5 @@ def test_named_tests_and_modules_exist(page):
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     for name in re.findall(r"`(?:[\w/.]+::)?(test_\w+)`", page.read_text()):
         assert f"def {name}(" in tests, name
-    for path in re.findall(r"`((?:src|tests|benchmarks|scripts)/[\w/.]+\.py)", page.read_text()):
+    for path in re.findall(r"`((?:src|tests|benchmarks|experiments|scripts)/[\w/.]+\.py)", page.read_text()):
         assert (ROOT / path).exists(), path

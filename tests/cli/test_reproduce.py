@@ -1,22 +1,56 @@
 import json
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import verfedsv
+from experiments import EXPERIMENTS
+from experiments.results import ResultFile
 from tests.cli.inprocess import call as run
-from verfedsv.experiments import EXPERIMENTS
-from verfedsv.experiments.results import ResultFile
 
 FAST = "random-features-async"
 
 
 def test_experiments_are_listed():
-    """Without a name, all of them with what they are and the data that they are for."""
+    """Without a name, all of them with their titles and data sets."""
     done = run("reproduce", COLUMNS="120")
     assert done.returncode == 0
     assert all(name in done.stdout for name in EXPERIMENTS)
+
+
+def test_an_installed_package_asks_for_a_checkout(tmp_path, monkeypatch):
+    """Without the study beside the library, one sentence says where it is found."""
+    monkeypatch.setattr(sys.modules["verfedsv.cli.reproduce"], "REPOSITORY", tmp_path)
+    done = run("reproduce", "rank")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the paper's experiments are not part of the installed package: clone the ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_study_is_found_from_any_folder(tmp_path):
+    """A process elsewhere, with nothing but the library on its path, finds the study in the checkout."""
+    source = Path(verfedsv.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "verfedsv", "reproduce"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(source), "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "similar-features" in done.stdout
+
+
+def test_importing_the_library_imports_no_experiment():
+    """The study is loaded by its command alone."""
+    loaded = subprocess.check_output(
+        [sys.executable, "-c", "import sys, verfedsv.cli, verfedsv.public; print(*sys.modules)"]
+    )
+    assert b"experiments" not in loaded.split()
 
 
 def test_an_experiment_prints_tables_and_writes_a_page(tmp_path):
@@ -40,8 +74,8 @@ def test_an_experiment_prints_tables_and_writes_a_page(tmp_path):
 def test_several_data_sets_follow_one_option(tmp_path):
     """`--data adult web` means both."""
     done = run("reproduce", FAST, "--quick", "--data", "adult", "web", "-o", str(tmp_path))
-    if "web is not there" in done.stderr:
-        pytest.skip("web is not there: set VERFEDSV_DATA")
+    if "web is not on this machine" in done.stderr:
+        pytest.skip("web is not on this machine: set VERFEDSV_DATA")
     assert done.returncode == 0, done.stderr
     assert "Web, ours" in (tmp_path / "paper.md").read_text()
 
@@ -51,7 +85,7 @@ def test_several_data_sets_follow_one_option(tmp_path):
     [
         (["figure-9"], "unknown experiment 'figure-9'; allowed are rank, similar-features"),
         (["all", "--data", "mnist"], "unknown data set 'mnist'; allowed are adult, web"),
-        (["all", "--data", "rcv1"], "rcv1 is not there; get it with: verfedsv data fetch rcv1"),
+        (["all", "--data", "rcv1"], "rcv1 is not on this machine; get it with: verfedsv data fetch rcv1"),
         (["--data", "adult", "web"], "name an experiment, one of rank"),
     ],
 )
@@ -91,7 +125,7 @@ def test_a_stopped_experiment_goes_on(tmp_path, monkeypatch):
         patch.setattr(os, "_exit", sys.exit)  # this process has more to do
         stopped = run(*arguments)
     assert stopped.returncode == 130, stopped.stderr
-    assert "goes on where this was" in stopped.stdout
+    assert "the same command continues" in stopped.stdout
     before = json.loads(path.read_text())["parts"]
     done = run(*arguments)
     assert done.returncode == 0, done.stderr

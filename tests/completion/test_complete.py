@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from tests.completion.reference import PlainSolver, complete_plainly
 from tests.trainings import train
 from verfedsv import Completion, InputError, complete
 from verfedsv.completion.complete import complete_with
 from verfedsv.completion.factors import CompiledSolver, Factors
 from verfedsv.completion.observations import Pattern
-from verfedsv.completion.reference import PlainSolver, complete_plainly
 from verfedsv.completion.start import leading_directions
 
 

@@ -111,7 +111,7 @@ def test_many_numbers_are_classes_only_if_that_is_said(tmp_path, step):
 
 def test_another_number_of_classes_than_was_said(tmp_path):
     """The rarest are named, as they are the likely mistakes."""
-    with pytest.raises(DataError, match=r"2 classes were said .* has 3; the rarest are yes \(1\), 0 \(30\), 1 \(60\)"):
+    with pytest.raises(DataError, match=r"have 2 classes and has 3; the rarest are yes \(1\), 0 \(30\), 1 \(60\)"):
         join_tables(many(tmp_path, ["0", "1", "1"] * 30 + ["yes"]), ("bank", "y"), n_classes=2)
 
 
@@ -185,7 +185,7 @@ def test_ids_of_text(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"telco": {"id": [1, 1, 2, 3]}}, "ids must be unique; 1 are there more than once, for example 1"),
+        ({"telco": {"id": [1, 1, 2, 3]}}, "ids must be unique; 1 are repeated, for example 1"),
         (
             {"telco": {"id": ["a", "b", "c", "d"]}},
             r"ids must be of one kind .*bank\.csv has numbers \(3\); .*text \(a\)",
@@ -281,11 +281,11 @@ def texts(folder, values, **more):
             ),
         ),
         ([f"1,{i:03}.50 EUR" for i in range(200)], r"'1,000\.50 EUR'.*look like numbers with a unit or separators"),
-        ([f"about the weather on day {i}" for i in range(200)], r"by heart\. Clean the column"),
+        ([f"about the weather on day {i}" for i in range(200)], r"memorise rows\. Clean the column"),
     ],
 )
 def test_text_that_is_different_in_nearly_every_row(tmp_path, values, message):
-    """It is refused, with examples: such features would be the rows, learnt by heart."""
+    """It is refused, with examples: with such features a model memorises rows."""
     with pytest.raises(DataError, match=message):
         join_tables(texts(tmp_path, values), ("shop", "y"), test=0)
     files = texts(tmp_path, values, sold=range(200))

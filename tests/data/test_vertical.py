@@ -116,7 +116,7 @@ def test_a_copy_with_noisy_entries(fraction):
     [
         (1.5, "columns", "from 0 to 1; received 1.5"),
         (float("nan"), "entries", "from 0 to 1; received nan"),
-        (0.5, "rows", "'columns' or of 'entries'; received 'rows'"),
+        (0.5, "rows", "'columns' or 'entries'; received 'rows'"),
     ],
 )
 def test_noise_that_cannot_be(fraction, of, message):

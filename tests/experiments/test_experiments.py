@@ -3,12 +3,12 @@ import itertools
 import numpy as np
 import pytest
 
+from experiments import EXPERIMENTS, ResultFile, write_page
+from experiments.baselines import _information, shapley_values_of
+from experiments.lab import Settings, split, train_synchronously
+from experiments.shap import shap_scores
 from tests.games import random_game, utility, values_by_definition
 from verfedsv.data import ClientData, VerticalData, prepare
-from verfedsv.experiments import EXPERIMENTS, ResultFile, write_page
-from verfedsv.experiments.baselines import _information, shapley_values_of
-from verfedsv.experiments.lab import Setup, split, train_synchronously
-from verfedsv.experiments.shap import shap_scores
 
 MUST_HOLD = {"guarantees", "random-features", "rank"}
 """Experiments whose claims hold at any size, so also with --quick."""
@@ -59,15 +59,14 @@ def test_shapley_values_by_the_definition():
 
 def test_shap_scores_are_those_of_a_linear_model():
     """A weight times the distance of a feature from its mean: what SHAP values of linear models are."""
-    setup = Setup(clients=3, batch_size=200, rate=0.2, rounds=10, samples=600)
-    data = split("adult", setup)
-    trained = train_synchronously(data, setup)
+    settings = Settings(clients=3, batch_size=200, rate=0.2, rounds=10, samples=600)
+    data = split("adult", settings)
+    trained = train_synchronously(data, settings)
     expected = []
-    for client, columns in zip(trained.clients, data.clients, strict=True):
+    for weights, columns in zip(trained.weights, data.clients, strict=True):
         x = prepare(columns, "standardise", ~data.is_test)[~data.is_test]
-        weights = client.state()["weights"][:, 0]
-        expected.append(np.abs((x - x.mean(axis=0)) * weights).mean(axis=0).sum())
-    np.testing.assert_allclose(shap_scores(data, setup, trained), expected, rtol=1e-6)
+        expected.append(np.abs((x - x.mean(axis=0)) * weights[:, 0]).mean(axis=0).sum())
+    np.testing.assert_allclose(shap_scores(data, settings, trained), expected, rtol=1e-6)
 
 
 def test_information_is_shared_by_copies_and_none_of_noise():

@@ -1,9 +1,12 @@
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
-from verfedsv.experiments import Experiment, ResultFile, Table, write_page
-from verfedsv.experiments.lab import Setup
+from experiments import EXPERIMENTS, Experiment, ResultFile, Table, write_page
+from experiments.command import known_results
+from experiments.lab import Settings
 
 
 class Counted:
@@ -12,7 +15,7 @@ class Counted:
     def __init__(self) -> None:
         self.measured: list[str] = []
         self.fails_at = ""
-        self.experiment = Experiment("frequency", "Title", "About.", _Settings, self.parts, self.tables)
+        self.experiment = Experiment("frequency", "Title", "About.", CountedSettings, self.parts, self.tables)
 
     def parts(self, name, _settings):
         def measure(part):
@@ -27,7 +30,9 @@ class Counted:
         return [Table(["part", "found"], [[name, str(part["found"])] for name, part in results["adult"].items()])]
 
 
-class _Settings(Setup):
+class CountedSettings(Settings):
+    """The settings that `frequency.toml` has."""
+
     slowness: tuple[int, ...] = ()
     runs: int = 1
 
@@ -80,6 +85,18 @@ def test_a_damaged_file_is_measured_anew(tmp_path, text):
     path.write_text(text)
     measure(counted, tmp_path)
     assert len(counted.measured) == 6
+
+
+def test_the_published_page_is_that_of_the_published_results(tmp_path):
+    """`make paper` with nothing left to measure changes no byte of the page, nor of the results."""
+    docs = Path(__file__).parents[2] / "docs"
+    shutil.copytree(docs / "paper", tmp_path / "paper")
+    page = write_page(tmp_path, known_results(tmp_path), quick=False)
+    assert page.read_bytes() == (docs / "paper.md").read_bytes()
+    for published in (docs / "paper").glob("*.json"):
+        name, data = published.stem.rsplit("-", 1)
+        list(ResultFile(tmp_path, EXPERIMENTS[name], data).measure())
+        assert (tmp_path / "paper" / published.name).read_bytes() == published.read_bytes()
 
 
 def test_the_same_results_make_the_same_page(tmp_path):

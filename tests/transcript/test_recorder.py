@@ -424,7 +424,7 @@ def test_lists_are_counted_with_64_bits():
     layout = Layout(1000, start, tuple(nodes), tuple(empty))
     assert fmt.frame_ranges(layout, "float32") == ((0, 1008), (1020, 1024), (1024 + 4 * n_numbers, layout.size))
     with pytest.raises(ValueError, match="shorter"):
-        fmt.frame_ranges(layout._replace(nodes=tuple(nodes[:-1]) + ((n_numbers + 2, 0),)), "float32")
+        fmt.frame_ranges(layout._replace(nodes=(*nodes[:-1], (n_numbers + 2, 0))), "float32")
     lists = Lists.of(pa.LargeListArray.from_arrays(pa.array([0, 2]), pa.array([1.0, 2.0])), "embeddings")
     assert lists.row(0).tolist() == [1.0, 2.0]
     assert all(pa.types.is_large_list(fmt.upload_schema("float32").field(name).type) for name in ("samples", "offset"))

@@ -1,26 +1,18 @@
-"""`verfedsv reproduce`: the paper's tables and figures."""
+"""`verfedsv reproduce`: the paper's tables and figures, measured again by the study that lies beside the library."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
-from verfedsv.cli.output import explain_warnings, print_text
-from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
-from verfedsv.data import CATALOGUE
-from verfedsv.data.catalogue import get_entry, locate
 from verfedsv.errors import InputError
-from verfedsv.experiments import EXPERIMENTS, Experiment, ResultFile, Table, claims_table, write_page
 
-ALL = "all"
+REPOSITORY = Path(__file__).resolve().parents[3]
+"""The checkout that this file is in; of an installed wheel, a folder without the experiments."""
 
 
 def reproduce(
@@ -29,7 +21,7 @@ def reproduce(
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", help="Data sets, by default all that are there.", metavar="NAME..."),
+        typer.Option("--data", help="Data sets, by default all that are on this machine.", metavar="NAME..."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few rounds and samples, to see that it works.", metavar="")
@@ -39,114 +31,30 @@ def reproduce(
     ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where results go.")] = Path("verfedsv-paper"),
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was found as JSON and nothing else.", metavar="")
+        bool, typer.Option("--json", help="Print the results as JSON and nothing else.", metavar="")
     ] = False,
 ) -> None:
-    """Measure the tables and figures of the paper again.
+    """Measure the tables and figures of the paper again; needs a checkout of the repository.
 
-    Results are kept after each part as JSON, in the output folder's `paper`; stopped with Ctrl-C, the same command goes
-    on where it was. At the end `paper.md` there holds all that is known, ours beside the paper's, with figures.
+    Results are kept after each part as JSON, in the output folder's `paper`; after Ctrl-C, the same command continues.
+    At the end `paper.md` there holds all results so far, ours beside the paper's, with figures.
 
     Example: verfedsv reproduce random-features frequency --data adult web
     """
+    command = _import_command()
     if not names:
-        _list(Console())
-        return
-    experiments, data_sets = _choose(names, data or [])
-    console = Console(stderr=as_json)
-    with explain_warnings(Console(stderr=True)):
-        files = _measure(console, experiments, data_sets, output, quick=quick, again=again)
-    page = write_page(output, _known(output, quick=quick), quick=quick)
-    if as_json:
-        content = {name: {file.data: file.found for file in some} for name, some in files.items()}
-        print_text(json.dumps(content, indent=1) + "\n")
-        return
-    for name, some in files.items():
-        _show(console, EXPERIMENTS[name], some)
-    console.print(f"\nResults: {page}", highlight=False, markup=False, soft_wrap=True)
+        command.show_experiments()
+    else:
+        command.reproduce(names, data or [], output, quick=quick, again=again, as_json=as_json)
 
 
-def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[Any]], list[str]]:
-    """Return experiments and data sets; after `--data`, names that follow the first are data sets too."""
-    if missing := [name for name in ("matplotlib", "shap", "torch") if find_spec(name) is None]:
-        raise InputError(f"the paper's experiments need {', '.join(missing)}: pip install 'verfedsv[paper]'")
-    sets = [*data, *(name for name in names if name in CATALOGUE)]
-    wanted = [name for name in names if name not in CATALOGUE]
-    if not wanted:
-        raise InputError(f"name an experiment, one of {', '.join(EXPERIMENTS)}, or {ALL}")
-    if unknown := [name for name in wanted if name not in EXPERIMENTS and name != ALL]:
-        raise InputError(f"unknown experiment {unknown[0]!r}; allowed are {', '.join(EXPERIMENTS)}, {ALL}")
-    if unknown := [name for name in sets if name not in CATALOGUE]:
-        raise InputError(f"unknown data set {unknown[0]!r}; allowed are {', '.join(CATALOGUE)}")
-    if missing := [name for name in sets if not _is_there(name)]:
-        raise InputError(f"{missing[0]} is not there; get it with: verfedsv data fetch {missing[0]}")
-    chosen = EXPERIMENTS if ALL in wanted else {name: EXPERIMENTS[name] for name in wanted}
-    for name in wanted:
-        if sets and name != ALL and not set(sets) & set(chosen[name].data):
-            raise InputError(f"{name} is for {', '.join(chosen[name].data)}; received {', '.join(sets)}")
-    return list(chosen.values()), sets or [name for name in CATALOGUE if _is_there(name)]
-
-
-def _is_there(name: str) -> bool:
-    return locate(get_entry(name)) is not None
-
-
-def _measure(
-    console: Console,
-    experiments: Sequence[Experiment[Any]],
-    data: Sequence[str],
-    folder: Path,
-    *,
-    quick: bool,
-    again: bool,
-) -> dict[str, list[ResultFile]]:
-    """Measure what is not known yet, showing how far it is."""
-    files: dict[str, list[ResultFile]] = {}
-    stopped = "stopped; the same command goes on where this was."
-    with explain_interrupt(console, stopped), interrupts() as check, progress_bar(console) as bar:
-        for experiment in experiments:
-            for name in (name for name in data if name in experiment.data):
-                file = ResultFile(folder, experiment, name, quick=quick, again=again)
-                task = bar.add_task(f"{experiment.name}, {name}", total=None)
-                for part, done, total in file.measure():
-                    check()
-                    title = f"{experiment.name}, {name}: {part}"
-                    bar.update(task, description=title, completed=done, total=total)
-                bar.remove_task(task)
-                files.setdefault(experiment.name, []).append(file)
-    return files
-
-
-def _known(folder: Path, *, quick: bool) -> dict[str, list[ResultFile]]:
-    """Return everything that is known of any experiment, in the paper's order."""
-    return {
-        name: [ResultFile(folder, experiment, data, quick=quick) for data in experiment.data]
-        for name, experiment in EXPERIMENTS.items()
-    }
-
-
-def _show(console: Console, experiment: Experiment[Any], files: Sequence[ResultFile]) -> None:
-    found: Mapping[str, Any] = {file.data: file.found for file in files}
-    console.print(f"\n{experiment.title}", style="bold", highlight=False, markup=False)
-    claims = experiment.claims(found)
-    tables = [*experiment.tables(found), *([claims_table(claims)] if claims else [])]
-    for table in tables:
-        console.print(_rich(table))
-
-
-def _rich(table: Table) -> RichTable:
-    shown = RichTable(header_style="bold", box=None, pad_edge=False, title=table.caption or None, title_justify="left")
-    for number, name in enumerate(table.header):
-        shown.add_column(Text(name), justify="right" if number else "left")
-    for row in table.rows:
-        shown.add_row(*(Text(cell.replace("**", "")) for cell in row))
-    return shown
-
-
-def _list(console: Console) -> None:
-    table = RichTable(header_style="bold", box=None, pad_edge=False)
-    for name in ("experiment", "what", "data"):
-        table.add_column(name)
-    for experiment in EXPERIMENTS.values():
-        table.add_row(experiment.name, Text(experiment.title), ", ".join(experiment.data))
-    console.print(table)
+def _import_command() -> Any:
+    """Return the module of the repository that runs experiments; the library itself never imports it."""
+    if not (REPOSITORY / "experiments" / "command.py").is_file():
+        raise InputError(
+            "the paper's experiments are not part of the installed package: clone the repository, and run "
+            "`pip install -e '.[paper]'` and this command there"
+        )
+    if str(REPOSITORY) not in sys.path:
+        sys.path.insert(0, str(REPOSITORY))
+    return import_module("experiments.command")

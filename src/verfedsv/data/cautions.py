@@ -1,4 +1,4 @@
-"""What users should know of a client's columns before they train: what is missing, and what gives labels away."""
+"""Warnings about a client's columns before training: missing values, and columns that give labels away."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from verfedsv.losses import Array
 
-N_LOOKED_AT = 5000
-"""Labels are compared with columns on that many samples."""
+N_COMPARED = 5000
+"""Columns are compared with labels on about this many samples."""
 
 FEW = 0.01
-"""A column gives labels away if it leaves this part of the mistakes that guessing the largest class makes."""
+"""A column gives labels away if it makes at most this fraction of the mistakes of always guessing the largest class."""
 
 _SHOWN = 5
 
@@ -25,7 +25,7 @@ def caution(
     empty: list[str],
     labels: NDArray[np.intp],
 ) -> list[str]:
-    """Return sentences on the columns of a client, (samples,) each; `empty` are those that had no type."""
+    """Return warnings about the columns of a client, (samples,) each; `empty` names those without a type."""
     n_missing = {name: int(np.isnan(column).sum()) for name, column in numeric.items()}
     n_samples = len(labels)
     without = [*empty, *(name for name, n in n_missing.items() if n == n_samples)]
@@ -37,7 +37,7 @@ def caution(
     if filled:
         cells = _listed([f"{n:,} of {n_samples:,} in {name!r}" for name, n in filled.items()])
         lines.append(f"{client}: missing numbers become the mean of their column: {cells}")
-    rows = slice(None, None, max(1, n_samples // N_LOOKED_AT))
+    rows = slice(None, None, max(1, n_samples // N_COMPARED))
     for name, column in [*numeric.items(), *text.items()]:
         if name not in without and (how := _gives_away(column[rows], labels[rows])):
             lines.append(
@@ -48,7 +48,7 @@ def caution(
 
 
 def _gives_away(column: Array, labels: NDArray[np.intp]) -> str:
-    """Return how well a column tells the labels if it does so nearly always, in words; empty if not."""
+    """Return a phrase on how well a column predicts the labels, if nearly always; else an empty one."""
     n_samples = len(labels)
     counts = np.bincount(labels)
     n_classes, n_others = int((counts > 0).sum()), n_samples - int(counts.max())
@@ -59,7 +59,7 @@ def _gives_away(column: Array, labels: NDArray[np.intp]) -> str:
         n_right = int(right.max(axis=1).sum())
         is_told = n_others >= 5 and len(values) <= 0.1 * n_samples and n_samples - n_right <= FEW * n_others
         return f"its {len(values):,} categories tell {n_right:,} of {n_samples:,} labels" if is_told else ""
-    # A number tells the labels if they come in few runs when sorted by it; each exception adds two.
+    # A number predicts the labels if these change rarely when sorted by it; each exception adds two changes.
     most = 2 * (n_classes - 1) + 2 * FEW * n_others
     n_changes = int(np.count_nonzero(np.diff(labels[column.argsort(kind="stable")])))
     if n_others < 5 or most > n_others / 2 or n_changes > most:

@@ -1,4 +1,4 @@
-"""Ids of samples: which are in the files of all clients, and in which rows."""
+"""Ids of samples: which are common to the files of all clients, and in which rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from verfedsv.data.reading import is_text
 from verfedsv.errors import DataError
 
 WHOLE = "^(0|-?[1-9][0-9]*)$"
-"""A whole number in the one way that all programs write it: without a plus sign, without zeros in front."""
+"""A whole number in its only common spelling: no plus sign, no leading zeros."""
 
 MISSING = ("NA", "N/A", "#N/A", "n/a", "NULL", "null", "NaN", "nan")
-"""What programs write in place of a number that is missing."""
+"""How programs write a missing number."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ids:
-    """The ids in a file, as text, and whether the file holds them as numbers, which have no way of being written."""
+    """The ids in a file as text, and whether the file stores them as numbers, whose original spelling is unknown."""
 
     path: Path
     values: pa.Array
@@ -46,7 +46,7 @@ class Ids:
 
 
 def read_ids(table: pa.Table, path: Path, id_column: str) -> Ids:
-    """Return the ids in a column, without spaces around them; raise DataError if some are missing or there twice."""
+    """Return the ids in a column, stripped; raise DataError if some are missing or repeated."""
     column = table.column(id_column)
     kind = column.type
     if not (pa.types.is_integer(kind) or is_text(kind) or pa.types.is_null(kind)):
@@ -58,14 +58,12 @@ def read_ids(table: pa.Table, path: Path, id_column: str) -> Ids:
     counts = pc.value_counts(values)
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
-        raise DataError(
-            f"{path}: ids must be unique; {len(repeated):,} are there more than once, for example {repeated[0]}"
-        )
+        raise DataError(f"{path}: ids must be unique; {len(repeated):,} are repeated, for example {repeated[0]}")
     return Ids(path, values, bool(pa.types.is_integer(kind)))
 
 
 def find_common(files: Sequence[Ids]) -> pa.Array:
-    """Return the ids that are in all files, in the order of the first; raise DataError if they cannot be matched."""
+    """Return the ids common to all files, in the order of the first; raise DataError if they cannot be matched."""
     common = _in_all([ids.values for ids in files])
     if _are_of_two_kinds(files, len(common)):
         said = "; ".join(map(_say_kind, files))
@@ -77,7 +75,7 @@ def find_common(files: Sequence[Ids]) -> pa.Array:
 
 
 def _n_written_as_missing(values: pa.Array) -> int:
-    """Return how many ids stand for a missing one: NA among whole numbers; among text it may be an id."""
+    """Return how many ids are spellings of a missing one, among whole numbers only: among text, NA may be an id."""
     is_missing = pc.is_in(values, value_set=pa.array(MISSING, pa.large_string()))
     are_others_whole = pc.all(pc.or_(is_missing, pc.match_substring_regex(values, WHOLE))).as_py()
     return int(pc.sum(is_missing).as_py()) if are_others_whole else 0
@@ -93,8 +91,8 @@ def _in_all(files: Sequence[pa.Array]) -> pa.Array:
 def _are_of_two_kinds(files: Sequence[Ids], n_common: int) -> bool:
     """Return whether some files have whole numbers and others text that cannot be matched with them.
 
-    Ids that are written are compared as they are written; not so those that a file stores as numbers, which may have
-    been written 0012 or 12. Where files lost the zeros in front, few or no ids are the same, and more without them.
+    Ids are compared as written. Those that a file stores as numbers may have been 0012 or 12. Where a file lost leading
+    zeros, more ids match without them.
     """
     if len({ids.are_whole for ids in files}) == 1:
         return False

@@ -1,4 +1,4 @@
-"""Labels in users' files: which classes there are, and what looks like a mistake in them."""
+"""Labels in users' files: their classes, and likely mistakes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from verfedsv.errors import DataError
 from verfedsv.texts import doubtful_classes, with_count
 
 MOST_NUMBERS = 20
-"""More different numbers than that are an amount to be predicted, unless they are said to be classes."""
+"""More distinct numbers than this are taken for amounts, unless the user says that they are classes."""
 
 MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels as 0 to C - 1, which of them are known, and the C classes as they are written, with their samples."""
+    """Labels as 0 to C - 1, which of them are known, and the C classes as written, with their numbers of samples."""
 
     numbers: NDArray[np.intp]
     is_known: NDArray[np.bool_]
@@ -42,7 +42,7 @@ class Labels:
 
     @property
     def cautions(self) -> list[str]:
-        """What looks like a mistake, in sentences."""
+        """Likely mistakes, in sentences."""
         missing = [name for name in self.classes if name in MISSING]
         lines = [*doubtful_classes(self.classes, self.counts.tolist(), "correct the file")]
         if missing:
@@ -54,9 +54,9 @@ class Labels:
 
 
 def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -> Labels:
-    """Return the labels in a column, without blanks around them.
+    """Return the labels in a column, stripped.
 
-    Raise DataError if they are not as many classes as was said, or if nothing was said and they may be no classes.
+    Raise DataError if the number of classes is not `n_classes`, or if that is None and they look like amounts.
     """
     column = table.column(name)
     kind = column.type
@@ -81,7 +81,7 @@ def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -
         )
     if n_classes is not None and n_classes != len(values):
         raise DataError(
-            f"{path}: {n_classes:,} classes were said to be in column {name!r}, and it has {len(values):,}; the rarest "
+            f"{path}: column {name!r} should have {n_classes:,} classes and has {len(values):,}; the rarest "
             f"are {labels.rarest}. Correct the file, or classes in [data]"
         )
     if not 2 <= len(values) <= MOST_CLASSES:

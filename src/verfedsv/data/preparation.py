@@ -1,4 +1,4 @@
-"""How a client prepares its columns, by itself: missing values, categories, scale."""
+"""How each client prepares its own columns: missing values, categories, scale."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from verfedsv.errors import InputError
 Scale = Literal["none", "standardise", "unit-rows", "standardise-unit-rows"]
 
 DENSE_FEATURES, DENSE_FRACTION = 256, 0.1
-"""Features are held dense up to that number, or from that part of nonzero ones on: rows are then gathered faster."""
+"""Features are stored densely up to this number, or from this fraction of nonzeros on: rows are gathered faster."""
 
 CONSTANT = 1e-12
-"""A column whose standard deviation is at most that part of its largest number is constant: the rest is rounding."""
+"""A column whose standard deviation is at most this fraction of its largest number is constant up to rounding."""
 
 
 def prepare(data: ClientData, scale: Scale, is_train: NDArray[np.bool_]) -> Matrix:
@@ -33,7 +33,7 @@ def prepare(data: ClientData, scale: Scale, is_train: NDArray[np.bool_]) -> Matr
     if scale not in get_args(Scale):
         raise InputError(f"unknown scale {scale!r}; allowed are {', '.join(map(repr, get_args(Scale)))}")
     if not is_train.any():
-        raise InputError("no sample is left for training; keep a smaller part for the test")
+        raise InputError("no sample is left for training; lower the test fraction")
     blocks = _blocks(data, is_train)
     if scale.startswith("standardise"):
         blocks = [_standardise(block, is_train) for block in blocks]
@@ -96,7 +96,7 @@ def _standardise(features: Matrix, is_train: NDArray[np.bool_]) -> Matrix:
 
 
 def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the means of columns, without the rounding of long sums: that of equal numbers is that number."""
+    """Return the means of columns, corrected for rounding, so that the mean of equal numbers is that number."""
     mean: NDArray[np.float64] = values.mean(axis=0)
     mean += (values - mean).mean(axis=0)
     return mean
@@ -117,7 +117,7 @@ def _sparse_deviation(train: csr_array[Any]) -> tuple[NDArray[np.float64], NDArr
 
 
 def _divisors(deviation: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what each column is divided by: infinity, which makes it zero, if it is constant."""
+    """Return the divisor of each column: infinity, which makes it zero, where it is constant."""
     return np.where(deviation <= CONSTANT * largest, np.inf, deviation)
 
 

@@ -1,4 +1,4 @@
-"""Tables from the users' files, CSV and Parquet, checked as they are read."""
+"""Tables from users' CSV and Parquet files, checked as they are read."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pyarrow.compute as pc
 from verfedsv.errors import DataError, InputError
 
 HEADER_SIZE = 1 << 16
-"""Bytes of a CSV file in which its separator is looked for."""
+"""How many bytes of a CSV file are searched for its separator."""
 
 
 def read_table(path: Path, id_column: str) -> pa.Table:
-    """Return the columns of a file, which has at least one row and no two columns of the same name.
+    """Return the columns of a file, which must have a row and distinct column names.
 
-    All text is of the type large_string, also where the file has it as categories; blank text is missing. Ids in a CSV
-    file are text, as they are written there: 0012 is not 12. Only decimal numbers, which are no ids, are numbers.
+    All text is large_string, also where the file stores categories; blank text is missing. Ids in a CSV file are text
+    as written: 0012 is not 12. Only decimal numbers, which cannot be ids, become numbers.
     """
     try:
         if not path.exists():
             raise DataError(f"there is no file {path}")
         table = _read(path, id_column)
-        table.validate(full=True)  # Parquet may hold text that is none
+        table.validate(full=True)  # Parquet files may hold text that is not UTF-8
         _check_names(path, table.column_names)
         if table.num_rows == 0:
             raise DataError(f"{path} has no rows")
@@ -67,7 +67,7 @@ def _read(path: Path, id_column: str) -> pa.Table:
     name = path.name.lower().removesuffix(".bz2").removesuffix(".gz")
     if name.endswith(".parquet"):
         if path.is_file():
-            # Arrow's own error is of fragments and batches. Folders, which Spark writes, have no schema to look at.
+            # Clearer than Arrow's own error. Folders, as Spark writes them, have no schema to read.
             _check_names(path, pyarrow.parquet.read_schema(path).names)
         return pyarrow.parquet.read_table(path)
     if not name.endswith(".csv"):
@@ -81,7 +81,7 @@ def _read(path: Path, id_column: str) -> pa.Table:
 
 
 def _check_header(path: Path) -> None:
-    """Look at the first line of a CSV file: how its columns are separated, and whether it is UTF-16."""
+    """Raise DataError if the first line of a CSV file has another separator than commas, or is UTF-16."""
     with pa.input_stream(str(path), compression="detect") as stream:
         line = stream.read(HEADER_SIZE).split(b"\n")[0]
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -102,7 +102,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 
 def _as_decimals(ids: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return ids as numbers if they are decimal ones, at least some of them with a point."""
+    """Return ids as numbers if all are decimal numbers and at least one has a point, else None."""
     written = pc.utf8_trim_whitespace(ids)
     are_numbers = pc.all(pc.match_substring_regex(written, r"^[+-]?[0-9]+(\.[0-9]*)?$")).as_py()
     if are_numbers and pc.any(pc.match_substring(written, ".")).as_py():

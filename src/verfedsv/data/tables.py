@@ -1,4 +1,4 @@
-"""The users' own files: CSV and Parquet, one per client, joined on a column of ids."""
+"""Users' files: CSV and Parquet, one per client, joined on a column of ids."""
 
 from __future__ import annotations
 
@@ -45,16 +45,15 @@ def join_tables(
     seed: int = 0,
     n_classes: int | None = None,
 ) -> VerticalData:
-    """Return the samples that all clients have, in the order of the first client's file.
+    """Return the samples common to all clients, in the order of the first client's file.
 
-    `label` names the client whose file holds the labels, and their column; that column is no feature. Ids must be
-    unique within a file, and are compared as they are written. Samples that some client lacks, and those without a
-    label, are left out; `notes` say how many. Columns of numbers and booleans are numeric; text is categorical; blank
-    text is missing; columns of dates and the like are refused, and so is text that is different in nearly every row.
-    If the file with the labels has no other columns, its client is none of those returned.
+    `label` names the client whose file holds the labels, and their column, which is not a feature. Ids must be unique
+    within a file and are compared as written. Samples that a client lacks, or without a label, are left out; `notes`
+    say how many. Numbers and booleans are numeric, text is categorical, blank text is missing. Other types, such as
+    dates, are refused, and so is text that differs in nearly every row. A client with labels only is not returned.
 
-    Labels of more than 20 different numbers are taken for amounts and refused, unless `n_classes` says how many classes
-    there are; other labels, too, must then have that many. `cautions` name what may be a mistake.
+    Labels of more than 20 distinct numbers are taken for amounts and refused, unless `n_classes` gives the number of
+    classes, which is then checked for all labels. `cautions` name likely mistakes.
     """
     if not clients:
         raise InputError("at least one client is needed")
@@ -73,7 +72,7 @@ def join_tables(
     is_test = choose_test(len(rows), test, seed)
     players, notes, cautions = list[ClientData](), list[str](), labels.cautions
     for name, file in clients.items():
-        # Clients may share a file, with columns of their own; the labels in it are nobody's feature.
+        # Clients may share a file, each with its own columns; the labels in it are no client's feature.
         is_shared = file.path.resolve() == clients[holder].path.resolve()
         excluded = {file.id_column, label_column} if is_shared else {file.id_column}
         columns = _read_columns(taken[name].take(rows), file, excluded, ~is_test)
@@ -105,7 +104,7 @@ def _no_column(name: str, path: Path, table: pa.Table) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """The columns of a client, (samples,) each, and the names of those without a type: they are empty."""
+    """The columns of a client, (samples,) each, and the names of empty ones, which have no type."""
 
     numeric: dict[str, Array]
     text: dict[str, Array]
@@ -113,7 +112,7 @@ class _Columns:
     n_categories: int
 
     def client(self, name: str) -> ClientData | None:
-        """Return a client with these features, None if there are none."""
+        """Return a client with these features, or None without any."""
         numeric, text = list(self.numeric.values()), list(self.text.values())
         if not numeric and not text:
             return None
@@ -127,7 +126,7 @@ class _Columns:
 
 
 def _read_columns(table: pa.Table, file: ClientFile, excluded: set[str], is_train: NDArray[np.bool_]) -> _Columns:
-    """Return the features in a table; raise DataError if some can be none."""
+    """Return the features in a table; raise DataError if a column has a type that cannot be one."""
     numeric, text, empty, n_categories = dict[str, Array](), dict[str, Array](), list[str](), 0
     train = pa.array(is_train)
     for name in _feature_names(table, file, excluded):
@@ -148,7 +147,7 @@ def _read_columns(table: pa.Table, file: ClientFile, excluded: set[str], is_trai
 
 
 def _say_columns(n_numeric: int, n_text: int, n_categories: int) -> str:
-    """Return what columns there are in words.
+    """Describe the columns in words.
 
     >>> _say_columns(2, 1, 1234), _say_columns(0, 3, 12)
     ('2 numeric columns, 1 of text with 1,234 categories', '3 columns of text with 12 categories')

@@ -1,4 +1,4 @@
-"""Samples split vertically: each client has some columns of all samples, the server has the labels."""
+"""Vertically split samples: each client has some columns of all samples, the server has the labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Matrix = NDArray[np.float64] | csr_array[Any]
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """The columns of one client, as they came, (samples, columns).
+    """The unprepared columns of one client, (samples, columns).
 
     `numeric` may be sparse; NaN is a missing value. `categorical` holds text; None is a missing value.
     """
@@ -37,8 +37,8 @@ class ClientData:
 class VerticalData:
     """The columns of all clients, in one order of samples, and the labels, 0 to C - 1.
 
-    `is_test` marks samples that are kept out of training. `notes` say what happened to the data on the way, `cautions`
-    what in them may be a mistake.
+    `is_test` marks samples held out of training. `notes` say how the data were read, `cautions` name likely mistakes in
+    them.
     """
 
     clients: tuple[ClientData, ...]
@@ -53,7 +53,7 @@ class VerticalData:
         return tuple(client.name for client in self.clients)
 
     def with_clients(self, *more: ClientData) -> VerticalData:
-        """Return the same with further clients."""
+        """Return these data with more clients."""
         names = [*self.names, *(client.name for client in more)]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
@@ -62,10 +62,10 @@ class VerticalData:
 
 
 def split_features(samples: Samples, n_clients: int, *, test: float | None = None, seed: int = 0) -> VerticalData:
-    """Return a data set with its features split into contiguous blocks of the same size, one a client, as in the paper.
+    """Return a data set with its features split into contiguous blocks of equal size, one per client, as in the paper.
 
-    `test` is the part of the samples that is kept out of training, chosen by `seed`; by default the data set's own test
-    part.
+    `test` is the fraction of samples held out of training, drawn with `seed`; by default the data set's own test part
+    is held out.
     """
     edges = split_edges(samples, n_clients)
     by_column = samples.features.tocsc()
@@ -78,7 +78,7 @@ def split_features(samples: Samples, n_clients: int, *, test: float | None = Non
 
 
 def split_edges(samples: Samples, n_clients: int) -> NDArray[np.intp]:
-    """Return where the blocks of features begin and end, (clients + 1,): client m has those from edge m to m + 1."""
+    """Return the edges of the blocks of features, (clients + 1,): client m has those from edge m up to edge m + 1."""
     n_features = int(samples.features.shape[1])
     if as_whole("n_clients", n_clients, at_least=1) > n_features:
         raise InputError(
@@ -88,9 +88,9 @@ def split_edges(samples: Samples, n_clients: int) -> NDArray[np.intp]:
 
 
 def choose_test(n_samples: int, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Return a mark for a random part of the samples."""
+    """Return a mask of a random fraction of the samples."""
     if not 0 <= fraction < 1:
-        raise InputError(f"test must be a part of the samples from 0 to below 1; received {fraction!r}")
+        raise InputError(f"test must be a fraction from 0 to below 1; received {fraction!r}")
     is_test = np.zeros(n_samples, bool)
     is_test[np.random.default_rng([seed, 1]).permutation(n_samples)[: round(fraction * n_samples)]] = True
     return is_test
@@ -104,16 +104,15 @@ def noisy_copy(
     *,
     of: Literal["columns", "entries"] = "columns",
 ) -> ClientData:
-    """Return a copy of a client with white noise, N(0, 1), added to a part of its numbers: figure 2.
+    """Return a copy of a client with white noise, N(0, 1), added to a fraction of its numbers: figure 2.
 
-    The noise is in that part of the numeric columns, chosen at random, and in at least one of them. With `of` "entries"
-    each number has noise with the probability `fraction`, by itself: finer, for clients with few columns. Text is
-    copied as it is.
+    The noise is in that fraction of the numeric columns, drawn at random, and in at least one. With `of` "entries" each
+    number has noise with the probability `fraction`: finer, for clients with few columns. Text is copied unchanged.
     """
     if not 0 <= fraction <= 1:
-        raise InputError(f"fraction must be the part that gets noise, from 0 to 1; received {fraction!r}")
+        raise InputError(f"fraction must be from 0 to 1; received {fraction!r}")
     if of not in ("columns", "entries"):
-        raise InputError(f"the noise is in a part of 'columns' or of 'entries'; received {of!r}")
+        raise InputError(f"of must be 'columns' or 'entries'; received {of!r}")
     if fraction == 0:
         # Sparse numbers stay sparse: sums of dense ones are rounded differently.
         return replace(client, name=name)

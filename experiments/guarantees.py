@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from experiments.experiment import Claim, Experiment, Findings, Results, Table
+from experiments.lab import Settings, Trained, split, train_asynchronously, train_synchronously
 from verfedsv import Recorder, Transcript, Valuation, value
 from verfedsv.data import ClientData, VerticalData, noisy_copy
-from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table
-from verfedsv.experiments.lab import Setup, Trained, split, train_asynchronously, train_synchronously
 from verfedsv.losses import Array, Floats, get_loss
 from verfedsv.transcript import Stamp, Upload
 
@@ -21,24 +21,24 @@ ROUNDING = 1e-10
 """What a residual may be, relative to the largest value, where only rounding stands between the two sides."""
 
 
-def parts(name: str, settings: Setup) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Findings]]:
     """Return the residuals of a synchronous and of an asynchronous training, and the error of completion."""
 
     @cache
     def synchronous() -> Trained:
         return train_synchronously(_data(name, settings), settings, with_truth=True)
 
-    def measure_synchronous() -> Part:
+    def measure_synchronous() -> Findings:
         trained = synchronous()
         result = trained.value(method="exact")
         return _residuals(trained, result, _drop_of_completed(trained, result))
 
-    def measure_asynchronous() -> Part:
+    def measure_asynchronous() -> Findings:
         trained = train_asynchronously(_data(name, settings), settings)
         found = _residuals(trained, trained.value(method="exact"), _drop_of_table(trained))
         return {**found, "residuals": {**found["residuals"], "symmetry": _asymmetry_of_twins(trained)}}
 
-    def measure_completion() -> Part:
+    def measure_completion() -> Findings:
         trained = synchronous()
         result, truth = trained.value(), trained.truth
         largest = float(np.abs(truth).max())
@@ -57,7 +57,7 @@ def parts(name: str, settings: Setup) -> Mapping[str, Callable[[], Part]]:
     }
 
 
-def _data(name: str, settings: Setup) -> VerticalData:
+def _data(name: str, settings: Settings) -> VerticalData:
     """Return the data with an exact copy of client 1, and a client that has only zeros."""
     data = split(name, settings)
     copy = noisy_copy(data.clients[0], "copy", 0.0, np.random.default_rng())
@@ -65,10 +65,10 @@ def _data(name: str, settings: Setup) -> VerticalData:
     return data.with_clients(copy, ClientData("zeros", zeros))
 
 
-def _residuals(trained: Trained, result: Valuation, drop: float) -> Part:
+def _residuals(trained: Trained, result: Valuation, drop: float) -> Findings:
     """Return how far a valuation is from each requirement, relative to its largest value."""
     largest = float(np.abs(result.values).max())
-    n_samples = trained.training.server.n_train
+    n_samples = trained.evaluation.embeddings.shape[1]
     halves = [np.arange(0, n_samples, 2), np.arange(1, n_samples, 2)]
     # The utility is a mean over samples: that of all is the sum of what two halves give to it.
     of_halves = [len(rows) / n_samples * trained.value(rows=rows, method="exact").values for rows in halves]
@@ -125,7 +125,7 @@ def _drop_of_table(trained: Trained) -> float:
     tables: dict[str, Array] = {}
     before: Floats | None = None
     total, n_stamps = 0.0, 0
-    n_classes = trained.training.server.n_classes
+    n_classes = trained.evaluation.embeddings.shape[2]
     targets = loss.encode(transcript.labels, n_classes)
     for record in transcript:
         if isinstance(record, Upload):
@@ -191,7 +191,7 @@ EXPERIMENT = Experiment(
     "add up to the mean decrease of the loss, added up by hand from the completed embeddings, or from the server's "
     "table. Additivity: the values on even and on odd samples make those on all. Periodic additivity: both halves of "
     "the training.",
-    setup=Setup,
+    settings_type=Settings,
     parts=parts,
     tables=tables,
     claims=claims,

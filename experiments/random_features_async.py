@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
+from experiments.experiment import Experiment, Findings
+from experiments.lab import Settings, split, train_asynchronously
+from experiments.random_features import claims_against, found, tables_against
 from verfedsv.data import ClientData
-from verfedsv.experiments.experiment import Experiment, Part
-from verfedsv.experiments.lab import Setup, split, train_asynchronously
-from verfedsv.experiments.random_features import claims_against, found, tables_against
 
 PAPER = {
     "adult": (0.93, 0.06, 0.33, 0.43, 0.35),
@@ -21,17 +21,17 @@ PAPER = {
 """Percentages that artificial clients 1 to 5 get in the paper."""
 
 
-class Settings(Setup):
+class AsyncRandomFeatureSettings(Settings):
     """Artificial client i uploads every `period` times the i-th of `slowness` seconds."""
 
     slowness: tuple[int, ...] = (1, 2, 3, 4, 5)
     draws: int = 1
 
 
-def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: AsyncRandomFeatureSettings) -> Mapping[str, Callable[[], Findings]]:
     """Return a training for each draw of the random columns, N(0, 1)."""
 
-    def measure(draw: int) -> Part:
+    def measure(draw: int) -> Findings:
         data, rng = split(name, settings), np.random.default_rng(draw)
         shape = data.clients[0].numeric.shape
         more = (ClientData(f"artificial {i}", rng.standard_normal(shape)) for i in settings.slowness)
@@ -47,7 +47,7 @@ EXPERIMENT = Experiment(
     title="Random features, asynchronous (Table 1, right)",
     about="Five clients with random columns N(0, 1) join the regular ones; the i-th uploads every 0.01 i seconds, for "
     "20 seconds with 500 time stamps.",
-    setup=Settings,
+    settings_type=AsyncRandomFeatureSettings,
     parts=parts,
     tables=tables_against(PAPER),
     claims=claims_against(PAPER),

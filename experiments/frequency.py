@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments.experiment import Claim, Experiment, Findings, Results, Table, plot_each
+from experiments.lab import Settings, split, train_asynchronously
 from verfedsv.data import noisy_copy
-from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table, plot_each
-from verfedsv.experiments.lab import Setup, split, train_asynchronously
 from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Settings(Setup):
+class FrequencySettings(Settings):
     """Copy i of client 1 uploads every `period` times the i-th of `slowness` seconds."""
 
     slowness: tuple[int, ...] = (1, 2, 3, 4, 5)
     runs: int = 1
 
 
-def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: FrequencySettings) -> Mapping[str, Callable[[], Findings]]:
     """Return a training for each seed of the batches."""
 
-    def measure(seed: int) -> Part:
+    def measure(seed: int) -> Findings:
         data = split(name, settings)
         copies = (noisy_copy(data.clients[0], f"copy {i}", 0.0, np.random.default_rng()) for i in settings.slowness)
         periods = [settings.period] * settings.clients + [settings.period * i for i in settings.slowness]
-        setup = settings.model_copy(update={"seed": seed})
-        trained = train_asynchronously(data.with_clients(*copies), setup, periods)
+        seeded = settings.model_copy(update={"seed": seed})
+        trained = train_asynchronously(data.with_clients(*copies), seeded, periods)
         valuation = trained.value()
         n_copies = len(settings.slowness)
         return {
@@ -46,7 +46,7 @@ def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
     return {f"seed {seed}": partial(measure, seed) for seed in range(settings.runs)}
 
 
-def _shares(measured: Mapping[str, Part]) -> Floats:
+def _shares(measured: Mapping[str, Findings]) -> Floats:
     shares: Floats = np.array([part["shares"] for part in measured.values()]).mean(axis=0)
     return shares
 
@@ -76,7 +76,7 @@ def claims(results: Results) -> list[Claim]:
     return made
 
 
-def _draw(measured: Mapping[str, Part], axes: Axes) -> None:
+def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
     shares, frequencies = _shares(measured), np.array(next(iter(measured.values()))["per_second"])
     axes.plot(frequencies, shares, marker="o", markersize=4, label="copies of client 1")
     ends = np.array([0, frequencies[0]])
@@ -89,7 +89,7 @@ EXPERIMENT = Experiment(
     name="frequency",
     title="Communication frequency (Figure 3)",
     about="Five copies of client 1 join; the i-th uploads every 0.01 i seconds, for 20 seconds with 500 time stamps.",
-    setup=Settings,
+    settings_type=FrequencySettings,
     parts=parts,
     tables=tables,
     claims=claims,

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from experiments.experiment import Claim, Experiment, Findings, Results, Table, plot_each
+from experiments.lab import Settings, split, train_synchronously
 from verfedsv.data import noisy_copy
-from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table, plot_each
-from verfedsv.experiments.lab import Setup, split, train_synchronously
 from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Settings(Setup):
+class SimilarFeatureSettings(Settings):
     """A copy of client 1 for each fraction of its columns, or entries, that gets white noise, anew in each part."""
 
     fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4)
@@ -25,10 +25,10 @@ class Settings(Setup):
     draws: int = 5
 
 
-def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: SimilarFeatureSettings) -> Mapping[str, Callable[[], Findings]]:
     """Return a training for each draw of the noise."""
 
-    def measure(draw: int) -> Part:
+    def measure(draw: int) -> Findings:
         data = split(name, settings)
         # The same random numbers for each copy: the columns with noise of one are among those of the next.
         copies = (
@@ -48,7 +48,7 @@ def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
     return {f"draw {draw}": partial(measure, draw) for draw in range(settings.draws)}
 
 
-def _differences(measured: Mapping[str, Part]) -> Floats:
+def _differences(measured: Mapping[str, Findings]) -> Floats:
     return np.array([part["differences"] for part in measured.values()])
 
 
@@ -74,7 +74,7 @@ def claims(results: Results) -> list[Claim]:
     return made
 
 
-def _draw(measured: Mapping[str, Part], axes: Axes) -> None:
+def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
     differences, fractions = 100 * _differences(measured), next(iter(measured.values()))["fractions"]
     low, middle, high = np.quantile(differences, [0.25, 0.5, 0.75], axis=0)
     axes.fill_between(np.multiply(100, fractions), low, high, alpha=0.25, linewidth=0)
@@ -87,7 +87,7 @@ EXPERIMENT = Experiment(
     title="Similar features (Figure 2)",
     about="Five copies of client 1 join, with white noise on 0 to 40 % of its features. Differences |s - sᵢ| / s, "
     "where s is the value of client 1 and sᵢ that of copy i: median and quartiles over draws of the noise.",
-    setup=Settings,
+    settings_type=SimilarFeatureSettings,
     parts=parts,
     tables=tables,
     claims=claims,

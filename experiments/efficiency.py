@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table
-from verfedsv.experiments.lab import Setup, split, train_synchronously
+from experiments.experiment import Claim, Experiment, Findings, Results, Table
+from experiments.lab import Settings, split, train_synchronously
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ class Sweep(BaseModel):
     base: dict[str, int]
 
 
-class Settings(Setup):
+class EfficiencySettings(Settings):
     """A sweep for our valuation, and a smaller one for the paper's sampling, which would take hours at our sizes."""
 
     ours: Sweep
@@ -38,14 +38,13 @@ class Settings(Setup):
 METHODS: dict[str, Literal["auto", "permutation"]] = {"ours": "auto", "sampling": "permutation"}
 
 
-def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: EfficiencySettings) -> Mapping[str, Callable[[], Findings]]:
     """Return a training and its valuation for each size, with either method."""
 
-    def measure(kind: str, size: dict[str, int]) -> Part:
+    def measure(kind: str, size: dict[str, int]) -> Findings:
         # A batch is an eighth of the samples, as on Adult in the paper.
-        sizes = {**size, "batch_size": size["samples"] // 8}
-        setup = settings.model_copy(update=sizes)
-        trained = train_synchronously(split(name, setup), setup)
+        sized = settings.model_copy(update={**size, "batch_size": size["samples"] // 8})
+        trained = train_synchronously(split(name, sized), sized)
         repeat = settings.repeat if kind == "ours" else 1
         runs = [trained.value(method=METHODS[kind], regularization=0.1) for _ in range(repeat)]
         took = {step: float(np.median([run.seconds[step] for run in runs])) for step in ("completion", "valuation")}
@@ -65,7 +64,7 @@ def _n_permutations(n_clients: int) -> int:
     return int(np.ceil(100 * n_clients * np.log(n_clients)))
 
 
-def _times(measured: Mapping[str, Part], kind: str, axis: str, step: str) -> tuple[list[int], list[float]]:
+def _times(measured: Mapping[str, Findings], kind: str, axis: str, step: str) -> tuple[list[int], list[float]]:
     """Return sizes and seconds."""
     found = [part for name, part in measured.items() if name.startswith(f"{kind}, {axis} ")]
     return [part[axis] for part in found], [part[step] for part in found]
@@ -127,7 +126,7 @@ EXPERIMENT = Experiment(
     title="Efficiency (Figure 4)",
     about="Adult, synchronous. Time against the number of clients, rounds and samples, one varied at a time. The "
     "paper's sampling (100 M ln M permutations a round, by our compiled implementation) is measured at smaller sizes.",
-    setup=Settings,
+    settings_type=EfficiencySettings,
     parts=parts,
     tables=tables,
     claims=claims,

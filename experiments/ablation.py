@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from experiments.experiment import Claim, Experiment, Findings, Results, Table
+from experiments.lab import Settings, Trained, split, train_synchronously
 from verfedsv import Completion, Transcript, complete, shapley_values
-from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table
-from verfedsv.experiments.lab import Setup, Trained, split, train_synchronously
 from verfedsv.losses import Array, Floats
 from verfedsv.transcript import Upload
 
@@ -23,7 +23,7 @@ PAPER = {"adult": (46.95, 17.43, 35.62), "web": (57.36, 23.21, 19.43), "covtype"
 """Table 6: percentages of the true values. (Those of Covtype do not add up to 100 in the paper either.)"""
 
 
-class Settings(Setup):
+class AblationSettings(Settings):
     """Ranks at `default_lambda`, and lambdas at `default_rank`, each with `seeds` seeds."""
 
     ranks: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
@@ -33,7 +33,7 @@ class Settings(Setup):
     seeds: int = 5
 
 
-def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: AblationSettings) -> Mapping[str, Callable[[], Findings]]:
     """Return the truth, and for each setting of the completion the deviations from it over all seeds."""
 
     @cache
@@ -45,17 +45,17 @@ def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
         shares: Floats = truth / truth.sum()
         return shares
 
-    def measure_truth() -> Part:
+    def measure_truth() -> Findings:
         return {"shares": (100 * true_shares()).tolist(), "accuracy": training().accuracy, "rounds": settings.rounds}
 
-    def measure(start: Start, rank: int, weight: float) -> Part:
+    def measure(start: Start, rank: int, weight: float) -> Findings:
         true, found = true_shares(), []
         for seed in range(settings.seeds):
             values = _values(training(), start, rank, weight, seed)
             found.append(float(np.mean(np.abs(values / values.sum() - true) / true)))
         return {"deviations": found}
 
-    todo: dict[str, Callable[[], Part]] = {"truth": measure_truth}
+    todo: dict[str, Callable[[], Findings]] = {"truth": measure_truth}
     for start in STARTS:
         for rank in settings.ranks:
             todo[f"{start}, rank {rank}"] = partial(measure, start, rank, settings.default_lambda)
@@ -100,7 +100,7 @@ def _rounds(completions: Sequence[Completion], n_rounds: int) -> Iterator[tuple[
         previous = current
 
 
-def _deviations(measured: Mapping[str, Part], start: str, kind: str) -> dict[float, list[float]]:
+def _deviations(measured: Mapping[str, Findings], start: str, kind: str) -> dict[float, list[float]]:
     """Return for each rank or lambda the deviations in percent, over seeds."""
     prefix = f"{start}, {kind} "
     return {
@@ -173,7 +173,7 @@ EXPERIMENT = Experiment(
     about="Three clients. Deviation, the paper's metric: the mean over clients of the relative difference between "
     "shares from completed embeddings and shares from embeddings that are all known. Five seeds: of the random start, "
     "and of the uploads held out.",
-    setup=Settings,
+    settings_type=AblationSettings,
     parts=parts,
     tables=tables,
     claims=claims,

@@ -6,24 +6,24 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from experiments.lab import Settings
 from verfedsv.errors import InputError
-from verfedsv.experiments.lab import Setup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-S = TypeVar("S", bound=Setup)
+S = TypeVar("S", bound=Settings)
 
-Part = Mapping[str, Any]
+Findings = Mapping[str, Any]
 """What one part of an experiment found, as JSON can hold it."""
 
-Results = Mapping[str, Mapping[str, Part]]
+Results = Mapping[str, Mapping[str, Findings]]
 """For each data set, what each part found, by the names of the parts."""
 
 
@@ -57,8 +57,8 @@ class Experiment(Generic[S]):
     name: str
     title: str
     about: str
-    setup: type[S]
-    parts: Callable[[str, S], Mapping[str, Callable[[], Part]]]
+    settings_type: type[S]
+    parts: Callable[[str, S], Mapping[str, Callable[[], Findings]]]
     tables: Callable[[Results], Sequence[Table]]
     claims: Callable[[Results], Sequence[Claim]] = lambda _results: ()
     draw: Callable[[Results, Figure], None] | None = None
@@ -66,7 +66,7 @@ class Experiment(Generic[S]):
     @cached_property
     def _content(self) -> dict[str, Any]:
         """What the settings file beside the experiment says."""
-        file = files("verfedsv.experiments").joinpath(f"{self.name.replace('-', '_')}.toml")
+        file = Path(__file__).with_name(f"{self.name.replace('-', '_')}.toml")
         return tomllib.loads(file.read_text(encoding="utf-8"))
 
     @property
@@ -86,12 +86,12 @@ class Experiment(Generic[S]):
         if quick:
             merged |= {**content.get("quick", {}).get("all", {}), **content.get("quick", {}).get(data, {})}
         try:
-            return self.setup(**merged)
+            return self.settings_type(**merged)
         except ValidationError as error:
             raise InputError(f"{self.name}.toml, {data}: {error}") from None
 
 
-def plot_each(draw: Callable[[Mapping[str, Part], Axes], None]) -> Callable[[Results, Figure], None]:
+def plot_each(draw: Callable[[Mapping[str, Findings], Axes], None]) -> Callable[[Results, Figure], None]:
     """Return what draws the results of each data set on a plot of its own, side by side."""
 
     def draw_all(results: Results, figure: Figure) -> None:

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments.experiment import Claim, Experiment, Findings, Results, Table, plot_each
+from experiments.lab import Settings, embeddings_of_rounds, split
 from verfedsv import epsilon_rank
-from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table, plot_each
-from verfedsv.experiments.lab import Setup, prepare, split
-from verfedsv.federation import SynchronousSchedule, synchronous_rounds
-from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Settings(Setup):
+class RankSettings(Settings):
     """The `models` to train in full batches; ranks at `eps`, of the first `classes` classes together."""
 
     eps: float = 1e-3
@@ -27,29 +25,25 @@ class Settings(Setup):
     classes: tuple[int, ...] = (1,)
 
 
-def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: RankSettings) -> Mapping[str, Callable[[], Findings]]:
     """Return a training for each model."""
 
-    def measure(model: str) -> Part:
-        embeddings = _embeddings(name, settings.model_copy(update={"model": model}))
-        n_clients, n_rounds, n_classes, n_samples = embeddings.shape
+    def measure(model: str) -> Findings:
+        data = split(name, settings)
+        embeddings = embeddings_of_rounds(data, settings.model_copy(update={"model": model}))
+        n_clients, n_rounds, n_samples, n_classes = embeddings.shape
         counts = [count for count in settings.classes if count <= n_classes]
         ranks = {
-            str(count): [epsilon_rank(matrix[:, :count].reshape(-1, n_samples), settings.eps) for matrix in embeddings]
+            str(count): [
+                epsilon_rank(of_client[:, :, :count].swapaxes(1, 2).reshape(-1, n_samples), settings.eps)
+                for of_client in embeddings
+            ]
             for count in counts
         }
-        features = [int(client.numeric.shape[1]) for client in split(name, settings).clients]
+        features = [int(client.numeric.shape[1]) for client in data.clients]
         return {"ranks": ranks, "features": features, "rounds": n_rounds, "samples": n_samples, "clients": n_clients}
 
     return {model: partial(measure, model) for model in settings.models}
-
-
-def _embeddings(name: str, settings: Settings) -> Floats:
-    """Return all embeddings of a training in full batches, (clients, rounds, classes, samples)."""
-    training = prepare(split(name, settings), settings)
-    schedule = SynchronousSchedule(training.server.n_train, settings.rounds, settings.seed)
-    rounds = [training.evaluate().embeddings.transpose(0, 2, 1).copy() for _ in synchronous_rounds(training, schedule)]
-    return np.stack(rounds, axis=1)
 
 
 def tables(results: Results) -> list[Table]:
@@ -90,7 +84,7 @@ def claims(results: Results) -> list[Claim]:
     return made
 
 
-def _draw(measured: Mapping[str, Part], axes: Axes) -> None:
+def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
     every = {model: Counter(next(reversed(part["ranks"].values()))) for model, part in measured.items()}
     width = 0.8 / len(every)
     for number, (model, counts) in enumerate(every.items()):
@@ -106,7 +100,7 @@ EXPERIMENT = Experiment(
     title="Rank of the embedding matrices (Figure 1)",
     about="Trained in full batches, so that all embeddings are known. For each client the number of singular values of "
     "at least 0.001 times the largest.",
-    setup=Settings,
+    settings_type=RankSettings,
     parts=parts,
     tables=tables,
     claims=claims,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.experiment import Experiment, Findings
 from verfedsv._version import __version__
-from verfedsv.experiments.experiment import Experiment, Part
 from verfedsv.files import write_whole
 from verfedsv.shapley.blocks import available_threads
 
@@ -40,7 +40,7 @@ class ResultFile:
             self._content["parts"] = known["parts"]
 
     @property
-    def found(self) -> dict[str, Part]:
+    def found(self) -> dict[str, Findings]:
         """What each part found, by its name."""
         return {name: part["found"] for name, part in self._content["parts"].items()}
 
@@ -73,7 +73,7 @@ class ResultFile:
         self._content["parts"] = {name: self._content["parts"][name] for name in todo}
         self._write()
 
-    def _keep(self, name: str, part: Callable[[], Part]) -> None:
+    def _keep(self, name: str, part: Callable[[], Findings]) -> None:
         begin = time.perf_counter()
         found = _plain(part())
         took = round(time.perf_counter() - begin, 2)

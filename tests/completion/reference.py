@@ -1,4 +1,4 @@
-"""The same completion in plain NumPy, for reading and for tests: a dense matrix with gaps, one equation at a time."""
+"""Completion in plain NumPy, to hold the compiled solver to: a dense matrix with gaps, one equation at a time."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from verfedsv.experiments import (
+from experiments import (
     ablation,
     baselines,
     efficiency,
@@ -14,9 +14,9 @@ from verfedsv.experiments import (
     shap,
     similar_features,
 )
-from verfedsv.experiments.experiment import Claim, Experiment, Table
-from verfedsv.experiments.page import claims_table, write_page
-from verfedsv.experiments.results import ResultFile
+from experiments.experiment import Claim, Experiment, Table
+from experiments.page import claims_table, write_page
+from experiments.results import ResultFile
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     module.EXPERIMENT.name: module.EXPERIMENT

@@ -11,12 +11,11 @@ from itertools import combinations
 
 import numpy as np
 
+from experiments.experiment import Experiment, Findings, Results, Table
+from experiments.lab import Settings, Trained, final_loss, split, train_asynchronously, train_synchronously
+from experiments.shap import kendalls_tau, shap_scores
 from verfedsv.data import VerticalData
 from verfedsv.data import prepare as prepare_columns
-from verfedsv.experiments.experiment import Experiment, Part, Results, Table
-from verfedsv.experiments.lab import Setup, Trained, prepare, split, train_asynchronously, train_synchronously
-from verfedsv.experiments.shap import kendalls_tau, shap_scores
-from verfedsv.federation import SynchronousSchedule, synchronous_rounds
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import available_threads
 
@@ -33,7 +32,7 @@ TITLES = {
 }
 
 
-class Settings(Setup):
+class BaselineSettings(Settings):
     """The numbers of clients to split the features between; `clients` itself is not used."""
 
     clients: int = 0
@@ -41,23 +40,22 @@ class Settings(Setup):
     cells: int = 6
 
 
-def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: BaselineSettings) -> Mapping[str, Callable[[], Findings]]:
     """Return all measures for each number of clients."""
 
-    def measure(n_clients: int) -> Part:
-        setup = settings.model_copy(update={"clients": n_clients})
-        data = split(name, setup)
-        trained = train_synchronously(data, setup)
-        losses = _losses_by_retraining(data, setup)
+    def measure(n_clients: int) -> Findings:
+        data = split(name, settings.model_copy(update={"clients": n_clients}))
+        trained = train_synchronously(data, settings)
+        losses = _losses_by_retraining(data, settings)
         everybody = frozenset(range(n_clients))
         found = {
             "retraining": shapley_values_of(lambda coalition: -losses[coalition], n_clients),
             "synchronous": trained.value().values,
-            "asynchronous": train_asynchronously(data, setup).value().values,
+            "asynchronous": train_asynchronously(data, settings).value().values,
             "leave-one-out": np.array([losses[everybody - {m}] - losses[everybody] for m in range(n_clients)]),
             "situational": _situational_importance(trained),
             "information": _information(data, settings.cells),
-            "shap": shap_scores(data, setup, trained),
+            "shap": shap_scores(data, settings, trained),
         }
         return {kind: values.tolist() for kind, values in found.items()}
 
@@ -80,17 +78,14 @@ def coalitions(n_players: int) -> Iterator[Coalition]:
         yield from map(frozenset, combinations(range(n_players), size))
 
 
-def _losses_by_retraining(data: VerticalData, setup: Setup) -> Mapping[Coalition, float]:
+def _losses_by_retraining(data: VerticalData, settings: Settings) -> Mapping[Coalition, float]:
     """Return the loss, on all training samples, of a model trained from nothing by each coalition alone."""
 
     def train(coalition: Coalition) -> float:
         # Nobody is a client without features: the server has its intercept.
         nobody = replace(data.clients[0], name="nobody", numeric=np.zeros((len(data.labels), 1)), categorical=None)
         members = tuple(data.clients[m] for m in sorted(coalition)) or (nobody,)
-        training = prepare(replace(data, clients=members), setup)
-        for _ in synchronous_rounds(training, SynchronousSchedule(setup.batch_size, setup.rounds, setup.seed)):
-            pass
-        return training.evaluate().train_loss
+        return final_loss(replace(data, clients=members), settings)
 
     every = list(coalitions(len(data.clients)))
     with ThreadPoolExecutor(available_threads()) as pool:
@@ -102,7 +97,7 @@ def _situational_importance(trained: Trained) -> Floats:
 
     For a linear model, the effect of a client's features in a sample against that of their means.
     """
-    embeddings = trained.training.evaluate().embeddings
+    embeddings = trained.evaluation.embeddings
     distances: Floats = np.abs(embeddings - embeddings.mean(axis=1, keepdims=True)).mean(axis=(1, 2))
     return distances
 
@@ -144,7 +139,7 @@ def _entropy(numbers: Array) -> float:
     return float(-(parts * np.log(parts)).sum() + (len(parts) - 1) / (2 * len(numbers)))
 
 
-def _tau(part: Part, kind: str) -> float:
+def _tau(part: Findings, kind: str) -> float:
     return kendalls_tau(part["retraining"], part[kind])
 
 
@@ -177,7 +172,7 @@ EXPERIMENT = Experiment(
     about="The definition that the paper starts from: the loss of a model trained by each coalition alone, from "
     "nothing. Beside it VerFedSV, leave-one-out (by retraining), situational importance (Achen; Wang 2019), Shapley "
     "values of the mutual information (Han 2021; features put into cells by k-means), and SHAP.",
-    setup=Settings,
+    settings_type=BaselineSettings,
     parts=parts,
     tables=tables,
 )

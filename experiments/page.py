@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verfedsv.experiments.experiment import Claim, Results, Table
-from verfedsv.experiments.results import FOLDER, ResultFile
+from experiments.experiment import Claim, Results, Table
+from experiments.results import FOLDER, ResultFile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE = "paper.md"
+PAGE, NOTE = "paper.md", "note.md"
+"""The page; and, in the folder of the results, what its reader should know of all of them."""
+
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "verfedsv",
     "font.size": 8,
@@ -22,10 +24,11 @@ STYLE: dict[Any, Any] = {
 
 HEAD = """# The paper's experiments
 
-Every table and figure of "Contribution valuation in vertical federated learning" (VerFedSV, ICLR 2024), measured again
-with `verfedsv reproduce`. Each experiment is a short script in `src/verfedsv/experiments/`, with its settings in a
-TOML file beside it; the numbers below, and more, are in `{folder}/` as JSON. RCV1 is read when it is there; where it is
-not, Sector, another sparse text of many classes, stands in for it, and is not held to the paper's RCV1 figures.
+Every table and figure of "Fair and Efficient Contribution Valuation for Vertical Federated Learning" (VerFedSV, ICLR
+2024), measured again with `verfedsv reproduce` from a checkout. Each experiment is a short script in `experiments/`,
+with its settings in a TOML file beside it; the numbers below, and more, are in `{folder}/` as JSON. RCV1 is read where
+it is available; elsewhere Sector, another sparse text of many classes, stands in for it, and is not held to the
+paper's RCV1 figures.
 """
 
 
@@ -34,6 +37,8 @@ def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, qui
     parts = [HEAD.format(folder=FOLDER)]
     if quick:
         parts.append("**Measured with `--quick`: fewer rounds and samples, to see that all works; not the paper's.**\n")
+    if (note := folder / FOLDER / NOTE).exists():
+        parts.append(note.read_text(encoding="utf-8"))
     for files in results.values():
         complete = [file for file in files if file.is_complete]
         if complete:

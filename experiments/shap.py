@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 
+from experiments.experiment import Claim, Experiment, Findings, Results, Table
+from experiments.lab import Settings, Trained, split, train_asynchronously, train_synchronously
 from verfedsv.data import VerticalData
 from verfedsv.data import prepare as prepare_columns
-from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table
-from verfedsv.experiments.lab import Setup, Trained, split, train_asynchronously, train_synchronously
 from verfedsv.losses import Floats
 
 PAPER = {"adult": (1.0, 1.0, 1.0), "web": (0.73, 0.69, 0.80), "covtype": (0.94, 0.89, 0.94), "rcv1": (0.65, 0.63, 0.80)}
@@ -21,10 +21,10 @@ PAPER = {"adult": (1.0, 1.0, 1.0), "web": (0.73, 0.69, 0.80), "covtype": (0.94, 
 PAIRS = (("shap", "synchronous"), ("shap", "asynchronous"), ("synchronous", "asynchronous"))
 
 
-def parts(name: str, settings: Setup) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Findings]]:
     """Return one part: both trainings, and SHAP on the model of the synchronous one."""
 
-    def measure() -> Part:
+    def measure() -> Findings:
         data = split(name, settings)
         synchronous = train_synchronously(data, settings)
         asynchronous = train_asynchronously(data, settings)
@@ -51,7 +51,7 @@ def kendalls_tau(first: ArrayLike, second: ArrayLike) -> float:
     return float(kendalltau(np.asarray(first, float), np.asarray(second, float)).statistic)
 
 
-def shap_scores(data: VerticalData, settings: Setup, trained: Trained) -> Floats:
+def shap_scores(data: VerticalData, settings: Settings, trained: Trained) -> Floats:
     """Return for each client the mean absolute SHAP values of its features, summed: over training samples, and classes.
 
     The joined model is linear, so its SHAP values are known exactly.
@@ -61,8 +61,7 @@ def shap_scores(data: VerticalData, settings: Setup, trained: Trained) -> Floats
     features = [prepare_columns(client, settings.scale, ~data.is_test) for client in data.clients]
     dense = [part.toarray() if issparse(part) else part for part in features]
     joined: Any = np.hstack(dense)[~data.is_test]
-    weights = [client.state()["weights"] for client in trained.clients]
-    own = trained.training.server.offset
+    weights, own = trained.weights, trained.evaluation.intercept
     stacked = np.vstack(weights)
     intercept = np.zeros(stacked.shape[1]) if own is None else own
     of_features = np.zeros(len(stacked))
@@ -106,7 +105,7 @@ EXPERIMENT = Experiment(
     title="Agreement with SHAP (Table 5)",
     about="Kendall's rank correlation between clients by VerFedSV and by SHAP (the `shap` package, on the joined "
     "linear model of the synchronous training; mean absolute values of a client's features, summed).",
-    setup=Setup,
+    settings_type=Settings,
     parts=parts,
     tables=tables,
     claims=claims,

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
+from experiments.experiment import Claim, Experiment, Findings, Results, Table
+from experiments.lab import Settings, split, train_synchronously
 from verfedsv.data import VerticalData, random_client
-from verfedsv.experiments.experiment import Claim, Experiment, Part, Results, Table
-from verfedsv.experiments.lab import Setup, split, train_synchronously
 from verfedsv.valuation import Valuation
 
 PAPER = {
@@ -21,31 +21,31 @@ PAPER = {
 """Percentages that artificial clients 1 to 5 get in the paper."""
 
 
-class Settings(Setup):
+class RandomFeatureSettings(Settings):
     """As many artificial clients as there are levels; each random draw of their columns is a part."""
 
     levels: tuple[float, ...] = (1, 2, 3, 4, 5)
     draws: int = 3
 
 
-def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Part]]:
+def parts(name: str, settings: RandomFeatureSettings) -> Mapping[str, Callable[[], Findings]]:
     """Return a training for each draw of the random columns."""
 
-    def measure(draw: int) -> Part:
+    def measure(draw: int) -> Findings:
         trained = train_synchronously(_with_random_clients(split(name, settings), settings, draw), settings)
         return found(trained.value(), len(settings.levels), trained.accuracy)
 
     return {f"draw {draw}": partial(measure, draw) for draw in range(settings.draws)}
 
 
-def _with_random_clients(data: VerticalData, settings: Settings, draw: int) -> VerticalData:
+def _with_random_clients(data: VerticalData, settings: RandomFeatureSettings, draw: int) -> VerticalData:
     rng = np.random.default_rng(draw)
     return data.with_clients(
         *(random_client(data.clients[0], f"artificial {i + 1}", x, rng) for i, x in enumerate(settings.levels))
     )
 
 
-def found(valuation: Valuation, n_artificial: int, accuracy: float) -> Part:
+def found(valuation: Valuation, n_artificial: int, accuracy: float) -> Findings:
     """Return the shares of the last clients, which are artificial, in percent, and their errors."""
     shares, errors = 100 * valuation.shares, 100 * valuation.errors / valuation.values.sum()
     return {
@@ -95,7 +95,7 @@ EXPERIMENT = Experiment(
     name="random-features",
     title="Random features, synchronous (Table 1, left)",
     about="Five clients with random columns N(i, i²) join the regular ones.",
-    setup=Settings,
+    settings_type=RandomFeatureSettings,
     parts=parts,
     tables=tables_against(PAPER),
     claims=claims_against(PAPER),

@@ -1,0 +1,127 @@
+"""What `verfedsv reproduce` does: choose experiments and data sets, measure, and show the results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from experiments import EXPERIMENTS, Experiment, ResultFile, Table, claims_table, write_page
+from verfedsv.cli.output import explain_warnings, print_text
+from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.data import CATALOGUE
+from verfedsv.data.catalogue import get_entry, locate
+from verfedsv.errors import InputError
+
+ALL = "all"
+
+
+def reproduce(
+    names: Sequence[str], data: Sequence[str], output: Path, *, quick: bool, again: bool, as_json: bool
+) -> None:
+    """Measure experiments and print their results; see `verfedsv reproduce --help`."""
+    experiments, data_sets = _choose(names, data)
+    console = Console(stderr=as_json)
+    with explain_warnings(Console(stderr=True)):
+        files = _measure(console, experiments, data_sets, output, quick=quick, again=again)
+    page = write_page(output, known_results(output, quick=quick), quick=quick)
+    if as_json:
+        content = {name: {file.data: file.found for file in some} for name, some in files.items()}
+        print_text(json.dumps(content, indent=1) + "\n")
+        return
+    for name, some in files.items():
+        _show(console, EXPERIMENTS[name], some)
+    console.print(f"\nResults: {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def known_results(folder: Path, *, quick: bool = False) -> dict[str, list[ResultFile]]:
+    """Return all results in a folder, by experiment in the paper's order, complete or not."""
+    return {
+        name: [ResultFile(folder, experiment, data, quick=quick) for data in experiment.data]
+        for name, experiment in EXPERIMENTS.items()
+    }
+
+
+def show_experiments() -> None:
+    """Print a list of all experiments and the data sets that they are for."""
+    table = RichTable(header_style="bold", box=None, pad_edge=False)
+    for name in ("experiment", "what", "data"):
+        table.add_column(name)
+    for experiment in EXPERIMENTS.values():
+        table.add_row(experiment.name, Text(experiment.title), ", ".join(experiment.data))
+    Console().print(table)
+
+
+def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[Any]], list[str]]:
+    """Return experiments and data sets; after `--data`, names that follow the first are data sets too."""
+    if missing := [name for name in ("matplotlib", "shap", "torch") if find_spec(name) is None]:
+        raise InputError(f"the paper's experiments need {', '.join(missing)}: pip install -e '.[paper]'")
+    sets = [*data, *(name for name in names if name in CATALOGUE)]
+    wanted = [name for name in names if name not in CATALOGUE]
+    if not wanted:
+        raise InputError(f"name an experiment, one of {', '.join(EXPERIMENTS)}, or {ALL}")
+    if unknown := [name for name in wanted if name not in EXPERIMENTS and name != ALL]:
+        raise InputError(f"unknown experiment {unknown[0]!r}; allowed are {', '.join(EXPERIMENTS)}, {ALL}")
+    if unknown := [name for name in sets if name not in CATALOGUE]:
+        raise InputError(f"unknown data set {unknown[0]!r}; allowed are {', '.join(CATALOGUE)}")
+    if missing := [name for name in sets if not _is_there(name)]:
+        raise InputError(f"{missing[0]} is not on this machine; get it with: verfedsv data fetch {missing[0]}")
+    chosen = EXPERIMENTS if ALL in wanted else {name: EXPERIMENTS[name] for name in wanted}
+    for name in wanted:
+        if sets and name != ALL and not set(sets) & set(chosen[name].data):
+            raise InputError(f"{name} is for {', '.join(chosen[name].data)}; received {', '.join(sets)}")
+    return list(chosen.values()), sets or [name for name in CATALOGUE if _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
+    return locate(get_entry(name)) is not None
+
+
+def _measure(
+    console: Console,
+    experiments: Sequence[Experiment[Any]],
+    data: Sequence[str],
+    folder: Path,
+    *,
+    quick: bool,
+    again: bool,
+) -> dict[str, list[ResultFile]]:
+    """Measure the missing results, showing progress."""
+    files: dict[str, list[ResultFile]] = {}
+    stopped = "stopped; the same command continues from here."
+    with explain_interrupt(console, stopped), interrupts() as check, progress_bar(console) as bar:
+        for experiment in experiments:
+            for name in (name for name in data if name in experiment.data):
+                file = ResultFile(folder, experiment, name, quick=quick, again=again)
+                task = bar.add_task(f"{experiment.name}, {name}", total=None)
+                for part, done, total in file.measure():
+                    check()
+                    title = f"{experiment.name}, {name}: {part}"
+                    bar.update(task, description=title, completed=done, total=total)
+                bar.remove_task(task)
+                files.setdefault(experiment.name, []).append(file)
+    return files
+
+
+def _show(console: Console, experiment: Experiment[Any], files: Sequence[ResultFile]) -> None:
+    found: Mapping[str, Any] = {file.data: file.found for file in files}
+    console.print(f"\n{experiment.title}", style="bold", highlight=False, markup=False)
+    claims = experiment.claims(found)
+    tables = [*experiment.tables(found), *([claims_table(claims)] if claims else [])]
+    for table in tables:
+        console.print(_rich(table))
+
+
+def _rich(table: Table) -> RichTable:
+    shown = RichTable(header_style="bold", box=None, pad_edge=False, title=table.caption or None, title_justify="left")
+    for column, name in enumerate(table.header):
+        shown.add_column(Text(name), justify="right" if column else "left")
+    for row in table.rows:
+        shown.add_row(*(Text(cell.replace("**", "")) for cell in row))
+    return shown

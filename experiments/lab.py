@@ -1,0 +1,231 @@
+"""What the experiments share: data split between clients, trainings of both kinds, and their values.
+
+The only module of the study that knows how trainings are built and run. Settings are flat, unlike the sections of
+`verfedsv.runs.config`: they are written into each result file and decide whether its results still hold.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Literal
+from weakref import finalize
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from verfedsv import Method, Recorder, Valuation, shapley_values, value
+from verfedsv.data import Samples, Scale, VerticalData, load, split_features, take_rows
+from verfedsv.federation import (
+    AsynchronousSchedule,
+    Evaluation,
+    InProcess,
+    Linear,
+    Rate,
+    SynchronousSchedule,
+    Training,
+    VirtualClock,
+    asynchronous_rounds,
+    synchronous_rounds,
+)
+from verfedsv.losses import Floats
+
+FEW = 8
+"""Up to this many clients, true values are enumerated."""
+
+
+class Settings(BaseModel):
+    """How one data set is split, trained and valued in an experiment; experiments add settings of their own.
+
+    `rounds` are those of synchronous training. In asynchronous training every client uploads each `period` seconds, for
+    `duration` seconds, with a time stamp each `stamp_every`. `rank` and `method` are those of the valuation.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    clients: int
+    batch_size: int
+    rate: float
+    rounds: int = 0
+    decay: Literal["constant", "inverse"] = "constant"
+    scale: Scale = "standardise"
+    intercept: bool = True
+    model: Literal["linear", "perceptron"] = "linear"
+    samples: int | None = None
+    test: float | None = None
+    period: float = 0.01
+    duration: float = 20.0
+    stamp_every: float = 0.04
+    seed: int = 0
+    rank: int | Literal["auto"] = "auto"
+    method: Method = "auto"
+
+
+class _Folder:
+    """A temporary folder, removed with this object, or at the end of the process."""
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp(prefix="verfedsv-"))
+        finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A recorded training, whose folder is removed with this object.
+
+    `truth` are the values from the embeddings of all samples in every round, (clients,); NaN unless asked for.
+    """
+
+    training: Training
+    settings: Settings
+    folder: _Folder
+    truth: Floats = field(default_factory=lambda: np.array(np.nan))
+
+    @property
+    def path(self) -> Path:
+        """Where the transcript lies."""
+        return self.folder.path
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The trained model on all samples: accuracy, embeddings, intercept."""
+        return self.training.evaluate()
+
+    @property
+    def accuracy(self) -> float:
+        """On test samples; on training samples if there are no others."""
+        test = self.evaluation.test_accuracy
+        return self.evaluation.train_accuracy if np.isnan(test) else test
+
+    @property
+    def weights(self) -> list[Floats]:
+        """The weights of each client's linear model, (features, classes)."""
+        transport = self.training.transport
+        assert isinstance(transport, InProcess)  # noqa: S101  # built here
+        return [client.state()["weights"] for client in transport.clients.values()]
+
+    def value(self, **settings: Any) -> Valuation:
+        """Return the values of all clients."""
+        return value(self.path, **{"method": self.settings.method, "rank": self.settings.rank, **settings})
+
+
+@cache
+def _load(name: str) -> Samples:
+    return load(name)
+
+
+def split(name: str, settings: Settings) -> VerticalData:
+    """Return a data set split between the clients of an experiment."""
+    data = split_features(_load(name), settings.clients, test=settings.test)
+    if settings.samples is not None and settings.samples < len(data.labels):
+        data = take_rows(data, np.sort(np.random.default_rng(0).permutation(len(data.labels))[: settings.samples]))
+    return data
+
+
+def build(data: VerticalData, settings: Settings, recorder: Recorder | None = None) -> Training:
+    """Return the server and clients of a training that has not begun."""
+    model: Any = Linear
+    if settings.model == "perceptron":
+        import torch
+
+        from verfedsv.federation.torch_models import perceptron
+
+        # Models this small gain nothing from threads, which on busy cores wait for each other.
+        torch.set_num_threads(1)
+        model = partial(perceptron, seed=settings.seed)
+    return Training.in_process(
+        data,
+        rate=Rate(settings.rate, settings.decay),
+        scale=settings.scale,
+        model=model,
+        intercept=settings.intercept,
+        recorder=recorder,
+    )
+
+
+def run_rounds(training: Training, settings: Settings) -> Iterator[Training]:
+    """Train by FedSGD, yielding the server and clients after each round."""
+    for _ in synchronous_rounds(training, SynchronousSchedule(settings.batch_size, settings.rounds, settings.seed)):
+        yield training
+
+
+def final_loss(data: VerticalData, settings: Settings) -> float:
+    """Train by FedSGD without recording; return the loss on all training samples at the end."""
+    *_, training = run_rounds(build(data, settings), settings)
+    return training.evaluate().train_loss
+
+
+def embeddings_of_rounds(data: VerticalData, settings: Settings) -> Floats:
+    """Train in full batches; return the embeddings after each round, (clients, rounds, samples, classes)."""
+    full = settings.model_copy(update={"batch_size": int((~data.is_test).sum())})
+    rounds = run_rounds(build(data, full), full)
+    return np.stack([training.evaluate().embeddings for training in rounds], axis=1)
+
+
+def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: bool = False) -> Trained:
+    """Train by FedSGD and record it; with `with_truth`, embed all samples in every round for the true values."""
+    folder = _Folder()
+    with _record(data, folder) as recorder:
+        training = build(data, settings, recorder)
+        truth = _Truth(training) if with_truth else None
+        for _ in run_rounds(training, settings):
+            if truth is not None:
+                truth.add_round()
+    if truth is None:
+        return Trained(training, settings, folder)
+    return Trained(training, settings, folder, truth.values / settings.rounds)
+
+
+def train_asynchronously(data: VerticalData, settings: Settings, periods: Sequence[float] | None = None) -> Trained:
+    """Train by VAFL on the virtual clock and record it; all clients have the same period unless `periods` are given."""
+    folder = _Folder()
+    n_clients = len(data.clients)
+    schedule = AsynchronousSchedule(
+        periods or [settings.period] * n_clients,
+        [settings.batch_size] * n_clients,
+        settings.stamp_every,
+        round(settings.duration / settings.stamp_every),
+        settings.seed,
+    )
+    with _record(data, folder) as recorder:
+        training = build(data, settings, recorder)
+        for _ in asynchronous_rounds(training, schedule, VirtualClock()):
+            pass
+    return Trained(training, settings, folder)
+
+
+def _record(data: VerticalData, folder: _Folder) -> Recorder:
+    loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
+    return Recorder(folder.path, data.labels[~data.is_test], data.names, loss, n_classes=n_classes)
+
+
+class _Truth:
+    """The values of a synchronous training from the embeddings of all samples: nothing is completed.
+
+    What is uploaded in a round was embedded before its step, so the embeddings after a step are those of the next one.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._labels = training.server.labels[: training.server.n_train]
+        self._method: Method = "exact" if len(training.server.clients) <= FEW else "auto"
+        self._next = self._embed()
+        self._previous, self._offset = map(np.zeros_like, self._next)
+        self.values: Floats = np.zeros(len(training.server.clients))
+
+    def add_round(self) -> None:
+        loss, (current, offset) = self._training.server.loss, self._next
+        self.values += shapley_values(
+            self._previous, current, self._labels, loss, self._method, offset=offset, previous_offset=self._offset
+        ).values
+        self._previous, self._offset = current, offset
+        self._next = self._embed()
+
+    def _embed(self) -> tuple[Floats, Floats]:
+        evaluation = self._training.evaluate()
+        intercept = 0.0 if evaluation.intercept is None else evaluation.intercept
+        return evaluation.embeddings, np.zeros(evaluation.embeddings.shape[1:]) + intercept
