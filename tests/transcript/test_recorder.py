@@ -12,7 +12,7 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.transcript import Join, Leave, Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.framing import Layout
-from verfedsv.transcript.messages import Message
+from verfedsv.transcript.messages import Message, _serialize_large
 from verfedsv.transcript.rows import Lists
 
 LABELS = np.arange(12) % 2
@@ -424,7 +424,7 @@ def test_lists_are_counted_with_64_bits():
     layout = Layout(1000, start, tuple(nodes), tuple(empty))
     assert fmt.frame_ranges(layout, "float32") == ((0, 1008), (1020, 1024), (1024 + 4 * n_numbers, layout.size))
     with pytest.raises(ValueError, match="shorter"):
-        fmt.frame_ranges(layout._replace(nodes=tuple(nodes[:-1]) + ((n_numbers + 2, 0),)), "float32")
+        fmt.frame_ranges(layout._replace(nodes=(*nodes[:-1], (n_numbers + 2, 0))), "float32")
     lists = Lists.of(pa.LargeListArray.from_arrays(pa.array([0, 2]), pa.array([1.0, 2.0])), "embeddings")
     assert lists.row(0).tolist() == [1.0, 2.0]
     assert all(pa.types.is_large_list(fmt.upload_schema("float32").field(name).type) for name in ("samples", "offset"))
@@ -442,3 +442,9 @@ def test_a_message_that_was_filled_in_is_the_one_that_arrow_builds(n_samples):
     for _ in range(2):
         content, _ = message.build("float64", bytes(32))
         assert bytes(content) == message._serialize("float64").to_pybytes()
+
+
+def test_a_large_message_is_the_one_that_arrow_builds():
+    """The other way of building, which takes more than 2^31 numbers, gives the same bytes."""
+    batch = pa.record_batch([[1, 2], [[0.5], [1.5, 2.5]]], names=["a", "b"])
+    assert _serialize_large(batch).equals(batch.serialize())
