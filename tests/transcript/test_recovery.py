@@ -144,7 +144,7 @@ def test_a_crash_before_the_first_record(run):
 
 
 def test_a_crash_between_two_segments(tmp_path):
-    """After the end of one, and before anything of the next, or part of its beginning: recording goes on as if whole."""
+    """After the end of one, and before the next or within its beginning: recording goes on to the same bytes."""
     with Recorder(tmp_path / "run", LABELS, CLIENTS, segment_rounds=2) as recorder:
         for number in range(3):
             recorder.log([number], {name: [1.0] for name in CLIENTS})
