@@ -12,7 +12,7 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.transcript import Join, Leave, Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.framing import Layout
-from verfedsv.transcript.messages import Message
+from verfedsv.transcript.messages import Message, _serialize_large
 from verfedsv.transcript.rows import Lists
 
 LABELS = np.arange(12) % 2
@@ -442,3 +442,9 @@ def test_a_message_that_was_filled_in_is_the_one_that_arrow_builds(n_samples):
     for _ in range(2):
         content, _ = message.build("float64", bytes(32))
         assert bytes(content) == message._serialize("float64").to_pybytes()
+
+
+def test_a_large_message_is_the_one_that_arrow_builds():
+    """The other way of building, which takes more than 2^31 numbers, gives the same bytes."""
+    batch = pa.record_batch([[1, 2], [[0.5], [1.5, 2.5]]], names=["a", "b"])
+    assert _serialize_large(batch).equals(batch.serialize())

@@ -1,5 +1,6 @@
 import os
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -140,3 +141,30 @@ def test_a_crash_before_the_first_record(run):
         transcript = Transcript.open(run)
         transcript.verify()
         assert (transcript.description.mode, transcript.description.precision) == ("asynchronous", "float32")
+
+
+def test_a_crash_between_two_segments(tmp_path):
+    """After the end of one, and before the next or within its beginning: recording goes on to the same bytes."""
+    with Recorder(tmp_path / "run", LABELS, CLIENTS, segment_rounds=2) as recorder:
+        for number in range(3):
+            recorder.log([number], {name: [1.0] for name in CLIENTS})
+    before = contents(tmp_path / "run")
+    uploads, chain = "uploads-00002.arrows", "chain-00002.bin"
+    n_schema = int.from_bytes(before[chain][48:56], "little")
+    states = [(None, None), (b"", b""), (b"", before[chain][:48]), (b"", before[chain][:20])]
+    states += [(before[uploads][:n_schema], before[chain][:96]), (before[uploads][:100], before[chain][:48])]
+    for number, contents_of_two in enumerate(states):
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "run", folder)
+        for name, content in zip((uploads, chain), contents_of_two, strict=True):
+            (folder / name).unlink()
+            if content is not None:
+                (folder / name).write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TranscriptWarning)
+            recorder = Recorder(folder, LABELS, CLIENTS, resume=True)
+        with recorder:
+            assert recorder.n_rounds == 2
+            recorder.log([2], {name: [1.0] for name in CLIENTS})
+        Transcript.open(folder).verify()
+        assert contents(folder) == before

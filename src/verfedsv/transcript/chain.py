@@ -100,7 +100,7 @@ def read_segments(storage: Storage) -> list[Segment]:
             raise TranscriptError(f"{uploads} is missing, and there is {fmt.uploads_file(number)}")
         if not storage.exists(chain):
             raise TranscriptError(f"{chain} is missing, and there is {uploads}")
-        content = storage.read(chain)
+        content = pa.py_buffer(storage.read(chain).to_pybytes())  # no view of a file that may be cut off
         if content.size and not storage.exists(uploads):
             raise TranscriptError(f"{uploads} is missing, and there is {chain}")
         segment = Segment.of(number, content, storage.size(uploads))

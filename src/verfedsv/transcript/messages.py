@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Precision
-from verfedsv.transcript.framing import Layout, read_plain
+from verfedsv.transcript.framing import Layout, find_extent, read_plain
 
 _LARGE = 2**19
 """So many embeddings are worth no template, which would be kept in memory."""
@@ -101,7 +101,8 @@ class Message:
             pa.LargeListArray.from_arrays(pa.array(sample_ends, pa.int64()), pa.array(samples)),
             pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), pa.array(embeddings)),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return batch.serialize() if len(embeddings) < 2**31 else _serialize_large(batch)
 
     def _side_by_side(self, part: int, kind: np.dtype[Any]) -> tuple[Array, list[int]]:
         """Return all samples (part 0) or embeddings (part 1) in one array, and where each row ends in it, from 0 on."""
@@ -127,6 +128,20 @@ def _template(
     offset = None if n_offset is None else np.zeros(n_offset, number)
     message = Message(kinds, clients, 0.0, uploads, offset)._serialize(precision)
     return message.to_pybytes(), read_plain(message)[1]
+
+
+def _serialize_large(batch: pa.RecordBatch) -> pa.Buffer:
+    """Return the message of a batch that has arrays of 2^31 items and more, which `serialize` refuses."""
+    space = pa.allocate_buffer(batch.get_total_buffer_size() + 2**16)
+    options = pa.ipc.IpcWriteOptions(allow_64bit=True)
+    with pa.ipc.new_stream(pa.FixedSizeBufferWriter(space), batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    whole = memoryview(space)
+    schema = find_extent(whole)
+    message = None if schema is None else find_extent(whole[schema.size :])
+    if schema is None or message is None:
+        raise AssertionError("a stream begins with its schema and a batch")
+    return space.slice(schema.size, message.size)
 
 
 def _of_last_row(n_rows: int, values: object, kind: pa.DataType) -> pa.Array:

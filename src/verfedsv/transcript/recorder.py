@@ -314,7 +314,7 @@ class Recorder:
                 last.end,
                 len(last.entries),
             )
-            self._n_in_segment = int((last.entries["kind"] == Kind.ROUND).sum())
+            self._n_in_segment = 0 if last.is_sealed else int((last.entries["kind"] == Kind.ROUND).sum())
         elif len(segments) > 1:
             self._segment, self._link = last.number, segments[-2].entries["link"][-1].tobytes()
         if self._segment:
