@@ -302,10 +302,12 @@ def test_interrupted_and_killed_on_the_command_line(tmp_path, how):
 
 
 def test_what_was_agreed_is_recorded(tmp_path):
-    """The settings of the valuation and the step are in the transcript; settings that change later do not change it."""
+    """The settings of the valuation and the step are in the transcript, and a run with others does not go on."""
     text = SYNCHRONOUS + "[valuation]\nrank = 4\n"
     finish(make(tmp_path, text), should_stop=iter([False, True]).__next__)
-    finish(make(tmp_path, text.replace("rank = 4", "rank = 5")), resume=True)
+    with pytest.raises(InputError, match="rank was 4 and is 5"):
+        finish(make(tmp_path, text.replace("rank = 4", "rank = 5")), resume=True)
+    finish(make(tmp_path, text), resume=True)
     description = Transcript.open(tmp_path / "out").description
     assert description.valuation.rank == 4
     assert description.step == {"kind": "gradient descent", "rate": 0.5, "decay": "constant"}

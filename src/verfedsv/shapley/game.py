@@ -226,7 +226,7 @@ class RoundGame:
             digest = hashlib.blake2b()
             for part in split(self.n_samples, 2**16):
                 change = np.subtract(self.current[client, part], self.previous[client, part], dtype=np.float64)
-                digest.update((change + 0.0).data)  # which makes -0 a 0
+                digest.update(np.ascontiguousarray(change + 0.0).data)  # the sum makes -0 a 0
             groups.setdefault(digest.digest(), []).append(client)
         return [group for group in groups.values() if len(group) > 1]
 
