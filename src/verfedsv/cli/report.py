@@ -119,7 +119,7 @@ def _renderer(form: Formats) -> Callable[[Summary], str]:
 
 
 def _show(console: Console, summary: Summary, place: Path) -> None:
-    from verfedsv.report.numbers import size
+    from verfedsv.report.amounts import size
     from verfedsv.report.terminal import brief
 
     for line in brief(summary, console.width):

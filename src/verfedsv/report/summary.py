@@ -84,6 +84,11 @@ class ClientSummary:
     completion: CompletionSummary | None
     uploads: Uploads
 
+    @property
+    def share_contains_zero(self) -> bool:
+        """Whether zero lies strictly within the range of the share."""
+        return self.share_low is not None and self.share_high is not None and self.share_low < 0 < self.share_high
+
 
 @dataclass(frozen=True)
 class Payout:
@@ -171,6 +176,11 @@ class Summary:
         return self.has_shares and self.numerical_error in ("proven", "confident", "estimated")
 
     @property
+    def was_completed(self) -> bool:
+        """Whether embeddings that were not uploaded were completed."""
+        return self.clients[0].completion is not None
+
+    @property
     def is_unfinished(self) -> bool:
         """Whether fewer rounds are recorded than the training was to have."""
         return self.n_planned is not None and self.n_rounds < self.n_planned
@@ -230,8 +240,9 @@ def build(
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
     quarters = _quarters(valuation.n_rounds)
-    cumulative = np.cumsum(valuation.per_round, axis=0)
-    shares = _shares(valuation)
+    shares = np.full((len(valuation.clients), 3), np.nan)
+    if valuation.books.has_shares:
+        shares = np.column_stack([valuation.shares, valuation.share_bounds])
     n_curves = 0 if uploads is None else MOST_CURVES
     drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:n_curves].tolist())
     places = possible_places(valuation.values, valuation.errors)
@@ -239,7 +250,6 @@ def build(
         _client(
             valuation,
             m,
-            cumulative[:, m],
             quarters,
             shares[m],
             places[m],
@@ -292,17 +302,9 @@ def refuse_absurd(valuation: Valuation) -> None:
         raise InputError(f"a valuation with numbers above {_ABSURD:g} is damaged; value the run again")
 
 
-def _shares(valuation: Valuation) -> Floats:
-    """Return each client's share and the ends of its interval, (clients, 3); NaN where they mean nothing."""
-    if not valuation.books.has_shares:
-        return np.full((len(valuation.clients), 3), np.nan)
-    return np.column_stack([valuation.shares, valuation.share_bounds])
-
-
 def _client(
     valuation: Valuation,
     m: int,
-    cumulative: Floats,
     quarters: Sequence[int],
     shares: Floats,
     places: tuple[int, int],
@@ -311,6 +313,7 @@ def _client(
 ) -> ClientSummary:
     n_clients, n_rounds = len(valuation.clients), valuation.n_rounds
     value, error = float(valuation.values[m]), float(valuation.errors[m])
+    cumulative = np.cumsum(valuation.per_round[:, m])
     return ClientSummary(
         name=valuation.clients[m],
         best_place=places[0],

@@ -12,7 +12,6 @@ import numpy as np
 from verfedsv.looks import look
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
-from verfedsv.report.explanations import metric
 from verfedsv.report.metrics import series
 from verfedsv.report.summary import Summary
 from verfedsv.report.tables import Table, contributions
@@ -206,7 +205,7 @@ def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Cur
                 label=shortened(label, LONGEST_NAME),
                 colour=drawn.colour,
                 dash=drawn.dashes,
-                last="unknown" if last is None else metric("accuracy" if unit else "loss", last),
+                last="unknown" if last is None else wording.metric("accuracy" if unit else "loss", last),
                 rounds=tuple(points.rounds[k] for k in kept),
                 values=tuple(points.values[k] for k in kept),
             )
