@@ -86,7 +86,7 @@ def test_values_and_watching_do_not_need_it(folder):
         "import pathlib, verfedsv.watch.server\n"
         "from verfedsv.watch.follower import Follower\n"
         "states = []\n"
-        "Follower(pathlib.Path(sys.argv[1]), states.append).look()\n"
+        "Follower(pathlib.Path(sys.argv[1]), states.append).poll()\n"
         "print(states[-1].status, len(states[-1].charts))",
         folder,
     )

@@ -205,7 +205,7 @@ def test_payouts_have_a_warning_unless_the_values_are_sure():
     assert wording.payout_warning(make_summary([3.0, 1.0], 0.01, completed=True)) == ""
     said = wording.payout_warning(make_summary([3.0, 1.0], np.nan, n_planned=9, faults=("So.", "And so.")))
     assert said == (
-        "Do not pay by these amounts yet: the numerical error of every value is not known; only 4 of 9 rounds are "
+        "Do not pay by these amounts yet: the numerical error of every value is unknown; only 4 of 9 rounds are "
         "recorded; something is wrong with the record of this run."
     )
 
@@ -288,7 +288,7 @@ def test_one_unknown_error_leaves_the_other_shares_their_ranges():
     assert sentence(summary) == ("bank contributed 99.40 % (99.52 to 99.55 % among the clients with known errors).")
     assert sentence(summary, 2) == "hospital comes out at 0.10 %; its numerical error is unknown."
     assert "Share among clients with known errors" in [heading.text for heading in contributions(summary).headings]
-    assert "the numerical error of the value of 'hospital' and 'shop' is not known" in wording.payout_warning(summary)
+    assert "the numerical error of the value of 'hospital' and 'shop' is unknown" in wording.payout_warning(summary)
 
 
 @given(st.floats(0.1, 2), st.floats(-20, 20), st.floats(-20, 20), st.sampled_from([0.0, 0.0, 1e-3]))

@@ -1,4 +1,4 @@
-"""What the commands that value a run have in common: checking and valuing it, and showing the values."""
+"""What commands that value a run share: checking and valuing it, and showing the values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_SHARES = 5
 def value_folder(
     console: Console, folder: RunFolder, options: dict[str, Any], check: Callable[[], None], what: str = "valuing"
 ) -> tuple[Valuation, RunFacts]:
-    """Check and value the transcript in a folder, showing how far it is; return also what is known of the run."""
+    """Check and value the transcript in a folder with a progress bar; return also the facts on the run."""
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = folder.open()
@@ -66,13 +66,13 @@ def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -
 
 
 def notes_of(folder: RunFolder | None, result: Valuation) -> list[str]:
-    """Return what is to be known of the data and the training: what the run noted, and a loss that still falls."""
+    """Return notes on data and training: those of the run, and a loss that is still falling."""
     notes = () if folder is None else folder.notes()
     return judge(result, RunFacts(notes=notes)).texts("note")
 
 
 def print_notes(*lines: str) -> None:
-    """Print lines that the user should know on standard error."""
+    """Print notes on standard error."""
     for line in lines:
         print_note(Console(stderr=True), line)
 
@@ -100,7 +100,7 @@ def show(console: Console, result: Valuation, verdict: Verdict) -> None:
 
 
 def show_verdict(console: Console, verdict: Verdict) -> None:
-    """Print the reasons not to trust values, but for notes."""
+    """Print the reasons not to trust values, except notes."""
     styles = {"alarm": "bold red", "doubt": "yellow"}
     for reason in verdict.reasons:
         if reason.weight in styles:
@@ -114,11 +114,11 @@ def say_without_effect(console: Console, result: Valuation) -> None:
         why = "in asynchronous training" if result.mode == "asynchronous" else "where every sample is in every batch"
         for name in ("rank", "regularization"):
             if getattr(settings, name) != "auto":
-                print_note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
+                print_note(console, f"{name} had no effect: it is for completion, and {why} nothing is completed.")
     if settings.n_permutations is not None and not ESTIMATORS[settings.method].samples:
         print_note(console, f"permutations had no effect: the method {settings.method} draws none.")
     if settings.tolerance != ValuationSettings().tolerance and not ESTIMATORS[settings.method].adapts:
-        print_note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
+        print_note(console, f"tolerance had no effect: it is for the method auto, and this is {settings.method}.")
 
 
 def _explain(result: Valuation) -> list[str]:

@@ -82,7 +82,7 @@ def _contributions(summary: Summary) -> list[str]:
 
 
 def _ranking(summary: Summary) -> list[str]:
-    parts = ["## Who cannot be ranked", escape(wording.ranking(summary))]
+    parts = ["## Ranking", escape(wording.ranking(summary))]
     lines = [f"- {escape(line)}" for line in wording.group_lines(summary, _MOST_GROUPS)]
     return [*parts, *(["\n".join(lines)] if lines else [])]
 

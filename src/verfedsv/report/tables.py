@@ -1,4 +1,4 @@
-"""Every table of a report, described once. HTML, Markdown, terminal and watching render them, and know none of them.
+"""Every table of a report, described once; HTML, Markdown, the terminal and the watch page render any of them.
 
 A column is added in one place, here: its heading, what it says of a row, and where it is shown.
 """
@@ -25,7 +25,7 @@ from verfedsv.report.curves import Curve
 from verfedsv.report.summary import ClientSummary, CompletionSummary, Payout, Setting, SettlementSummary, Summary
 
 Kind = Literal["name", "number", "error", "text", "bar"]
-"""What a column has: the name of its row; a number; the error of the number before it; text; a number to be drawn."""
+"""What a column holds: the name of its row, a number, the error of the number before it, text, or a bar."""
 
 Medium = Literal["report", "watch", "terminal"]
 PAGES: tuple[Medium, ...] = "report", "watch"
@@ -34,14 +34,14 @@ Row = TypeVar("Row")
 
 
 class Heading(NamedTuple):
-    """What stands above a column, and what it has."""
+    """The heading of a column, and what the column holds."""
 
     text: str
     kind: Kind
 
 
 class Cell(NamedTuple):
-    """A text, and the number that it stands for where readers may want it in full."""
+    """A text, and the number behind it where a reader may need its full precision."""
 
     text: str
     number: float | None = None
@@ -64,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column: its heading, the text and number it has for a row, and where it is shown."""
+    """A column: its heading, the text and number of a row, and where it is shown."""
 
     heading: str
     text: Callable[[Row], str] = lambda _row: ""
@@ -98,7 +98,7 @@ _CLIENT = Column[ClientSummary]("Client", lambda client: client.name, "name")
 def contributions(summary: Summary, medium: Medium = "report", most: int | None = None) -> Table:
     """Return the clients by falling value: share and value with their errors; of more than `most`, the first and last.
 
-    In the terminal, where there is less room, errors take the place of ranges.
+    In the terminal, which is narrow, errors replace ranges.
     """
     values, shares = Amounts(summary), summary.has_shares
     interval = "Share among clients with known errors" if summary.unknown else "Share lies between"
@@ -146,10 +146,10 @@ def _short_share(client: ClientSummary) -> str:
 
 
 def _share_error(client: ClientSummary, summary: Summary) -> str:
-    """Return how far a share can be off.
+    """Return the error of a share.
 
-    That is unknown for all if the error of some client is: shares are parts of a sum with that client, and bounds of
-    shares are then of those among the others.
+    It is unknown for all clients if the error of one is: its value is part of the sum. Bounds of shares are then among
+    the other clients.
     """
     if client.share is None:
         return ""
