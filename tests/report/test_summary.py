@@ -176,7 +176,7 @@ def test_markdown_has_the_sections_of_the_page():
     for heading in ("Contributions", "Ranking", "Value over rounds", "How training went", "Five terms"):
         assert f"## {heading}" in text
     assert "- Place 1: **bank 1** contributed 18.78 % (17.78 to 19.82 %)." in text
-    assert "Set aside as a check" in text
+    assert "Held out as a check" in text
     assert "| test accuracy | 69.4 % after round 20, 85.0 % after round 600 |" in text
     assert "| Part | Setting | Was |\n| --- | --- | --- |" in text
 

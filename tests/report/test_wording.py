@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from tests.report.valuations import make_large_summary, make_summary
+from tests.report.valuations import make_large_summary, make_summary, make_valuation
 from verfedsv.report import wording
 from verfedsv.report.amounts import Amounts, place_text, share_range
 from verfedsv.report.html import to_html
 from verfedsv.report.markdown import to_markdown
+from verfedsv.report.summary import build
 from verfedsv.report.tables import contributions
 from verfedsv.report.terminal import brief
 from verfedsv.settlement.books import say_books
@@ -93,6 +94,17 @@ def test_there_are_no_shares_of_nothing(values):
     assert "%" not in said
     assert "nan" not in said.lower()
     assert "did not lower the loss" in wording.payout_warning(summary)
+
+
+def test_a_value_of_zero_neither_lowers_nor_raises_the_loss():
+    """Where there are no shares and the error is not zero."""
+    assert sentence(make_summary([0.0, -1.0], 0.01)).startswith("bank did not change the loss over the training")
+
+
+def test_only_a_record_that_was_read_is_called_verified():
+    """The summary of a bare valuation does not claim that anybody checked a hash chain."""
+    assert "whose hash chain was verified" in wording.origin(make_summary([3.0, 1.0]))
+    assert "verified" not in wording.origin(build(make_valuation([3.0, 1.0])))
 
 
 def test_errors_as_large_as_values_that_do_harm_are_said():

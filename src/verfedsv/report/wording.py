@@ -96,6 +96,8 @@ def server(summary: Summary) -> str:
 
 
 def _changed(decrease: float) -> str:
+    if decrease == 0:
+        return "did not change the loss"
     return f"{'lowered' if decrease > 0 else 'raised'} the loss by {digits(abs(decrease))}"
 
 
@@ -280,7 +282,8 @@ def communication(summary: Summary) -> str:
 
 def origin(summary: Summary) -> str:
     """Return what the report was made from, as a sentence that the last hash follows."""
+    verified = ", whose hash chain was verified" if summary.recorded else ""  # a bare valuation has no date
     return (
-        f"Made by {summary.package} from the record of the training (its transcript), whose hash chain was verified. "
-        "Its last hash, which changes with every byte of the record, is"
+        f"Made by {summary.package} from the record of the training (its transcript){verified}. The last hash of the "
+        "chain, which changes with every byte of the record, is"
     )
