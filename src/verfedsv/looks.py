@@ -19,13 +19,13 @@ COLOURS = (
 """Colours of lines. Each has a contrast of at least 3 to white and to the dark page; a test holds that."""
 
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
-"""What tells apart lines of the same colour."""
+"""Dashes distinguish lines of the same colour."""
 
 N_LOOKS = len(COLOURS) * len(DASHES)
 
 
 class Look(NamedTuple):
-    """How a line is drawn: its colour, and which of DASHES it has."""
+    """How a line is drawn: its colour, and its index into DASHES."""
 
     colour: str
     dash: int
@@ -36,6 +36,6 @@ class Look(NamedTuple):
         return " ".join(map(str, DASHES[self.dash]))
 
 
-def look(number: int) -> Look:
-    """Return how the line with that number (0, 1, ...) is drawn; after N_LOOKS they begin anew."""
-    return Look(COLOURS[number % len(COLOURS)], number // len(COLOURS) % len(DASHES))
+def look(index: int) -> Look:
+    """Return how the line of an index is drawn; after N_LOOKS lines, styles repeat."""
+    return Look(COLOURS[index % len(COLOURS)], index // len(COLOURS) % len(DASHES))

@@ -1,24 +1,44 @@
 """What works without the extra `report`."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import verfedsv
+from tests.cli.test_demo import SMALL
 from tests.trainings import train
+
+ROOT = Path(__file__).parents[2]
 
 BLOCKED = """
 import sys
 
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("altair", "vl_convert"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+class WithoutExtra:
+    def __init__(self, finder):
+        self._finder = finder
 
-sys.meta_path.insert(0, Blocked())
+    def find_spec(self, name, path=None, target=None):
+        is_blocked = name.partition(".")[0] in ("altair", "vl_convert")
+        return None if is_blocked else self._finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self._finder, name)
+
+sys.meta_path[:] = map(WithoutExtra, sys.meta_path)
 """
+
+LOOP = """
+import numpy as np, verfedsv
+
+rng = np.random.default_rng(0)
+y, batches = np.arange(20) % 2, [rng.permutation(20)[:10] for _ in range(8)]
+h_bank, h_telco = rng.normal(size=10), rng.normal(size=10)
+"""
+"""What the training loop of the README's first example uses."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +86,7 @@ def test_values_and_watching_do_not_need_it(folder):
         "import pathlib, verfedsv.watch.server\n"
         "from verfedsv.watch.follower import Follower\n"
         "states = []\n"
-        "Follower(pathlib.Path(sys.argv[1]), states.append).look()\n"
+        "Follower(pathlib.Path(sys.argv[1]), states.append).poll()\n"
         "print(states[-1].status, len(states[-1].charts))",
         folder,
     )
@@ -80,8 +100,8 @@ def test_a_plot_needs_it_and_says_so(folder):
     assert "InputError: charts need Altair: pip install 'verfedsv[report]'" in done.stderr
 
 
-def test_a_run_and_the_readme_do_not_need_it(tmp_path):
-    """A training from a configuration, as `verfedsv demo` does two; and the first example of the README."""
+def test_a_run_does_not_need_it(tmp_path):
+    """A training from a configuration file is valued and shown."""
     (tmp_path / "run.toml").write_text(
         '[data]\nname = "adult"\nclients = 3\nsamples = 200\n[training]\nbatch_size = 100\nrate = 0.5\nrounds = 4\n'
         '[output]\nfolder = "out"\n'
@@ -89,5 +109,28 @@ def test_a_run_and_the_readme_do_not_need_it(tmp_path):
     done = verfedsv_command("run", "run.toml", cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert "client 1 " in done.stdout
-    done = call("import verfedsv.cli.demo; print([name for name in sys.modules if 'altair' in name])")
-    assert done.stdout == "[]\n"
+
+
+def test_the_demo_does_not_need_it(tmp_path):
+    """`verfedsv demo` trains, values and prints both tables; the report it proposes is one that works."""
+    done = call(SMALL, "demo", "--output", tmp_path, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"client 8 +\S+% ± ", done.stdout)
+    assert f"report {tmp_path / 'synchronous'} -o report.md" in done.stdout
+    assert "pip install 'verfedsv[report]'" in done.stdout
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_examples_of_the_readme_do_not_need_it(tmp_path, index):
+    """The first records a training and values it, the second values a round."""
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    done = call(f"{LOOP if index == 0 else ''}{examples[index]}print('done')", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("done\n")
+    assert (tmp_path / "runs" / "credit").exists() == (index == 0)
+
+
+def test_the_extra_is_blocked_in_these_tests():
+    """Importing it fails as it does where it is not installed; other packages are found."""
+    done = call("import numpy, altair")
+    assert "ModuleNotFoundError: No module named 'altair'" in done.stderr

@@ -157,7 +157,7 @@ def test_a_run_that_has_grown_is_valued_alike_everywhere(tmp_path, has_config):
     done = call("report", folder, "--settlement", payouts, "-o", tmp_path / "report.md")
     assert done.returncode == 0, done.stderr
     states = []
-    Follower(folder, states.append).look()
+    Follower(folder, states.append).poll()
     table, n_rounds = states[-1].table, states[-1].n_rounds
     place = [heading.text for heading in table.headings].index("Total value")
     shown = {row[0].text: row[place].number / n_rounds for row in table.rows}

@@ -120,7 +120,7 @@ def asynchronous(tmp_path_factory):
     [
         (["--rank", "3", "--regularization", "0.1"], ["rank had no effect", "regularization had no effect"]),
         (["--permutations", "9", "--method", "exact"], ["permutations had no effect: the method exact draws none"]),
-        (["--tolerance", "0.1", "--method", "exact"], ["tolerance had no effect: it is of the method auto"]),
+        (["--tolerance", "0.1", "--method", "exact"], ["tolerance had no effect: it is for the method auto"]),
         (["--permutations", "9", "--tolerance", "0.1"], []),
     ],
 )
@@ -196,7 +196,7 @@ def test_samples_of_no_batch_are_said_to_be_left_out(tmp_path):
     """In a single round, what is not in its batch is not in the mean."""
     with verfedsv.Recorder(tmp_path / "run", [0, 1, 1, 0], ["a", "b"]) as recorder:
         recorder.log([0, 1], {"a": [0.5, 1.0], "b": [0.0, 1.0]})
-    said = "note: 2 samples were never uploaded by any client (left out of the values)."
+    said = "note: 2 samples were never uploaded by any client (not part of the values)."
     assert said in run("value", str(tmp_path / "run")).stderr
 
 
@@ -299,7 +299,7 @@ def test_interrupted(folder, tmp_path):
     command = [sys.executable, "-c", INTERRUPTED, "value", str(folder), "--output", str(tmp_path / "values.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
     assert done.returncode == 130
-    assert done.stderr == "stopped; nothing was written, the same command begins anew.\n"
+    assert done.stderr == "stopped; nothing was written. Run the same command to start again.\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -321,7 +321,7 @@ def test_an_unfinished_training_is_said_to_be_one(tmp_path):
     text = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(text.replace(f"rounds = {n_rounds}", "rounds = 200"))
     done = run("value", folder, "--json")
-    note = f"The training was stopped after {n_rounds} of 200 rounds: this is of an unfinished training."
+    note = f"The training was stopped after {n_rounds} of 200 rounds: the values are of an unfinished training."
     assert (json.loads(done.stdout)["finished"], texts_of(done)) == (False, [note, falling])
     assert done.stderr == f"note: {note}\nnote: {falling}\n"
     assert verfedsv.Valuation.from_json(done.stdout).n_rounds == n_rounds
@@ -334,7 +334,7 @@ def test_a_training_that_is_running_is_said_to_be_so(tmp_path):
     with train(n_samples=40, batch=40, n_epochs=3).record(tmp_path) as recorder:
         done = run("value", tmp_path, "--json")
         assert json.loads(done.stdout)["finished"] is False
-        assert done.stderr == "note: The training is still running, 3 rounds so far: all this will change.\n"
+        assert done.stderr == "note: The training is still running, 3 rounds so far: the values will change.\n"
         assert recorder.n_rounds == 3
 
 

@@ -58,7 +58,7 @@ def report(folder, settlement=None):
 def watch(folder):
     """Look at a run once; what a follower does not foresee, it names by its type."""
     states = []
-    Follower(folder, states.append).look()
+    Follower(folder, states.append).poll()
     json.loads(states[-1].to_json())
     assert not any("cannot be valued: " in problem for problem in states[-1].problems), states[-1].problems
 

@@ -173,10 +173,10 @@ def test_markdown_shows_names_as_they_are():
 def test_markdown_has_the_sections_of_the_page():
     """And the numbers in words."""
     text = to_markdown(make_large_summary(20))
-    for heading in ("Contributions", "Who cannot be ranked", "Value over rounds", "How training went", "Five terms"):
+    for heading in ("Contributions", "Ranking", "Value over rounds", "How training went", "Five terms"):
         assert f"## {heading}" in text
-    assert "- Place 1: **bank 1** contributed 18.8 % (between 17.7 and 19.9 %)." in text
-    assert "Set aside as a check" in text
+    assert "- Place 1: **bank 1** contributed 18.78 % (17.78 to 19.82 %)." in text
+    assert "Held out as a check" in text
     assert "| test accuracy | 69.4 % after round 20, 85.0 % after round 600 |" in text
     assert "| Part | Setting | Was |\n| --- | --- | --- |" in text
 

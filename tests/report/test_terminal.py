@@ -67,7 +67,7 @@ def test_values_are_those_over_all_rounds():
     lines = lines_of(contributions(build(make_valuation([0.0103, 0.002], 1e-5, n_rounds=75)), "terminal"))
     assert "total value ± error" in lines[0]
     assert "0.7725 ± 0.00075" in lines[1]
-    assert Amounts.of(make_summary([0.0103, 0.002], 1e-5, n_rounds=75)).value(0.7725) == "0.7725"
+    assert Amounts(make_summary([0.0103, 0.002], 1e-5, n_rounds=75)).value(0.7725) == "0.7725"
 
 
 def test_errors_of_shares_are_how_far_they_can_be_off():

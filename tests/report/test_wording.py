@@ -1,6 +1,5 @@
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from tests.report.valuations import make_large_summary, make_summary
+from tests.report.valuations import make_large_summary, make_summary, make_valuation
 from verfedsv.report import wording
-from verfedsv.report.amounts import Amounts, interval_text, place_text, share_text
+from verfedsv.report.amounts import Amounts, place_text, share_range
 from verfedsv.report.html import to_html
 from verfedsv.report.markdown import to_markdown
+from verfedsv.report.summary import build
+from verfedsv.report.tables import contributions
 from verfedsv.report.terminal import brief
 from verfedsv.settlement.books import say_books
 from verfedsv.valuation.result import Books
@@ -24,31 +25,24 @@ def sentence(summary, place=0):
 
 
 def test_a_share_is_said_with_its_interval():
-    """In one sentence, with as many decimals as the error allows."""
-    summary = make_summary([3.0, 1.0], [0.03, 0.01])
-    assert sentence(summary) == "bank contributed 75.0 % (between 74.6 and 75.4 %)."
-
-
-def test_a_share_that_is_exact_has_no_interval():
-    """Where both ends read the same, they say nothing."""
-    summary = make_summary([3.0, 1.0], 1e-9)
-    assert sentence(summary) == "bank contributed 75.00 %."
-    assert interval_text(summary.clients[0], summary) == "± less than 0.01\N{NO-BREAK SPACE}%"
+    """In one sentence, the ends rounded outwards."""
+    assert sentence(make_summary([3.0, 1.0], [0.03, 0.01])) == "bank contributed 75.00 % (74.62 to 75.38 %)."
+    assert sentence(make_summary([3.0, 1.0], 1e-9)) == "bank contributed 75.00 % (74.99 to 75.01 %)."
 
 
 def test_a_negative_share_is_called_what_it_is():
     """It is not clipped, and explained."""
     summary = make_summary([3.0, -1.0], 0.01)
-    assert sentence(summary, 1).startswith("telco raised the loss: \N{MINUS SIGN}50.0 % (between")
-    assert wording.negative(summary).startswith("A negative share means that the model's loss rose")
+    assert sentence(summary, 1).startswith("telco raised the loss: \N{MINUS SIGN}50.00 % (\N{MINUS SIGN}51.02 to")
+    assert "A negative share means that what this client sent raised the loss" in wording.negative(summary)
 
 
 @pytest.mark.parametrize("errors", [[0.01, 2.0], [0.01, np.nan]])
 def test_nobody_is_accused_of_what_may_not_be_so(errors):
     """A share below zero whose error is large, or unknown, is no evidence of harm."""
     said = wording.negative(make_summary([3.0, -0.01], errors, completed=True))
-    assert "loss rose" not in said
-    assert "reaches above zero, or is unknown, it cannot be told whether the client did any harm" in said
+    assert "raised the loss" not in said
+    assert "reaches above zero, or is unknown, no harm is established" in said
     assert wording.negative(make_summary([3.0, 1.0])) == ""
 
 
@@ -65,18 +59,18 @@ def test_a_client_that_did_nothing():
 
 def test_a_tiny_share_is_less_than_something():
     """Not 0.00 %."""
-    assert "less than 0.01 %" in sentence(make_summary([3.0, 1e-6], 1e-9), 1)
+    assert "contributed < 0.01 % (" in sentence(make_summary([3.0, 1e-6], 1e-9), 1)
 
 
 @pytest.mark.parametrize(
     ("options", "numerical_error", "words"),
     [
-        ({}, "proven", "every value and share would lie within the range given for it; that is proven."),
+        ({}, "proven", "every value and share would lie within its range; that is proven."),
         ({"error_kind": "confidence"}, "confident", "with 99.9 % confidence"),
         ({"completed": True}, "estimated", "the ranges are no guarantee"),
         ({"errors": np.nan, "completed": True}, "unknown", "unknown, for every client"),
-        ({"errors": 5.0}, "unreliable", "so large that any share could be quite another"),
-        ({"values": [3.0, -4.0]}, "proven", "every value would lie within the range given for it; that is proven."),
+        ({"errors": 5.0}, "unreliable", "so large that any share could be quite different"),
+        ({"values": [3.0, -4.0]}, "proven", "every value would lie within its range; that is proven."),
     ],
 )
 def test_proven_is_said_of_numerical_error_alone(options, numerical_error, words):
@@ -102,24 +96,38 @@ def test_there_are_no_shares_of_nothing(values):
     assert "did not lower the loss" in wording.payout_warning(summary)
 
 
+def test_a_value_of_zero_neither_lowers_nor_raises_the_loss():
+    """Where there are no shares and the error is not zero."""
+    assert sentence(make_summary([0.0, -1.0], 0.01)).startswith("bank did not change the loss over the training")
+
+
+def test_only_a_record_that_was_read_is_called_verified():
+    """The summary of a bare valuation does not claim that anybody checked a hash chain."""
+    assert "whose hash chain was verified" in wording.origin(make_summary([3.0, 1.0]))
+    assert "verified" not in wording.origin(build(make_valuation([3.0, 1.0])))
+
+
 def test_errors_as_large_as_values_that_do_harm_are_said():
     """Of values, as these have no shares."""
     said = wording.numerical_error(make_summary([-3.0, 1.0], [50.0, 0.5]))
-    assert "so large that any value could be quite another" in said
+    assert "so large that any value could be quite different" in said
     assert "share" not in said
 
 
 def test_a_client_that_may_have_done_nothing_is_named():
     """Whatever the errors are, zero is within its range."""
     said = wording.numerical_error(make_summary([3.0, 1.0, 0.001], 0.01))
-    assert "Whether hospital helped at all is open: its range has zero inside." in said
+    assert "Whether hospital helped at all is open: zero lies within the range." in said
 
 
-def test_one_client_alone_is_not_the_1_client():
-    """And has nobody to do things with."""
-    assert wording.headline(make_summary([3.0])) == (
-        "In 4 rounds the model's loss fell, from 0.693 to \N{MINUS SIGN}11.3: the only client lowered it by 12.0."
-    )
+def test_the_headline_is_how_the_loss_changed():
+    """In one sentence, whether it fell, rose or stayed."""
+    said = [wording.headline(make_summary(values)) for values in ([3.0], [3.0, -3.0], [1.0, -1.1])]
+    assert said == [
+        "In 4 rounds the model's loss fell from 0.693 to \N{MINUS SIGN}11.3.",
+        "In 4 rounds the model's loss stayed the same.",
+        "In 4 rounds the model's loss rose from 0.693 to 1.09.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,18 +137,18 @@ def test_one_client_alone_is_not_the_1_client():
 def test_those_that_cannot_be_ranked_are_listed_in_groups(values, groups):
     """A pair is one, too."""
     summary = make_summary(values, 0.02)
-    assert wording.ranking(summary).startswith("Clients whose values overlap within their errors cannot be ranked")
+    assert wording.ranking(summary).startswith("Clients whose ranges of values overlap cannot be ranked")
     assert wording.group_lines(summary, 10) == groups
 
 
 def test_a_clear_order_is_said_to_be_clear():
     """And a client without an error has no rank."""
     said = wording.ranking(make_summary([3.0, 1.0], 0.01))
-    assert said == "No two values overlap within their errors: the order of all clients is clear."
+    assert said.startswith("No two ranges of values overlap: the order of all clients is clear.")
     said = wording.ranking(make_summary([3.0, 1.0], 0.01, completed=True))
-    assert said.endswith("is clear, if the estimated errors hold.")
+    assert "is clear, if the estimated errors hold." in said
     said = wording.ranking(make_summary([3.0, 2.0, 1.0], [0.01, np.nan, 0.01]))
-    assert "telco: without a known error there is no rank" in said
+    assert "telco: without a known error there is no place" in said
 
 
 def test_those_that_did_harm_are_named_first_however_many_there_are():
@@ -159,13 +167,8 @@ def test_intervals_as_written_hold_the_intervals_as_computed(values, error):
     for client in summary.clients:
         if client.share is None or client.share_low is None:
             continue
-        text = interval_text(client, summary).replace("\N{MINUS SIGN}", "-").replace(",", "")
-        if text.startswith("±"):
-            share, distance = share_text(client), float(text.split()[-2])
-            written = 0.0 if "less" in share else float(share.replace("\N{MINUS SIGN}", "-").replace(",", "")[:-2])
-            low, high = written - distance, written + distance
-        else:
-            low, high = (float(end) for end in text[:-2].split(" to "))
+        text = share_range(client).replace("\N{MINUS SIGN}", "-").replace(",", "")
+        low, high = (float(end) for end in text[:-2].split(" to "))
         assert low <= 100 * client.share_low
         assert 100 * client.share_high <= high
 
@@ -173,9 +176,7 @@ def test_intervals_as_written_hold_the_intervals_as_computed(values, error):
 def test_values_that_cancel_are_no_damage():
     """The loss is where it was; nobody is told that the model got worse."""
     summary = make_summary([1.0, -1.0])
-    said = wording.headline(summary)
-    assert "did not change it" in said
-    assert "worse" not in said
+    assert wording.headline(summary).endswith("stayed the same.")
     assert sentence(summary, 1).startswith("telco raised the loss by 4")
 
 
@@ -199,7 +200,7 @@ def written_ends(amounts, client):
 def test_values_as_written_say_who_can_be_ranked(values, error):
     """Ranges that overlap overlap as written; and those that do not, do not, unless they nearly touch."""
     summary = make_summary(values, error)
-    ends = [written_ends(Amounts.of(summary), client) for client in summary.clients]
+    ends = [written_ends(Amounts(summary), client) for client in summary.clients]
     largest = max(abs(end) for client in summary.clients for end in (client.decrease_low, client.decrease_high))
     for one, (low, high) in zip(summary.clients, ends, strict=True):
         for other, (other_low, other_high) in zip(summary.clients, ends, strict=True):
@@ -211,19 +212,12 @@ def test_values_as_written_say_who_can_be_ranked(values, error):
                 assert low > other_high or other_low > high
 
 
-def test_an_interval_does_not_end_at_the_share_itself():
-    """Where two decimals are too few for the ends, how far they are is said in place of them."""
-    summary = make_summary([3.0, 1.0])
-    client = replace(summary.clients[0], share=0.310951, share_low=0.310899, share_high=0.311)
-    assert interval_text(client, summary) == "± less than 0.02\N{NO-BREAK SPACE}%"
-
-
 def test_payouts_have_a_warning_unless_the_values_are_sure():
     """With every reason there is, each once."""
     assert wording.payout_warning(make_summary([3.0, 1.0], 0.01, completed=True)) == ""
     said = wording.payout_warning(make_summary([3.0, 1.0], np.nan, n_planned=9, faults=("So.", "And so.")))
     assert said == (
-        "Do not pay by these amounts yet: the numerical error of every value is not known; only 4 of 9 rounds are "
+        "Do not pay by these amounts yet: the numerical error of every value is unknown; only 4 of 9 rounds are "
         "recorded; something is wrong with the record of this run."
     )
 
@@ -262,7 +256,7 @@ def test_a_loss_that_rose_is_said_first_and_in_red(form):
     summary = diverged()
     text = shown_in(summary, form)
     alarm = text.index("The loss rose over the training, from 0.6931 to 2.413: the model became worse.")
-    assert alarm < text.index("the 2 clients together lowered it by 17.4, and the server's own part raised it by 19.1")
+    assert alarm < text.index("by the clients 17.400 \N{MINUS SIGN} by the server 19.120")
     assert alarm < text.index("that is proven")
     assert "more than all clients together: it raised it by 19.12, the clients lowered it by 17.4." in text
     assert 'class="alarm">The loss rose' in text or form != "html"
@@ -284,7 +278,7 @@ def test_the_books_are_shown_with_the_server_apart(form):
     text = shown_in(summary, form)
     assert "Loss at the start 0.6931 = at the end 0.0531 + by the clients 0.6000 + by the server 0.0400" in text
     assert "such as an intercept, lowered the loss by 0.0400 over all rounds" in text
-    assert "It is no client's and has no share." in text
+    assert "It belongs to no client and has no share." in text
     assert json.loads(summary.to_json())["books"].keys() == set(Books._fields)
     assert len(summary.clients) == 2
     without = shown_in(make_summary([0.1, 0.05], 1e-4), form)
@@ -302,13 +296,11 @@ def test_one_unknown_error_leaves_the_other_shares_their_ranges():
     assert bounds[2:] == [(None, None)] * 2
     said = wording.numerical_error(summary)
     assert "It is unknown for hospital and shop." in said
-    assert "The ranges of the others' shares leave them out of the sum." in said
-    assert sentence(summary) == (
-        "bank contributed 99.40 % (among the clients whose errors are known, between 99.52 and 99.55 %)."
-    )
-    assert sentence(summary, 2) == "hospital comes out at 0.1 %; its numerical error is unknown."
-    assert wording.interval_header(summary) == "Share among those with known errors"
-    assert "the numerical error of the value of 'hospital' and 'shop' is not known" in wording.payout_warning(summary)
+    assert "The ranges of the others' shares are among the others only." in said
+    assert sentence(summary) == ("bank contributed 99.40 % (99.52 to 99.55 % among the clients with known errors).")
+    assert sentence(summary, 2) == "hospital comes out at 0.10 %; its numerical error is unknown."
+    assert "Share among clients with known errors" in [heading.text for heading in contributions(summary).headings]
+    assert "the numerical error of the value of 'hospital' and 'shop' is unknown" in wording.payout_warning(summary)
 
 
 @given(st.floats(0.1, 2), st.floats(-20, 20), st.floats(-20, 20), st.sampled_from([0.0, 0.0, 1e-3]))

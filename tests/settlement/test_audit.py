@@ -532,7 +532,7 @@ def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
     with pytest.raises(InputError, match="the settlement does not say that this is of 4 of 6 rounds; settle the run"):
         sign(run)
     place = sign(run, change=lambda valuation, paid: (valuation, replace(paid, n_planned=6)))
-    said = "The training was stopped after 4 of 6 rounds: this is of an unfinished training."
+    said = "The training was stopped after 4 of 6 rounds: the values are of an unfinished training."
     found = audit(place)
     assert found.passes, found.difference
     assert said in found.notes

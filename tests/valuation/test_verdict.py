@@ -136,7 +136,7 @@ def test_a_loss_that_falls_in_the_end_is_found(n_rounds, last):
     steps = np.arange(n_rounds + 1) / n_rounds
     part = still_falling(0.7 - 0.4 * steps)
     texts = judged(n_rounds=n_rounds, losses=0.7 - 0.4 * steps).texts("note")
-    assert f"the last {last} took off {100 * part:.1f} % of the whole decrease" in texts[0]
+    assert f"the last {last} took off {100 * part:.1f} % of the total decrease" in texts[0]
     assert still_falling(0.3 + 0.4 * np.exp(-10 * steps)) is None
     assert still_falling(0.3 + 0.4 * steps) is None
     assert still_falling(np.linspace(0.7, 0.3, 5)) is None

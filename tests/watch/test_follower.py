@@ -15,7 +15,7 @@ from verfedsv.report.reading import summarise
 from verfedsv.transcript import Transcript, reader
 from verfedsv.watch import growth as module
 from verfedsv.watch.follower import Ended, Follower
-from verfedsv.watch.state import Progress, build_state
+from verfedsv.watch.state import Report, build_state
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_states_of_a_growing_run_are_those_of_its_summary(run, follow):
     watching = follow(run.folder)
     for _ in range(3):
         run.grow(2)
-        watching.look()
+        watching.poll()
         state, summary = follow.states[-1], summarise(run.folder)
         assert state.status == "following"
         assert state.n_rounds == run.n_rounds == summary.n_rounds
@@ -76,7 +76,7 @@ def test_asynchronous_runs_are_valued_on(run, follow, monkeypatch):
     for n_rounds in (2, 0, 3):
         if n_rounds:
             run.grow(n_rounds)
-        watching.look()
+        watching.poll()
     assert [None if since is None else since.n_rounds for since in called] == [None, 2]
     assert [state.n_rounds for state in follow.states] == [0, 2, 2, 5]
     assert follow.states[1] == follow.states[2]
@@ -95,15 +95,15 @@ def test_a_follower_rests_ten_times_as_long_as_it_worked(run, follow, monkeypatc
     for rest in (0.0, 1.0):
         run.grow(1)
         follow.now[0] += rest  # the first valuation includes compiling, and is not held against the run
-        watching.look()
+        watching.poll()
     assert follow.states[-1].n_rounds == 2
     run.grow(3)
     follow.now[0] += 8.5
-    watching.look()
+    watching.poll()
     assert follow.states[-1].n_rounds == 2
     assert follow.states[-1].message == "Valued: 2 rounds. Training is at round 5."
     follow.now[0] += 1.0
-    watching.look()
+    watching.poll()
     assert follow.states[-1].n_rounds == 5
 
 
@@ -112,14 +112,14 @@ def test_synchronous_runs_are_followed(tmp_path, follow):
     training, path = train(n_samples=40, batch=20, n_epochs=4), tmp_path / "run"
     watching = follow(path, every=0.0)
     with training.record(path / "transcript", last=4) as recorder:
-        watching.look()
+        watching.poll()
         assert any("Valuing: " in state.message for state in follow.states)
         training.record(recorder=recorder, first=4)
-        watching.look()
+        watching.poll()
     state, valuation = follow.states[-1], verfedsv.value(path)
     assert shares(state) == dict(zip(valuation.clients, valuation.shares.tolist(), strict=True))
     with pytest.raises(Ended):
-        follow(path, is_ended=lambda: True).look()
+        follow(path, is_ended=lambda: True).poll()
 
 
 def test_a_finished_run_is_not_valued_again(run, follow, monkeypatch):
@@ -127,7 +127,7 @@ def test_a_finished_run_is_not_valued_again(run, follow, monkeypatch):
     run.grow(3)
     (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
     monkeypatch.setattr(module, "value", None)
-    follow(run.folder).look()
+    follow(run.folder).poll()
     assert (follow.states[-1].status, follow.states[-1].title) == ("finished", "Who contributed how much")
     assert follow.states[-1].problems == ()
     assert "so far" not in follow.states[-1].to_json()
@@ -137,14 +137,14 @@ def test_the_end_of_a_run_is_shown_at_once(run, follow, monkeypatch):
     """A new valuation.json is only read, so no rest is kept."""
     watching = follow(run.folder)
     run.grow(2)
-    watching.look()
+    watching.poll()
     run.grow(3)
     watching._due = np.inf
-    watching.look()
+    watching.poll()
     assert follow.states[-1].n_rounds == 2
     (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
     monkeypatch.setattr(module, "value", None)
-    watching.look()
+    watching.poll()
     assert (follow.states[-1].status, follow.states[-1].n_rounds) == ("finished", 5)
 
 
@@ -159,7 +159,7 @@ def test_a_training_that_stands_still_is_said_to(run):
     watching = Follower(run.folder, states.append, now=lambda: moment + later[0])
     for seconds, said in ((15, ""), (61, "1 minute"), (299, "1 minute"), (301, "5 minutes"), (7200, "1 hour")):
         later[0] = seconds
-        watching.look()
+        watching.poll()
         assert states[-1].recorded.startswith("Last recorded: 20")
         assert (f"for more than {said}: the training may have ended" in states[-1].stalled) == bool(said)
     assert states[-3] != states[-2]
@@ -173,21 +173,21 @@ def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
         f'duration = {3.0 * n_stamps}\nstamp_every = 3.0\nperiod = 1.0\n[output]\nfolder = "run"\n'
     )
     run.grow(4)
-    follow(run.folder, now=lambda: 1e11).look()
+    follow(run.folder, now=lambda: 1e11).poll()
     state = follow.states[-1]
     assert (state.n_rounds, state.n_planned) == (4, n_stamps)
     assert message in state.message
     assert (f"n the first 4 of {n_stamps} planned rounds" in state.headline) == (n_stamps > 4)
     assert ("may hang" in state.stalled) == (n_stamps > 4)
     run.close()
-    follow(run.folder).look()
+    follow(run.folder).poll()
     assert ("the training was stopped" in follow.states[-1].stalled) == (n_stamps > 4)
 
 
 def test_numbers_of_a_state_are_those_of_its_texts(run, follow):
     """Values over all rounds, not of one."""
     run.grow(4)
-    follow(run.folder).look()
+    follow(run.folder).poll()
     for cell in column(follow.states[-1], "Total value"):
         assert float(cell.text) == pytest.approx(cell.number, rel=1e-2)
 
@@ -196,22 +196,22 @@ def test_a_run_that_is_not_there_is_waited_for(tmp_path, follow):
     """It may come, go, and come again as another."""
     folder = tmp_path / "credit"
     watching = follow(folder)
-    watching.look()
+    watching.poll()
     assert follow.states[-1].message == f"Waiting for a run in {folder}."
     run = GrowingRun(folder)
-    watching.look()
+    watching.poll()
     assert follow.states[-1].message == "Recording has begun; there is no round yet."
     run.grow(2)
     run.close()
-    watching.look()
+    watching.poll()
     assert follow.states[-1].n_rounds == 2
     folder.rename(tmp_path / "moved")
-    watching.look()
+    watching.poll()
     assert (follow.states[-1].status, follow.states[-1].table) == ("waiting", None)
     run = GrowingRun(folder, ["other", "clients"])
     run.grow(1)
     run.close()
-    watching.look()
+    watching.poll()
     assert set(shares(follow.states[-1])) == {"other", "clients"}
 
 
@@ -222,7 +222,7 @@ def test_a_damaged_transcript_is_said(run, follow, name, kind):
     run.grow(3)
     run.close()
     watching = follow(run.folder)
-    watching.look()
+    watching.poll()
     path = run.folder / "transcript" / name
     content = bytearray(path.read_bytes())
     if kind == "changed":
@@ -233,8 +233,8 @@ def test_a_damaged_transcript_is_said(run, follow, name, kind):
         content[:] = np.random.default_rng(0).bytes(len(content))
     path.unlink()
     path.write_bytes(content)
-    watching.look()
-    watching.look()
+    watching.poll()
+    watching.poll()
     assert follow.states[-1].problems
     follow.states[-1].to_json()
 
@@ -245,7 +245,7 @@ def test_other_damaged_files_are_said(run, follow, name):
     run.grow(3)
     with (run.folder / name).open("ab") as file:
         file.write(b"\xff{{{\n")
-    follow(run.folder).look()
+    follow(run.folder).poll()
     assert name in follow.states[-1].problems[0]
     assert any(chart.title == "Loss" for chart in follow.states[-1].charts)
 
@@ -254,7 +254,7 @@ def test_what_a_run_noted_of_its_data_is_a_warning(run, follow):
     """As a sentence."""
     run.grow(3)
     (run.folder / "notes.json").write_text("[\"bank: column 'copy' gives the label away\"]")
-    follow(run.folder).look()
+    follow(run.folder).poll()
     assert follow.states[-1].warnings[-1] == "bank: column 'copy' gives the label away."
 
 
@@ -265,14 +265,14 @@ def test_a_state_is_bounded(run, follow):
         f'{{"n_rounds":{t},"train_loss":{1 / t},"test_loss":{2 / t},"test_accuracy":0.5}}\n' for t in range(1, 100_001)
     )
     (run.folder / "metrics.jsonl").write_text("".join(lines))
-    follow(run.folder).look()
+    follow(run.folder).poll()
     state = follow.states[-1]
     assert state.n_evaluations == 100_000
     assert len(state.to_json().encode()) < 100_000
     names = [f"{m}{chr(0x1D538) * 300}" for m in range(1000)]
     values = np.linspace(1, -0.01, 1000)
     summary = make_summary(values, 1e-4, clients=names, n_rounds=5000)
-    many = build_state(Progress("x" * 9999, "following", "y" * 99_999), summary, metrics_of(100_000))
+    many = build_state(Report("x" * 9999, "following", "y" * 99_999), summary, metrics_of(100_000))
     assert len(many.to_json().encode()) < 300_000
     assert (many.n_clients, len(many.table.rows)) == (1000, 205)
 
@@ -281,12 +281,12 @@ def test_what_was_checked_and_valued_is_not_read_again(run, follow, monkeypatch)
     """However long a run is, a look reads what was added to it."""
     watching = follow(run.folder)
     run.grow(50)
-    watching.look()
+    watching.poll()
     read = []
     message = Transcript._message
     monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
     run.grow(1)
-    watching.look()
+    watching.poll()
     assert follow.states[-1].n_rounds == 51
     assert min(read) == 2 + 50 * 4  # after the beginning of the stream
     assert {client.uploads.n_uploads for client in watching._summary.clients} == {51}
@@ -297,7 +297,7 @@ def test_a_long_run_is_valued_in_portions(run, follow, monkeypatch):
     monkeypatch.setattr(module, "_SMALLEST_PORTION", 2)
     monkeypatch.setattr(module, "_SHORT", -1.0)
     run.grow(20)
-    follow(run.folder).look()
+    follow(run.folder).poll()
     valued = [state.n_rounds for state in follow.states if state.n_rounds]
     assert valued == [3, 7, 11, 15, 19, 20]
     assert follow.states[2].message == "Valued: 7 of about 20 rounds. Computing."
@@ -316,7 +316,7 @@ def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow,
     monkeypatch.setattr(module, "_SKIMMED", 40)
     watching = follow(run.folder)
     run.grow(30)
-    watching.look()
+    watching.poll()
     assert [state.n_rounds for state in follow.states if state.n_rounds][-1] == 30
     whole = watching._growth.valuation.losses
     read, message = [], Transcript._message
@@ -326,7 +326,7 @@ def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow,
         follow.now[0] += 11.0  # no rest is longer than ten seconds, whatever was to be done
         n_steps = len(follow.states)
         read.clear()
-        watching.look()
+        watching.poll()
         state = follow.states[-1]
         assert state.n_rounds == n_rounds
         assert len(follow.states) - n_steps <= 2
@@ -345,7 +345,7 @@ def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow,
     assert valuation.losses[:31] == pytest.approx(whole)
     assert valuation.books == pytest.approx(exact.books, abs=1e-6)
     (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
-    watching.look()
+    watching.poll()
     assert (follow.states[-1].status, follow.states[-1].n_rounds) == ("finished", 400)
     assert "keep up" not in follow.states[-1].numerical_error
 
@@ -356,9 +356,9 @@ def test_a_slower_training_is_valued_round_by_round(run, follow, monkeypatch):
     monkeypatch.setattr(module, "_SHORT", -1.0)
     run.grow(40)
     watching = follow(run.folder)
-    watching.look()
+    watching.poll()
     run.grow(15)
-    watching.look()
+    watching.poll()
     assert follow.states[-1].n_rounds == 55
     assert watching._growth.rounds is None
 
@@ -369,12 +369,12 @@ def test_values_of_some_samples_are_near_those_of_all(run, follow, monkeypatch):
     monkeypatch.setattr(module, "_FEWEST_SAMPLES", 1)
     run.grow(30)
     watching = follow(run.folder)
-    watching.look()
+    watching.poll()
     whole = summarise(run.folder)
     expected = {client.name: client.share for client in whole.clients}
     assert shares(follow.states[-1]) == pytest.approx(expected, abs=0.05)
     (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
-    watching.look()
+    watching.poll()
     assert shares(follow.states[-1]) == pytest.approx(expected)
     assert "drawn at random" not in follow.states[-1].numerical_error
 
@@ -386,13 +386,13 @@ def test_checking_and_valuing_show_how_far_they_are(run, follow, monkeypatch):
     watching = follow(run.folder, every=0.0)
     read = watching._metrics.read
     monkeypatch.setattr(watching._metrics, "read", lambda: (run.grow(0), read()))
-    watching.look()
+    watching.poll()
     for word in ("Checking", "Valuing"):
         assert any(f"{word}: " in state.message for state in follow.states)
     evaluations = [state.n_evaluations for state in follow.states]
     assert evaluations[1:-1] == sorted(set(evaluations[1:-1]))
     with pytest.raises(Ended):
-        follow(run.folder, is_ended=lambda: True).look()
+        follow(run.folder, is_ended=lambda: True).poll()
 
 
 def test_uploads_that_are_cut_off_while_they_are_read_are_said(run, follow, monkeypatch):
@@ -407,7 +407,7 @@ def test_uploads_that_are_cut_off_while_they_are_read_are_said(run, follow, monk
         return value(*arguments, **options)
 
     monkeypatch.setattr(module, "value", cut_and_value)
-    follow(run.folder).look()
+    follow(run.folder).poll()
     assert "the transcript was changed" in follow.states[-1].problems[0]
 
 
@@ -417,12 +417,12 @@ def test_a_valuation_of_an_earlier_state_does_not_end_the_rest(run, follow, monk
     (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
     run.grow(1)
     watching = follow(run.folder)
-    watching.look()
+    watching.poll()
     watching._due = np.inf
     monkeypatch.setattr(watching, "_summarise", None)
     for moment in range(3):
         os.utime(run.folder / "valuation.json", ns=(moment, moment))
-        watching.look()
+        watching.poll()
     assert follow.states[-1].n_rounds == 3
 
 
@@ -437,11 +437,11 @@ def test_a_pipe_among_the_files_is_named_and_not_waited_for(run, follow, name):
         path.rename(kept)
     watching = follow(run.folder)
     os.mkfifo(path)
-    watching.look()
+    watching.poll()
     assert f"{name} is not a regular file" in follow.states[-1].problems[0]
     path.unlink()
     if kept.exists():
         kept.rename(path)
-    watching.look()
+    watching.poll()
     assert follow.states[-1].n_rounds == 2
     assert follow.states[-1].problems == ()

@@ -69,7 +69,7 @@ def demo(
         typer.Option(
             "--output",
             "-o",
-            help="Where the results go; those of an earlier demo there are replaced.",
+            help="Folder for the results; those of an earlier demo are replaced.",
             metavar="FOLDER",
         ),
     ] = Path("verfedsv-demo"),
@@ -79,13 +79,13 @@ def demo(
 ) -> None:
     """Train on the Adult census data, which ships with the package, and value eight clients that share its columns.
 
-    Twice: synchronously, where every client uploads the same batch in every round, and asynchronously, where each comes
-    when it likes. Some twenty seconds, and about 150 MB of transcripts, in all.
+    It trains twice: synchronously, where all clients upload the same batch in every round, and asynchronously, where
+    each uploads at its own pace. Both together take about twenty seconds and 150 MB of transcripts.
 
     Example: verfedsv demo --output /tmp/demo
     """
     console = Console(stderr=as_json)
-    with explain_interrupt(console, "stopped; the same command begins the demo anew."):
+    with explain_interrupt(console, "stopped. Run the same command to start again."):
         results = show(console, output)
     if as_json:
         content = {mode: json.loads(result.to_json()) for mode, result in results.items()}
@@ -129,19 +129,19 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
 
 
 def _command() -> str:
-    """Return how this command is called: by its name where the shell finds it, else by its place."""
+    """Return how to call verfedsv: by its name if the shell finds it, else by its path."""
     return "verfedsv" if shutil.which("verfedsv") else str(Path(sys.executable).parent / "verfedsv")
 
 
 def _check_place(folder: Path, mode: str, text: str) -> None:
-    """Raise InputError if there is something that is not of an earlier demo where a run and its configuration go."""
+    """Raise InputError if a run or its configuration would replace something that is not of an earlier demo."""
     path, place = folder / f"{mode}.toml", folder / mode
-    # One that was killed may have written a part of it.
+    # A demo that was killed may have written only part of it.
     is_ours = not path.exists() or text.encode().startswith(path.read_bytes())
     if not is_ours or (place.exists() and not is_free(place, text) and not _is_of_a_demo(place)):
         raise InputError(
-            f"{place if is_ours else path} is there already and is not of an earlier demo, or was changed since; move "
-            "it away, or choose another --output"
+            f"{place if is_ours else path} already exists and is not of an earlier demo, or was changed since; move it "
+            "away, or choose another --output"
         )
 
 

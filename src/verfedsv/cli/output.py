@@ -29,8 +29,8 @@ Kind = Literal["report", "settlement", "valuation", "extract", "statement"]
 def check_writable(path: Path, kind: Kind) -> None:
     """Raise InputError, before any work, if a file of some kind cannot be written there.
 
-    It may replace an earlier one of the same kind, and nothing else: never a file of a run, a signed statement or a
-    key, which nobody could bring back.
+    It may replace an earlier one of the same kind and nothing else, in particular no irreplaceable file: part of a
+    run, a signed statement or a key.
     """
     if not path.name or path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
@@ -40,7 +40,7 @@ def check_writable(path: Path, kind: Kind) -> None:
     is_there = path.exists() and path.stat().st_size > 0
     what = _what_is_kept(path) if is_there else None
     if what is not None:
-        raise InputError(f"cannot write {path}: it is {what}, and is never overwritten; name another file with -o")
+        raise InputError(f"cannot write {path}: it is {what}, which is never overwritten; name another file with -o")
     if RunFolder.is_in_transcript(path):
         raise InputError(
             f"cannot write {path}: in the folder of a transcript any other file would fail the audit; name a file "
@@ -48,13 +48,13 @@ def check_writable(path: Path, kind: Kind) -> None:
         )
     if is_there and not _is_of(path, kind):
         raise InputError(
-            f"cannot write {path}: what is there is not {_called(kind)} that verfedsv wrote, and is not overwritten; "
-            "name another file with -o, or delete it"
+            f"cannot write {path}: the existing file is not {_called(kind)} that verfedsv wrote, and is not "
+            "overwritten; name another file with -o, or delete it"
         )
 
 
 def _what_is_kept(path: Path) -> str | None:
-    """Return what a file is if nobody could bring it back; None if it is something else."""
+    """Return what an irreplaceable file is; None for any other."""
     if RunFolder.is_kept(path):
         return "part of a run"
     if is_key(path.read_bytes()):
@@ -84,7 +84,7 @@ def _is_report(content: bytes) -> bool:
 
 
 _HEAD_OF_A_PAGE = 2000
-"""So many bytes may be before the end of the line that says what made a page; 800 are."""
+"""The generator is named within that many bytes; it ends at byte 800."""
 
 
 def _called(kind: Kind) -> str:
@@ -96,7 +96,7 @@ def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> N
     try:
         write_whole(path, content.encode() if isinstance(content, str) else content, overwrite=overwrite)
     except FileExistsError:
-        raise InputError(f"{path} is already there, and is not overwritten; name another file with -o") from None
+        raise InputError(f"{path} already exists and is not overwritten; name another file with -o") from None
     except OSError as error:
         raise InputError(describe_os_error(error)) from None
 

@@ -41,16 +41,20 @@ def report(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file to write, or - to print it; by default report.html, here."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="The file to write, or - for standard output. Default: report.html.",
+        ),
     ] = None,
     form: Annotated[
-        Formats | None, typer.Option("--format", help="What to write; by default what the name of the file says.")
+        Formats | None, typer.Option("--format", help="The format. Default: by the ending of the file name.")
     ] = None,
     settlement: Annotated[
         Path | None, typer.Option("--settlement", help="Payouts to show, a JSON file that `verfedsv settle -o` wrote.")
     ] = None,
 ) -> None:
-    """Write a report of a run: who contributed how much, how sure that is, and why.
+    """Write a report of a run: who contributed how much, how certain that is, and why.
 
     The HTML is one file that loads nothing: send it by mail, open it in any browser, print it. It has charts, which
     need pip install 'verfedsv[report]'; Markdown has the same sentences and tables, and JSON the numbers. Values come
@@ -80,7 +84,7 @@ def report(
 
 
 def _format_of(output: Path | None) -> Formats:
-    """Return the format that the name of a file asks for."""
+    """Return the format given by the ending of a file name."""
     if output is None or output == _STANDARD_OUTPUT:
         return Formats.HTML
     try:
@@ -106,7 +110,7 @@ def _summarise(console: Console, run: Path, settlement: Settlement | None, check
 
 
 def _renderer(form: Formats) -> Callable[[Summary], str]:
-    """Return what makes a text of a summary. Drawing takes a second to import, and only a page needs it."""
+    """Return the function that renders a summary. Charts take a second to import, and only HTML has them."""
     if form == Formats.JSON:
         return Summary.to_json
     if form == Formats.MD:
@@ -119,7 +123,7 @@ def _renderer(form: Formats) -> Callable[[Summary], str]:
 
 
 def _show(console: Console, summary: Summary, place: Path) -> None:
-    from verfedsv.report.numbers import size
+    from verfedsv.report.amounts import size
     from verfedsv.report.terminal import brief
 
     for line in brief(summary, console.width):

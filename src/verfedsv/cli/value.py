@@ -84,12 +84,12 @@ def value(
     embeddings that were never uploaded may change (estimated).
 
     A run is valued with the settings that were agreed on, which its transcript holds: those of [valuation] in its
-    config.toml, or of Recorder(valuation=...), or the defaults. Each option given here takes the place of one of them.
+    config.toml, or of Recorder(valuation=...), or the defaults. Options given here override them.
     By default method, rank and regularization are auto, rows are all, the tolerance is 0.001 and the seed is 0.
 
-    A training that is still running, was stopped before its end, or whose record was cut off is valued as far as it is
-    recorded; in JSON `finished` is false then (null if no plan is known). Whether the values can be trusted is said
-    first, and in JSON by `verdict`: sound, doubtful or rejected, with the reasons.
+    A training that is still running or was stopped early, or whose record is truncated, is valued as far as it is
+    recorded; `finished` in JSON is false then (null if no plan is known). Whether the values can be trusted is printed
+    first, and is `verdict` in JSON: sound, doubtful or rejected, with the reasons.
 
     Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
 
@@ -114,7 +114,7 @@ def value(
     for name, setting in configured.items():
         if given.get(name) is None:
             print_note(notes, f"{name} = {setting}, as agreed")
-    stopped = "stopped; nothing was written, the same command begins anew."
+    stopped = "stopped; nothing was written. Run the same command to start again."
     with explain_interrupt(notes, stopped), explain_warnings(notes), interrupts() as check:
         result, facts = value_folder(notes, folder, options, check)
         check()

@@ -1,4 +1,4 @@
-"""What the commands that value a run have in common: checking and valuing it, and showing the values."""
+"""What commands that value a run share: checking and valuing it, and showing the values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from verfedsv.cli.output import explain_warnings, print_note
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.report import wording
-from verfedsv.report.numbers import percent_ends
+from verfedsv.report.amounts import share_range
 from verfedsv.report.reading import facts_of, find_valuation
-from verfedsv.report.summary import build
+from verfedsv.report.summary import Summary, build
 from verfedsv.report.tables import contributions
 from verfedsv.report.terminal import shown, to_rich
 from verfedsv.runs.folder import RunFolder
@@ -33,7 +33,7 @@ _MOST_SHARES = 5
 def value_folder(
     console: Console, folder: RunFolder, options: dict[str, Any], check: Callable[[], None], what: str = "valuing"
 ) -> tuple[Valuation, RunFacts]:
-    """Check and value the transcript in a folder, showing how far it is; return also what is known of the run."""
+    """Check and value the transcript in a folder with a progress bar; return also the facts on the run."""
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = folder.open()
@@ -66,13 +66,13 @@ def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -
 
 
 def notes_of(folder: RunFolder | None, result: Valuation) -> list[str]:
-    """Return what is to be known of the data and the training: what the run noted, and a loss that still falls."""
+    """Return notes on data and training: those of the run, and a loss that is still falling."""
     notes = () if folder is None else folder.notes()
     return judge(result, RunFacts(notes=notes)).texts("note")
 
 
 def print_notes(*lines: str) -> None:
-    """Print lines that the user should know on standard error."""
+    """Print notes on standard error."""
     for line in lines:
         print_note(Console(stderr=True), line)
 
@@ -93,13 +93,14 @@ def show(console: Console, result: Valuation, verdict: Verdict) -> None:
     title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
     console.print(title, style="bold", highlight=False)
     show_verdict(console, verdict)
-    console.print(to_rich(contributions(build(result), "terminal"), console.width))
-    for line in _explain(result):
+    summary = build(result)
+    console.print(to_rich(contributions(summary, "terminal"), console.width))
+    for line in [*_explain(result), *_among_known(summary)]:
         console.print(line, highlight=False, markup=False)
 
 
 def show_verdict(console: Console, verdict: Verdict) -> None:
-    """Print the reasons not to trust values, but for notes."""
+    """Print the reasons not to trust values, except notes."""
     styles = {"alarm": "bold red", "doubt": "yellow"}
     for reason in verdict.reasons:
         if reason.weight in styles:
@@ -113,11 +114,11 @@ def say_without_effect(console: Console, result: Valuation) -> None:
         why = "in asynchronous training" if result.mode == "asynchronous" else "where every sample is in every batch"
         for name in ("rank", "regularization"):
             if getattr(settings, name) != "auto":
-                print_note(console, f"{name} had no effect: it is of completion, and {why} nothing is completed.")
+                print_note(console, f"{name} had no effect: it is for completion, and {why} nothing is completed.")
     if settings.n_permutations is not None and not ESTIMATORS[settings.method].samples:
         print_note(console, f"permutations had no effect: the method {settings.method} draws none.")
     if settings.tolerance != ValuationSettings().tolerance and not ESTIMATORS[settings.method].adapts:
-        print_note(console, f"tolerance had no effect: it is of the method auto, and this is {settings.method}.")
+        print_note(console, f"tolerance had no effect: it is for the method auto, and this is {settings.method}.")
 
 
 def _explain(result: Valuation) -> list[str]:
@@ -132,8 +133,7 @@ def _explain(result: Valuation) -> list[str]:
         return lines
     kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
     estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
-    lines.append(f"Numerical errors: {estimator} ({kind}); {_explain_completion(result, largest)}")
-    return [*lines, *_among_known(result)]
+    return [*lines, f"Numerical errors: {estimator} ({kind}); {_explain_completion(result, largest)}"]
 
 
 def _as_part(size: float) -> str:
@@ -145,16 +145,12 @@ def _as_part(size: float) -> str:
     return f"{size:.2g} times the largest value" if size >= 1 else f"{100 * size:.2g} % of the largest value"
 
 
-def _among_known(result: Valuation) -> list[str]:
-    """Return between what the largest shares lie among the clients whose errors are known, if not all are."""
-    bounds = result.share_bounds
-    known = [m for m in (-result.values).argsort(kind="stable") if np.isfinite(bounds[m]).all()]
-    if not result.books.has_shares or len(known) in (0, len(result.clients)):
+def _among_known(summary: Summary) -> list[str]:
+    """Return the ranges of the largest shares among the clients whose errors are known, if not all are."""
+    known = [client for client in summary.clients if client.share_low is not None]
+    if not summary.unknown or not known:
         return []
-    parts = []
-    for m in known[:_MOST_SHARES]:
-        low, high = percent_ends(float(bounds[m, 0]), float(bounds[m, 1]), 2)
-        parts.append(f"{shown(result.clients[m], 40)} has {low} to {high} %")
+    parts = [f"{shown(client.name, 40)} has {share_range(client)}" for client in known[:_MOST_SHARES]]
     more = ["..."] if len(known) > _MOST_SHARES else []
     return [f"Among the clients with known errors, {', '.join([*parts, *more])}."]
 

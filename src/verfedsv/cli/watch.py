@@ -13,16 +13,16 @@ import typer
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript; it may begin later.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript; it need not exist yet.")],
     host: Annotated[
         str, typer.Option(help="The address to listen at. By default, only this machine can see the page.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0 is any free one.")] = 0,
-    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds from one look at the run to the next.")] = 2,
+    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two polls of the folder.")] = 2,
 ) -> None:
     """Follow a training on a local web page: shares and loss as they change.
 
-    The run may be running, finished, or yet to begin; it is only read. Ctrl-C ends the page, not the training.
+    The run may be running, finished, or not started yet; it is only read. Ctrl-C ends the page, not the training.
 
     Exit codes: 0 ended with Ctrl-C; 2 the run or an option cannot be used, with a message that says why.
 
@@ -39,7 +39,7 @@ def watch(
         typer.secho("note: everybody who can reach this address sees the page", fg="yellow", err=True)
     sys.stdout.flush()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # What warnings say of a valuation, the page says in words. For all threads at once: filters are the process's.
+    # The page shows what warnings say of a valuation. For all threads at once: filters are the process's.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:

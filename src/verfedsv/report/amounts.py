@@ -1,153 +1,162 @@
-"""Shares and values of clients as texts."""
+"""Numbers, shares and values as people read them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from itertools import accumulate
-from typing import NamedTuple
 
-from verfedsv.report.numbers import (
-    MINUS,
-    MOST_DECIMALS,
-    SPACE,
-    number,
-    number_ends,
-    percent,
-    percent_ends,
-    power_of_ten,
-)
 from verfedsv.report.summary import ClientSummary, Summary
 
-_LEAST_DIGITS, _MOST_DIGITS = 4, 7
-"""Of the largest value, or end of a value's range. More than the least are written if they show that two are apart."""
+MINUS, SPACE = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
-_MOST_DECIMALS_OF_VALUES = 8
+_LEAST_DIGITS, _MOST_DIGITS, _MOST_DECIMALS = 4, 7, 8
+"""Of the largest value, or end of a range. More digits than the least are written if they separate two ranges."""
+
+_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+_Range = tuple[float, float | None, float | None]
+"""A value, and the ends of its range; None if these are unknown."""
 
 
-class Range(NamedTuple):
-    """A value over all rounds, and between what it lies; None if that is not known."""
+def number(amount: float, decimals: int) -> str:
+    """Return a number with that many decimals; what rounds to zero has no sign."""
+    text = f"{abs(amount):,.{decimals}f}"
+    return f"{MINUS}{text}" if amount < 0 and float(text.replace(",", "")) else text
 
-    value: float
-    low: float | None
-    high: float | None
+
+def limited(amount: float, decimals: int) -> str:
+    r"""Return a number with that many decimals; for one that rounds to zero, what it is less or greater than.
+
+    >>> limited(0.25, 2), limited(0.001, 2), limited(-0.001, 2), limited(0.0, 2)
+    ('0.25', '<\xa00.01', '>\xa0−0.01', '0.00')
+    """
+    text = number(amount, decimals)
+    if amount == 0 or any(letter in "123456789" for letter in text):
+        return text
+    least = f"{10**-decimals:.{decimals}f}"
+    return f"<{SPACE}{least}" if amount > 0 else f">{SPACE}{MINUS}{least}"
+
+
+def number_ends(low: Decimal, high: Decimal, decimals: int) -> str:
+    """Return a range with that many decimals, its ends rounded outwards.
+
+    >>> number_ends(Decimal("74.629"), Decimal("75.371"), 1)
+    '74.6 to 75.4'
+    """
+    step = Decimal(1).scaleb(-decimals)
+    with localcontext(prec=400):  # enough for all digits of any float
+        lower, upper = low.quantize(step, ROUND_FLOOR), high.quantize(step, ROUND_CEILING)
+    return f"{number(float(lower), decimals)} to {number(float(upper), decimals)}"
+
+
+def percent(fraction: float, decimals: int = 2) -> str:
+    r"""Return a fraction in per cent.
+
+    >>> percent(0.312, 1), percent(-0.5, 0)
+    ('31.2\xa0%', '−50\xa0%')
+    """
+    return f"{number(100 * fraction, decimals)}{SPACE}%"
+
+
+def digits(amount: float | None, n_digits: int = 3) -> str:
+    """Return a number with that many digits, trailing zeros included, or "unknown".
+
+    >>> digits(0.00012345), digits(0.53), digits(-1.5e-9), digits(math.nan), digits(0.0)
+    ('0.000123', '0.530', '−1.50 × 10⁻⁹', 'unknown', '0')
+    """
+    if amount is None or not math.isfinite(amount):
+        return "unknown"
+    if amount == 0:
+        return "0"
+    if 1e-4 <= abs(amount) < 1e6:
+        text = f"{abs(amount):#.{n_digits}g}".rstrip(".")
+        # Six digits before the point need no exponent.
+        text = f"{abs(amount):,.0f}" if "e" in text else text
+    else:
+        mantissa, exponent = f"{abs(amount):.{n_digits - 1}e}".split("e")
+        text = f"{mantissa} {_power_of_ten(int(exponent))}"
+    return f"{MINUS}{text}" if amount < 0 else text
+
+
+def _power_of_ten(exponent: int) -> str:
+    return f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(_RAISED)}"
+
+
+def size(n_bytes: int) -> str:
+    """Return a number of bytes.
+
+    >>> size(7_814_640), size(812)
+    ('7.8 MB', '812 bytes')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= scale:
+            return f"{n_bytes / scale:,.1f} {unit}"
+    return f"{n_bytes} bytes"
 
 
 class Amounts:
-    """Values over all rounds as texts, with decimals that all of them share."""
+    """Values over all rounds as texts, with the same decimals for all clients of a summary."""
 
-    def __init__(self, ranges: Sequence[Range]) -> None:
-        self._decimals, self._exponent = _scale(ranges)
-
-    @classmethod
-    def of(cls, summary: Summary) -> Amounts:
-        """Return the amounts of a summary's clients."""
-        return cls([Range(c.decrease, c.decrease_low, c.decrease_high) for c in summary.clients])
+    def __init__(self, summary: Summary) -> None:
+        self._decimals, self._exponent = _scale(
+            [(client.decrease, client.decrease_low, client.decrease_high) for client in summary.clients]
+        )
 
     def value(self, decrease: float) -> str:
-        """Return a value; one that is too small to be written is said to be so."""
-        text = number(decrease / 10**self._exponent, self._decimals)
-        if decrease == 0 or any(letter in "123456789" for letter in text):
-            return self._with_power(text)
-        least = self._with_power(f"{10**-self._decimals:.{self._decimals}f}")
-        return f"{'<' if decrease > 0 else '>'}{SPACE}{MINUS if decrease < 0 else ''}{least}"
+        """Return a value."""
+        return self._with_power(limited(decrease / 10**self._exponent, self._decimals))
 
     def ends(self, client: ClientSummary) -> str:
-        """Return between what a client's value lies, rounded outwards, or that nobody knows."""
+        """Return the range of a client's value, or "unknown"."""
         if client.decrease_low is None or client.decrease_high is None:
             return "unknown"
         power = Decimal(1).scaleb(self._exponent)
         low, high = (Decimal(end) / power for end in (client.decrease_low, client.decrease_high))
-        return self._with_power(" to ".join(number_ends(low, high, self._decimals)))
+        return self._with_power(number_ends(low, high, self._decimals))
 
     def _with_power(self, text: str) -> str:
         if self._exponent == 0:
             return text
-        return f"{f'({text})' if ' to ' in text else text} {power_of_ten(self._exponent)}"
+        return f"{f'({text})' if ' to ' in text else text} {_power_of_ten(self._exponent)}"
 
 
-def _scale(ranges: Sequence[Range]) -> tuple[int, int]:
-    """Return with how many decimals values are written, and the power of ten behind them, 0 if there is none."""
+def _scale(ranges: Sequence[_Range]) -> tuple[int, int]:
+    """Return the number of decimals of values, and the power of ten that follows them, 0 for none."""
     largest = max(abs(amount) for each in ranges for amount in each if amount is not None)
     if largest == 0:
         return _LEAST_DIGITS, 0
     magnitude = math.floor(math.log10(largest))
     gap = _smallest_gap(ranges)
     # Ends that are rounded outwards come closer by less than two units of the last decimal.
-    wanted = 0 if gap is None else magnitude + 1 + math.ceil(-math.log10(gap / 2))
-    n_digits = min(_MOST_DIGITS, max(_LEAST_DIGITS, wanted))
+    needed = 0 if gap is None else magnitude + 1 + math.ceil(-math.log10(gap / 2))
+    n_digits = min(_MOST_DIGITS, max(_LEAST_DIGITS, needed))
     decimals = n_digits - 1 - magnitude
-    return (n_digits - 1, magnitude) if decimals > _MOST_DECIMALS_OF_VALUES else (max(0, decimals), 0)
+    return (n_digits - 1, magnitude) if decimals > _MOST_DECIMALS else (max(0, decimals), 0)
 
 
-def _smallest_gap(ranges: Sequence[Range]) -> float | None:
-    """Return the smallest distance from one value with its error to the next; None if all overlap."""
+def _smallest_gap(ranges: Sequence[_Range]) -> float | None:
+    """Return the smallest gap between two ranges that do not overlap; None if all do."""
     known = sorted((low, high) for _, low, high in ranges if low is not None and high is not None)
     reaches = accumulate((high for _, high in known), max)
     return min((low - reach for (low, _), reach in zip(known[1:], reaches, strict=False) if low > reach), default=None)
 
 
 def share_text(client: ClientSummary) -> str:
-    """Return a client's share with as many decimals as its error allows, at most two."""
-    if client.share is None:
-        return "no share"
-    if 0 < abs(client.share) < 0.5 * 10 ** -(MOST_DECIMALS + 2):
-        least = f"less than {10**-MOST_DECIMALS:g}{SPACE}%"
-        return least if client.share > 0 else f"negative, {least}"
-    return percent(client.share, _decimals(client))
+    """Return a client's share."""
+    return "no share" if client.share is None else f"{limited(100 * client.share, 2)}{SPACE}%"
 
 
-def interval_text(client: ClientSummary, summary: Summary) -> str:
-    """Return between which shares a client's lies, or that nobody knows.
+def share_range(client: ClientSummary) -> str:
+    """Return the range of a client's share, or "unknown".
 
-    Where the errors of some are not known, it is the share among the others, and need not hold the share of all.
+    Where the errors of some clients are unknown, it is of the share among the others, and need not hold the share of
+    all.
     """
-    if client.share is None:
-        return "no share"
     if client.share_low is None or client.share_high is None:
         return "unknown"
-    if not summary.unknown and (distance := _distance(client)):
-        return f"± less than {distance}{SPACE}%"
-    low, high = percent_ends(client.share_low, client.share_high, _decimals(client))
-    return f"{low} to {high}{SPACE}%"
-
-
-def between_text(client: ClientSummary, among: str = "") -> str:
-    """Return the interval of a share as a sentence has it in brackets; nothing if the share as written is exact.
-
-    `among` is what the interval is of where that is not all clients; it need not hold the share of all then.
-    """
-    if client.share_low is None or client.share_high is None or share_text(client).startswith(("less", "negative")):
-        return ""
-    decimals = _decimals(client)
-    if not among and (distance := _distance(client)):
-        return "" if distance == f"{10**-decimals:g}" else f" (give or take {distance}{SPACE}%)"
-    low, high = percent_ends(client.share_low, client.share_high, decimals)
-    return f" ({among}between {low} and {high}{SPACE}%)"
-
-
-def _distance(client: ClientSummary) -> str | None:
-    """Return how far, in per cent, all of a narrow interval is from the share as it is written; None for a wide one.
-
-    That is one or two units of the last decimal: the ends, with as many decimals, would look no different from it.
-    """
-    if client.share is None or client.share_low is None or client.share_high is None:
-        return None
-    decimals = _decimals(client)
-    written = round(100 * client.share, decimals)
-    furthest = max(written - 100 * client.share_low, 100 * client.share_high - written)
-    for units in (1, 2) if decimals == MOST_DECIMALS else (1,):
-        if furthest < 0.999 * units * 10**-decimals:  # less the rounding of this itself
-            return f"{units * 10**-decimals:g}"
-    return None
-
-
-def _decimals(client: ClientSummary) -> int:
-    if client.share_low is None or client.share_high is None:
-        return 1
-    half = 50 * (client.share_high - client.share_low)
-    return MOST_DECIMALS if half <= 0 else min(MOST_DECIMALS, max(1, math.ceil(-math.log10(half))))
+    return f"{number_ends(100 * Decimal(client.share_low), 100 * Decimal(client.share_high), 2)}{SPACE}%"
 
 
 def place_text(client: ClientSummary, summary: Summary) -> str:
@@ -162,5 +171,4 @@ def relative_error(client: ClientSummary) -> str:
     """Return how large an error is, compared with the value."""
     if client.error is None or client.value == 0:
         return "unknown" if client.error is None else "no value"
-    ratio = client.error / abs(client.value)
-    return f"less than 0.01{SPACE}%" if 0 < ratio < 5e-5 else percent(ratio)
+    return f"{limited(100 * client.error / abs(client.value), 2)}{SPACE}%"

@@ -17,14 +17,14 @@ MOST_POINTS_IN_ALL = 12_000
 """Of all curves of the same kind: 200 clients get 60 points each."""
 
 MOST_CURVES = 200
-"""Of the same kind: of more clients, those with the largest values, of whatever sign, have curves."""
+"""Of the same kind: with more clients, only those with the largest absolute values have curves."""
 
 _DIGITS = 5
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Numbers over rounds, counted from 1. `n_rounds` says how many there were before the curve was thinned."""
+    """Numbers over rounds, which count from 1. `n_rounds` is their number before the curve was thinned."""
 
     n_rounds: int
     rounds: tuple[int, ...]
@@ -32,10 +32,10 @@ class Curve:
 
 
 def curve(values: ArrayLike, n_curves: int = 1, rounds: ArrayLike | None = None) -> Curve:
-    """Return the curve of some numbers, which are of the rounds 1, 2, ... if those are not given.
+    """Return the curve of some numbers, by default of rounds 1, 2, ...
 
-    A curve of more points than there is room for, if `n_curves` share it, is thinned (see `thin`). Numbers are
-    rounded to five digits. What is not a number is left out.
+    If it has more points than each of `n_curves` may have, it is thinned (see `thin`). Numbers are rounded to five
+    digits. NaN and infinity are skipped.
     """
     numbers = np.asarray(values, dtype=np.float64)
     at = np.arange(1, len(numbers) + 1) if rounds is None else np.asarray(rounds, dtype=np.int64)

@@ -24,7 +24,7 @@ from markupsafe import Markup
 from verfedsv import charts
 from verfedsv.charts import line_row
 from verfedsv.looks import N_LOOKS, look
-from verfedsv.report import explanations, tables, wording
+from verfedsv.report import tables, wording
 from verfedsv.report.amounts import place_text
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import series
@@ -59,7 +59,6 @@ def to_html(summary: Summary) -> str:
         .render(
             summary=summary,
             words=wording,
-            explain=explanations,
             place_text=place_text,
             contributions=tables.contributions(summary),
             payouts=None if summary.settlement is None else tables.payouts(summary.settlement),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from verfedsv.report import explanations, tables, wording
+from verfedsv.report import tables, wording
 from verfedsv.report.amounts import place_text
 from verfedsv.report.summary import Summary
 from verfedsv.texts import printable
@@ -28,13 +28,13 @@ def to_markdown(summary: Summary) -> str:
         *_ranking(summary),
         *_payouts(summary),
         "## Value over rounds",
-        escape(explanations.OVER_ROUNDS["cumulative"]),
+        escape(wording.OVER_ROUNDS["cumulative"]),
         *_table(tables.quarters(summary)),
         *_training(summary),
         *(part for section in tables.details(summary) for part in _section(section)),
         "## Five terms",
-        "\n".join(f"- **{term}.** {escape(meaning)}" for term, meaning in explanations.GLOSSARY.items()),
-        f"{escape(explanations.origin(summary))} `{summary.head}`.",
+        "\n".join(f"- **{term}.** {escape(meaning)}" for term, meaning in wording.GLOSSARY.items()),
+        f"{escape(wording.origin(summary))} `{summary.head}`.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -82,14 +82,14 @@ def _contributions(summary: Summary) -> list[str]:
 
 
 def _ranking(summary: Summary) -> list[str]:
-    parts = ["## Who cannot be ranked", escape(wording.ranking(summary))]
+    parts = ["## Ranking", escape(wording.ranking(summary))]
     lines = [f"- {escape(line)}" for line in wording.group_lines(summary, _MOST_GROUPS)]
-    return [part for part in (*parts, "\n".join(lines), escape(wording.ranked_by(summary))) if part]
+    return [*parts, *(["\n".join(lines)] if lines else [])]
 
 
 def _training(summary: Summary) -> list[str]:
     table = tables.training(summary)
-    return ["## How training went", explanations.training(summary), *_table(table)] if table.rows else []
+    return ["## How training went", wording.training(summary), *_table(table)] if table.rows else []
 
 
 def _section(section: tables.Section) -> list[str]:

@@ -1,4 +1,4 @@
-"""What was measured in a training: metrics.jsonl, whole or while it is being written. Each byte is read once."""
+"""The metrics of a training: metrics.jsonl, complete or while it is written. Each byte is read once."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ METRICS = {
     "train_accuracy": ("accuracy", "training samples"),
     "test_accuracy": ("accuracy", "test samples"),
 }
-"""Of each metric, which chart it is drawn in and how its line is called there."""
+"""For each metric, the chart it is drawn in and the label of its line."""
 
-Line = tuple[str, str, Curve]
-"""Of a chart of the training: which metric it is, its label, the curve."""
+MetricLine = tuple[str, str, Curve]
+"""A line of a chart of the training: the metric, its label, the curve."""
 
 _AT_ONCE = 1 << 20
 _LONGEST_LINE = 1 << 16
 _MOST_ROUNDS = 2**53
 
 
-def series(metrics: Mapping[str, Curve | None], losses: Curve | None) -> dict[str, list[Line]]:
+def series(metrics: Mapping[str, Curve | None], losses: Curve | None) -> dict[str, list[MetricLine]]:
     """Return the lines of each chart of a training.
 
-    Where nothing was measured, it is the loss on the embeddings that were valued, `losses`, if that is known.
+    Where nothing was measured, it is the loss on the embeddings that were valued, `losses`, if given.
     """
-    result: dict[str, list[Line]] = {}
+    result: dict[str, list[MetricLine]] = {}
     for name, (chart, label) in METRICS.items():
         found = metrics.get(name)
         if found is not None:
@@ -51,8 +51,8 @@ class GrowingMetrics:
     """Loss and accuracy over rounds, from a file that grows.
 
     Numbers are kept in columns, 40 bytes an evaluation; what is drawn of them is thinned. `n_bad` lines could not be
-    read. A file that was replaced, or has become shorter, is read anew: a run that goes on cuts off what it will
-    measure again.
+    read. A file that was replaced or truncated is read again from its start: a run that is resumed truncates what it
+    will measure again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,7 @@ class GrowingMetrics:
         return self._rounds[-1] if self._rounds else 0
 
     def read(self) -> None:
-        """Read what was added; raise OSError if that cannot be done. A line that is not finished waits."""
+        """Read what was added; raise OSError if that fails. An incomplete line is kept for the next call."""
         try:
             file = open(self._path, "rb", opener=_open_at_once)  # noqa: SIM115
         except FileNotFoundError:
@@ -119,7 +119,7 @@ class GrowingMetrics:
 
     def _add(self, line: bytes) -> None:
         try:
-            content = json.loads(line)  # takes NaN, which training writes of a loss that is none
+            content = json.loads(line)  # accepts NaN, which a training writes for an undefined loss
             n_rounds = float(content["n_rounds"])
             numbers = [_number(content.get(name)) for name in METRICS]
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -134,7 +134,7 @@ class GrowingMetrics:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; of a pipe, do not wait for somebody to write to it."""
+    """Open a file without blocking on a pipe that nobody writes to."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

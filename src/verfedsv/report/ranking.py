@@ -11,7 +11,7 @@ def overlapping_groups(values: Floats, errors: Floats) -> list[tuple[int, ...]]:
     """Return the largest groups of clients in which all intervals, value ± error, have a point in common.
 
     Two clients cannot be ranked if, and only if, some group has both: intervals that overlap in pairs all share a
-    point. Clients are numbered as they come; those without a known error are left out.
+    point. Groups hold indices of clients; clients without a known error are in none.
 
     >>> overlapping_groups(np.array([10.0, 9.0, 8.0, 1.0]), np.array([0.2, 0.2, 3.0, 0.1]))
     [(0, 2), (1, 2)]
@@ -39,7 +39,7 @@ def overlapping_groups(values: Floats, errors: Floats) -> list[tuple[int, ...]]:
 def possible_places(values: Floats, errors: Floats) -> list[tuple[int, int]]:
     """Return the best and the worst place of each client, counted from 1, that the errors of the values leave open.
 
-    Of a client without a known error nothing is certain, and it may be before or behind anybody.
+    A client without a known error may have any place.
 
     >>> possible_places(np.array([9.0, 5.0, 4.9, 1.0]), np.array([0.1, 0.2, 0.2, 0.1]))
     [(1, 1), (2, 3), (2, 3), (4, 4)]

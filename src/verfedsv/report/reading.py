@@ -43,11 +43,11 @@ _BYTES_OF_AN_ID = 4
 def summarise(
     run: str | os.PathLike[str], progress: Progress | None = None, settlement: Settlement | None = None
 ) -> Summary:
-    """Return what there is to say of a run: a folder of `verfedsv run`, or of a `Recorder`.
+    """Return the summary of a run: a folder of `verfedsv run`, or of a `Recorder`.
 
-    The hash chain of the transcript is checked. Values are those of the folder's valuation.json if that is of this very
-    transcript; if not, the run is valued as agreed, and nothing is written. A `settlement` of these values comes into
-    the report too.
+    The hash chain of the transcript is checked. Values come from the folder's valuation.json if it is of this very
+    transcript; otherwise the run is valued as agreed, and nothing is written. A `settlement` of these values becomes
+    part of the summary.
     """
     folder = RunFolder(run)
     folder.refuse_irregular()
@@ -70,9 +70,9 @@ def summarise(
 
 
 def find_valuation(folder: RunFolder, transcript: Transcript) -> tuple[Valuation | None, tuple[str, ...]]:
-    """Return the valuation in a folder that is of the whole transcript, if there is one, and what is wrong with it.
+    """Return the valuation in a folder if it is of the complete transcript, and what is wrong with it.
 
-    One of rounds that the transcript does not have is no error here: what is recorded can be valued, and that is said.
+    A valuation of rounds that the transcript does not have is reported as a fault: what is recorded can be valued.
     """
     try:
         return folder.valuation_of(transcript), ()
@@ -81,7 +81,7 @@ def find_valuation(folder: RunFolder, transcript: Transcript) -> tuple[Valuation
         if before is None or transcript.contains(before.head):
             raise
     fault = (
-        f"The files of this run do not fit each other: its {folder.valuation_path.name} is of "
+        f"The files of this run do not match: its {folder.valuation_path.name} is of "
         f"{count(before.n_rounds, 'round')}, and the transcript, which has {count(transcript.n_rounds, 'round')}, does "
         "not contain them. Part of the record was lost or replaced, or that file is of another run. These values are "
         "of what is recorded now."
@@ -90,7 +90,7 @@ def find_valuation(folder: RunFolder, transcript: Transcript) -> tuple[Valuation
 
 
 def facts_of(folder: RunFolder, transcript: Transcript, faults: tuple[str, ...] = ()) -> RunFacts:
-    """Return what is known of a run beside its values."""
+    """Return the facts by which a run is judged, besides its values."""
     extent = folder.extent(transcript)
     return RunFacts(extent.n_planned, extent.is_running, faults, folder.notes())
 
@@ -102,7 +102,7 @@ def about_run(
     settlement: SettlementSummary | None = None,
     faults: tuple[str, ...] = (),
 ) -> About:
-    """Return where the values of the run in a folder come from."""
+    """Return what a report says of the run in a folder, besides its values."""
     description = transcript.description
     return About(
         run=printable(folder.path.resolve().name),
@@ -135,7 +135,7 @@ def _settlement(settlement: Settlement, valuation: Valuation) -> SettlementSumma
 
 
 def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
-    """Return what was measured up to a round; lines that cannot be read are left out."""
+    """Return the metrics up to a round; unreadable lines are skipped."""
     metrics = GrowingMetrics(path)
     try:
         metrics.read()
@@ -169,13 +169,13 @@ def _settings(config: Config | None, valuation: Valuation) -> tuple[Setting, ...
 
 
 def _given(section: Section) -> dict[str, Any]:
-    """Return the settings of a section that were given, but for a client's name: its part is called so."""
+    """Return the settings given in a section, except a client's name, which is the name of its part."""
     known = section.model_fields_set - ({"name"} if isinstance(section, ClientSection) else set())
     return {name: content for name, content in section if name in known}
 
 
 def _as_text(content: Any) -> str:
-    """Return a setting as text; of a file, its name alone: where it lay is nobody's business."""
+    """Return a setting as text; for a file, its name alone: its folder is nobody's business."""
     if isinstance(content, Path):
         return content.name
     if isinstance(content, bool):

@@ -40,10 +40,10 @@ class Uploads:
 
 @dataclass(frozen=True)
 class CompletionSummary:
-    """How well a client's embeddings that were not uploaded could be completed.
+    """How well the embeddings that a client did not upload were completed.
 
-    `relative_error` is `held_out_rmse` as a fraction of the embeddings' own size; both are None if nothing could be
-    set aside for the check.
+    `relative_error` is `held_out_rmse` as a fraction of the size of the embeddings; both are None if nothing
+    could be held out.
     """
 
     rank: int
@@ -84,6 +84,11 @@ class ClientSummary:
     completion: CompletionSummary | None
     uploads: Uploads
 
+    @property
+    def share_contains_zero(self) -> bool:
+        """Whether zero lies strictly within the range of the share."""
+        return self.share_low is not None and self.share_high is not None and self.share_low < 0 < self.share_high
+
 
 @dataclass(frozen=True)
 class Payout:
@@ -117,7 +122,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Summary:
-    """All that a report says of a run; `clients` are sorted by falling value, and numbered so in `groups`.
+    """Everything a report says of a run. `clients` are sorted by falling value; `groups` hold indices of them.
 
     `books` say where the loss went over all rounds, and `losses` how it changed, from before the first round on, on the
     embeddings that were valued. If the clients did not lower it, there are no shares. `server_error` is of the server's
@@ -126,8 +131,8 @@ class Summary:
     be ranked; there are `n_groups`, of which the first 50 are listed.
     `metrics` are None where nothing was measured.
 
-    `n_games` is how many were valued: less than `n_rounds` where several were valued as one. `n_planned` is how many
-    rounds the training was to have, None if that is not known. `verdict` is whether the values can be trusted, and why
+    `n_games` is the number of valued games: less than `n_rounds` where several rounds were valued as one. `n_planned`
+    is the planned number of rounds, None if unknown. `verdict` is whether the values can be trusted, and why
     not. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
     """
 
@@ -162,7 +167,7 @@ class Summary:
 
     @property
     def has_shares(self) -> bool:
-        """Whether shares mean anything."""
+        """Whether there are shares: the clients together lowered the loss."""
         return self.books.has_shares
 
     @property
@@ -171,13 +176,18 @@ class Summary:
         return self.has_shares and self.numerical_error in ("proven", "confident", "estimated")
 
     @property
+    def was_completed(self) -> bool:
+        """Whether embeddings that were not uploaded were completed."""
+        return self.clients[0].completion is not None
+
+    @property
     def is_unfinished(self) -> bool:
-        """Whether fewer rounds are recorded than the training was to have."""
+        """Whether fewer rounds are recorded than planned."""
         return self.n_planned is not None and self.n_rounds < self.n_planned
 
     @property
     def unknown(self) -> list[str]:
-        """The names of the clients whose errors are not known."""
+        """The names of the clients whose errors are unknown."""
         return [client.name for client in self.clients if client.error is None]
 
     def total(self, per_round: float | None) -> float | None:
@@ -185,7 +195,7 @@ class Summary:
         return None if per_round is None else per_round * self.n_games
 
     def with_short_names(self) -> Summary:
-        """Return the summary with names that no page grows with."""
+        """Return the summary with names of bounded length."""
         clients = tuple(replace(client, name=shortened(client.name, LONGEST_NAME)) for client in self.clients)
         settlement = self.settlement
         if settlement is not None:
@@ -202,7 +212,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class About:
-    """What a report says of a run beside its values: where it comes from."""
+    """What a report says of a run besides its values."""
 
     run: str = ""
     recorded: str = ""
@@ -230,8 +240,9 @@ def build(
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
     quarters = _quarters(valuation.n_rounds)
-    cumulative = np.cumsum(valuation.per_round, axis=0)
-    shares = _shares(valuation)
+    shares = np.full((len(valuation.clients), 3), np.nan)
+    if valuation.books.has_shares:
+        shares = np.column_stack([valuation.shares, valuation.share_bounds])
     n_curves = 0 if uploads is None else MOST_CURVES
     drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:n_curves].tolist())
     places = possible_places(valuation.values, valuation.errors)
@@ -239,7 +250,6 @@ def build(
         _client(
             valuation,
             m,
-            cumulative[:, m],
             quarters,
             shares[m],
             places[m],
@@ -283,7 +293,7 @@ def build(
 
 
 def refuse_absurd(valuation: Valuation) -> None:
-    """Raise InputError at numbers that no training has, of which sums overflow: the file they are from is damaged."""
+    """Raise InputError if numbers are so large that their sums overflow: the file is damaged."""
     numbers = (
         *(valuation.per_round, valuation.estimator_errors, valuation.completion_errors, valuation.losses),
         *(valuation.per_round_server, np.array([valuation.server_error, valuation.guarantee or 0.0])),
@@ -292,17 +302,9 @@ def refuse_absurd(valuation: Valuation) -> None:
         raise InputError(f"a valuation with numbers above {_ABSURD:g} is damaged; value the run again")
 
 
-def _shares(valuation: Valuation) -> Floats:
-    """Return each client's share and the ends of its interval, (clients, 3); NaN where they mean nothing."""
-    if not valuation.books.has_shares:
-        return np.full((len(valuation.clients), 3), np.nan)
-    return np.column_stack([valuation.shares, valuation.share_bounds])
-
-
 def _client(
     valuation: Valuation,
     m: int,
-    cumulative: Floats,
     quarters: Sequence[int],
     shares: Floats,
     places: tuple[int, int],
@@ -311,6 +313,7 @@ def _client(
 ) -> ClientSummary:
     n_clients, n_rounds = len(valuation.clients), valuation.n_rounds
     value, error = float(valuation.values[m]), float(valuation.errors[m])
+    cumulative = np.cumsum(valuation.per_round[:, m])
     return ClientSummary(
         name=valuation.clients[m],
         best_place=places[0],
@@ -353,5 +356,5 @@ def _quarters(n_rounds: int) -> tuple[int, ...]:
 
 
 def known(number: float | None) -> float | None:
-    """Return a number, or None if it is not one."""
+    """Return a number, or None if it is None, NaN or infinite."""
     return None if number is None or not np.isfinite(number) else float(number)

@@ -1,4 +1,4 @@
-"""Every table of a report, described once. HTML, Markdown, terminal and watching render them, and know none of them.
+"""Every table of a report, described once; HTML, Markdown, the terminal and the watch page render any of them.
 
 A column is added in one place, here: its heading, what it says of a row, and where it is shown.
 """
@@ -10,14 +10,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from verfedsv.report import explanations, wording
-from verfedsv.report.amounts import Amounts, interval_text, place_text, relative_error, share_text
+from verfedsv.report import wording
+from verfedsv.report.amounts import (
+    Amounts,
+    digits,
+    percent,
+    place_text,
+    relative_error,
+    share_range,
+    share_text,
+    size,
+)
 from verfedsv.report.curves import Curve
-from verfedsv.report.numbers import digits, maybe_percent, size
 from verfedsv.report.summary import ClientSummary, CompletionSummary, Payout, Setting, SettlementSummary, Summary
 
 Kind = Literal["name", "number", "error", "text", "bar"]
-"""What a column has: the name of its row; a number; the error of the number before it; text; a number to be drawn."""
+"""What a column holds: the name of its row, a number, the error of the number before it, text, or a bar."""
 
 Medium = Literal["report", "watch", "terminal"]
 PAGES: tuple[Medium, ...] = "report", "watch"
@@ -26,14 +34,14 @@ Row = TypeVar("Row")
 
 
 class Heading(NamedTuple):
-    """What stands above a column, and what it has."""
+    """The heading of a column, and what the column holds."""
 
     text: str
     kind: Kind
 
 
 class Cell(NamedTuple):
-    """A text, and the number that it stands for where readers may want it in full."""
+    """A text, and the number behind it where a reader may need its full precision."""
 
     text: str
     number: float | None = None
@@ -56,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column: its heading, the text and number it has for a row, and where it is shown."""
+    """A column: its heading, the text and number of a row, and where it is shown."""
 
     heading: str
     text: Callable[[Row], str] = lambda _row: ""
@@ -90,9 +98,10 @@ _CLIENT = Column[ClientSummary]("Client", lambda client: client.name, "name")
 def contributions(summary: Summary, medium: Medium = "report", most: int | None = None) -> Table:
     """Return the clients by falling value: share and value with their errors; of more than `most`, the first and last.
 
-    In the terminal, where there is less room, errors take the place of ranges.
+    In the terminal, which is narrow, errors replace ranges.
     """
-    values, shares = Amounts.of(summary), summary.has_shares
+    values, shares = Amounts(summary), summary.has_shares
+    interval = "Share among clients with known errors" if summary.unknown else "Share lies between"
     columns = [
         _CLIENT,
         Column("Place", lambda client: place_text(client, summary), on=PAGES),
@@ -100,9 +109,7 @@ def contributions(summary: Summary, medium: Medium = "report", most: int | None 
         Column("Share", _short_share, on=("terminal",) if shares else ()),
         Column("± error", lambda client: _share_error(client, summary), "error", on=("terminal",) if shares else ()),
         Column("", kind="bar", number=lambda c: c.decrease if c.share is None else c.share, on=("watch",)),
-        Column(
-            wording.interval_header(summary), lambda client: interval_text(client, summary), on=PAGES if shares else ()
-        ),
+        Column(interval, share_range, on=PAGES if shares else ()),
         Column("Total value", lambda client: values.value(client.decrease), number=lambda client: client.decrease),
         Column("Value lies between", values.ends, on=PAGES),
         Column("± error", lambda client: f"± {digits(summary.total(client.error), 2)}", "error", on=("terminal",)),
@@ -110,8 +117,8 @@ def contributions(summary: Summary, medium: Medium = "report", most: int | None 
         Column("", kind="bar", number=lambda client: client.decrease, on=("terminal",)),
     ]
     caption = (
-        f"Contributions in numbers. {wording.VALUE} A place like 2\N{EN DASH}3 is one that the errors leave open. "
-        "Single rounds with a value below zero, as in the last column, happen to everybody."
+        f"Contributions in numbers. {wording.VALUE} For a place like 2\N{EN DASH}3, the errors leave the order open. "
+        "Single rounds below zero happen to everybody."
     )
     listed = summary.clients if most is None else wording.first(summary, most)
     return make_table("numbers", caption, listed, columns, medium)
@@ -139,10 +146,10 @@ def _short_share(client: ClientSummary) -> str:
 
 
 def _share_error(client: ClientSummary, summary: Summary) -> str:
-    """Return how far a share can be off.
+    """Return the error of a share.
 
-    That is unknown for all if the error of some client is: shares are parts of a sum with that client, and bounds of
-    shares are then of those among the others.
+    It is unknown for all clients if the error of one is: its value is part of the sum. Bounds of shares are then among
+    the other clients.
     """
     if client.share is None:
         return ""
@@ -167,7 +174,7 @@ def payouts(known: SettlementSummary) -> Table:
     columns: list[Column[Payout]] = [
         Column("Client", lambda line: line.client, "name"),
         Column(f"Payout, {known.currency}", lambda line: line.amount),
-        Column("Range", wording.payout_range),
+        Column("Range", lambda line: "unknown" if line.lowest is None else f"{line.lowest} to {line.highest}"),
         Column("Note", lambda line: line.note, "text"),
     ]
     caption = "What each client is paid, and the range that the errors of the values allow"
@@ -176,7 +183,7 @@ def payouts(known: SettlementSummary) -> Table:
 
 def quarters(summary: Summary, most: int | None = None) -> Table:
     """Return the value of each client after each quarter of the rounds."""
-    values = Amounts.of(summary)
+    values = Amounts(summary)
 
     def after(quarter: int) -> Callable[[ClientSummary], str]:
         return lambda client: values.value(client.quarters[quarter])
@@ -190,7 +197,7 @@ def training(summary: Summary) -> Table:
     measured = [(name, curve) for name, curve in summary.metrics.items() if curve is not None]
     columns: list[Column[tuple[str, Curve]]] = [
         Column("Measured", lambda row: row[0].replace("_", " "), "name"),
-        Column("From and to", lambda row: explanations.from_to(*row), "text"),
+        Column("From and to", lambda row: wording.from_to(*row), "text"),
     ]
     return make_table("training", "What was measured, first and last", measured, columns)
 
@@ -206,22 +213,21 @@ class Section(NamedTuple):
 
 def details(summary: Summary, most: int | None = None) -> list[Section]:
     """Return the last parts of a report: errors, completion, what was sent, settings."""
-    has_completion = summary.clients[0].completion is not None
-    completion = _completion(summary, most) if has_completion else None
+    completion = _completion(summary, most) if summary.was_completed else None
     return [
-        Section("errors", "What the errors consist of", explanations.errors(summary), _errors(summary, most)),
-        Section("completion", "Embeddings that were not sent", explanations.completion(summary), completion),
-        Section("communication", "What was sent", explanations.communication(summary), _uploads(summary, most)),
+        Section("errors", "What the errors consist of", wording.errors(summary), _errors(summary, most)),
+        Section("completion", "Embeddings that were not sent", wording.completion(summary), completion),
+        Section("communication", "What was sent", wording.communication(summary), _uploads(summary, most)),
         Section("settings", "Data and settings", "", _facts(summary)),
     ]
 
 
 def _errors(summary: Summary, most: int | None) -> Table:
-    values = Amounts.of(summary)
+    values = Amounts(summary)
     columns = [
         _CLIENT,
         Column("Total value", lambda client: values.value(client.decrease)),
-        Column("Error of computing", lambda client: digits(summary.total(client.estimator_error), 2)),
+        Column("Error of the computation", lambda client: digits(summary.total(client.estimator_error), 2)),
         Column("Error of completion", lambda client: digits(summary.total(client.completion_error), 2)),
         Column("Together", lambda client: digits(summary.total(client.error), 2)),
         Column("Of the value", relative_error),
@@ -233,15 +239,19 @@ def _errors(summary: Summary, most: int | None) -> Table:
 def _completion(summary: Summary, most: int | None) -> Table:
     columns: list[Column[tuple[str, CompletionSummary]]] = [
         Column("Client", lambda row: row[0], "name"),
-        Column("Patterns", lambda row: f"{row[1].rank}"),
+        Column("Rank", lambda row: f"{row[1].rank}"),
         Column("Typical error", lambda row: digits(row[1].held_out_rmse, 2)),
-        Column("Of their size", lambda row: maybe_percent(row[1].relative_error)),
-        Column("Set aside as a check", lambda row: f"{row[1].n_held_out:,}"),
-        Column("Samples never seen", lambda row: f"{row[1].n_unseen:,}"),
+        Column("Of their size", lambda row: _fraction(row[1].relative_error)),
+        Column("Held out as a check", lambda row: f"{row[1].n_held_out:,}"),
+        Column("Samples never uploaded", lambda row: f"{row[1].n_unseen:,}"),
     ]
     rows = [(client.name, client.completion) for client in summary.clients[:most] if client.completion is not None]
-    caption = _cut("Completion, and how well it did on embeddings set aside as a check", summary, most)
+    caption = _cut("Completion, and how well it did on embeddings held out as a check", summary, most)
     return make_table("checks", caption, rows, columns)
+
+
+def _fraction(amount: float | None) -> str:
+    return "unknown" if amount is None else percent(amount)
 
 
 def _uploads(summary: Summary, most: int | None) -> Table:
@@ -260,7 +270,25 @@ def _facts(summary: Summary) -> Table:
         Column[Setting]("Setting", lambda fact: fact.name, "name"),
         Column[Setting]("Was", lambda fact: fact.text, "text"),
     ]
-    return make_table("facts", "Where this report comes from", explanations.facts(summary), columns)
+    samples = f"{summary.n_samples:,}"
+    if summary.n_samples != summary.n_recorded:
+        samples += f" of {summary.n_recorded:,}"
+    planned = f" of {summary.n_planned:,} planned" if summary.is_unfinished else ""
+    recorded = {
+        "recorded": summary.recorded,
+        "training": summary.mode,
+        "loss": summary.loss,
+        "clients": f"{len(summary.clients):,}",
+        "rounds": f"{summary.n_rounds:,}{planned}",
+        "samples valued": samples,
+        "numbers per embedding": f"{summary.n_classes:,}",
+        "values computed by": summary.method,
+    }
+    if summary.guarantee is not None:
+        bound = f"{digits(summary.guarantee)} (the bound of the paper's Proposition 2, estimated; very pessimistic)"
+        recorded["error at worst"] = bound
+    rows = [*(Setting("run", name, text) for name, text in recorded.items()), *summary.settings]
+    return make_table("facts", "Where this report comes from", rows, columns)
 
 
 def _cut(caption: str, summary: Summary, most: int | None) -> str:

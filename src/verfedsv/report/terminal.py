@@ -21,7 +21,7 @@ _WIDEST_BAR, _NARROWEST_BAR, _NARROWEST_TEXT, _SHORTEST_NAME = 24, 5, 20, 12
 
 
 def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
-    """Yield the lines of a report that nobody should miss. They are texts, so that no name is read as markup."""
+    """Yield the most important lines of a report, as rich texts, so that no name is read as markup."""
     summary = summary.with_short_names()
     yield from (Text(text, style="bold red") for text in summary.verdict.texts("alarm"))
     yield Text(wording.headline(summary), style="bold")
@@ -45,9 +45,9 @@ def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
 
 
 def to_rich(table: Table, width: int = 80) -> RenderableType:
-    """Return a table for a terminal of `width` columns: bars, and then names, give way, and numbers never do.
+    """Return a table for a terminal of `width` columns: bars, then names are cut, numbers never.
 
-    Where not even short names have room, each row is a paragraph.
+    Where short names do not fit either, each row is a paragraph.
     """
     title = tuple(Cell(heading.text) for heading in table.headings)
     lines = [title, *table.rows, *([table.total] if table.total else [])]

@@ -1,52 +1,69 @@
-"""What a report says in sentences: for people who neither train models nor read code.
+"""The sentences of a report, for people who neither train models nor read code.
 
-Texts are plain. Whoever renders them escapes them.
+Texts are plain: whoever renders them escapes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from verfedsv.report.amounts import between_text, share_text
-from verfedsv.report.numbers import MINUS, digits, number
-from verfedsv.report.summary import ClientSummary, Payout, SettlementSummary, Summary
+from verfedsv.report.amounts import MINUS, digits, number, percent, share_range, share_text, size
+from verfedsv.report.curves import Curve
+from verfedsv.report.summary import ClientSummary, SettlementSummary, Summary
 from verfedsv.settlement.books import balanced_decimals, is_balanced
 from verfedsv.shapley.result import count
 from verfedsv.texts import listed
 from verfedsv.valuation.result import Books
 
-_MOST_NAMES = 12
-_ARITHMETIC_ONLY = "This is about the arithmetic only, not about whether the training went well or what is fair to pay."
-
-
-def headline(summary: Summary) -> str:
-    """Return how the loss changed, and who changed it."""
-    books, who = summary.books, "the only client"
-    if len(summary.clients) > 1:
-        who = f"the {len(summary.clients):,} clients together"
-    ends = f"from {digits(books.start)} to {digits(books.end)}"
-    is_same = not books.loss_rose and books.start - books.end <= 1e-12 * abs(books.start)
-    path = "stayed the same" if is_same else f"{'rose' if books.loss_rose else 'fell'}, {ends}"
-    server = f", and the server's own part {_change(books.server)}" if books.server else ""
-    return f"In {_extent(summary)} the model's loss {path}: {who} {_change(books.clients)}{server}."
-
-
-def _change(decrease: float) -> str:
-    if decrease == 0:
-        return "did not change it"
-    return f"{'lowered' if decrease > 0 else 'raised'} it by {digits(abs(decrease))}"
-
-
-def _extent(summary: Summary) -> str:
-    if summary.n_planned is None or not summary.is_unfinished:
-        return count(summary.n_rounds, "round")
-    return f"the first {summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
-
-
+SHARES = "Shares are fractions of what the clients together took off the loss."
 NO_SHARES = (
     "There are no shares: percentages of a loss that the clients did not lower would be shares of the damage. What "
     "each did to the loss is given instead."
 )
+VALUE = "Total value: by how much the client lowered the loss, over all rounds together; below zero, it raised it."
+
+GLOSSARY = {
+    "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
+    "Round": (
+        "One step of training. Where each client trains at its own pace, the time between two valuations of the model."
+    ),
+    "Embedding": (
+        "The number, or few numbers, into which a client turns its columns of a sample (a person, say) before it sends "
+        "them. The columns themselves never leave the client."
+    ),
+    "Value": (
+        "How much of the decrease of the loss a client is credited with: its Shapley value, which is what it adds when "
+        "it joins the others, averaged over all orders in which they could join. Here it is the total over all rounds; "
+        "statements, audits and files of values have the mean per round. The values of all clients, and that of the "
+        "server's own part where it has one, add up to the decrease of the loss."
+    ),
+    "Completion": (
+        "In a round, clients send embeddings of some of the samples only. The others are filled in from the rounds in "
+        "which they were sent. How well that works is tested on embeddings that were sent, but held out as a check."
+    ),
+}
+
+OVER_ROUNDS = {
+    "cumulative": (
+        "When each client's contribution was made: by how much it had lowered the loss up to each round. A line that "
+        "climbs early and then stays level belongs to a client whose data were learnt early; where a line falls, the "
+        "client did harm in those rounds. It ends at the client's value."
+    ),
+    "per_round": (
+        "By how much each client lowered the loss in each single round; below zero, it raised it. Single rounds go up "
+        "and down for everybody; what counts is their sum."
+    ),
+}
+"""How to read the chart over rounds: of sums up to each round, and of single rounds."""
+
+
+def headline(summary: Summary) -> str:
+    """Return how the loss changed; who changed it is in the balance."""
+    books, rounds = summary.books, count(summary.n_rounds, "round")
+    if summary.is_unfinished:
+        rounds = f"the first {summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
+    is_same = not books.loss_rose and books.start - books.end <= 1e-12 * abs(books.start)
+    change = "rose" if books.loss_rose else "fell"
+    path = "stayed the same" if is_same else f"{change} from {digits(books.start)} to {digits(books.end)}"
+    return f"In {rounds} the model's loss {path}."
 
 
 def balance(books: Books) -> str:
@@ -56,88 +73,64 @@ def balance(books: Books) -> str:
     'Loss at the start 0.693 = at the end 2.413 + by the clients 17.400 − by the server 19.120'
     """
     decimals = balanced_decimals(books, 3)
-    terms = [f"Loss at the start {number(books.start, decimals)} = at the end {number(books.end, decimals)}"]
-    for who, amount in (("clients", books.clients), ("server", books.server)):
-        if amount or who == "clients":
-            terms.append(f"{MINUS if amount < 0 else '+'} by the {who} {number(abs(amount), decimals)}")
-    if books.unaccounted:
-        sign = MINUS if books.unaccounted < 0 else "+"
-        terms.append(f"{sign} unaccounted for {number(abs(books.unaccounted), decimals)}")
-    if not is_balanced(books, decimals):
-        error = abs(books.remainder)
-        is_rounding = error < 0.5 * 0.1**decimals  # of what is written
-        terms.append("(rounded)" if is_rounding else f"(but for {digits(error, 2)}, the numerical error)")
-    return " ".join(terms)
+    text = f"Loss at the start {number(books.start, decimals)} = at the end {number(books.end, decimals)}"
+    terms = {"by the clients": books.clients, "by the server": books.server, "unaccounted for": books.unaccounted}
+    for what, amount in terms.items():
+        if amount or what == "by the clients":
+            text += f" {MINUS if amount < 0 else '+'} {what} {number(abs(amount), decimals)}"
+    if is_balanced(books, decimals):
+        return text
+    error = abs(books.remainder)
+    is_rounding = error < 0.5 * 0.1**decimals
+    return text + (" (rounded)" if is_rounding else f" (up to {digits(error, 2)}, the numerical error)")
 
 
 def server(summary: Summary) -> str:
     """Return what the server's own part did, apart from the clients; nothing if it has none."""
     if not summary.books.server:
         return ""
-    change = _change(summary.books.server).replace(" it ", " the loss ")
     return (
-        f"The server's own part of the model, such as an intercept, {change} over all rounds, with an error of "
-        f"{digits(summary.total(summary.server_error), 2)}. It is no client's and has no share."
+        f"The server's own part of the model, such as an intercept, {_changed(summary.books.server)} over all rounds, "
+        f"with an error of {digits(summary.total(summary.server_error), 2)}. It belongs to no client and has no share."
     )
 
 
-SHARES = "Shares are parts of what the clients together took off the loss."
-VALUE = "Total value: by how much the client lowered the loss, over all rounds together; below zero, it raised it."
-
-
-def interval_header(summary: Summary) -> str:
-    """Return what the intervals of shares are of."""
-    return "Share among those with known errors" if summary.unknown else "Share lies between"
+def _changed(decrease: float) -> str:
+    if decrease == 0:
+        return "did not change the loss"
+    return f"{'lowered' if decrease > 0 else 'raised'} the loss by {digits(abs(decrease))}"
 
 
 def measured_on(summary: Summary) -> str:
-    """Return what loss and contributions are measured on, and who the clients are."""
-    samples = f"the {count(summary.n_samples, 'sample')}"
+    """Return who the clients are, and on which samples the loss is measured."""
     return (
-        "Clients are the organisations that trained the model together, each with columns of data of its own. The loss "
-        f"says how wrong the model is. It is measured here on {samples} (rows of data: persons, say) of the training "
-        "itself: what a client is worth on new samples may differ."
+        "Clients are the organisations that trained the model together, each with its own columns of data. The loss is "
+        f"measured on the {count(summary.n_samples, 'sample')} (rows of data: persons, say) of the training itself: "
+        "what a client is worth on new samples may differ."
     )
 
 
 def numerical_error(summary: Summary) -> str:
-    """Return how far the numbers may be off, and that nothing else is said by that."""
+    """Return how far the numbers may be off, for whom that is unknown, and whose values may be zero."""
     what = "value and share" if summary.has_shares else "value"
-    exact = f"computed exactly, every {what} would lie within the range given for it"
-    said = {
+    exact = f"computed exactly, every {what} would lie within its range"
+    text = {
         "proven": f"{exact}; that is proven.",
         "confident": f"{exact}, with 99.9 % confidence.",
         "estimated": (
-            "estimated. Part of what the numbers depend on was never sent and had to be filled in. How well that works "
-            "was checked on embeddings that were sent but set aside, and a margin was added; the ranges are no "
-            "guarantee."
+            "estimated. Some embeddings were never sent and had to be filled in. How well that works was checked on "
+            "embeddings that were held out, and a margin was added; the ranges are no guarantee."
         ),
         "unknown": "unknown, for every client.",
-        "unreliable": f"so large that any {'share' if summary.has_shares else 'value'} could be quite another.",
+        "unreliable": f"so large that any {'share' if summary.has_shares else 'value'} could be quite different.",
     }[summary.numerical_error]
-    return f"Numerical error: {said}{_left_out(summary)}{_unclear(summary)} {_ARITHMETIC_ONLY}"
-
-
-def _left_out(summary: Summary) -> str:
-    """Return whose errors are not known, and what that means for the others, as a sentence to follow another."""
-    if not summary.unknown or summary.numerical_error == "unknown":
-        return ""
-    ranges = " The ranges of the others' shares leave them out of the sum." if summary.has_intervals else ""
-    return f" It is unknown for {listed(summary.unknown)}.{ranges}"
-
-
-def _unclear(summary: Summary) -> str:
-    """Return whose interval has zero in it, as a sentence to follow another."""
-    found = [client.name for client in summary.clients if may_be_zero(client)]
-    if not found:
-        return ""
-    ranges = "its range has" if len(found) == 1 else "their ranges have"
-    return f" Whether {listed(found)} helped at all is open: {ranges} zero inside."
-
-
-def may_be_zero(client: ClientSummary) -> bool:
-    """Return whether zero is strictly within the interval of a client's share."""
-    return client.share_low is not None and client.share_high is not None and client.share_low < 0 < client.share_high
+    if summary.unknown and summary.numerical_error != "unknown":
+        text += f" It is unknown for {listed(summary.unknown)}."
+        text += " The ranges of the others' shares are among the others only." if summary.has_intervals else ""
+    if unclear := [client.name for client in summary.clients if client.share_contains_zero]:
+        text += f" Whether {listed(unclear)} helped at all is open: zero lies within the range."
+    only = "This is about the arithmetic only, not about whether the training went well or what is fair to pay."
+    return f"Numerical error: {text} {only}"
 
 
 def is_doubtful(summary: Summary) -> bool:
@@ -153,28 +146,20 @@ def payout_warning(summary: Summary) -> str:
 
 def predicate(client: ClientSummary, summary: Summary) -> str:
     """Return what the sentence on a client says after its name."""
-    if not summary.has_shares:
-        return _predicate_of_value(client, summary)
     if client.value == 0 and not client.error:
         return "contributed nothing: what it sent never changed the loss."
+    if not summary.has_shares:
+        error = "an unknown error" if client.error is None else f"an error of {digits(summary.total(client.error), 2)}"
+        return f"{_changed(client.decrease)} over the training, with {error}."
     share = share_text(client)
     if client.share_low is None or client.share_high is None:
         why = "its numerical error is unknown" if client.error is None else "the errors are too large to rely on that"
         return f"comes out at {share}; {why}."
-    between = between_text(client, "among the clients whose errors are known, " if summary.unknown else "")
+    among = " among the clients with known errors" if summary.unknown else ""
+    found = f"{share} ({share_range(client)}{among})"
     if client.share_low <= 0 <= client.share_high:
-        return f"comes out at {share}{between}: it may be zero."
-    if client.value < 0:
-        return f"raised the loss: {share}{between}."
-    return f"contributed {share}{between}."
-
-
-def _predicate_of_value(client: ClientSummary, summary: Summary) -> str:
-    if client.value == 0:
-        return "did not change the loss."
-    change = "lowered" if client.value > 0 else "raised"
-    error = "an unknown error" if client.error is None else f"an error of {digits(summary.total(client.error), 2)}"
-    return f"{change} the loss by {digits(abs(client.decrease))} over the training, with {error}."
+        return f"comes out at {found}: it may be zero."
+    return f"{'raised the loss:' if client.value < 0 else 'contributed'} {found}."
 
 
 def first(summary: Summary, most: int) -> list[ClientSummary]:
@@ -184,78 +169,49 @@ def first(summary: Summary, most: int) -> list[ClientSummary]:
 
 
 def negative(summary: Summary) -> str:
-    """Return what shares below zero mean, or nothing if there are none; nobody is accused of what may not be so."""
+    """Return what shares below zero mean, or nothing if there are none; nobody is accused of what is not certain."""
     below = [client for client in summary.clients if client.value < 0] if summary.has_shares else []
     certain = [client for client in below if client.share_high is not None and client.share_high < 0]
-    lines = []
+    if not below:
+        return ""
+    text = "Negative shares are shown as they are, so those of all others add up to more than 100 per cent."
     if certain:
-        lines.append(
-            "A negative share means that the model's loss rose, where it should fall, because of what this client "
-            "sent: the others had to make up for it. Usual reasons are columns that carry nothing but noise, samples "
-            "that were joined wrongly, or steps of training that were too large; it is not by itself a sign of bad "
-            "intent."
+        text += (
+            " A negative share means that what this client sent raised the loss: the others had to make up for it. "
+            "Usual reasons are columns of noise, samples that were joined wrongly, or steps of training that were too "
+            "large; it is not by itself a sign of bad intent."
         )
     if len(certain) < len(below):
-        lines.append(
-            "Where the interval of a negative share reaches above zero, or is unknown, it cannot be told whether the "
-            "client did any harm."
-        )
-    if lines:
-        paid = " (how payouts treat them is said there)" if summary.settlement is not None else ""
-        lines.append(
-            f"Negative shares are shown as they are{paid}, so those of all others add up to more than 100 per cent."
-        )
-    return " ".join(lines)
+        text += " Where the range of a negative share reaches above zero, or is unknown, no harm is established."
+    return text
 
 
 def ranking(summary: Summary) -> str:
     """Return how far the order of the clients is clear."""
     if len(summary.clients) == 1:
         return "There is only one client, and nothing to rank."
-    unknown, lines = summary.unknown, []
+    lines = []
     estimated = ", if the estimated errors hold" if summary.numerical_error == "estimated" else ""
     if summary.n_groups:
         lines.append(
-            "Clients whose values overlap within their errors cannot be ranked: no two of a group listed here can. "
-            f"Clients with known errors that share no group can{estimated}."
+            "Clients whose ranges of values overlap cannot be ranked: no two of a group listed here can. Clients with "
+            f"known errors that share no group can{estimated}."
         )
-    elif len(summary.clients) - len(unknown) > 1:
-        whose = "the other" if unknown else "all"
-        lines.append(f"No two values overlap within their errors: the order of {whose} clients is clear{estimated}.")
-    if unknown:
-        lines.append(f"{listed(unknown)}: without a known error there is no rank.")
+    elif len(summary.clients) - len(summary.unknown) > 1:
+        whose = "the other" if summary.unknown else "all"
+        lines.append(f"No two ranges of values overlap: the order of {whose} clients is clear{estimated}.")
+    if summary.unknown:
+        lines.append(f"{listed(summary.unknown)}: without a known error there is no place.")
+    if summary.has_intervals:
+        lines.append("Ranges of shares may overlap where the order is clear: they count the error of the sum as well.")
     return " ".join(lines)
-
-
-def ranked_by(summary: Summary) -> str:
-    """Return by what clients are ranked, and why not by shares; nothing of a client that is alone."""
-    if len(summary.clients) == 1:
-        return ""
-    text = (
-        "Clients are ranked by value. If the ranges in which two values lie have a number in common, either client may "
-        "be the one before the other."
-    )
-    if not summary.has_intervals:
-        return text
-    return (
-        f"{text} Intervals of shares may overlap where the order is clear: they also count the error of the sum of all "
-        "values, which moves both shares together."
-    )
 
 
 def group_lines(summary: Summary, most: int) -> list[str]:
     """Return the groups in which no two clients can be ranked, a line each."""
-    lines = [group_text(group, summary) for group in summary.groups[:most]]
+    lines = [listed([summary.clients[m].name for m in group]) for group in summary.groups[:most]]
     more = summary.n_groups - len(lines)
     return [*lines, f"and {count(more, 'more group')}"] if more else lines
-
-
-def group_text(group: Sequence[int], summary: Summary) -> str:
-    """Return a group of clients that cannot be ranked, in a line; of one too large to be named, where it lies."""
-    named = listed([summary.clients[m].name for m in group])
-    if len(group) <= _MOST_NAMES + 3:
-        return named
-    return f"{named} ({len(group)} clients between numbers {group[0] + 1} and {group[-1] + 1} by value)"
 
 
 def settlement(known: SettlementSummary) -> str:
@@ -263,6 +219,71 @@ def settlement(known: SettlementSummary) -> str:
     return f"{known.budget} {known.currency} were shared among {count(len(known.payouts), 'client')}, to the cent."
 
 
-def payout_range(line: Payout) -> str:
-    """Return the range of a payout."""
-    return "unknown" if line.lowest is None or line.highest is None else f"{line.lowest} to {line.highest}"
+def training(summary: Summary) -> str:
+    """Return what the curves of training are of."""
+    curves = [curve for curve in summary.metrics.values() if curve is not None]
+    if not curves:
+        return "The loss on the embeddings that were valued. Nothing else was measured in this training."
+    begin = min(curve.rounds[0] for curve in curves)
+    return (
+        f"As the training itself measured it, first after round {begin:,}. The losses at the top are of the embeddings "
+        "that were valued, from before the first round on, and may differ."
+    )
+
+
+def metric(name: str, amount: float) -> str:
+    """Return what was measured as text."""
+    return percent(amount, 1) if name.endswith("accuracy") else digits(amount)
+
+
+def from_to(name: str, curve: Curve) -> str:
+    """Return the first and the last number of what was measured."""
+    ends = sorted({0, len(curve.rounds) - 1})
+    return ", ".join(f"{metric(name, curve.values[k])} after round {curve.rounds[k]:,}" for k in ends)
+
+
+def errors(summary: Summary) -> str:
+    """Return what the two parts of an error are."""
+    kind = "proven" if summary.estimator_error_kind == "certified" else "with 99.9 % confidence"
+    completion = "estimated on embeddings that were held out as a check, with a margin; no guarantee"
+    if not summary.was_completed:
+        completion = "zero here: nothing was completed"
+    return (
+        f"An error has two parts: what the computation of the values leaves ({kind}), and what completing embeddings "
+        f"that were not sent may change ({completion})."
+    )
+
+
+def completion(summary: Summary) -> str:
+    """Return how much was completed, and how."""
+    if not summary.was_completed:
+        is_asynchronous = summary.mode == "asynchronous"
+        why = "the server keeps the last embeddings" if is_asynchronous else "the same samples were sent in every round"
+        return f"Nothing had to be completed: {why}."
+    sent = sum(client.uploads.n_embeddings for client in summary.clients)
+    needed = len(summary.clients) * summary.n_rounds * summary.n_recorded
+    return (
+        f"Of all embeddings of all rounds, {percent(min(1.0, sent / needed), 1)} were sent; the others were filled in "
+        "from those sent in other rounds, as mixtures of a few basic patterns (their number is the rank). The typical "
+        "error is that on embeddings held out as a check, also as a fraction of the size of embeddings."
+    )
+
+
+def communication(summary: Summary) -> str:
+    """Return what was sent in all."""
+    uploads = [client.uploads for client in summary.clients]
+    n_uploads = count(sum(each.n_uploads for each in uploads), "upload")
+    n_embeddings = count(sum(each.n_embeddings for each in uploads), "embedding")
+    return (
+        f"All clients together sent {n_embeddings} in {n_uploads}, {size(sum(each.n_bytes for each in uploads))} of "
+        "numbers and sample ids. The server's answers are not recorded."
+    )
+
+
+def origin(summary: Summary) -> str:
+    """Return what the report was made from, as a sentence that the last hash follows."""
+    verified = ", whose hash chain was verified" if summary.recorded else ""  # a bare valuation has no date
+    return (
+        f"Made by {summary.package} from the record of the training (its transcript){verified}. The last hash of the "
+        "chain, which changes with every byte of the record, is"
+    )

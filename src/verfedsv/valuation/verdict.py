@@ -1,4 +1,4 @@
-"""Whether a valuation can be trusted. It is decided here alone, for all that show, settle or sign values."""
+"""Whether a valuation can be trusted: decided here alone, for everything that shows, settles or signs values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from verfedsv.texts import LONGEST_NAME, listed, misleading, printable, shortene
 from verfedsv.valuation.result import Books, Valuation
 
 Weight = Literal["alarm", "doubt", "note"]
-"""With an alarm, nothing is settled or signed. A doubt is to be cleared up before anything is paid. A note informs."""
+"""With an alarm, nothing is settled or signed. A doubt should be resolved before anything is paid. A note informs."""
 
 NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
-"""What is known of how far values are off: that they lie within their errors is proven, holds with 99.9 % confidence,
-or is estimated; no client's error is known; the errors together reach the sum of the values. Clients whose own error
-is not known are left out of that."""
+"""How reliable the errors are: proven, with 99.9 % confidence, or estimated; unknown for every client; or unreliable,
+if together they reach the sum of the values. Clients whose own error is unknown are ignored."""
 
 _LITTLE, _LEAST_ROUNDS = 0.02, 5
 _ROUNDING = 1e-9
@@ -37,18 +36,18 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The reasons not to trust a valuation, those of most weight first."""
+    """The reasons not to trust a valuation, the most serious first."""
 
     reasons: tuple[Reason, ...]
 
     @property
     def word(self) -> Literal["rejected", "doubtful", "sound"]:
-        """The verdict in a word: "rejected" if there is an alarm, "doubtful" if there is a doubt."""
+        """The verdict: "rejected" with an alarm, else "doubtful" with a doubt, else "sound"."""
         weights = {reason.weight for reason in self.reasons}
         return "rejected" if "alarm" in weights else "doubtful" if "doubt" in weights else "sound"
 
     def texts(self, *weights: Weight) -> list[str]:
-        """Return the sentences of the reasons of some weights, of all if none is named."""
+        """Return the sentences of the reasons with the given weights, by default of all."""
         return [reason.text for reason in self.reasons if reason.weight in (weights or _WEIGHTS)]
 
     def to_fields(self) -> dict[str, object]:
@@ -72,9 +71,9 @@ class Valued(Protocol):
 
 
 class RunFacts(NamedTuple):
-    """What is known of the run that was valued: how many rounds were planned, if any, and whether it is still running.
+    """Facts on the run that was valued: how many rounds were planned, if any, and whether it is still running.
 
-    `faults` are sentences on what is wrong with its record, `notes` clauses that it left on its data and training.
+    `faults` are sentences on what is wrong with its record, `notes` clauses that it recorded on data and training.
     """
 
     n_planned: int | None = None
@@ -87,7 +86,7 @@ NO_FACTS = RunFacts()
 
 
 def judge(valued: Valued, run: RunFacts = NO_FACTS) -> Verdict:
-    """Return whether values can be trusted, by all that is known of them; some is known of a `Valuation` alone."""
+    """Return whether values can be trusted. Balance and training are only judged for a complete `Valuation`."""
     reasons = [
         *_judge_books(valued.books),
         *(_judge_balance(valued) if isinstance(valued, Valuation) else ()),
@@ -135,9 +134,9 @@ def _changed(decrease: float) -> str:
 
 
 def _judge_balance(valuation: Valuation) -> Iterator[Reason]:
-    """Yield whether the books do not balance, though the errors of the estimator say that they should.
+    """Yield a reason if the books do not balance within the errors of the estimator.
 
-    Of all semivalues, only Shapley's add up to the decrease of the loss.
+    Of all semivalues, only Shapley values add up to the decrease of the loss.
     """
     if valuation.settings.semivalue != "shapley":
         return
@@ -153,7 +152,7 @@ def _judge_balance(valuation: Valuation) -> Iterator[Reason]:
 
 
 def _judge_errors(valued: Valued) -> Iterator[Reason]:
-    """Yield whether errors are unknown, or too large: together as the sum of the values, or one as the largest."""
+    """Yield reasons if errors are unknown or too large: together as the sum of the values, or one as the largest."""
     values, errors = np.asarray(valued.values), np.asarray(valued.errors)
     unknown = [name for name, error in zip(valued.clients, errors, strict=True) if np.isnan(error)]
     largest, worst = float(np.abs(values).max()), int(np.nan_to_num(errors).argmax())
@@ -173,11 +172,11 @@ def _judge_errors(valued: Valued) -> Iterator[Reason]:
             f"The error of {whose} is unknown: take {which} as a first impression, and record more rounds before "
             f"anything is paid by {it}.{_why_unknown(valued)}"
         )
-        yield Reason("doubt", "unknown", text, f"the numerical error of {whose} is not known")
+        yield Reason("doubt", "unknown", text, f"the numerical error of {whose} is unknown")
 
 
 def _why_unknown(valued: Valued) -> str:
-    """Return why completion has no error, as a sentence to follow another; nothing if that is not known."""
+    """Return why completion has no error, as a sentence to follow another; nothing if it has one."""
     if not isinstance(valued, Valuation) or not valued.completion:
         return ""
     if not any(report.n_held_out for report in valued.completion):
@@ -186,9 +185,9 @@ def _why_unknown(valued: Valued) -> str:
 
 
 def _is_unreliable(values: Floats, errors: Floats) -> bool:
-    """Return whether errors, as far as they are known, are together as large as what the values are to be used for.
+    """Return whether the known errors together are as large as what the values are used for.
 
-    That is their sum, of which clients have shares; where it is not positive and there are none, their sizes.
+    That is the sum of the values, or, where it is not positive and there are no shares, of their absolute values.
     """
     is_known = np.isfinite(errors)
     known, error = values[is_known], float(errors[is_known].sum())
@@ -213,21 +212,21 @@ def _judge_extent(n_rounds: int, run: RunFacts) -> Iterator[Reason]:
     is_unfinished = run.n_planned is not None and n_rounds < run.n_planned
     extent = f"{n_rounds:,} of {count(run.n_planned or 0, 'round')}" if is_unfinished else count(n_rounds, "round")
     if run.is_running:
-        text = f"The training is still running, {extent} so far: all this will change."
+        text = f"The training is still running, {extent} so far: the values will change."
         yield Reason("doubt", "extent", text, "the training is still running")
     elif is_unfinished:
-        text = f"The training was stopped after {extent}: this is of an unfinished training."
+        text = f"The training was stopped after {extent}: the values are of an unfinished training."
         yield Reason("doubt", "extent", text, f"only {extent} are recorded")
 
 
 def _judge_training(valuation: Valuation) -> Iterator[Reason]:
-    """Yield what does not speak against the values, but belongs to them."""
+    """Yield notes: what does not speak against the values, but should be read with them."""
     if valuation.tolerance_met is False:
         text = f"The tolerance of {valuation.settings.tolerance:g} was not reached; the errors say what remains."
         yield Reason("note", "tolerance", text, "the tolerance was not met")
     if valuation.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
-        how = "left out of the values" if valuation.mode == "synchronous" else "counted with embeddings of zero"
+        how = "not part of the values" if valuation.mode == "synchronous" else "counted with embeddings of zero"
         verb = "was" if valuation.n_unseen == 1 else "were"
         text = f"{count(valuation.n_unseen, 'sample')} {verb} never uploaded by any client ({how})."
         yield Reason("note", "unseen", text, "some samples were never uploaded")
@@ -235,19 +234,19 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
         last = last_rounds(valuation.n_rounds)
         rounds = "round" if last == 1 else f"{last:,} rounds"
         text = (
-            f"The loss was still falling at the end: the last {rounds} took off {100 * part:.1f} % of the whole "
-            "decrease, and a longer training may have other values and shares."
+            f"The loss was still falling at the end: the last {rounds} took off {100 * part:.1f} % of the "
+            "total decrease, and a longer training may give other values and shares."
         )
         yield Reason("note", "falling", text, "the loss was still falling")
 
 
 def still_falling(losses: Floats) -> float | None:
-    """Return which part of the whole decrease of the loss came in the last tenth of the rounds; None if that is little.
+    """Return the fraction of the total decrease of the loss in the last tenth of the rounds; None if that is little.
 
     `losses`, (rounds + 1,), begin before the first round. Little is at most 2 %. Means over the last two tenths are
-    compared, as single rounds go up and down. Below 20 rounds it is the last round that is compared with the one
-    before, and what it took off is little in proportion: of 5 rounds it is a fifth, and at most 4 %. Of less than 5
-    rounds, nothing is said.
+    compared, as single rounds go up and down. Below 20 rounds, the last round is compared with the one before, and the
+    limit grows in proportion: with 5 rounds, where the last tenth is a fifth, it is 4 %. With fewer than 5 rounds, the
+    result is None.
     """
     n_rounds, decrease = len(losses) - 1, float(losses[0] - losses[-1])
     if n_rounds < _LEAST_ROUNDS or decrease <= 0:
@@ -258,12 +257,12 @@ def still_falling(losses: Floats) -> float | None:
 
 
 def last_rounds(n_rounds: int) -> int:
-    """Return how many rounds are the last tenth, at least one."""
+    """Return the number of rounds in the last tenth, at least one."""
     return max(1, n_rounds // 10)
 
 
 def numerical_error(valuation: Valuation) -> NumericalError:
-    """Return what is known of how far values and shares are off, leaving out clients of which nothing is known."""
+    """Return how reliable the errors are, ignoring clients whose own error is unknown."""
     is_known = np.isfinite(valuation.errors)
     if not is_known.any():
         return "unknown"

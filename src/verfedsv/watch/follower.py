@@ -14,23 +14,23 @@ from verfedsv.report.metrics import GrowingMetrics
 from verfedsv.report.reading import about_run, uploads_of
 from verfedsv.report.summary import Summary, build, refuse_absurd
 from verfedsv.runs.folder import RunFolder
-from verfedsv.shapley import Progress as OnProgress
+from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.watch.growth import Growth, Stat, stat
-from verfedsv.watch.state import Progress, State, Status, build_state
+from verfedsv.watch.state import Report, State, Status, build_state
 
 Signature = tuple[Stat | None, ...]
-"""Of each file of a run what tells its states apart; None for one that is not there."""
+"""The stat of each file of a run; None for a missing one."""
 
 _REST, _LONGEST_REST = 10, 10.0
-"""Times the work before it; and seconds, in an asynchronous run, where work is what was recorded meanwhile."""
+"""The pause after a valuation, as a multiple of its duration; in asynchronous runs at most that many seconds."""
 
 _QUIET = (60, 300, 900, 3600, 6 * 3600, 24 * 3600)
-"""After so many seconds without anything new the page says so; steps, so that it does not change all the time."""
+"""Seconds without new records after which the page says so; steps, so that it does not change all the time."""
 
 
 class Ended(Exception):  # noqa: N818  # nothing went wrong
-    """Nobody watches any more."""
+    """The server was stopped."""
 
 
 class Follower:
@@ -56,7 +56,7 @@ class Follower:
         self._forget()
 
     def _forget(self) -> None:
-        """Forget a run that is not there any more."""
+        """Forget a run that was removed."""
         self._growth = Growth(self.folder, self._clock)
         self._due, self._took = -math.inf, 0.0
         self._read: Signature | None = None
@@ -64,8 +64,8 @@ class Follower:
         self._problem: str | None = None
         self._unreadable: str | None = None
 
-    def look(self) -> None:
-        """Look at the folder once, and publish its state; value the run if it has changed and that is due."""
+    def poll(self) -> None:
+        """Read the folder once and publish its state; value the run if it has changed and a valuation is due."""
         self._read_metrics()
         if not self._run.holds_run:
             self._forget()
@@ -85,7 +85,7 @@ class Follower:
         self._tell()
 
     def _was_valued(self, signature: Signature) -> bool:
-        """Return whether the run has got a valuation.json of all that is in it, which need not be computed."""
+        """Return whether the run now has a complete valuation.json, so that nothing must be computed."""
         if self._read is None or signature[-1] in (None, self._read[-1]):
             return False
         return self._growth.was_valued()
@@ -102,18 +102,18 @@ class Follower:
             self._unreadable = f"cannot read {self._run.metrics_path.name}: {error.strerror}"
 
     def _summarise(self, signature: Signature) -> None:
-        """Value all that is recorded now, showing values after each portion; if it fails, say why and keep what was."""
+        """Value all that is recorded now, publishing each portion; on failure, report why and keep the values."""
         self._read, self._problem = signature, None
         begin, is_first = self._clock(), self._summary is None
         try:
             self._growth.open()
-            while not self._go_on():
+            while not self._advance():
                 self._tell(" Computing.")
         except Ended:
             raise
         except VerfedsvError as error:
             self._problem = str(error)
-        except Exception as error:  # whatever a damaged file leads to: the page says so, and goes on
+        except Exception as error:  # whatever a damaged file leads to: the page reports it, and continues
             self._problem = f"the run cannot be valued: {type(error).__name__}: {error}"
         self._took = self._clock() - begin
         # The first valuation includes compiling.
@@ -121,9 +121,9 @@ class Follower:
         is_cheap = self._summary is not None and self._summary.mode == "asynchronous"
         self._due = self._clock() + (min(rest, _LONGEST_REST) if is_cheap else rest)
 
-    def _go_on(self) -> bool:
+    def _advance(self) -> bool:
         """Value the next portion, and return whether it was the last."""
-        is_done = self._growth.go_on(self._on_progress("Checking"), self._on_progress("Valuing"))
+        is_done = self._growth.advance(self._on_progress("Checking"), self._on_progress("Valuing"))
         self._take()
         return is_done
 
@@ -138,8 +138,8 @@ class Follower:
         about = about_run(self._run, growth.transcript.up_to(growth.verified))
         self._summary = build(growth.valuation, about, uploads, {}, growth.rounds)
 
-    def _on_progress(self, what: str) -> OnProgress:
-        """Return what is called while a run is checked or valued: it ends that if need be, and keeps the loss new."""
+    def _on_progress(self, what: str) -> Progress:
+        """Return a callback for checking and valuing: it ends them with the server, and keeps the loss up to date."""
         last = self._clock()
 
         def progress(done: int, total: int) -> None:
@@ -172,19 +172,19 @@ class Follower:
             self._show("following", f"Valued: {count(n_valued, 'round')}.{ahead}{planned}{more}")
 
     def _end(self, summary: Summary) -> str:
-        """Return that a run is finished, or was ended before its time."""
+        """Return that a run is finished, or was stopped early."""
         if summary.n_planned is not None and summary.is_unfinished:
             extent = f"{summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
             return f"Stopped and valued: these are the values in its {self._run.valuation_path.name}, of {extent}."
         return f"Finished: these are the values in its {self._run.valuation_path.name}."
 
     def _last_change(self) -> float | None:
-        """Return when something was recorded last, in seconds since 1970; None if nothing was."""
+        """Return the time of the last record, in seconds since 1970; None if there is none."""
         found = map(stat, self._run.growing_files)
         return max((each[2] / 1e9 for each in found if each is not None), default=None)
 
     def _stalled(self, last: float | None, status: Status) -> str:
-        """Return that a training was stopped, or that nothing has been recorded for long; nothing if all is well."""
+        """Return that a training was stopped or has recorded nothing for a while; nothing if all is well."""
         summary = self._summary
         if status == "finished" or last is None or self._read is None:
             return ""
@@ -203,27 +203,27 @@ class Follower:
     def _show(self, status: Status, message: str) -> None:
         n_bad = self._metrics.n_bad
         name = self._run.metrics_path.name
-        damaged = f"{count(n_bad, 'line')} of {name} cannot be read and left out" if n_bad else None
+        damaged = f"{count(n_bad, 'line')} of {name} cannot be read and skipped" if n_bad else None
         problems = tuple(text for text in (self._problem, self._growth.note, self._unreadable, damaged) if text)
         last = self._last_change()
-        progress = Progress(
+        report = Report(
             self.folder.resolve().name,
             status,
             message,
             problems,
             self._metrics.n_evaluations,
-            recorded="" if last is None else f"Last recorded: {_moment(last)}.",
+            recorded="" if last is None else f"Last recorded: {_time_text(last)}.",
             stalled=self._stalled(last, status),
             is_sampled=self._growth.is_sampled,
             last_round=self._metrics.last_round,
         )
-        self._publish(build_state(progress, self._summary, self._metrics.curves()))
+        self._publish(build_state(report, self._summary, self._metrics.curves()))
 
 
-def _moment(seconds: float) -> str:
-    """Return a time, in seconds since 1970, in words.
+def _time_text(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as text.
 
-    >>> _moment(0.0)
+    >>> _time_text(0.0)
     '1970-01-01 00:00:00 UTC'
     """
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"

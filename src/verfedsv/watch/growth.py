@@ -1,4 +1,4 @@
-"""`Growth`: the valuation of a run that grows, a portion at a time: nothing is checked or valued twice."""
+"""`Growth`: the valuation of a growing run, in portions; nothing is checked or valued twice."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from verfedsv.valuation import Valuation, value
 from verfedsv.valuation.trainings import Training
 
 Stat = tuple[int, int, int]
-"""Number, size and time of change of a file."""
+"""Inode, size and modification time of a file."""
 
 _MOST_NUMBERS, _FEWEST_SAMPLES = 2**15, 256
-"""Of more embeddings than that, a random part of the samples is valued, which is faster than a training can record."""
+"""With more embeddings than that, a random subset of the samples is valued: faster than a training can record."""
 
 _LEAST_TOLERANCE = 0.01
-"""Where samples are drawn, values are not good to more than that anyway."""
+"""With a random subset of the samples, values are no more accurate than that anyway."""
 
 _SKIMMED = 2048
-"""So many of the last records are read where the others are skipped: half a second."""
+"""How many of the last records are read where the others are skipped: half a second of work."""
 
 _SMALLEST_PORTION = 256
 _SHORT, _LONG = 2.0, 8.0
@@ -39,10 +39,10 @@ _SHORT, _LONG = 2.0, 8.0
 class Growth:
     """What was checked and valued of the run in a folder.
 
-    `transcript` is what was recorded when `open` was called, `valuation` is of the part that was `verified`, or None
-    if there is no round in that. `is_finished` says that it came from the run's valuation.json, and is of all;
-    `is_sampled` says that it is of a random part of the samples. `rounds` are the rounds up to which it was valued,
-    if several were valued as one, and None if it was each. `note` is what else there is to say. `clock` counts seconds.
+    `transcript` is what was recorded when `open` was called. `valuation` is of the `verified` part, None if that has no
+    round. `is_finished` means that it is the run's valuation.json, of all rounds; `is_sampled`, that it is of a random
+    subset of the samples. `rounds` are the rounds at which it was valued if several were valued as one, None if each
+    was. `note` is a message for the page. `clock` counts seconds.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,12 +70,12 @@ class Growth:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether what is being checked or valued is all that is left."""
+        """Whether the portion being checked or valued is the last."""
         n_verified = 0 if self.verified is None else self.verified.n_records
         return self.transcript is not None and n_verified + self._portion >= self.transcript.n_records
 
     def open(self) -> None:
-        """Look at what is recorded now. Files that were replaced, or changed without growing, are checked anew."""
+        """Open what is recorded now. Files that were replaced or changed in place are checked from the start."""
         before, self._files = self._files, self._stat_files()
         transcript = self.folder.open(mapped=False)
         if not all(map(_has_only_grown, before, self._files)):
@@ -85,8 +85,8 @@ class Growth:
         self.note = None
         if self.valuation is not None and not transcript.contains(self.valuation.head):
             self._begin()
-            self.note = "what was valued before is not in the transcript any more: begun anew, or damaged"
-        # The one before is kept open until here, so that no new file can have its number.
+            self.note = "the transcript no longer contains what was valued: the run was started again, or is damaged"
+        # The earlier transcript stays open until here, so that no new file can reuse its inode.
         self.transcript = transcript
         if self._falls_behind(transcript) and self.rounds is None and self.valuation is not None:
             self.rounds = list(range(1, self.valuation.n_rounds + 1))
@@ -101,17 +101,17 @@ class Growth:
         return [stat(path) for path in self.folder.growing_files]
 
     def was_valued(self) -> bool:
-        """Return whether the folder has a valuation of all that is recorded now, which is not known yet."""
+        """Return whether the folder has a new valuation of everything that is recorded now."""
         try:
             found = self._file.of(self.folder.open(mapped=False))
         except VerfedsvError:
             return False
         return found is not None and found is not self.valuation
 
-    def go_on(self, on_check: Progress, on_value: Progress) -> bool:
-        """Check and value the next portion, calling the two meanwhile; return whether that was the last.
+    def advance(self, on_check: Progress, on_value: Progress) -> bool:
+        """Check and value the next portion, calling the two with the progress; return whether it was the last.
 
-        A synchronous run is completed as a whole, and so is valued at once.
+        A synchronous run is completed at once, and so is valued at once.
         """
         transcript = self.transcript
         if transcript is None:
@@ -142,7 +142,7 @@ class Growth:
         return self.verified.n_records >= transcript.n_records
 
     def _skim(self, transcript: Transcript, progress: Progress) -> None:
-        """Value all rounds that are waiting as one, by what the last of them uploaded; nothing of it is checked."""
+        """Value all pending rounds as one, by the uploads of the last of them, unchecked."""
         before = self.valuation
         if before is None or self.rounds is None:
             return
@@ -166,8 +166,8 @@ class Growth:
         if transcript.n_rounds == 0:
             return None
         options, before = self._sampled(transcript, self._agreed(transcript)), self.valuation
-        # Asynchronous runs are valued on from where they were. Synchronous ones are completed from the start: going on
-        # would give other digits than those of the report.
+        # Asynchronous valuations are continued. Synchronous ones start again with completion: continuing would give
+        # other digits than the report.
         if before is not None and (before.mode == "synchronous" or not transcript.contains(before.head)):
             before = None
         try:
@@ -181,8 +181,8 @@ class Growth:
     def _sampled(self, transcript: Transcript, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options, with samples drawn at random if those of an asynchronous run are many.
 
-        They are the same each time, so that the run can be valued on. In a synchronous run most of the time goes into
-        completion, for which all samples are needed.
+        They are the same each time, so that the valuation can be continued. In a synchronous run most of the time goes
+        into completion, which needs all samples.
         """
         training = Training(transcript)
         if training.is_synchronous:
@@ -197,7 +197,7 @@ class Growth:
 
 
 class ValuationFile:
-    """The valuation.json of a folder, which may be written at any time; it is read each time that it has changed."""
+    """The valuation.json of a folder, which may be written at any time; it is read whenever it has changed."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -219,7 +219,7 @@ class ValuationFile:
 
 
 def stat(path: Path) -> Stat | None:
-    """Return what tells one state of a file from another; None if it is not there."""
+    """Return the inode, size and modification time of a file; None if it is missing."""
     try:
         found = os.stat(path)  # noqa: PTH116  # a dozen of them every two seconds
     except OSError:

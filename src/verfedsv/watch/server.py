@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from verfedsv.errors import InputError
 from verfedsv.watch.follower import Ended, Follower
-from verfedsv.watch.state import Progress, State, build_state
+from verfedsv.watch.state import Report, State, build_state
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _HEADERS = {
@@ -33,7 +33,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _POLL = 0.2
-"""Seconds after which the server notices that it was stopped."""
+"""Seconds within which the server notices that it was stopped."""
 
 
 class Document(NamedTuple):
@@ -95,7 +95,7 @@ class Watch:
     def _follow(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._follower.look()
+                self._follower.poll()
             except Ended:
                 return
             except Exception as error:  # the page says so, rather than stand still
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         state. That is DNS rebinding, for which a name is needed; an address is only ever itself.
         """
         if not self.server.hosts.allow(self.headers.get("Host", "")):
-            self._answer(HTTPStatus.BAD_REQUEST, Document("text/plain", b"this page is not known by that name"))
+            self._answer(HTTPStatus.BAD_REQUEST, Document("text/plain", b"unknown host name"))
             return
         found = self.server.documents.get(self.path.partition("?")[0])
         if found is None:
@@ -241,9 +241,9 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _begin(folder: Path) -> State:
-    return build_state(Progress(folder.resolve().name, "waiting", f"Looking into {folder}."), None, {})
+    return build_state(Report(folder.resolve().name, "waiting", f"Looking into {folder}."), None, {})
 
 
 def _failed(folder: Path, error: Exception) -> State:
     problem = f"cannot follow the run: {type(error).__name__}: {error}"
-    return build_state(Progress(folder.resolve().name, "waiting", "Something is wrong.", (problem,)), None, {})
+    return build_state(Report(folder.resolve().name, "waiting", "Something is wrong.", (problem,)), None, {})

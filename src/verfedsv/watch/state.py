@@ -12,7 +12,6 @@ import numpy as np
 from verfedsv.looks import look
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
-from verfedsv.report.explanations import metric
 from verfedsv.report.metrics import series
 from verfedsv.report.summary import Summary
 from verfedsv.report.tables import Table, contributions
@@ -47,20 +46,21 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart of lines over rounds; `unit` is "%" where numbers are fractions."""
+    """A chart of lines over rounds; `unit` is "%" where numbers are fractions. With `has_zero`, its axis has a zero."""
 
     title: str
     unit: Literal["", "%"]
+    has_zero: bool
     lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True)
 class State:
-    """All of the page. Before anything was valued, `n_rounds` is 0 and there is no table.
+    """All of the page. Before anything is valued, `n_rounds` is 0 and there is no table.
 
-    `n_planned` is how many rounds the training is to have, None if that is not known. `recorded` says when something
-    was recorded last, and `stalled` that this was long ago. All charts go from 0 to `last_round`, which may be later
-    than the last that was valued.
+    `n_planned` is the planned number of rounds, None if unknown. `recorded` says when something was last recorded, and
+    `stalled` that this was long ago. All charts go from 0 to `last_round`, which may be later than the last valued
+    round.
     """
 
     run: str
@@ -70,21 +70,21 @@ class State:
     recorded: str
     stalled: str
     problems: tuple[str, ...]
-    n_rounds: int
     last_round: int
-    n_planned: int | None
-    n_clients: int
     n_evaluations: int
-    headline: str
-    numerical_error: str
-    is_doubtful: bool
-    alarms: tuple[str, ...]
-    warnings: tuple[str, ...]
-    balance: str
-    server: str
-    caption: str
-    table: Table | None
     charts: tuple[Drawing, ...]
+    n_rounds: int = 0
+    n_planned: int | None = None
+    n_clients: int = 0
+    headline: str = ""
+    numerical_error: str = ""
+    is_doubtful: bool = False
+    alarms: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    balance: str = ""
+    server: str = ""
+    caption: str = ""
+    table: Table | None = None
 
     def to_json(self) -> str:
         """Return the state as one line of JSON; what is unknown is null."""
@@ -93,8 +93,11 @@ class State:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far following a run is: `is_sampled` if a part of the samples was valued, `last_round` as measured."""
+class Report:
+    """What a follower reports of a run besides its values.
+
+    `is_sampled` says that only some of the samples were valued; `last_round` is the last round with metrics.
+    """
 
     run: str
     status: Status
@@ -107,49 +110,51 @@ class Progress:
     last_round: int = 0
 
 
-def build_state(progress: Progress, summary: Summary | None, metrics: Mapping[str, Curve]) -> State:
-    """Return the state of the page; of a run that was not valued yet, without a summary."""
+def build_state(report: Report, summary: Summary | None, metrics: Mapping[str, Curve]) -> State:
+    """Return the state of the page; without a summary, that of a run that is not valued yet."""
     summary = None if summary is None else summary.with_short_names()
-    left_out = [] if summary is None else _left_out(summary, progress)
-    return State(
-        run=shortened(progress.run, LONGEST_NAME),
-        status=progress.status,
-        title="Who contributed how much" + ("" if progress.status == "finished" else ", so far"),
-        message=_in_a_line(progress.message),
-        recorded=progress.recorded,
-        stalled=progress.stalled,
-        problems=tuple(_in_a_line(problem) for problem in progress.problems),
-        n_rounds=0 if summary is None else summary.n_rounds,
-        last_round=max(progress.last_round, 0 if summary is None else summary.n_rounds),
-        n_planned=None if summary is None else summary.n_planned,
-        n_clients=0 if summary is None else len(summary.clients),
-        n_evaluations=progress.n_evaluations,
-        headline="" if summary is None else wording.headline(summary),
-        numerical_error="" if summary is None else _in_a_line(_numerical_error(summary, left_out)),
-        is_doubtful=summary is not None and wording.is_doubtful(summary),
-        alarms=() if summary is None else tuple(summary.verdict.texts("alarm")),
-        warnings=() if summary is None else _warnings(summary),
-        balance="" if summary is None else wording.balance(summary.books),
-        server="" if summary is None else wording.server(summary),
-        caption="" if summary is None else _caption(summary, progress.status),
-        table=None
-        if summary is None
-        else contributions(_without_ranges(summary) if left_out else summary, "watch", N_LISTED),
+    state = State(
+        run=shortened(report.run, LONGEST_NAME),
+        status=report.status,
+        title="Who contributed how much" + ("" if report.status == "finished" else ", so far"),
+        message=_in_a_line(report.message),
+        recorded=report.recorded,
+        stalled=report.stalled,
+        problems=tuple(_in_a_line(problem) for problem in report.problems),
+        last_round=max(report.last_round, 0 if summary is None else summary.n_rounds),
+        n_evaluations=report.n_evaluations,
         charts=tuple(_drawings(summary, metrics)),
+    )
+    if summary is None:
+        return state
+    omitted = _omitted(summary, report)
+    return replace(
+        state,
+        n_rounds=summary.n_rounds,
+        n_planned=summary.n_planned,
+        n_clients=len(summary.clients),
+        headline=wording.headline(summary),
+        numerical_error=_in_a_line(_numerical_error(summary, omitted)),
+        is_doubtful=wording.is_doubtful(summary),
+        alarms=tuple(summary.verdict.texts("alarm")),
+        warnings=_warnings(summary),
+        balance=wording.balance(summary.books),
+        server=wording.server(summary),
+        caption=_caption(summary, report.status),
+        table=contributions(_without_ranges(summary) if omitted else summary, "watch", N_LISTED),
     )
 
 
 def _caption(summary: Summary, status: Status) -> str:
-    """Return what the table is of."""
-    so_far = "" if status == "finished" else " that were valued so far"
-    text = f"Total value: by how much the client lowered the loss, over all rounds{so_far}; below zero, it raised it."
+    """Return the caption of the table."""
+    text = wording.VALUE if status == "finished" else wording.VALUE.replace("all rounds together", "all rounds so far")
     missing = len(summary.clients) - len(wording.first(summary, N_LISTED))
     text = text if summary.has_shares else f"{wording.NO_SHARES} {text}"
     return f"{text} {missing:,} more clients are not listed." if missing else text
 
 
 def _warnings(summary: Summary) -> tuple[str, ...]:
-    """Return what speaks against the values, but for how far the run is, and what the run noted of its data."""
+    """Return the doubts, except that the run is unfinished, and the notes of the run on its data."""
     return tuple(
         _in_a_line(reason.text)
         for reason in summary.verdict.reasons
@@ -157,10 +162,10 @@ def _warnings(summary: Summary) -> tuple[str, ...]:
     )
 
 
-def _left_out(summary: Summary, progress: Progress) -> list[str]:
-    """Return what was left out to keep up with a training."""
+def _omitted(summary: Summary, report: Report) -> list[str]:
+    """Return what was omitted to keep up with a training."""
     lines = []
-    if progress.is_sampled:
+    if report.is_sampled:
         lines.append(f"{summary.n_samples:,} of {count(summary.n_recorded, 'sample')} were drawn at random and valued")
     if summary.n_games < summary.n_rounds:
         steps = f"in {summary.n_games:,} steps, the last ones unchecked"
@@ -168,18 +173,18 @@ def _left_out(summary: Summary, progress: Progress) -> list[str]:
     return lines
 
 
-def _numerical_error(summary: Summary, left_out: Sequence[str]) -> str:
-    """Return how far the numbers may be off; where something was left out, that this is not known."""
-    if not left_out:
+def _numerical_error(summary: Summary, omitted: Sequence[str]) -> str:
+    """Return how far the numbers may be off; where something was omitted, that this is unknown."""
+    if not omitted:
         return wording.numerical_error(summary)
     return (
-        f"To keep up with the training, {', and '.join(left_out)}: a first impression, and how far off is not known. "
+        f"To keep up with the training, {', and '.join(omitted)}: a first impression, with an unknown error. "
         "The report (verfedsv report) checks and values everything."
     )
 
 
 def _without_ranges(summary: Summary) -> Summary:
-    """Return a summary in which nothing is known of how far values are off."""
+    """Return a summary in which all ranges are unknown."""
     clients = (
         replace(client, share_low=None, share_high=None, decrease_low=None, decrease_high=None)
         for client in summary.clients
@@ -190,12 +195,14 @@ def _without_ranges(summary: Summary) -> Summary:
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
     if summary is not None:
         shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
-        yield _drawing("By how much each client lowered the loss, up to each round", "", shown)
+        yield _drawing("By how much each client lowered the loss, up to each round", "", shown, has_zero=True)
     for title, lines in series(metrics, None if summary is None else summary.losses).items():
         yield _drawing(title.capitalize(), "%" if title == "accuracy" else "", [line[1:] for line in lines])
 
 
-def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]]) -> Drawing:
+def _drawing(
+    title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]], *, has_zero: bool = False
+) -> Drawing:
     lines = []
     for number, (label, points) in enumerate(curves):
         kept = thin(np.array(points.values), _MOST_POINTS)
@@ -206,12 +213,12 @@ def _drawing(title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Cur
                 label=shortened(label, LONGEST_NAME),
                 colour=drawn.colour,
                 dash=drawn.dashes,
-                last="unknown" if last is None else metric("accuracy" if unit else "loss", last),
+                last="unknown" if last is None else wording.metric("accuracy" if unit else "loss", last),
                 rounds=tuple(points.rounds[k] for k in kept),
                 values=tuple(points.values[k] for k in kept),
             )
         )
-    return Drawing(title, unit, tuple(lines))
+    return Drawing(title, unit, has_zero, tuple(lines))
 
 
 def _in_a_line(text: str) -> str:

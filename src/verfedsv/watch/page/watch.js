@@ -103,7 +103,7 @@ function label(number, unit) {
 function plot(chart, last) {
   const width = Math.max(NARROWEST, at("charts").clientWidth); // so that letters keep their size on a phone
   const values = chart.lines.flatMap((line) => line.values);
-  let low = Math.min(...values), high = Math.max(...values);
+  let low = Math.min(...values, ...(chart.has_zero ? [0] : [])), high = Math.max(...values, ...(chart.has_zero ? [0] : []));
   if (!(high > low)) [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
   const x = (round) => LEFT + ((width - LEFT - RIGHT) * round) / last;
   const y = (value) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - value)) / (high - low);
@@ -140,7 +140,7 @@ function key(line) {
 function figure(chart, last) {
   const made = element("figure"), legend = element("p", undefined, { class: "legend" });
   legend.append(...chart.lines.map(key));
-  made.append(element("figcaption", `${chart.title}. The number beside a name is the last one of its line.`), plot(chart, last), legend);
+  made.append(element("figcaption", `${chart.title}. The number beside a name is the last of its line.`), plot(chart, last), legend);
   return made;
 }
 
