@@ -38,7 +38,10 @@ def bare_ranges(message, batch):
 
 def read(content):
     """Return the batch in the bytes of a message."""
-    return fmt.read_message(content if isinstance(content, pa.Buffer) else pa.py_buffer(content), SCHEMA)[0]
+    buffer = content if isinstance(content, pa.Buffer) else pa.py_buffer(content)
+    batch = pa.ipc.read_record_batch(pa.ipc.read_message(buffer), SCHEMA)
+    batch.validate(full=True)
+    return batch
 
 
 def chained(link, messages):

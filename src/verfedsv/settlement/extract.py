@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE
 from verfedsv.transcript.meaning import Rules
 from verfedsv.transcript.reader import Entry
-from verfedsv.transcript.rows import Rows
+from verfedsv.transcript.rows import Rows, read_rows
 from verfedsv.untrusted import read_json
 
 MAGIC, VERSION = b"verfedsv extract", 2
@@ -186,13 +186,9 @@ def make_extract(transcript: Transcript, client: str) -> Extract:
     return Extract(client, description.decode(), hashlib.sha256(labels).hexdigest(), transcript.head, parts, own)
 
 
-def _rows_of(rows: Rows, client: str) -> Iterator[int]:
-    """Yield which rows are uploads of a client."""
-    return (
-        row
-        for row, (kind, name) in enumerate(zip(rows.kinds, rows.clients, strict=True))
-        if (kind, name) == ("upload", client)
-    )
+def _rows_of(rows: Rows, client: str) -> list[int]:
+    """Return which rows are uploads of a client."""
+    return [row for row in rows.uploads if rows.clients[row] == client]
 
 
 def _size_of_metadata(piece: bytes | memoryview) -> int:
@@ -245,13 +241,13 @@ def _verify(extract: Extract) -> Verified:
 
 def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precision: Precision, place: str) -> Rows:
     """Return the rows of a message whose gaps are where the numbers of uploads were, and nowhere else."""
-    batch, layout = fmt.read_message(message, fmt.upload_schema(precision))
-    if ranges != fmt.frame_ranges(layout, precision):
+    form = fmt.form_of(message, precision)
+    if ranges != form.frame:
         raise TranscriptError(f"the extract was changed: {place}")
     # Rows whose columns lie in a gap would cost nothing in the file, and seconds to read.
-    if batch.num_rows > sum(stop - start for start, stop in ranges):
+    if form.layout.nodes[0][0] > sum(stop - start for start, stop in ranges):
         raise ValueError("it has more rows than the extract has bytes")
-    return Rows.of(batch)
+    return read_rows(message, precision)
 
 
 def _check_plain(part: Part, message: pa.Buffer, schema: pa.Schema) -> None:
@@ -269,7 +265,7 @@ def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place:
         raise TranscriptError(f"the extract has fewer uploads than the transcript: {place}, client {client!r}")
     samples = np.frombuffer(own.take(n_samples * 4), np.uint32)
     embeddings = np.frombuffer(own.take(n_numbers * number.itemsize), number)
-    if fmt.digest_of(samples, embeddings) != rows.digests[row]:
+    if fmt.digest_of(samples, embeddings) != rows.digest(row):
         raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}, client {client!r}")
     return Upload(client, rows.times[row], samples, embeddings.reshape(n_samples, -1))
 

@@ -22,12 +22,12 @@ from verfedsv.losses import Array
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import ENTRY_SIZE, Chain, read_segments
-from verfedsv.transcript.description import Description
+from verfedsv.transcript.description import Description, Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
 from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
-from verfedsv.transcript.rows import Rows
+from verfedsv.transcript.rows import Rows, read_rows
 from verfedsv.transcript.storage import FolderStorage, Storage, Stream
 
 FOLDER = "transcript"
@@ -89,7 +89,7 @@ class Transcript:
         self._streams: dict[int, Stream] = {}
         self._description_bytes = storage.read(fmt.DESCRIPTION).to_pybytes()
         self.description = Description.from_json(self._description_bytes)
-        self._schema = fmt.upload_schema(self.description.precision or "float64")
+        self._precision: Precision = self.description.precision or "float64"
         self._chain = Chain.of(self._segments)
         self._merged_from: int | None = None
         self._check_begun()
@@ -385,7 +385,7 @@ class Transcript:
         entries = self._segments[segment - 1].entries
         try:
             if len(entries) > 1:
-                fmt.check_schema(stream.slice(0, int(entries["end"][1])), self._schema)
+                fmt.check_schema(stream.slice(0, int(entries["end"][1])), fmt.upload_schema(self._precision))
             if len(entries) and entries["kind"][-1] == Kind.END:
                 start = int(entries["end"][-2])
                 if stream.slice(start, int(entries["end"][-1]) - start).to_pybytes() != fmt.END_OF_STREAM:
@@ -410,19 +410,14 @@ class Transcript:
         kind, message, link = self._chain.kind(index), self._message(index), self._chain.link(index)
         if kind not in fmt.RECORDS:
             return Entry(kind, message, link, None, [(0, message.size)])
-        try:
-            batch, layout = fmt.read_message(message, self._schema)
-            ranges = fmt.frame_ranges(layout, self.description.precision or "float64")
-        except UNREADABLE as error:
-            raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
-        return Entry(kind, message, link, _rows(batch, place), ranges)
+        rows = self._rows(message, place)
+        return Entry(kind, message, link, rows, rows.frame)
 
     def _rows(self, message: pa.Buffer, place: str) -> Rows:
         try:
-            batch, _ = fmt.read_message(message, self._schema)
+            return read_rows(message, self._precision)
         except UNREADABLE as error:
             raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
-        return _rows(batch, place)
 
 
 def _as_records(rows: Rows, roster: Roster, n_classes: int) -> Iterator[Record]:
@@ -442,19 +437,11 @@ def _as_records(rows: Rows, roster: Roster, n_classes: int) -> Iterator[Record]:
             yield (Join if kind == "join" else Leave)(str(client), time)
 
 
-def _rows(batch: pa.RecordBatch, place: str) -> Rows:
-    try:
-        return Rows.of(batch)
-    except ValueError as error:
-        raise TranscriptError(f"the transcript was changed: {place} is not as recorded ({error})") from None
-
-
 def _check_digests(rows: Rows, place: str) -> None:
     """Raise TranscriptError at numbers that are not what their digest is of."""
-    there = [row for row, digest in enumerate(rows.digests) if digest is not None]
-    found = fmt.digests_of((rows.samples.row(row), rows.embeddings.row(row)) for row in there)
-    for row, digest in zip(there, found, strict=True):
-        if digest != rows.digests[row]:
+    found = fmt.digests_of((rows.samples.row(row), rows.embeddings.row(row)) for row in rows.uploads)
+    for row, digest in zip(rows.uploads, found, strict=True):
+        if digest != rows.digest(row):
             raise TranscriptError(f"the transcript was changed: {place}, client {rows.clients[row]!r}")
 
 
