@@ -209,8 +209,9 @@ class Rules:
             return
         first = rows.samples.row(present[0])
         self._check_samples(rows.clients[present[0]], first)
-        is_shared = len(rows.samples.numbers) == len(present) * len(first) and bool(
-            (rows.samples.numbers.reshape(len(present), -1) == first).all()
+        is_shared = len(present) == 1 or (
+            len(rows.samples.numbers) == len(present) * len(first)
+            and bool((rows.samples.numbers.reshape(len(present), -1) == first).all())
         )
         for row in present[1:] if not is_shared else ():
             self._check_samples(rows.clients[row], rows.samples.row(row))
