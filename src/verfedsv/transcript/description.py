@@ -74,6 +74,16 @@ class Description:
         except ValueError as error:
             raise TranscriptError(f"{DESCRIPTION} is not valid: {error}") from None
 
+    def check_can_be_valued(self, *, has_loss: bool = False) -> None:
+        """Raise InputError if the head is not a sum, or the loss is the user's own and the caller does not have it."""
+        if self.head.kind != "sum":
+            raise InputError("only trainings whose head is 'sum' can be valued so far; this one has a head of its own")
+        if self.is_own_loss and not has_loss:
+            raise InputError(
+                f"the training was recorded with a loss of your own, {self.loss!r}; value it in Python, and pass that "
+                "loss again: value(run, loss=...)"
+            )
+
     def to_json(self) -> bytes:
         """Return the bytes of transcript.json."""
         content = {"format": NAME, "version": VERSION, **asdict(self)}
