@@ -83,6 +83,10 @@ class Segment:
         return bool(is_ended) and self.n_after == self.n_chain_after == 0
 
     @property
+    def n_rounds(self) -> int:
+        return int((self.entries["kind"] == Kind.ROUND).sum())
+
+    @property
     def has_records(self) -> bool:
         return len(self.entries) > 2
 

@@ -125,7 +125,7 @@ class Transcript:
         if not is_begun and len(self._chain) > 1:
             raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, and there are some")
         for segment in self._segments:
-            n_rounds, size = int((segment.entries["kind"] == Kind.ROUND).sum()), self.description.segment_rounds
+            n_rounds, size = segment.n_rounds, self.description.segment_rounds
             if n_rounds > size or (segment.is_sealed and n_rounds < size):
                 name = fmt.chain_file(segment.number)
                 raise TranscriptError(f"{name} is not valid: it has {count(n_rounds, 'round')}, not {size:,}")

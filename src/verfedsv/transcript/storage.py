@@ -8,7 +8,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -219,7 +219,10 @@ class FolderStorage(Storage):
                 return pa.py_buffer(b"")
             if not self._mapped:
                 return pa.py_buffer(path.read_bytes())
-            # Not pyarrow's own map, which takes no name that is not valid UTF-8.
+            # A map of Python's keeps a file descriptor, and uploads of 1,000 segments would use up all that a process
+            # has. A map of pyarrow's does not, but takes no path that is not valid UTF-8.
+            with suppress(UnicodeEncodeError), pa.memory_map(str(path)) as mapped:
+                return mapped.read_buffer()
             with path.open("rb") as file:
                 return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
