@@ -68,3 +68,15 @@ def test_uploads_of_many_segments_keep_maps_but_no_descriptors(tmp_path):
     assert [record.embeddings[0, 0] for record in records[::2]] == list(range(40))
     del records
     assert f"{tmp_path}/uploads-" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_file_that_cannot_be_mapped_is_reported_with_the_reason(tmp_path, monkeypatch):
+    """Such as the 65,531st map of a process: pyarrow raises an OSError that has no strerror."""
+
+    def fail(_path):
+        raise OSError("Memory mapping file failed: Cannot allocate memory")
+
+    (tmp_path / "labels.arrow").write_bytes(b"1")
+    monkeypatch.setattr("verfedsv.transcript.storage.pa.memory_map", fail)
+    with pytest.raises(TranscriptError, match=r"cannot read .*labels.arrow: .*Cannot allocate memory"):
+        FolderStorage(tmp_path).read("labels.arrow")

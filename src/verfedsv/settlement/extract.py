@@ -79,7 +79,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Extract:
-    """One client's part of a transcript. `description` is the text of transcript.json; the labels are but a hash.
+    """One client's part of a transcript. `description` is the text of transcript.json; of the labels it has a hash.
 
     `parts` are the messages of the transcript in order, `own` the numbers of the client's uploads, one upload after
     the other; `head` is the last link of the chain, in hexadecimal, as `labels_sha256` is.
@@ -142,8 +142,8 @@ class Extract:
             raise InputError(f"the extract is damaged: {error}") from None
         return cls(parts=parts, own=rest.rest, **about)
 
-    def verify(self) -> Verified:
-        """Return what the extract leads to; raise TranscriptError, naming the place, if it does not fit together."""
+    def verify(self) -> VerifiedExtract:
+        """Return the verified content; raise TranscriptError, naming the round, if something was changed."""
         try:
             return _verify(self)
         except UNREADABLE as error:
@@ -151,11 +151,11 @@ class Extract:
 
 
 @dataclass(frozen=True, eq=False)
-class Verified:
-    """Where the chain of an extract ends, what it is of, and the uploads of its client, in how many rounds.
+class VerifiedExtract:
+    """What an extract proves: the head of the chain, the description, and the uploads of its client.
 
-    `clients` are all that ever took part. From `n_absent` of the rounds the extract's client was declared absent.
-    `has_offset` says whether the server has a part of its own in any.
+    `clients` are all that ever took part. The client was declared absent from `n_absent` of the `n_rounds` rounds.
+    `has_offset` tells whether the head adds an offset in any of them.
     """
 
     head: str
@@ -197,7 +197,7 @@ def _size_of_metadata(piece: bytes | memoryview) -> int:
     return min(len(piece), 8 + size)
 
 
-def _verify(extract: Extract) -> Verified:
+def _verify(extract: Extract) -> VerifiedExtract:
     description = Description.from_json(extract.description.encode())
     if extract.parts and description.mode is None:
         raise TranscriptError("the extract was changed: its description is of a transcript without uploads")
@@ -208,7 +208,7 @@ def _verify(extract: Extract) -> Verified:
     if labels.hex() != extract.labels_sha256:
         raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
     link = fmt.link_of_digests(hashlib.sha256(extract.description.encode()).digest(), labels)
-    found, own = Verified("", description, ()), _Bytes(extract.own)
+    found, own = VerifiedExtract("", description, ()), _Bytes(extract.own)
     uploads: list[Upload] = []
     for part in extract.parts:
         message, ranges = part.message()
@@ -265,7 +265,7 @@ def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place:
         raise TranscriptError(f"the extract has fewer uploads than the transcript: {place}, client {client!r}")
     samples = np.frombuffer(own.take(n_samples * 4), np.uint32)
     embeddings = np.frombuffer(own.take(n_numbers * number.itemsize), number)
-    if fmt.digest_of(samples, embeddings) != rows.digest(row):
+    if fmt.digests_of([(samples, embeddings)]) != [rows.digest(row)]:
         raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}, client {client!r}")
     return Upload(client, rows.times[row], samples, embeddings.reshape(n_samples, -1))
 

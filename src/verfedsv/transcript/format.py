@@ -120,15 +120,10 @@ TIME, OFFSET, STATE, DIGEST, SAMPLES, EMBEDDINGS = _NUMBERS = 7, 11, 15, 17, 21,
 """Of that schema, depth first: how many arrays and buffers there are, and which hold the numbers of a column."""
 
 
-def digest_of(samples: Array, embeddings: Array) -> bytes:
-    """Return the hash of one upload: of its sample numbers (uint32) and its embeddings, little-endian."""
-    return digests_of([(samples, embeddings)])[0]
-
-
 def digests_of(uploads: Iterable[tuple[Array, Array]]) -> list[bytes]:
-    """Return the hashes of uploads, whose arrays are contiguous; samples that are those of the one before count once.
+    """Return the hash of each upload: of its sample indices (uint32) and its embeddings, in contiguous arrays.
 
-    In float32, that is almost half of what would be hashed.
+    Samples equal to those of the upload before are hashed once: in float32, that saves almost half of the work.
     """
     result, before, begun = [], None, hashlib.sha256()
     for samples, embeddings in uploads:

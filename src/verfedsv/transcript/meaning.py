@@ -1,6 +1,6 @@
 """What records and labels must be, beyond bytes that hash as they should: what a `Recorder` would have written.
 
-The reader, `verify`, audits and a recorder that goes on all check by this module, so that nothing else has to.
+The reader, `verify`, audits and a recorder that resumes all use it, so that nothing else has to check.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Rules:
             raise _invalid(place, error) from None
 
     def check_frame(self, kind: Kind, rows: Rows, place: str) -> None:
-        """Check all but the numbers of uploads, for those who have not got them."""
+        """Check all but the numbers of uploads, which an extract does not have."""
         try:
             is_first = self.last_time == -math.inf
             self._check_kind(kind, rows)

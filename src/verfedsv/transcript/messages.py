@@ -23,7 +23,7 @@ from verfedsv.transcript.description import Precision
 from verfedsv.transcript.framing import Layout, find_extent
 
 _LARGE = 2**19
-"""So many embeddings are worth no template, which would be kept in memory."""
+"""A message with more embeddings gets no template, which would be kept in memory."""
 
 Numbers = tuple[NDArray[np.uint32], Array]
 """The samples of an upload, and their embeddings, (samples, width)."""

@@ -44,7 +44,7 @@ from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 
 SEGMENT_ROUNDS = 1000
-"""After so many rounds a segment ends, unless the recorder is told otherwise."""
+"""Rounds in a segment, by default."""
 
 
 class Recorder:
@@ -245,7 +245,7 @@ class Recorder:
         self._storage.sync()
 
     def close(self) -> None:
-        """End the recording; the transcript can still be read, and continued by another recorder."""
+        """End the recording. The transcript is complete: it can be read, and continued by another recorder."""
         self._closed = True
         self._storage.close()
 
@@ -258,7 +258,7 @@ class Recorder:
         self.close()
 
     def _now(self, time: float | None) -> float:
-        """Return a time that was given, or that of the clock; a clock that was set back stands still meanwhile."""
+        """Return the given time, or the clock's; while that is behind the last record, the time of the last record."""
         if time is not None:
             return as_time(time)
         now = clock.time()
@@ -275,7 +275,7 @@ class Recorder:
         return self._last_time
 
     def _find(self) -> Description | None:
-        """Return what the folder's transcript is of, if uploads have begun; None if it can be begun anew."""
+        """Return the description of the transcript in the folder, None if it has no uploads yet."""
         there = None
         if self._storage.exists(fmt.DESCRIPTION):
             there = Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
@@ -288,7 +288,7 @@ class Recorder:
         return there if used or is_lost else None
 
     def _continue(self, there: Description, labels_file: bytes, resume: bool | None) -> None:
-        """Take up the transcript that is already there, if it is as it was written."""
+        """Verify the transcript that is already there, and continue it."""
         if resume is False:
             raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
         _check_same(there, self._description)
@@ -359,7 +359,7 @@ class Recorder:
             raise InputError("the recorder is closed; open the folder with a new one to continue")
 
     def _write(self, kind: Kind, message: Message, description: Description | None = None) -> None:
-        """Check what is left to check, and append one record batch and its link of the chain."""
+        """Check the time, and append one record."""
         self._check_open()
         time = message.time
         if not abs(time) <= fmt.LATEST:
