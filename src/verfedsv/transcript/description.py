@@ -84,6 +84,30 @@ class Description:
                 "loss again: value(run, loss=...)"
             )
 
+    def check_continues_with(self, given: Description) -> None:
+        """Raise InputError unless a recorder that was given that description can continue this transcript.
+
+        Settings that were not given are those of the transcript.
+        """
+        if (self.clients, self.loss, self.n_samples) != (given.clients, given.loss, given.n_samples):
+            raise InputError(
+                f"the folder holds a transcript of clients {list(self.clients)}, loss {self.loss!r} and "
+                f"{self.n_samples} samples, which cannot be continued with clients {list(given.clients)}, loss "
+                f"{given.loss!r} and {given.n_samples} samples; choose another folder"
+            )
+        others = []
+        if self.is_own_loss != given.is_own_loss or given.n_classes not in (None, self.n_classes):
+            others.append("another loss or number of classes")
+        one, other = ((head.kind, head.architecture, head.parameters) for head in (self.head, given.head))
+        if one != other:
+            others.append("another head")
+        if given.valuation != ValuationSettings():
+            others += [f"other settings: {each}" for each in given.valuation.differences(self.valuation)]
+        if given.step not in (None, self.step):
+            others.append(f"another step: {given.step!r} and not {self.step!r}")
+        if others:
+            raise InputError(f"the folder holds a transcript that cannot be continued with {others[0]}")
+
     def to_json(self) -> bytes:
         """Return the bytes of transcript.json."""
         content = {"format": NAME, "version": VERSION, **asdict(self)}

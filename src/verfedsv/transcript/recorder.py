@@ -291,7 +291,7 @@ class Recorder:
         """Verify the transcript that is already there, and continue it."""
         if resume is False:
             raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
-        _check_same(there, self._description)
+        there.check_continues_with(self._description)
         self._writer = SegmentWriter(self._storage, there.segment_rounds)
         transcript = Transcript(self._storage)
         if self._storage.read(fmt.LABELS).to_pybytes() != labels_file or there.classes != self._description.classes:
@@ -394,28 +394,3 @@ class Recorder:
         self._storage.write(fmt.DESCRIPTION, content)
         self._description = description
         self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
-
-
-def _check_same(there: Description, given: Description) -> None:
-    """Raise InputError unless a transcript can be continued with what a recorder was given.
-
-    Settings that were not given are those of the transcript.
-    """
-    if (there.clients, there.loss, there.n_samples) != (given.clients, given.loss, given.n_samples):
-        raise InputError(
-            f"the folder holds a transcript of clients {list(there.clients)}, loss {there.loss!r} and "
-            f"{there.n_samples} samples, which cannot be continued with clients {list(given.clients)}, loss "
-            f"{given.loss!r} and {given.n_samples} samples; choose another folder"
-        )
-    others = []
-    if there.is_own_loss != given.is_own_loss or given.n_classes not in (None, there.n_classes):
-        others.append("another loss or number of classes")
-    one, other = ((head.kind, head.architecture, head.parameters) for head in (there.head, given.head))
-    if one != other:
-        others.append("another head")
-    if given.valuation != ValuationSettings():
-        others += [f"other settings: {each}" for each in given.valuation.differences(there.valuation)]
-    if given.step not in (None, there.step):
-        others.append(f"another step: {given.step!r} and not {there.step!r}")
-    if others:
-        raise InputError(f"the folder holds a transcript that cannot be continued with {others[0]}")
