@@ -144,7 +144,7 @@ class Chain:
 
     def kind(self, index: int) -> Kind:
         """Return what a message is."""
-        return _KINDS[self._kinds[index]]
+        return _KINDS[int(self._kinds[index])]
 
     def link(self, index: int) -> bytes:
         """Return the hash up to a message."""

@@ -60,7 +60,8 @@ class Rows:
 
     def digest(self, row: int) -> bytes:
         """Return the hash of an upload, as it was recorded."""
-        return self.digests[row].tobytes()
+        digest: bytes = self.digests[row].tobytes()
+        return digest
 
     @property
     def absent(self) -> set[str | None]:
