@@ -1,4 +1,4 @@
-"""Files that are read whole, and files that are written whole or not at all."""
+"""Read files of limited size, and write files atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import IO
 from verfedsv.errors import InputError
 
 MOST_BYTES = 1 << 30
-"""Of a file that is read whole. The largest are extracts and valuations: of 100,000 rounds of 100 clients, 400 MB."""
+"""Size limit of a file. The largest are extracts and valuations: of 100,000 rounds of 100 clients, 400 MB."""
 
 
 def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
@@ -37,17 +37,17 @@ def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def write_whole(path: Path, content: bytes, *, overwrite: bool = True) -> None:
-    """Write a file whole, or leave the one that was there; see `writing`."""
+    """Write a file atomically; see `writing`."""
     with writing(path, overwrite=overwrite) as file:
         file.write(content)
 
 
 @contextmanager
 def writing(path: Path, *, overwrite: bool = True) -> Iterator[IO[bytes]]:
-    """Yield a file that takes its place when it is whole; whatever happens before that, nothing is left behind.
+    """Yield a temporary file that replaces `path` when it is complete; after an error, nothing is left behind.
 
-    Without `overwrite`, raise FileExistsError if something has that name, even if it came there in the meantime.
-    Raise InputError if that is a device or a pipe, say, which a file must not take the place of.
+    Without `overwrite`, raise FileExistsError if the path exists, even if it was created in the meantime. Raise
+    InputError if it is a device or a pipe, say, which a file must not replace.
     """
     refuse_irregular(path)
     with naming(path):
@@ -72,14 +72,14 @@ def writing(path: Path, *, overwrite: bool = True) -> Iterator[IO[bytes]]:
 
 
 def refuse_irregular(path: Path) -> None:
-    """Raise InputError if something is there that is neither a file nor a folder, such as a device or a pipe."""
+    """Raise InputError if the path is neither a file nor a folder, but a device or a pipe, say."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError(f"cannot write {path}: it is a device, a pipe or a socket, not a regular file; name another")
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an OSError say which file it is about: that of a full disk, for one, does not."""
+    """Set the file name of an OSError: that of a full disk, for one, has none."""
     try:
         yield
     except OSError as error:
@@ -93,7 +93,7 @@ def is_unfinished(name: str, whole: str) -> bool:
 
 
 def stored_members(archive: zipfile.ZipFile, size: int) -> list[zipfile.ZipInfo]:
-    """Return the members of a zip archive of that many bytes, so that reading them takes no more than those.
+    """Return the members of a zip archive of `size` bytes, if reading them takes no more memory than that.
 
     Raise ValueError if some are compressed, overlap or have the same name.
     """

@@ -1,4 +1,4 @@
-"""Texts of others, as they may be shown."""
+"""Display texts that others wrote, and warn of misleading ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 LONGEST_NAME = 60
-"""Of a client or a run where it is shown, in letters, so that no page grows with names. JSON has them in full."""
+"""Characters of the name of a client or run that are shown, so that no page grows with names. JSON has all."""
 
 
 def printable(text: str) -> str:
-    r"""Return a text in one line, without anything that is not a letter to be seen: no terminal or page obeys it.
+    r"""Return a text on one line with unprintable characters replaced, so that no terminal or page obeys them.
 
     >>> printable("\x1b[31mred"), printable("one\ntwo")
     ('�[31mred', 'one�two')
@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text that is printable, and cut at its end if it is longer than that.
+    """Return a text as printable characters, at most `most` of them.
 
     >>> shortened("hospital of the north", 12)
     'hospital of…'
@@ -30,7 +30,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Return names as a list in words: all, or of three more than `most` the first of them.
+    """Return names as a list in words: all, or the first `most` if there are over three more.
 
     >>> listed(["bank", "shop", "telco"]), listed(list("abcdefgh"), 2)
     ('bank, shop and telco', 'a, b and 6 more')
@@ -42,7 +42,7 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 
 
 def misleading(names: Sequence[str]) -> Iterator[str]:
-    r"""Yield sentences on names that readers would take for others, or of which they do not see all.
+    r"""Yield sentences on names that look like others, or that have invisible characters.
 
     >>> list(misleading(["bank", "Bank"]))
     ["'bank' and 'Bank' look alike: make sure who is who."]
@@ -69,7 +69,7 @@ _LIKE_LATIN = str.maketrans("аеорсухіјѕһԁԛԝвкмнтαβγεηι�
 """Small letters of Cyrillic and Greek, and those of Latin that look like them or like their capitals."""
 
 _BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
-"""Letters and marks that are printable and leave nothing to be seen."""
+"""Letters and marks that are printable but blank."""
 
 
 def doubtful_classes(classes: Sequence[str], counts: Sequence[int], remedy: str) -> Iterator[str]:
@@ -93,7 +93,7 @@ def doubtful_classes(classes: Sequence[str], counts: Sequence[int], remedy: str)
 
 
 _RARE, _PART_OF_MEAN = 10, 0.1
-"""A class with fewer samples than both that number and that part of the mean is pointed out: it may be a mistake."""
+"""A class with fewer samples than this number, and than this fraction of the mean, may be a mistake."""
 
 
 def with_count(name: str, n_samples: int) -> str:
@@ -102,7 +102,7 @@ def with_count(name: str, n_samples: int) -> str:
 
 
 def _skeleton(name: str) -> str:
-    """Return what is left of a name when what is easily overlooked is taken away; names that look alike share it."""
+    """Return a name without what is easily overlooked; names that look alike share it."""
     folded = unicodedata.normalize("NFKD", name).casefold().translate(_LIKE_LATIN)
     kept = (letter for letter in folded if not (letter.isspace() or unicodedata.combining(letter)))
     return "".join(letter for letter in kept if not is_unseen(letter))
@@ -113,7 +113,7 @@ def _has_unseen(name: str) -> bool:
 
 
 def is_unseen(letter: str) -> bool:
-    """Return whether a character leaves nothing to be seen, and is no space: a control, a format or a filler."""
+    """Return whether a character is invisible, and not a space: a control, a format or a filler."""
     is_selector = "\ufe00" <= letter <= "\ufe0f" or "\U000e0100" <= letter <= "\U000e01ef"
     return letter in _BLANK or is_selector or not (letter.isprintable() or letter.isspace())
 

@@ -1,4 +1,4 @@
-"""JSON that others wrote: read only if it means one thing to every reader."""
+"""JSON that others wrote: accepted only if every reader would understand it in the same way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from verfedsv.errors import InputError
 
 _DEEPEST = 64
-"""So many lists and objects may be within each other. What this package writes has at most 8."""
+"""Levels of nested lists and objects that are allowed. What this package writes has at most 8."""
 
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
@@ -17,9 +17,9 @@ _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 def read_json(text: bytes | str, what: str) -> Any:
     r"""Return what a JSON text holds; raise InputError, which begins with `what`, if it cannot or should not be read.
 
-    Beside what is no JSON at all, that is: what two readers could take for different things or stumble over. Repeated
-    names in an object, NaN and Infinity, numbers that overflow, integers of more than 64 bits, texts with NUL or half
-    of a surrogate pair, and more than 64 levels.
+    Beside invalid JSON, it refuses what two readers could understand differently or fail on: repeated names in an
+    object, NaN and Infinity, numbers that overflow, integers of more than 64 bits, texts with NUL or half of a
+    surrogate pair, and more than 64 levels.
 
     >>> read_json(b'{"rounds": 3}', "the file")
     {'rounds': 3}

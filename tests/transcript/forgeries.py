@@ -38,7 +38,10 @@ def bare_ranges(message, batch):
 
 def read(content):
     """Return the batch in the bytes of a message."""
-    return fmt.read_message(content if isinstance(content, pa.Buffer) else pa.py_buffer(content), SCHEMA)[0]
+    buffer = content if isinstance(content, pa.Buffer) else pa.py_buffer(content)
+    batch = pa.ipc.read_record_batch(pa.ipc.read_message(buffer), SCHEMA)
+    batch.validate(full=True)
+    return batch
 
 
 def chained(link, messages):
@@ -164,7 +167,9 @@ def row(kind, client, time, **others):
 
 def upload(client, samples, embeddings, time=1.0, **others):
     """Return a row with the digest of its numbers."""
-    digest = fmt.digest_of(np.array(samples, np.uint32), np.array(embeddings, np.float64))
+    digest = hashlib.sha256(
+        np.array(samples, np.uint32).tobytes() + np.array(embeddings, np.float64).tobytes()
+    ).digest()
     return row("upload", client, time, digest=digest, samples=samples, embeddings=embeddings) | others
 
 

@@ -104,12 +104,12 @@ INVALID_ROUNDS = {
     "NaN": (edited(round_of(), 2, embeddings=[1.0, np.nan]), "round 1, client 'shop': embeddings must be finite"),
     "infinity": (edited(round_of(), 0, embeddings=[-np.inf, 1.0]), "round 1, client 'bank': embeddings must be finite"),
     "two times": (edited(round_of(), 1, time=2.0), "round 1, a record has one time, in seconds, of at most 1e15"),
-    "no time": (round_of(time=None), "round 1 is not as recorded (times are missing)"),
+    "no time": (round_of(time=None), "round 1 cannot be read (times are missing)"),
     "NaN time": (round_of(time=np.nan), "round 1, a record has one time, in seconds, of at most 1e15"),
     "infinite time": (round_of(time=np.inf), "round 1, a record has one time, in seconds, of at most 1e15"),
     "offset of an upload": (
         edited(round_of(), 0, offset=[1.0, 2.0]),
-        "round 1 is not as recorded (only a time stamp has an offset)",
+        "round 1 cannot be read (only a time stamp has an offset)",
     ),
     "long offset": (
         [*round_of()[:-1], stamp(offset=[1.0] * 3)],
@@ -126,10 +126,10 @@ INVALID_ROUNDS = {
     ),
     "null in offset": (
         [*round_of()[:-1], stamp(offset=[1.0, None])],
-        "1 is not as recorded (an offset lacks values)",
+        "1 cannot be read (an offset lacks values)",
     ),
     "no digest": (edited(round_of(), 1, digest=None), "round 1"),
-    "nothing": ([], "round 1 is not as recorded (it is empty)"),
+    "nothing": ([], "round 1 cannot be read (it is empty)"),
 }
 
 

@@ -1,6 +1,8 @@
 import errno
 import io
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +53,30 @@ def test_a_full_disk_is_said_with_the_file(tmp_path):
     with pytest.raises(OSError, match="No space left on device") as caught:
         storage.append("uploads.arrows", b"x")
     assert caught.value.filename == str(tmp_path / "uploads.arrows")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors and maps in /proc")
+def test_uploads_of_many_segments_keep_maps_but_no_descriptors(tmp_path):
+    """One map per segment, of the 65,530 that Linux allows; a process often has only 1,024 descriptors."""
+    with Recorder(tmp_path, [0, 1], ["a"], segment_rounds=1) as recorder:
+        for step in range(40):
+            recorder.log([0, 1], {"a": [float(step), 0.0]})
+    before = len([*Path("/proc/self/fd").iterdir()])
+    records = list(Transcript.open(tmp_path))
+    maps = Path("/proc/self/maps").read_text().count(f"{tmp_path}/uploads-")
+    assert (len([*Path("/proc/self/fd").iterdir()]), maps) == (before, 40)
+    assert [record.embeddings[0, 0] for record in records[::2]] == list(range(40))
+    del records
+    assert f"{tmp_path}/uploads-" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_file_that_cannot_be_mapped_is_reported_with_the_reason(tmp_path, monkeypatch):
+    """Such as the 65,531st map of a process: pyarrow raises an OSError that has no strerror."""
+
+    def fail(_path):
+        raise OSError("Memory mapping file failed: Cannot allocate memory")
+
+    (tmp_path / "labels.arrow").write_bytes(b"1")
+    monkeypatch.setattr("verfedsv.transcript.storage.pa.memory_map", fail)
+    with pytest.raises(TranscriptError, match=r"cannot read .*labels.arrow: .*Cannot allocate memory"):
+        FolderStorage(tmp_path).read("labels.arrow")

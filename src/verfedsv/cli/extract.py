@@ -31,7 +31,7 @@ def extract(
     """
     check_writable(output, "extract")
     folder = RunFolder(run)
-    transcript = folder.open()
+    transcript = folder.open(for_values=False)
     refuse_running(folder.extent(transcript), "extracted")
     result = make_extract(transcript, client)
     n_uploads = len(result.verify().uploads)

@@ -6,10 +6,14 @@ import os
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from verfedsv.errors import TranscriptError
+from verfedsv.runs.folder import RunFolder
 
 
 def watch(
@@ -30,6 +34,8 @@ def watch(
     """
     from verfedsv.watch.server import Watch
 
+    with suppress(TranscriptError):  # the page reports a run that cannot be read, and waits for one that is not there
+        RunFolder(run).open(mapped=False)
     page = Watch(run, host, port, every)
     typer.echo(f"Watching {run} at {page.address} (Ctrl-C ends)")
     if not run.exists():

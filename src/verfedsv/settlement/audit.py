@@ -35,7 +35,7 @@ from verfedsv.settlement.comparisons import (
 )
 from verfedsv.settlement.documents import parse, read_bytes
 from verfedsv.settlement.explanation import cautions, say_terms
-from verfedsv.settlement.extract import Extract, Verified
+from verfedsv.settlement.extract import Extract, VerifiedExtract
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import Statement, fields_of
 from verfedsv.settlement.transcripts import check_chain, open_whole, say_server_and_absent
@@ -234,7 +234,7 @@ def _judge_settings(others: Iterable[str], options: _Options) -> Iterator[Findin
         yield f"{other}; accepted, as asked"
 
 
-def _say_others_of(stated: Statement, verified: Verified) -> list[str]:
+def _say_others_of(stated: Statement, verified: VerifiedExtract) -> list[str]:
     """Return what was not as agreed, as far as a statement and an extract show it."""
     text = stated.content["configuration"]
     try:
@@ -268,7 +268,7 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
         yield from _say_own_part(stated, extract.client)
 
 
-def _compare_transcript(stated: Statement, verified: Verified) -> None:
+def _compare_transcript(stated: Statement, verified: VerifiedExtract) -> None:
     """Raise Difference unless a statement is of the transcript that an extract is of, as far as that shows it."""
     if stated.content["head"] != verified.head:
         raise Difference("the extract is of another transcript than the statement: their heads differ")

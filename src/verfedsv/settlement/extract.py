@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE
 from verfedsv.transcript.meaning import Rules
 from verfedsv.transcript.reader import Entry
-from verfedsv.transcript.rows import Rows
+from verfedsv.transcript.rows import Rows, read_rows
 from verfedsv.untrusted import read_json
 
 MAGIC, VERSION = b"verfedsv extract", 2
@@ -79,7 +79,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Extract:
-    """One client's part of a transcript. `description` is the text of transcript.json; the labels are but a hash.
+    """One client's part of a transcript. `description` is the text of transcript.json; of the labels it has a hash.
 
     `parts` are the messages of the transcript in order, `own` the numbers of the client's uploads, one upload after
     the other; `head` is the last link of the chain, in hexadecimal, as `labels_sha256` is.
@@ -142,8 +142,8 @@ class Extract:
             raise InputError(f"the extract is damaged: {error}") from None
         return cls(parts=parts, own=rest.rest, **about)
 
-    def verify(self) -> Verified:
-        """Return what the extract leads to; raise TranscriptError, naming the place, if it does not fit together."""
+    def verify(self) -> VerifiedExtract:
+        """Return the verified content; raise TranscriptError, naming the round, if something was changed."""
         try:
             return _verify(self)
         except UNREADABLE as error:
@@ -151,11 +151,11 @@ class Extract:
 
 
 @dataclass(frozen=True, eq=False)
-class Verified:
-    """Where the chain of an extract ends, what it is of, and the uploads of its client, in how many rounds.
+class VerifiedExtract:
+    """What an extract proves: the head of the chain, the description, and the uploads of its client.
 
-    `clients` are all that ever took part. From `n_absent` of the rounds the extract's client was declared absent.
-    `has_offset` says whether the server has a part of its own in any.
+    `clients` are all that ever took part. The client was declared absent from `n_absent` of the `n_rounds` rounds.
+    `has_offset` tells whether the head adds an offset in any of them.
     """
 
     head: str
@@ -186,13 +186,9 @@ def make_extract(transcript: Transcript, client: str) -> Extract:
     return Extract(client, description.decode(), hashlib.sha256(labels).hexdigest(), transcript.head, parts, own)
 
 
-def _rows_of(rows: Rows, client: str) -> Iterator[int]:
-    """Yield which rows are uploads of a client."""
-    return (
-        row
-        for row, (kind, name) in enumerate(zip(rows.kinds, rows.clients, strict=True))
-        if (kind, name) == ("upload", client)
-    )
+def _rows_of(rows: Rows, client: str) -> list[int]:
+    """Return which rows are uploads of a client."""
+    return [row for row in rows.uploads if rows.clients[row] == client]
 
 
 def _size_of_metadata(piece: bytes | memoryview) -> int:
@@ -201,7 +197,7 @@ def _size_of_metadata(piece: bytes | memoryview) -> int:
     return min(len(piece), 8 + size)
 
 
-def _verify(extract: Extract) -> Verified:
+def _verify(extract: Extract) -> VerifiedExtract:
     description = Description.from_json(extract.description.encode())
     if extract.parts and description.mode is None:
         raise TranscriptError("the extract was changed: its description is of a transcript without uploads")
@@ -212,7 +208,7 @@ def _verify(extract: Extract) -> Verified:
     if labels.hex() != extract.labels_sha256:
         raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
     link = fmt.link_of_digests(hashlib.sha256(extract.description.encode()).digest(), labels)
-    found, own = Verified("", description, ()), _Bytes(extract.own)
+    found, own = VerifiedExtract("", description, ()), _Bytes(extract.own)
     uploads: list[Upload] = []
     for part in extract.parts:
         message, ranges = part.message()
@@ -245,13 +241,13 @@ def _verify(extract: Extract) -> Verified:
 
 def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precision: Precision, place: str) -> Rows:
     """Return the rows of a message whose gaps are where the numbers of uploads were, and nowhere else."""
-    batch, layout = fmt.read_message(message, fmt.upload_schema(precision))
-    if ranges != fmt.frame_ranges(layout, precision):
+    form = fmt.form_of(message, precision)
+    if ranges != form.frame:
         raise TranscriptError(f"the extract was changed: {place}")
     # Rows whose columns lie in a gap would cost nothing in the file, and seconds to read.
-    if batch.num_rows > sum(stop - start for start, stop in ranges):
+    if form.layout.nodes[0][0] > sum(stop - start for start, stop in ranges):
         raise ValueError("it has more rows than the extract has bytes")
-    return Rows.of(batch)
+    return read_rows(message, precision)
 
 
 def _check_plain(part: Part, message: pa.Buffer, schema: pa.Schema) -> None:
@@ -269,7 +265,7 @@ def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place:
         raise TranscriptError(f"the extract has fewer uploads than the transcript: {place}, client {client!r}")
     samples = np.frombuffer(own.take(n_samples * 4), np.uint32)
     embeddings = np.frombuffer(own.take(n_numbers * number.itemsize), number)
-    if fmt.digest_of(samples, embeddings) != rows.digests[row]:
+    if fmt.digests_of([(samples, embeddings)]) != [rows.digest(row)]:
         raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}, client {client!r}")
     return Upload(client, rows.times[row], samples, embeddings.reshape(n_samples, -1))
 

@@ -83,6 +83,10 @@ class Segment:
         return bool(is_ended) and self.n_after == self.n_chain_after == 0
 
     @property
+    def n_rounds(self) -> int:
+        return int((self.entries["kind"] == Kind.ROUND).sum())
+
+    @property
     def has_records(self) -> bool:
         return len(self.entries) > 2
 
@@ -117,6 +121,7 @@ class Chain:
 
     def __init__(self, entries: NDArray[Any], segments: NDArray[np.intp]) -> None:
         self._entries, self._segments = entries, segments
+        self._ends, self._kinds = entries["end"], entries["kind"]
 
     @classmethod
     def of(cls, segments: Sequence[Segment]) -> Chain:
@@ -134,13 +139,12 @@ class Chain:
 
     def extent(self, index: int) -> tuple[int, int, int]:
         """Return the segment of a message, and where in its stream it begins and ends."""
-        ends = self._entries["end"]
-        start = 0 if self._entries["kind"][index] == Kind.START else int(ends[index - 1])
-        return int(self._segments[index]), start, int(ends[index])
+        end = int(self._ends[index])
+        return int(self._segments[index]), min(int(self._ends[index - 1]), end), end  # a segment starts again at 0
 
     def kind(self, index: int) -> Kind:
         """Return what a message is."""
-        return _KINDS[int(self._entries["kind"][index])]
+        return _KINDS[int(self._kinds[index])]
 
     def link(self, index: int) -> bytes:
         """Return the hash up to a message."""
@@ -150,17 +154,17 @@ class Chain:
     @cached_property
     def records(self) -> NDArray[np.intp]:
         """Which entries are of records."""
-        return np.flatnonzero(np.isin(self._entries["kind"], fmt.RECORDS))
+        return np.flatnonzero(np.isin(self._kinds, fmt.RECORDS))
 
     @cached_property
     def stamps(self) -> NDArray[np.intp]:
         """Which entries end a round."""
-        return np.flatnonzero(self._entries["kind"] == Kind.ROUND)
+        return np.flatnonzero(self._kinds == Kind.ROUND)
 
     @cached_property
     def changes(self) -> NDArray[np.intp]:
         """Which entries are of clients that join or leave."""
-        return np.flatnonzero(np.isin(self._entries["kind"], (Kind.JOIN, Kind.LEAVE)))
+        return np.flatnonzero(np.isin(self._kinds, (Kind.JOIN, Kind.LEAVE)))
 
     def contains(self, head: str) -> bool:
         """Return whether a hash, in hexadecimal, is among the links."""

@@ -74,6 +74,40 @@ class Description:
         except ValueError as error:
             raise TranscriptError(f"{DESCRIPTION} is not valid: {error}") from None
 
+    def check_can_be_valued(self, *, has_loss: bool = False) -> None:
+        """Raise InputError if the head is not a sum, or the loss is the user's own and the caller does not have it."""
+        if self.head.kind != "sum":
+            raise InputError("only trainings whose head is 'sum' can be valued so far; this one has a head of its own")
+        if self.is_own_loss and not has_loss:
+            raise InputError(
+                f"the training was recorded with a loss of your own, {self.loss!r}; value it in Python, and pass that "
+                "loss again: value(run, loss=...)"
+            )
+
+    def check_continues_with(self, given: Description) -> None:
+        """Raise InputError unless a recorder that was given that description can continue this transcript.
+
+        Settings that were not given are those of the transcript.
+        """
+        if (self.clients, self.loss, self.n_samples) != (given.clients, given.loss, given.n_samples):
+            raise InputError(
+                f"the folder holds a transcript of clients {list(self.clients)}, loss {self.loss!r} and "
+                f"{self.n_samples} samples, which cannot be continued with clients {list(given.clients)}, loss "
+                f"{given.loss!r} and {given.n_samples} samples; choose another folder"
+            )
+        others = []
+        if self.is_own_loss != given.is_own_loss or given.n_classes not in (None, self.n_classes):
+            others.append("another loss or number of classes")
+        one, other = ((head.kind, head.architecture, head.parameters) for head in (self.head, given.head))
+        if one != other:
+            others.append("another head")
+        if given.valuation != ValuationSettings():
+            others += [f"other settings: {each}" for each in given.valuation.differences(self.valuation)]
+        if given.step not in (None, self.step):
+            others.append(f"another step: {given.step!r} and not {self.step!r}")
+        if others:
+            raise InputError(f"the folder holds a transcript that cannot be continued with {others[0]}")
+
     def to_json(self) -> bytes:
         """Return the bytes of transcript.json."""
         content = {"format": NAME, "version": VERSION, **asdict(self)}

@@ -19,6 +19,7 @@ from enum import IntEnum
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ import pyarrow as pa
 from verfedsv.losses import Array
 from verfedsv.transcript.description import DESCRIPTION as DESCRIPTION
 from verfedsv.transcript.description import Precision
-from verfedsv.transcript.framing import Layout, read_plain
+from verfedsv.transcript.framing import Layout, find_layout, metadata_of, read_plain
 
 LABELS, TENSORS = "labels.arrow", "tensors"
 
@@ -115,19 +116,14 @@ def upload_schema(precision: Precision) -> pa.Schema:
 
 _N_NODES, _N_BUFFERS = 12, 26
 SAMPLES_NODE, EMBEDDINGS_NODE = 9, 11
-TIME, OFFSET, DIGEST, SAMPLES, EMBEDDINGS = 7, 11, 17, 21, 25
+TIME, OFFSET, STATE, DIGEST, SAMPLES, EMBEDDINGS = _NUMBERS = 7, 11, 15, 17, 21, 25
 """Of that schema, depth first: how many arrays and buffers there are, and which hold the numbers of a column."""
 
 
-def digest_of(samples: Array, embeddings: Array) -> bytes:
-    """Return the hash of one upload: of its sample numbers (uint32) and its embeddings, little-endian."""
-    return digests_of([(samples, embeddings)])[0]
-
-
 def digests_of(uploads: Iterable[tuple[Array, Array]]) -> list[bytes]:
-    """Return the hashes of uploads, whose arrays are contiguous; samples that are those of the one before count once.
+    """Return the hash of each upload: of its sample indices (uint32) and its embeddings, in contiguous arrays.
 
-    In float32, that is almost half of what would be hashed.
+    Samples equal to those of the upload before are hashed once: in float32, that saves almost half of the work.
     """
     result, before, begun = [], None, hashlib.sha256()
     for samples, embeddings in uploads:
@@ -153,12 +149,41 @@ def next_link(previous: bytes, message: pa.Buffer | memoryview | bytes, ranges: 
     return digest.digest()
 
 
-@lru_cache(maxsize=256)  # messages of the same clients and sizes have the same layout
+class Form(NamedTuple):
+    """What messages with the same metadata share.
+
+    `frame` are the parts that are not numbers of uploads, in bytes from the beginning of the message: what a link is
+    of. `fixed` are the parts that are not numbers of any column: what decides whether Arrow can read the message.
+    """
+
+    layout: Layout
+    frame: tuple[tuple[int, int], ...]
+    fixed: tuple[tuple[int, int], ...]
+
+
+def form_of(message: pa.Buffer, precision: Precision) -> Form:
+    """Return the form of a message; raise one of `UNREADABLE` if it is compressed, or not all of the buffer."""
+    form = read_form(metadata_of(message), precision)
+    if form.layout.size != message.size:
+        raise ValueError("it does not end where its entry does")
+    return form
+
+
+@lru_cache(maxsize=256)  # messages of the same clients and sizes have the same metadata
+def read_form(metadata: bytes, precision: Precision) -> Form:
+    """Return the form of messages that begin like this; see `form_of`."""
+    layout = find_layout(metadata)
+    frame = frame_ranges(layout, precision)
+    numbers = sorted(layout.buffers[buffer] for buffer in _NUMBERS if layout.buffers[buffer][1])
+    edges = [0, *(layout.head + edge for start, size in numbers for edge in (start, start + size)), layout.size]
+    return Form(layout, frame, tuple(zip(edges[0::2], edges[1::2], strict=True)))
+
+
 def frame_ranges(layout: Layout, precision: Precision) -> tuple[tuple[int, int], ...]:
     """Return the parts of a message that are not numbers of uploads, in bytes from its beginning.
 
     Raises ValueError unless these parts, with the digests in them, settle everything that the message holds, if
-    `Rows.of` takes its batch as well. docs/transcript.md says why they do.
+    `read_rows` accepts it as well. docs/transcript.md says why they do.
     """
     if (len(layout.nodes), len(layout.buffers)) != (_N_NODES, _N_BUFFERS):
         raise ValueError("the columns are not those of a transcript")
@@ -180,19 +205,8 @@ def frame_ranges(layout: Layout, precision: Precision) -> tuple[tuple[int, int],
 
 def check_schema(message: pa.Buffer, schema: pa.Schema) -> None:
     """Raise ValueError unless the first message of a stream says that the others are of that schema."""
-    if not pa.ipc.read_schema(read_plain(message)[0]).equals(schema):
+    if not pa.ipc.read_schema(read_plain(message)).equals(schema):
         raise ValueError("the columns are not those of a transcript")
-
-
-def read_message(message: pa.Buffer, schema: pa.Schema) -> tuple[pa.RecordBatch, Layout]:
-    """Return the record batch in a message, its numbers being views of the message, and the layout of the message.
-
-    Whatever the bytes are, this returns a valid batch or raises one of `UNREADABLE`; nothing is unpacked.
-    """
-    plain, layout = read_plain(message)
-    batch = pa.ipc.read_record_batch(plain, schema)
-    batch.validate(full=True)
-    return batch, layout
 
 
 def first_link(description: bytes, labels: bytes) -> bytes:

@@ -1,19 +1,18 @@
 """Where Arrow messages begin and end, and whether they are plain: checked before anything is unpacked.
 
 Arrow would unpack compressed columns of any size, read the first of several messages in a buffer, and follow the footer
-of a file wherever it points. Its own check of the metadata comes first, so what is read here lies within them.
+of a file wherever it points. Metadata are read here without trust: whatever they say, nothing beyond them is read.
 """
 
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
 
 _CONTINUES = 0xFFFFFFFF
-_VERSION_5 = 4
+_VERSION_5, _RECORD_BATCH = 4, 3
 _MAGIC, _PADDING = b"ARROW1", 2
 _END_OF_STREAM = struct.pack("<II", _CONTINUES, 0)
 _LONGEST = 2**16
@@ -41,31 +40,35 @@ class Layout(NamedTuple):
         return self.head + self.body
 
 
-def read_plain(message: pa.Buffer) -> tuple[pa.Message, Layout]:
+def read_plain(message: pa.Buffer) -> pa.Message:
     """Return the message that a buffer consists of; raise ValueError if it is compressed, or not all of the buffer."""
+    if find_layout(metadata_of(message)).size != message.size:
+        raise ValueError("it does not end where its entry does")
+    return pa.ipc.read_message(message)
+
+
+def metadata_of(message: pa.Buffer) -> bytes:
+    """Return the beginning of a message, up to where its body begins."""
     _, n_metadata = struct.unpack_from("<Ii", message)
     if not 0 < n_metadata <= _LONGEST:
         raise ValueError("it does not begin as messages do")
-    found = pa.ipc.read_message(message)
-    layout, is_plain = _examine(bytes(memoryview(message)[: 8 + n_metadata]), found.type)
-    if layout is None or layout.size != message.size or layout.head % 8 or layout.body % 8:
+    return bytes(memoryview(message)[: 8 + n_metadata])
+
+
+def find_layout(metadata: bytes) -> Layout:
+    """Return the layout of the message that begins like this; raise ValueError or struct.error if it is compressed."""
+    extent = find_extent(memoryview(metadata))
+    if extent is None or extent.head % 8 or extent.body % 8:
         raise ValueError("it does not end where its entry does")
-    if not is_plain:
-        raise ValueError("it is compressed, or of an older version of Arrow")
-    return found, layout
-
-
-@lru_cache(maxsize=256)  # messages of the same clients and sizes have the same metadata
-def _examine(head: bytes, kind: str) -> tuple[Layout | None, bool]:
-    """Return the layout of the message that begins like this, and whether its columns are not compressed."""
-    extent = find_extent(memoryview(head))
-    if extent is None or kind != "record batch":
-        return extent, True
-    root = _Table.root(memoryview(head), 8)
+    root = _Table.root(memoryview(metadata), 8)
+    if root.number(1, "<B") != _RECORD_BATCH:
+        return extent
     batch = root.table(2)
+    # Before version 5, compression could be stated elsewhere.
+    if root.number(0, "<h") != _VERSION_5 or batch.has(3):
+        raise ValueError("it is compressed, or of an older version of Arrow")
     nodes, buffers = (tuple(batch.structs(field, _PAIR)) for field in (1, 2))
-    # Before version 5, compression could be said elsewhere.
-    return extent._replace(nodes=nodes, buffers=buffers), root.number(0, "<h") == _VERSION_5 and not batch.has(3)
+    return extent._replace(nodes=nodes, buffers=buffers)
 
 
 def find_extent(content: memoryview) -> Layout | None:
@@ -96,7 +99,7 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
         extent = find_extent(whole[start:])
         if extent is None:
             raise ValueError("it ends within a message")
-        messages.append(read_plain(content.slice(start, extent.size))[0])
+        messages.append(read_plain(content.slice(start, extent.size)))
         blocks.append((start, extent.head, extent.body))
         start += extent.size
     end_of_footer = len(whole) - len(_MAGIC) - 4

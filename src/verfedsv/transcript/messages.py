@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Precision
-from verfedsv.transcript.framing import Layout, find_extent, read_plain
+from verfedsv.transcript.framing import Layout, find_extent
 
 _LARGE = 2**19
-"""So many embeddings are worth no template, which would be kept in memory."""
+"""A message with more embeddings gets no template, which would be kept in memory."""
 
 Numbers = tuple[NDArray[np.uint32], Array]
 """The samples of an upload, and their embeddings, (samples, width)."""
@@ -48,13 +48,13 @@ class Message:
         n_numbers = sum(upload[1].size for upload in self.uploads if upload is not None)
         if n_numbers > _LARGE or self.state is not None:
             message = self._serialize(precision)
-            return message, fmt.next_link(previous, message, fmt.frame_ranges(read_plain(message)[1], precision))
+            return message, fmt.next_link(previous, message, fmt.form_of(message, precision).frame)
         sizes = tuple(None if upload is None else (len(upload[0]), upload[1].shape[1]) for upload in self.uploads)
         n_offset = None if self.offset is None else self.offset.size
-        content, layout = _template(self.kinds, self.clients, sizes, n_offset, precision)
+        content, form = _template(self.kinds, self.clients, sizes, n_offset, precision)
         filled = bytearray(content)
-        self._fill(filled, layout, np.dtype(precision))
-        return filled, fmt.next_link(previous, filled, fmt.frame_ranges(layout, precision))
+        self._fill(filled, form.layout, np.dtype(precision))
+        return filled, fmt.next_link(previous, filled, form.frame)
 
     def _fill(self, message: bytearray, layout: Layout, number: np.dtype[Any]) -> None:
         """Write the numbers into a message that has zeros in their places."""
@@ -121,13 +121,13 @@ def _template(
     sizes: tuple[tuple[int, int] | None, ...],
     n_offset: int | None,
     precision: Precision,
-) -> tuple[bytes, Layout]:
-    """Return a message of uploads of those sizes, (samples, width), that are all zeros, and its layout."""
+) -> tuple[bytes, fmt.Form]:
+    """Return a message of uploads of those sizes, (samples, width), that are all zeros, and its form."""
     number = np.dtype(precision)
     uploads = [None if size is None else (np.zeros(size[0], np.uint32), np.zeros(size, number)) for size in sizes]
     offset = None if n_offset is None else np.zeros(n_offset, number)
     message = Message(kinds, clients, 0.0, uploads, offset)._serialize(precision)
-    return message.to_pybytes(), read_plain(message)[1]
+    return message.to_pybytes(), fmt.form_of(message, precision)
 
 
 def _serialize_large(batch: pa.RecordBatch) -> pa.Buffer:

@@ -21,33 +21,34 @@ from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.chain import ENTRY_SIZE, Chain, read_segments
-from verfedsv.transcript.description import Description
+from verfedsv.transcript.chain import Chain, read_segments
+from verfedsv.transcript.description import Description, Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
 from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
-from verfedsv.transcript.rows import Rows
-from verfedsv.transcript.storage import FolderStorage, Storage, Stream
+from verfedsv.transcript.rows import Rows, read_rows
+from verfedsv.transcript.storage import FolderStorage, Storage
+from verfedsv.transcript.streams import SegmentReader
 
 FOLDER = "transcript"
-"""Where a run keeps its transcript."""
+"""The folder within a run that holds its transcript."""
 
 _BETWEEN_REPORTS = 256
-"""So many messages are checked from one call of `progress` to the next: some 20 ms."""
+"""Messages verified between two calls of `progress`: some 20 ms."""
 
 
 def folder_of(run: Path) -> Path:
-    """Return where the transcript of a run lies: in a folder of the run's, or in the run's folder itself."""
+    """Return the folder that holds the transcript of a run: one within the run's, or the run's own."""
     return run / FOLDER if (run / FOLDER / fmt.DESCRIPTION).exists() else run
 
 
 @dataclass(frozen=True)
 class Verified:
-    """How much of a transcript is as it was written: so many entries of a chain that began at `origin`, up to `link`.
+    """What was verified of a transcript: `n_entries` entries of the chain that begins at `origin`, up to `link`.
 
-    In them are `n_records` records, of which `n_rounds` end a round, and of each client so many uploads of so many
-    samples. `roster` and `last_time` are those after the last record.
+    They hold `n_records` records, of which `n_rounds` end a round, and for each client `n_uploads` uploads of
+    `n_embeddings` samples together. `roster` and `last_time` are those after the last record.
     """
 
     origin: bytes
@@ -84,25 +85,23 @@ class Transcript:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        # In the order in which nothing is missing that a recorder writes meanwhile: it writes the last of them first.
+        # In the reverse of the order in which a recorder writes them, so that what is referred to is always there.
         self._segments = read_segments(storage)
-        self._streams: dict[int, Stream] = {}
         self._description_bytes = storage.read(fmt.DESCRIPTION).to_pybytes()
         self.description = Description.from_json(self._description_bytes)
-        self._schema = fmt.upload_schema(self.description.precision or "float64")
+        self._precision: Precision = self.description.precision or "float64"
         self._chain = Chain.of(self._segments)
         self._merged_from: int | None = None
         self._check_begun()
-        if self._segments:
-            self._stream(len(self._segments))
+        self._reader = SegmentReader(storage, self._segments, self._precision)
         self._labels = self._read_labels()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, mapped: bool = True) -> Transcript:
-        """Return the transcript in a folder, or in the folder `transcript` within it, as whole runs have it.
+        """Return the transcript in a folder, or in its subfolder `transcript`, where runs have it.
 
-        A transcript that is not `mapped` reads its files record by record, which is for those that may be cut off
-        or overwritten meanwhile: a view of such a file can end the process.
+        Pass `mapped=False` to read record by record instead of through memory maps if the files may be truncated or
+        overwritten meanwhile: access to a mapped file that was truncated can kill the process.
         """
         folder = folder_of(Path(path))
         if not (folder / fmt.DESCRIPTION).exists():
@@ -125,7 +124,7 @@ class Transcript:
         if not is_begun and len(self._chain) > 1:
             raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, and there are some")
         for segment in self._segments:
-            n_rounds, size = int((segment.entries["kind"] == Kind.ROUND).sum()), self.description.segment_rounds
+            n_rounds, size = segment.n_rounds, self.description.segment_rounds
             if n_rounds > size or (segment.is_sealed and n_rounds < size):
                 name = fmt.chain_file(segment.number)
                 raise TranscriptError(f"{name} is not valid: it has {count(n_rounds, 'round')}, not {size:,}")
@@ -157,7 +156,7 @@ class Transcript:
 
     @property
     def head(self) -> str:
-        """The last link of the hash chain, which stands for the whole transcript; empty if nothing was uploaded."""
+        """The last link of the hash chain, which identifies the transcript; empty if nothing was uploaded."""
         return self._chain.link(-1).hex() if len(self._chain) else ""
 
     @property
@@ -286,11 +285,11 @@ class Transcript:
     def verify(self, *, may_go_on: bool = False) -> None:
         """Raise TranscriptError, naming the place, unless every byte is as it was written and every record is valid.
 
-        With `may_go_on`, bytes after the last complete record are not looked at: those of one that is being written.
+        With `may_go_on`, bytes after the last complete record are ignored: a recorder may be writing the next.
         """
         self.verify_on()
         if not may_go_on:
-            self._check_ends()
+            self._reader.check_end(self.n_rounds)
 
     def verify_on(
         self,
@@ -298,10 +297,10 @@ class Transcript:
         most: int | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Verified:
-        """Check what was recorded, at most so many messages of it; return what is verified, from where to go on.
+        """Verify the transcript, or its next `most` messages; return what is verified now, to be passed as `since`.
 
-        What was verified before is not read again if it still is the beginning of this transcript; if not, all is
-        checked from the start. `progress` is called with the messages verified and the messages in all.
+        What was verified before is not read again if this transcript still begins with it; if not, verification starts
+        over. `progress` is called with the number of messages verified and their total.
         """
         origin = fmt.first_link(*self.origin)
         known = set[str]()
@@ -355,74 +354,21 @@ class Transcript:
             return False
         return self._chain.link(n_entries - 1) == verified.link
 
-    def _check_ends(self) -> None:
-        """Raise TranscriptError if there are bytes that no link covers."""
-        if not self._segments or self._segments[-1].n_after == self._segments[-1].n_chain_after == 0:
-            return
-        segment = self._segments[-1]
-        uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
-        done = f"the transcript is whole up to round {self.n_rounds}, and"
-        if segment.n_chain_after >= ENTRY_SIZE:
-            why = f"{uploads} ends within the next record: it was cut off"
-        elif segment.n_after == 0:
-            why = f"{chain} ends within an entry: it was cut off, or something was added"
-        else:
-            why = (
-                f"{uploads} has {segment.n_after:,} bytes after it that {chain} says nothing of: it is unfinished, "
-                f"{chain} was cut off, or something was added"
-            )
-        raise TranscriptError(f"{done} {why}")
-
-    def _stream(self, segment: int) -> Stream:
-        """Return the stream of a segment; when it is opened, check what a reader of the stream alone goes by.
-
-        That are the columns and, if the segment is sealed, the end.
-        """
-        if segment in self._streams:
-            return self._streams[segment]
-        name = fmt.uploads_file(segment)
-        stream = self._storage.stream(name)
-        entries = self._segments[segment - 1].entries
-        try:
-            if len(entries) > 1:
-                fmt.check_schema(stream.slice(0, int(entries["end"][1])), self._schema)
-            if len(entries) and entries["kind"][-1] == Kind.END:
-                start = int(entries["end"][-2])
-                if stream.slice(start, int(entries["end"][-1]) - start).to_pybytes() != fmt.END_OF_STREAM:
-                    raise ValueError("it does not end with the end of a stream")
-        except UNREADABLE as error:
-            raise TranscriptError(f"the head or the end of {name} is damaged: {error}") from None
-        # The last stays open, so that no other file gets its number; of the others one is enough.
-        last = self._streams.get(len(self._segments))
-        self._streams = {segment: stream} | ({} if last is None else {len(self._segments): last})
-        return stream
-
     def _message(self, index: int) -> pa.Buffer:
-        segment, start, end = self._chain.extent(index)
-        message = self._stream(segment).slice(start, end - start)
-        if message.size < end - start:
-            raise TranscriptError(
-                f"the transcript was changed: {fmt.uploads_file(segment)} was cut off while it was read"
-            )
-        return message
+        return self._reader.message(*self._chain.extent(index))
 
     def _entry(self, index: int, place: str) -> Entry:
         kind, message, link = self._chain.kind(index), self._message(index), self._chain.link(index)
         if kind not in fmt.RECORDS:
             return Entry(kind, message, link, None, [(0, message.size)])
-        try:
-            batch, layout = fmt.read_message(message, self._schema)
-            ranges = fmt.frame_ranges(layout, self.description.precision or "float64")
-        except UNREADABLE as error:
-            raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
-        return Entry(kind, message, link, _rows(batch, place), ranges)
+        rows = self._rows(message, place)
+        return Entry(kind, message, link, rows, rows.frame)
 
     def _rows(self, message: pa.Buffer, place: str) -> Rows:
         try:
-            batch, _ = fmt.read_message(message, self._schema)
+            return read_rows(message, self._precision)
         except UNREADABLE as error:
             raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
-        return _rows(batch, place)
 
 
 def _as_records(rows: Rows, roster: Roster, n_classes: int) -> Iterator[Record]:
@@ -442,23 +388,15 @@ def _as_records(rows: Rows, roster: Roster, n_classes: int) -> Iterator[Record]:
             yield (Join if kind == "join" else Leave)(str(client), time)
 
 
-def _rows(batch: pa.RecordBatch, place: str) -> Rows:
-    try:
-        return Rows.of(batch)
-    except ValueError as error:
-        raise TranscriptError(f"the transcript was changed: {place} is not as recorded ({error})") from None
-
-
 def _check_digests(rows: Rows, place: str) -> None:
     """Raise TranscriptError at numbers that are not what their digest is of."""
-    there = [row for row, digest in enumerate(rows.digests) if digest is not None]
-    found = fmt.digests_of((rows.samples.row(row), rows.embeddings.row(row)) for row in there)
-    for row, digest in zip(there, found, strict=True):
-        if digest != rows.digests[row]:
+    found = fmt.digests_of((rows.samples.row(row), rows.embeddings.row(row)) for row in rows.uploads)
+    for row, digest in zip(rows.uploads, found, strict=True):
+        if digest != rows.digest(row):
             raise TranscriptError(f"the transcript was changed: {place}, client {rows.clients[row]!r}")
 
 
 def describe(description: Description, n_clients: int) -> str:
-    """Return who and what a transcript is of, in a line."""
+    """Return a one-line summary of a transcript."""
     size = f"{count(n_clients, 'client')}, {count(description.n_samples, 'sample')}"
     return f"{size}, {description.loss} loss, {description.mode or 'nothing uploaded yet'}"

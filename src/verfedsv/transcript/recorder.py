@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from verfedsv._version import __version__
@@ -24,7 +23,6 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
 from verfedsv.texts import misleading
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.chain import ENTRY_SIZE, pack_entry, read_segments
 from verfedsv.transcript.description import Description, Mode, Step
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.heads import RecordedHead
@@ -42,11 +40,11 @@ from verfedsv.transcript.inputs import (
 from verfedsv.transcript.meaning import Roster
 from verfedsv.transcript.messages import Message
 from verfedsv.transcript.reader import Transcript, describe
-from verfedsv.transcript.recovery import check_end, cut_off
+from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 
 SEGMENT_ROUNDS = 1000
-"""After so many rounds a segment ends, unless the recorder is told otherwise."""
+"""Rounds in a segment, by default."""
 
 
 class Recorder:
@@ -120,13 +118,10 @@ class Recorder:
         for sentence in [*misleading(names), *self._labels.doubts]:
             warnings.warn(sentence, TranscriptWarning, 2)
         self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
+        self._writer = SegmentWriter(self._storage, self._description.segment_rounds)
         self._closed = self._has_warned = False
         self._roster = Roster.of_founders(names)
         self._last_time, self._n_rounds = -np.inf, 0
-        # The segment that is being written, 0 before the first record; how long it is, and how many entries it has.
-        self._segment = self._end = self._n_entries = self._n_in_segment = 0
-        self._is_sealed = False
-        self._link = b""
         try:
             content = self._labels.file(receives)
             there = self._find()
@@ -181,7 +176,7 @@ class Recorder:
         if is_join:
             for sentence in misleading(roster.clients):
                 warnings.warn(sentence, TranscriptWarning, 3)
-        if self._segment == 0:  # who takes part from the first record on is a founder, and the others are nobody
+        if self._writer.number == 0:  # who takes part from the first record on is a founder, and the others are nobody
             founders = roster.clients if is_join else tuple(name for name in roster.clients if name != client)
             if not founders:
                 raise InputError(f"client {client!r} is the only one; a training needs at least one")
@@ -250,7 +245,7 @@ class Recorder:
         self._storage.sync()
 
     def close(self) -> None:
-        """End the recording; the transcript can still be read, and continued by another recorder."""
+        """End the recording. The transcript is complete: it can be read, and continued by another recorder."""
         self._closed = True
         self._storage.close()
 
@@ -263,7 +258,7 @@ class Recorder:
         self.close()
 
     def _now(self, time: float | None) -> float:
-        """Return a time that was given, or that of the clock; a clock that was set back stands still meanwhile."""
+        """Return the given time, or the clock's; while that is behind the last record, the time of the last record."""
         if time is not None:
             return as_time(time)
         now = clock.time()
@@ -280,7 +275,7 @@ class Recorder:
         return self._last_time
 
     def _find(self) -> Description | None:
-        """Return what the folder's transcript is of, if uploads have begun; None if it can be begun anew."""
+        """Return the description of the transcript in the folder, None if it has no uploads yet."""
         there = None
         if self._storage.exists(fmt.DESCRIPTION):
             there = Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
@@ -293,35 +288,22 @@ class Recorder:
         return there if used or is_lost else None
 
     def _continue(self, there: Description, labels_file: bytes, resume: bool | None) -> None:
-        """Take up the transcript that is already there, if it is as it was written."""
+        """Verify the transcript that is already there, and continue it."""
         if resume is False:
             raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
-        _check_same(there, self._description)
+        there.check_continues_with(self._description)
+        self._writer = SegmentWriter(self._storage, there.segment_rounds)
         transcript = Transcript(self._storage)
         if self._storage.read(fmt.LABELS).to_pybytes() != labels_file or there.classes != self._description.classes:
             raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
         verified = transcript.verify_on()
-        segments = read_segments(self._storage)
-        last = segments[-1]
-        check_end(self._storage, last)
         del transcript  # and with it the views of files that may be cut off now
         self._n_rounds, self._last_time, self._roster = verified.n_rounds, verified.last_time, verified.roster
-        self._link = verified.link
-        if last.has_records:
-            self._segment, self._is_sealed, self._end, self._n_entries = (
-                last.number,
-                last.is_sealed,
-                last.end,
-                len(last.entries),
-            )
-            self._n_in_segment = 0 if last.is_sealed else int((last.entries["kind"] == Kind.ROUND).sum())
-        elif len(segments) > 1:
-            self._segment, self._link = last.number, segments[-2].entries["link"][-1].tobytes()
-        if self._segment:
+        lost = self._writer.resume(verified.link)
+        if self._writer.number:
             self._description = there
             self._labels = replace(self._labels, n_classes=there.n_classes)
-        lost = cut_off(self._storage, last.number, self._end, self._n_entries * ENTRY_SIZE)
-        if last.n_after or last.n_chain_after:
+        if lost:
             warnings.warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning, 4)
         if resume is None:
             warnings.warn(
@@ -377,7 +359,7 @@ class Recorder:
             raise InputError("the recorder is closed; open the folder with a new one to continue")
 
     def _write(self, kind: Kind, message: Message, description: Description | None = None) -> None:
-        """Check what is left to check, and append one record batch and its link of the chain."""
+        """Check the time, and append one record."""
         self._check_open()
         time = message.time
         if not abs(time) <= fmt.LATEST:
@@ -388,87 +370,27 @@ class Recorder:
             message = replace(message, state=self._head.write(self._storage))
         before = self._description
         try:
-            self._open_segment(description or before)
-            self._append(kind, *message.build(self._description.precision or "float64", self._link))
+            if self._writer.number == 0:
+                self._begin(description or before)
+            self._writer.write(kind, message, self._description.precision or "float64")
         except BaseException:
-            if self._last_time == -np.inf and self._segment:  # nothing is recorded, so nothing is begun
-                cut_off(self._storage, self._segment, 0, 0)
-                self._segment = self._end = self._n_entries = 0
+            if self._last_time == -np.inf and self._writer.number:  # nothing is recorded, so nothing is begun
+                self._writer.discard()
                 self._description = before
             raise
         self._last_time = time
         self._n_rounds += kind is Kind.ROUND
-        self._n_in_segment += kind is Kind.ROUND
         if self._description.head.kind != "sum":  # under which all have one width
             rows = zip(message.clients, message.uploads, strict=True)
             widths = {str(client): upload[1].shape[1] for client, upload in rows if upload is not None}
             self._roster = replace(self._roster, widths={**self._roster.widths, **widths})
+        # At once, so that no file has to be appended to later and the head of the transcript changes with records only.
+        self._writer.seal_if_full()
 
-    def _open_segment(self, description: Description) -> None:
-        """Have a segment to write to: end one that is full, begin the next, and complete its beginning.
-
-        A full segment is ended no earlier than that, so that the head of a transcript changes with its records only.
-        """
-        if self._n_in_segment >= self._description.segment_rounds:
-            self._append(Kind.END, fmt.END_OF_STREAM, _link_of_all(self._link, fmt.END_OF_STREAM))
-            for name in (fmt.uploads_file(self._segment), fmt.chain_file(self._segment)):
-                self._storage.end(name)
-            self._is_sealed, self._n_in_segment = True, 0
-        if self._segment == 0 or self._is_sealed:
-            number = self._segment + 1
-            # Empty at first, so that a file that was deleted later is missed.
-            for name in (fmt.chain_file(number), fmt.uploads_file(number)):
-                self._storage.append(name, b"")
-            if number == 1:
-                content = description.to_json()
-                self._storage.write(fmt.DESCRIPTION, content)
-                self._description = description
-                self._link = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
-            self._segment, self._is_sealed, self._end, self._n_entries = number, False, 0, 0
-        if self._n_entries == 0:
-            self._append(Kind.START, b"", self._link)
-        if self._n_entries == 1:
-            schema = fmt.upload_schema(self._description.precision or "float64").serialize()
-            self._append(Kind.SCHEMA, schema, _link_of_all(self._link, schema))
-
-    def _append(self, kind: Kind, message: pa.Buffer | bytes, link: bytes) -> None:
-        content = memoryview(message)
-        end = self._end + len(content)
-        try:
-            self._storage.append(fmt.uploads_file(self._segment), content)
-            self._storage.append(fmt.chain_file(self._segment), pack_entry(end, kind, link))
-        except BaseException:
-            # A full disk, or Ctrl-C between the two: nothing half-written stays.
-            cut_off(self._storage, self._segment, self._end, self._n_entries * ENTRY_SIZE)
-            raise
-        self._end, self._link, self._n_entries = end, link, self._n_entries + 1
-
-
-def _link_of_all(previous: bytes, message: pa.Buffer | bytes) -> bytes:
-    """Return the link of a message that has no uploads."""
-    return fmt.next_link(previous, message, [(0, len(memoryview(message)))])
-
-
-def _check_same(there: Description, given: Description) -> None:
-    """Raise InputError unless a transcript can be continued with what a recorder was given.
-
-    Settings that were not given are those of the transcript.
-    """
-    if (there.clients, there.loss, there.n_samples) != (given.clients, given.loss, given.n_samples):
-        raise InputError(
-            f"the folder holds a transcript of clients {list(there.clients)}, loss {there.loss!r} and "
-            f"{there.n_samples} samples, which cannot be continued with clients {list(given.clients)}, loss "
-            f"{given.loss!r} and {given.n_samples} samples; choose another folder"
-        )
-    others = []
-    if there.is_own_loss != given.is_own_loss or given.n_classes not in (None, there.n_classes):
-        others.append("another loss or number of classes")
-    one, other = ((head.kind, head.architecture, head.parameters) for head in (there.head, given.head))
-    if one != other:
-        others.append("another head")
-    if given.valuation != ValuationSettings():
-        others += [f"other settings: {each}" for each in given.valuation.differences(there.valuation)]
-    if given.step not in (None, there.step):
-        others.append(f"another step: {given.step!r} and not {there.step!r}")
-    if others:
-        raise InputError(f"the folder holds a transcript that cannot be continued with {others[0]}")
+    def _begin(self, description: Description) -> None:
+        """Write what is known now that there is a first record, and begin the chain with it."""
+        self._writer.create()
+        content = description.to_json()
+        self._storage.write(fmt.DESCRIPTION, content)
+        self._description = description
+        self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())

@@ -1,18 +1,30 @@
-"""`Rows`: a record batch of a transcript as plain arrays, made once and checked for gaps."""
+"""`Rows`: a record batch of a transcript as plain arrays, checked for gaps.
+
+Rounds differ in their numbers, and in little else. So Arrow reads and checks what is not a number once for all messages
+that have it in common, and the numbers are taken from where they lie: 5 µs a message instead of 40.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from verfedsv.losses import Array
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.description import Precision
+from verfedsv.transcript.framing import metadata_of
+
+_LARGEST_KEY = 2**16
+"""Bytes of a message that may be kept to find its shape again; those of 1,000 clients take about 45,000."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Lists:
     """A column of lists: all numbers side by side, where the lists end, from 0 on, and how long they are."""
 
@@ -20,62 +32,36 @@ class Lists:
     ends: list[int]
     lengths: list[int]
 
-    @classmethod
-    def of(cls, column: pa.LargeListArray, name: str) -> Lists:
-        """Return a column; raise ValueError unless every number is part of one row."""
-        values = column.values
-        if column.null_count or values.null_count:
-            raise ValueError(f"{name} are missing")
-        ends: list[int] = column.offsets.to_numpy().tolist()
-        if ends[0] != 0 or ends[-1] != len(values):
-            raise ValueError(f"there are {name} that are part of no upload")
-        return cls(_as_aligned(values), ends, [end - start for start, end in pairwise(ends)])
-
     def row(self, index: int) -> Array:
         """Return the numbers of a row, a view of all."""
         return self.numbers[self.ends[index] : self.ends[index + 1]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Rows:
-    """The columns of a record batch, whose arrays are views of it; `offset` and `state` are those of its last row."""
+    """The columns of a record batch, whose arrays are views of it; `offset` and `state` are those of its last row.
 
+    `uploads` are the rows that have a digest. `frame` are the parts of the message that its link is of.
+    """
+
+    frame: tuple[tuple[int, int], ...]
     kinds: list[str | None]
     clients: list[str | None]
+    uploads: list[int]
     times: list[float]
     offset: Array | None
     state: list[bytes] | None
-    digests: list[bytes | None]
+    digests: NDArray[np.void]
     samples: Lists
     embeddings: Lists
 
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> Rows:
-        """Return the rows of a valid batch; raise ValueError unless every number is part of one upload."""
-        if batch.num_rows == 0:
-            raise ValueError("it is empty")
-        kinds, clients, times, offsets, states, digests, samples, embeddings = batch.columns
-        if times.null_count:
-            raise ValueError("times are missing")
-        rows = cls(
-            kinds.to_pylist(),
-            clients.to_pylist(),
-            times.to_pylist(),
-            _last(offsets, "an offset"),
-            _last(states, "a state of the head"),
-            digests.to_pylist(),
-            Lists.of(samples, "samples"),
-            Lists.of(embeddings, "embeddings"),
-        )
-        for digest, n_samples, n_numbers in zip(
-            rows.digests, rows.samples.lengths, rows.embeddings.lengths, strict=True
-        ):
-            if digest is None and (n_samples or n_numbers):
-                raise ValueError(f"there are {'samples' if n_samples else 'embeddings'} that are part of no upload")
-        return rows
-
     def __len__(self) -> int:
         return len(self.kinds)
+
+    def digest(self, row: int) -> bytes:
+        """Return the hash of an upload, as it was recorded."""
+        digest: bytes = self.digests[row].tobytes()
+        return digest
 
     @property
     def absent(self) -> set[str | None]:
@@ -83,20 +69,109 @@ class Rows:
         return {client for kind, client in zip(self.kinds, self.clients, strict=True) if kind == "absent"}
 
 
-def _last(column: pa.Array, what: str) -> Any:
-    """Return the list in the last row, None if there is none; raise ValueError if another row has one."""
+def read_rows(message: pa.Buffer, precision: Precision) -> Rows:
+    """Return the rows of a message; raise one of `UNREADABLE` unless every number is part of one upload.
+
+    Whatever the bytes are, nothing is unpacked, and nothing outside the message is read.
+    """
+    form = fmt.form_of(message, precision)
+    whole = memoryview(message)
+    fixed = b"".join([whole[start:stop] for start, stop in form.fixed])
+    find = _find_shape if len(fixed) <= _LARGEST_KEY else _find_shape.__wrapped__
+    shape = find(fixed, precision)
+    head, buffers = form.layout.head, form.layout.buffers
+
+    def numbers(buffer: int, kind: Any, start: int, stop: int) -> NDArray[Any]:
+        if start == stop:
+            return np.empty(0, kind)
+        size = np.dtype(kind).itemsize
+        array = np.frombuffer(message, kind, stop - start, head + buffers[buffer][0] + size * start)
+        if not array.flags.aligned:
+            raise ValueError("numbers do not lie where processors read them")
+        return array
+
+    n_rows = len(shape.kinds)
+    return Rows(
+        form.frame,
+        shape.kinds,
+        shape.clients,
+        shape.uploads,
+        numbers(fmt.TIME, np.float64, 0, n_rows).tolist(),
+        None if shape.offset is None else numbers(fmt.OFFSET, precision, *shape.offset),
+        None if shape.state is None else numbers(fmt.STATE, "V32", *shape.state).tolist(),
+        numbers(fmt.DIGEST, "V32", 0, n_rows if shape.uploads else 0),
+        Lists(numbers(fmt.SAMPLES, np.uint32, 0, shape.samples[0][-1]), *shape.samples),
+        Lists(numbers(fmt.EMBEDDINGS, precision, 0, shape.embeddings[0][-1]), *shape.embeddings),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """All of `Rows` that is not numbers; of these, where those of `offset` and `state` begin and end."""
+
+    kinds: list[str | None]
+    clients: list[str | None]
+    uploads: list[int]
+    offset: tuple[int, int] | None
+    state: tuple[int, int] | None
+    samples: tuple[list[int], list[int]]
+    embeddings: tuple[list[int], list[int]]
+
+
+@lru_cache(maxsize=64)
+def _find_shape(fixed: bytes, precision: Precision) -> _Shape:
+    """Return the shape of the messages that have these bytes beside their numbers.
+
+    Arrow is asked about such a message whose numbers are all zeros, and what it says holds for all of them: a float, an
+    integer and a binary of fixed size are valid whatever their bytes are, and no two columns share a byte, as
+    `frame_ranges` has checked.
+    """
+    form = fmt.read_form(metadata_of(pa.py_buffer(fixed)), precision)
+    content, start = np.zeros(form.layout.size, np.uint8), 0  # zeros that nobody writes or reads take no memory
+    for begin, end in form.fixed:
+        content[begin:end] = np.frombuffer(fixed, np.uint8, end - begin, start)
+        start += end - begin
+    message = pa.ipc.read_message(pa.py_buffer(content))
+    batch = pa.ipc.read_record_batch(message, fmt.upload_schema(precision))
+    batch.validate(full=True)
+    if batch.num_rows == 0:
+        raise ValueError("it is empty")
+    kinds, clients, times, offsets, states, digests, samples, embeddings = batch.columns
+    if times.null_count:
+        raise ValueError("times are missing")
+    has_digest = digests.is_valid().to_pylist()
+    shape = _Shape(
+        kinds.to_pylist(),
+        clients.to_pylist(),
+        [row for row, is_there in enumerate(has_digest) if is_there],
+        _last(offsets, "an offset"),
+        _last(states, "a state of the head"),
+        _ends(samples, "samples"),
+        _ends(embeddings, "embeddings"),
+    )
+    for is_there, n_samples, n_numbers in zip(has_digest, shape.samples[1], shape.embeddings[1], strict=True):
+        if not is_there and (n_samples or n_numbers):
+            raise ValueError(f"there are {'samples' if n_samples else 'embeddings'} that are part of no upload")
+    return shape
+
+
+def _ends(column: pa.LargeListArray, name: str) -> tuple[list[int], list[int]]:
+    """Return where lists end, from 0 on, and how long they are; raise ValueError unless they have all numbers."""
+    if column.null_count or column.values.null_count:
+        raise ValueError(f"{name} are missing")
+    ends: list[int] = column.offsets.to_numpy().tolist()
+    if ends[0] != 0 or ends[-1] != len(column.values):
+        raise ValueError(f"there are {name} that are part of no upload")
+    return ends, [end - start for start, end in pairwise(ends)]
+
+
+def _last(column: pa.Array, what: str) -> tuple[int, int] | None:
+    """Return where the list in the last row begins and ends; raise ValueError if another row has one."""
     if column.null_count == len(column):
         return None
     if column.null_count < len(column) - 1 or not column[-1].is_valid:
         raise ValueError(f"only a time stamp has {what}")
-    values = column[-1].values
-    if values.null_count:
+    if column[-1].values.null_count:
         raise ValueError(f"{what} lacks values")
-    return values.to_pylist() if pa.types.is_fixed_size_binary(values.type) else _as_aligned(values)
-
-
-def _as_aligned(column: pa.Array) -> NDArray[Any]:
-    array: NDArray[Any] = column.to_numpy()
-    if not array.flags.aligned:
-        raise ValueError("numbers do not lie where processors read them")
-    return array
+    *_, start, stop = column.offsets.to_pylist()
+    return start, stop

@@ -8,7 +8,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -24,7 +24,7 @@ except ImportError:  # not on Windows: there, nothing keeps two recorders apart
 
 
 LOCK = ".lock"
-"""An empty file that recorders leave, and hold a lock on while they are open."""
+"""An empty file that a recorder locks while it is open, and leaves behind."""
 
 _TRIES, _BETWEEN_TRIES = 5, 0.02
 
@@ -44,16 +44,16 @@ def is_being_written(folder: Path) -> bool:
 
 
 class Stream(Protocol):
-    """Bytes of which parts can be had: a buffer, or a file."""
+    """Bytes that can be read in parts: a buffer, or a file."""
 
     @property
     def size(self) -> int: ...
     def slice(self, offset: int, length: int) -> pa.Buffer:
-        """Return `length` bytes from `offset` on, fewer if there are no more."""
+        """Return `length` bytes from `offset` on, or as many as there are."""
 
 
 class FileStream:
-    """A file that is read part by part, and stays open: one that is cut off meanwhile has fewer bytes, and no more."""
+    """An open file that is read part by part: if it is truncated meanwhile, reads return fewer bytes."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
@@ -74,24 +74,24 @@ class Storage(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of all files, those in folders within left out."""
+        """Return the names of all files, not those in subfolders."""
 
     @abstractmethod
     def size(self, name: str) -> int:
-        """Return how many bytes a file has, 0 if it is not there."""
+        """Return the size of a file in bytes, 0 if it does not exist."""
 
     @abstractmethod
     def read(self, name: str) -> pa.Buffer:
         """Return the content of a file; of a file on disk, a view of it that reads as it is used."""
 
     def stream(self, name: str) -> Stream:
-        """Return a file of which parts are wanted, one after the other."""
+        """Return a file to be read part by part."""
         content: Stream = self.read(name)
         return content
 
     @abstractmethod
     def write(self, name: str, content: bytes) -> None:
-        """Write a whole file, or leave the one that was there."""
+        """Write a file atomically."""
 
     @abstractmethod
     def append(self, name: str, content: bytes | memoryview) -> None:
@@ -103,15 +103,15 @@ class Storage(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Bring what was appended to where it survives a power failure, if there is such a place."""
+        """Make what was appended survive a power failure, where that is possible."""
 
     @abstractmethod
     def end(self, name: str) -> None:
-        """Do the same for one file that is not appended to any more."""
+        """Do the same for one file, which is not appended to again."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what is held; reading stays possible."""
+        """Release the files and the lock; reading stays possible."""
 
 
 class MemoryStorage(Storage):
@@ -153,13 +153,13 @@ class MemoryStorage(Storage):
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raise TranscriptError if something else than a file has that name, or it cannot be read."""
+    """Raise TranscriptError if the path is not a regular file, or cannot be read."""
     if path.exists() and not path.is_file():
         raise TranscriptError(f"{path} is not a file")
     try:
         yield
     except OSError as error:
-        raise TranscriptError(f"cannot read {path}: {error.strerror}") from None
+        raise TranscriptError(f"cannot read {path}: {error.strerror or error}") from None  # pyarrow sets no strerror
 
 
 class FolderStorage(Storage):
@@ -219,7 +219,10 @@ class FolderStorage(Storage):
                 return pa.py_buffer(b"")
             if not self._mapped:
                 return pa.py_buffer(path.read_bytes())
-            # Not pyarrow's own map, which takes no name that is not valid UTF-8.
+            # A map of Python's keeps a file descriptor, and uploads of 1,000 segments would use up all that a process
+            # has. A map of pyarrow's does not, but takes no path that is not valid UTF-8.
+            with suppress(UnicodeEncodeError), pa.memory_map(str(path)) as mapped:
+                return mapped.read_buffer()
             with path.open("rb") as file:
                 return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 

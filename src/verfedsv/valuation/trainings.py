@@ -30,15 +30,9 @@ class Training:
             raise InputError(
                 "the transcript has no rounds yet, so there is nothing to value" + hint * (about.mode == "asynchronous")
             )
-        if about.head.kind != "sum":
-            raise InputError("only trainings whose head is 'sum' can be valued so far; this one has a head of its own")
+        about.check_can_be_valued(has_loss=self.own_loss is not None)
         if self.own_loss is not None and self.own_loss.name != about.loss:
             raise InputError(f"the training was recorded with loss {about.loss!r}; received {self.own_loss.name!r}")
-        if self.own_loss is None and about.is_own_loss:
-            raise InputError(
-                f"the training was recorded with a loss of your own, {about.loss!r}; value it in Python, and pass that "
-                "loss again: value(run, loss=...)"
-            )
 
     @cached_property
     def clients(self) -> tuple[str, ...]:

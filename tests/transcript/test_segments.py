@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 import warnings
@@ -7,6 +8,8 @@ import pytest
 
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.transcript import Recorder, Transcript
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.storage import FolderStorage
 
 CLIENTS = ["bank", "telco"]
 LABELS = np.arange(8) % 2
@@ -168,3 +171,42 @@ def test_a_crash_between_two_segments(tmp_path):
             recorder.log([2], {name: [1.0] for name in CLIENTS})
         Transcript.open(folder).verify()
         assert contents(folder) == before
+
+
+def test_a_full_segment_is_sealed_at_once_and_never_touched_again(tmp_path):
+    """So a store that cannot append holds it for good; closing the recorder does not change the head."""
+    with Recorder(tmp_path, [0, 1], ["a"], segment_rounds=2) as recorder:
+        recorder.log([0, 1], {"a": [0.1, 0.2]})
+        assert not (tmp_path / "uploads-00001.arrows").read_bytes().endswith(fmt.END_OF_STREAM)
+        recorder.log([0, 1], {"a": [0.3, 0.4]})
+        head = recorder.transcript.head
+    full = [(tmp_path / name).read_bytes() for name in ("uploads-00001.arrows", "chain-00001.bin")]
+    assert full[0].endswith(fmt.END_OF_STREAM)
+    assert Transcript.open(tmp_path).head == head
+    with Recorder(tmp_path, [0, 1], ["a"], segment_rounds=2, resume=True) as recorder:
+        recorder.log([0, 1], {"a": [0.5, 0.6]})
+    assert [(tmp_path / name).read_bytes() for name in ("uploads-00001.arrows", "chain-00001.bin")] == full
+    assert Transcript.open(tmp_path).n_rounds == 3
+    Transcript.open(tmp_path).verify()
+
+
+def test_a_segment_that_could_not_be_sealed_is_sealed_before_the_next_record(tmp_path, monkeypatch):
+    """A disk that is full just then costs no record: the call that filled the segment succeeds."""
+    append = FolderStorage.append
+
+    def fail(self, name, content):
+        if bytes(content) == fmt.END_OF_STREAM:
+            raise OSError(errno.ENOSPC, "no space left")
+        append(self, name, content)
+
+    with Recorder(tmp_path, [0, 1], ["a"], segment_rounds=1) as recorder:
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderStorage, "append", fail)
+            recorder.log([0, 1], {"a": [0.1, 0.2]})
+            assert recorder.transcript.n_rounds == recorder.n_rounds == 1
+            with pytest.raises(OSError, match="no space"):
+                recorder.log([0, 1], {"a": [0.3, 0.4]})
+            assert recorder.n_rounds == 1
+        recorder.log([0, 1], {"a": [0.3, 0.4]})
+    Transcript.open(tmp_path).verify()
+    assert Transcript.open(tmp_path).n_rounds == 2

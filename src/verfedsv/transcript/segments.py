@@ -1,0 +1,138 @@
+"""`SegmentWriter`: append messages to the segments of a transcript, and continue after a crash."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pyarrow as pa
+
+from verfedsv.errors import TranscriptError
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.chain import ENTRY_SIZE, Segment, pack_entry, read_segments
+from verfedsv.transcript.description import Precision
+from verfedsv.transcript.format import Kind
+from verfedsv.transcript.framing import find_extent
+from verfedsv.transcript.messages import Message
+from verfedsv.transcript.storage import Storage
+
+
+class SegmentWriter:
+    """Writes the last segment of a transcript, seals it when it has `segment_rounds` rounds, and begins the next.
+
+    `number` is that of the segment, 0 before the first is created; `link` is the last link of the chain.
+    """
+
+    def __init__(self, storage: Storage, segment_rounds: int) -> None:
+        self._storage, self._segment_rounds = storage, segment_rounds
+        self.number = 0
+        self.link = b""
+        self._end = self._n_entries = self._n_rounds = 0
+        self._is_sealed = False
+
+    def create(self) -> None:
+        """Create the files of the next segment: empty, so that one that is deleted later is missed."""
+        for name in (fmt.chain_file(self.number + 1), fmt.uploads_file(self.number + 1)):
+            self._storage.append(name, b"")
+        self.number += 1
+        self._end = self._n_entries = self._n_rounds = 0
+        self._is_sealed = False
+
+    def write(self, kind: Kind, message: Message, precision: Precision) -> None:
+        """Append a record; when this returns, it survives the end of the process."""
+        self._seal()
+        if self._is_sealed:
+            self.create()
+        if self._n_entries == 0:
+            self._append(Kind.START, b"", self.link)
+        if self._n_entries == 1:
+            self._append_plain(Kind.SCHEMA, fmt.upload_schema(precision).serialize())
+        self._append(kind, *message.build(precision, self.link))
+        self._n_rounds += kind is Kind.ROUND
+
+    def seal_if_full(self) -> None:
+        """Seal the segment if it has all its rounds; on a full disk, that is left to the next `write`."""
+        with suppress(OSError):
+            self._seal()
+
+    def discard(self) -> None:
+        """Empty the first segment, of which nothing was recorded."""
+        _cut_off(self._storage, self.number, 0, 0)
+        self.number = self._end = self._n_entries = 0
+
+    def resume(self, link: bytes) -> str:
+        """Continue the segments in the storage, whose records lead to `link`.
+
+        Return in words what a crash left unfinished there, which is cut off; empty if nothing. Raises TranscriptError,
+        and changes nothing, if what follows the last record is not what a crash leaves.
+        """
+        segments = read_segments(self._storage)
+        last = segments[-1]
+        _check_end(self._storage, last)
+        self.link = link
+        if last.has_records:
+            self.number, self._end, self._n_entries = last.number, last.end, len(last.entries)
+            self._is_sealed = last.is_sealed
+            self._n_rounds = last.n_rounds
+        elif len(segments) > 1:
+            self.number, self.link = last.number, segments[-2].entries["link"][-1].tobytes()
+        lost = _cut_off(self._storage, last.number, self._end, self._n_entries * ENTRY_SIZE)
+        return lost if last.n_after or last.n_chain_after else ""
+
+    def _seal(self) -> None:
+        if self._is_sealed or self._n_rounds < self._segment_rounds:
+            return
+        self._append_plain(Kind.END, fmt.END_OF_STREAM)
+        self._is_sealed = True
+        for name in (fmt.uploads_file(self.number), fmt.chain_file(self.number)):
+            self._storage.end(name)
+
+    def _append_plain(self, kind: Kind, message: pa.Buffer | bytes) -> None:
+        """Append a message that has no uploads: all of it is hashed."""
+        self._append(kind, message, fmt.next_link(self.link, message, [(0, len(memoryview(message)))]))
+
+    def _append(self, kind: Kind, message: pa.Buffer | bytes | bytearray, link: bytes) -> None:
+        content = memoryview(message)
+        end = self._end + len(content)
+        try:
+            self._storage.append(fmt.uploads_file(self.number), content)
+            self._storage.append(fmt.chain_file(self.number), pack_entry(end, kind, link))
+        except BaseException:
+            # A full disk, or Ctrl-C between the two: nothing half-written stays.
+            _cut_off(self._storage, self.number, self._end, self._n_entries * ENTRY_SIZE)
+            raise
+        self._end, self.link, self._n_entries = end, link, self._n_entries + 1
+
+
+def _check_end(storage: Storage, segment: Segment) -> None:
+    """Raise TranscriptError unless what lies after the last complete record is what a crash leaves: part of one more.
+
+    A message is written before its entry. So a crash leaves part of a message, or a whole one with no entry or part of
+    one; a power failure also entries of messages that did not come to the disk. Neither leaves a whole message with an
+    entry that is not its own, or two whole messages.
+    """
+    uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
+    end = segment.end
+    rest = memoryview(storage.read(uploads))[end:]
+    size = len(fmt.END_OF_STREAM)
+    if rest[:size] != fmt.END_OF_STREAM:
+        extent = find_extent(rest)
+        if extent is None or extent.size > len(rest):
+            return
+        size = extent.size
+    if segment.n_chain_after >= ENTRY_SIZE or size < len(rest):
+        raise TranscriptError(
+            f"{chain} is damaged: it does not say where the record ends that begins at byte {end:,} of {uploads}. "
+            "Nothing was changed. Restore both files from a copy; or, to go on without that record and all after it, "
+            f"cut {uploads} to {end} bytes and {chain} to {len(segment.entries) * ENTRY_SIZE}"
+        )
+
+
+def _cut_off(storage: Storage, number: int, n_bytes: int, n_chain_bytes: int) -> str:
+    """Cut the two files of a segment to so many bytes; return what was cut, in words."""
+    lost = []
+    for name, kept in ((fmt.uploads_file(number), n_bytes), (fmt.chain_file(number), n_chain_bytes)):
+        size = storage.size(name)
+        if size > kept:
+            storage.truncate(name, kept)
+            lost.append(f"{size - kept} bytes of {name}")
+    return ", ".join(lost)

@@ -1,0 +1,76 @@
+"""`SegmentReader`: the messages of a transcript, from the streams of its segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from verfedsv.errors import TranscriptError
+from verfedsv.transcript import format as fmt
+from verfedsv.transcript.chain import ENTRY_SIZE, Segment
+from verfedsv.transcript.description import Precision
+from verfedsv.transcript.format import Kind
+from verfedsv.transcript.framing import UNREADABLE
+from verfedsv.transcript.storage import Storage, Stream
+
+
+class SegmentReader:
+    """Reads messages of segments, which are opened when they are needed: at most two at a time.
+
+    The last segment stays open, so that its file keeps its inode, by which a reader that follows a run knows it.
+    """
+
+    def __init__(self, storage: Storage, segments: Sequence[Segment], precision: Precision) -> None:
+        self._storage, self._segments, self._precision = storage, segments, precision
+        self._last = self._open(len(segments)) if segments else None
+        self._other: tuple[int, Stream] | None = None
+
+    def message(self, segment: int, start: int, end: int) -> pa.Buffer:
+        """Return the message between two bytes of the stream of a segment, the first being segment 1."""
+        message = self._stream(segment).slice(start, end - start)
+        if message.size < end - start:
+            raise TranscriptError(
+                f"the transcript was changed: {fmt.uploads_file(segment)} was cut off while it was read"
+            )
+        return message
+
+    def check_end(self, n_rounds: int) -> None:
+        """Raise TranscriptError if there are bytes after the last of those rounds that no link covers."""
+        if not self._segments or self._segments[-1].n_after == self._segments[-1].n_chain_after == 0:
+            return
+        segment = self._segments[-1]
+        uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
+        if segment.n_chain_after >= ENTRY_SIZE:
+            why = f"{uploads} ends within the next record: it was cut off"
+        elif segment.n_after == 0:
+            why = f"{chain} ends within an entry: it was cut off, or something was added"
+        else:
+            why = (
+                f"{uploads} has {segment.n_after:,} bytes after it that {chain} says nothing of: it is unfinished, "
+                f"{chain} was cut off, or something was added"
+            )
+        raise TranscriptError(f"the transcript is whole up to round {n_rounds}, and {why}")
+
+    def _stream(self, segment: int) -> Stream:
+        if self._last is not None and segment == len(self._segments):
+            return self._last
+        if self._other is None or self._other[0] != segment:
+            self._other = segment, self._open(segment)
+        return self._other[1]
+
+    def _open(self, segment: int) -> Stream:
+        """Return the stream of a segment; check what a reader without the chain relies on: its columns and its end."""
+        name = fmt.uploads_file(segment)
+        stream = self._storage.stream(name)
+        entries = self._segments[segment - 1].entries
+        try:
+            if len(entries) > 1:
+                fmt.check_schema(stream.slice(0, int(entries["end"][1])), fmt.upload_schema(self._precision))
+            if len(entries) and entries["kind"][-1] == Kind.END:
+                start = int(entries["end"][-2])
+                if stream.slice(start, int(entries["end"][-1]) - start).to_pybytes() != fmt.END_OF_STREAM:
+                    raise ValueError("it does not end with the end of a stream")
+        except UNREADABLE as error:
+            raise TranscriptError(f"the head or the end of {name} is damaged: {error}") from None
+        return stream
