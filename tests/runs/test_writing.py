@@ -1,6 +1,8 @@
 import json
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.runs.test_execute import SYNCHRONOUS, entries, finish, make
@@ -68,6 +70,17 @@ def test_a_run_that_recorded_nothing_is_begun_anew(tmp_path, names):
     finish(make(tmp_path, TINY))
     assert len(finish(make(tmp_path, TINY), resume=True)) == 0
     assert (tmp_path / "out" / "config.toml").read_text() == TINY
+
+
+def test_states_of_a_head_are_removed_with_the_rest(tmp_path):
+    """A recorder had begun in the folder, with a head of its own."""
+    begun(tmp_path / "out", "config.toml")
+    head = SimpleNamespace(state_dict=lambda: {"weight": np.ones(2)})
+    Recorder(tmp_path / "out" / "transcript", [0, 1], ["a"], head=head).close()
+    tensors = tmp_path / "out" / "transcript" / "tensors"
+    assert [*tensors.iterdir()]
+    finish(make(tmp_path, TINY))
+    assert not tensors.exists()
 
 
 @pytest.mark.parametrize("resume", [False, True])

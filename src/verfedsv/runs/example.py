@@ -61,6 +61,7 @@ intercept = true          # whether the server learns one, so that no client is 
 
 [valuation]
 # method = "auto"         # default; closed-form, exact, permutation
+# semivalue = "shapley"   # default; banzhaf, leave-one-out, beta(a, b), whose values need not sum to the utility
 # rank = "auto"           # default: of completion, in synchronous training
 # tolerance = 0.001       # default
 # regularization = "auto" # default: lambda of completion; auto begins with the paper's 0.1

@@ -21,7 +21,7 @@ import numpy as np
 from verfedsv.data.catalogue import get_entry, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
-from verfedsv.errors import InputError, TooManyClientsError, TranscriptError
+from verfedsv.errors import DivergedError, InputError, TooManyClientsError, TranscriptError
 from verfedsv.federation import (
     AsynchronousSchedule,
     Evaluation,
@@ -151,8 +151,8 @@ class Run:
             begin = go_on(training.server, recorder, self.config)
             try:
                 yield from self._follow(training, self._rounds(training, begin), live, saver, should_stop)
-            except InputError as error:  # embeddings that are too large, or no numbers any more, are not recorded
-                raise InputError(f"{error}: {self.advice}") from None
+            except DivergedError as error:
+                raise DivergedError(f"{error}: {self.advice}") from None
 
     @property
     def advice(self) -> str:
@@ -266,6 +266,7 @@ class Run:
             progress=progress,
             tolerance=section.tolerance,
             regularization=section.regularization,
+            semivalue=section.semivalue,
         )
         write_whole(self._files.valuation_path, result.to_json().encode())
         return result

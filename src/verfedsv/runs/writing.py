@@ -57,6 +57,7 @@ def begin(folder: Path, text: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / FOLDER).exists():
             storage = FolderStorage(folder / FOLDER, writable=True)  # refuses if another run is about to begin there
+            shutil.rmtree(folder / FOLDER / fmt.TENSORS, ignore_errors=True)
             for path in reversed(fmt.files_of(folder / FOLDER)):  # what names the rest goes last
                 path.unlink(missing_ok=True)
             storage.close()
