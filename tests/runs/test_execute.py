@@ -141,7 +141,7 @@ def test_folders_that_do_not_fit(tmp_path):
     with pytest.raises(InputError, match="there is no run in"):
         finish(make(tmp_path), resume=True)
     finish(make(tmp_path))
-    with pytest.raises(InputError, match="is not empty; go on with --resume"):
+    with pytest.raises(InputError, match="is not empty; continue its run with --resume"):
         finish(make(tmp_path))
     with pytest.raises(InputError, match=r"has another configuration, see its config\.toml"):
         finish(make(tmp_path, SYNCHRONOUS.replace("0.5", "0.6")), resume=True)

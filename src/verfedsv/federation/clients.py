@@ -155,12 +155,12 @@ class Client:
         return self._features[samples]
 
     def state(self) -> State:
-        """Return a copy of everything that `restore` needs to go on exactly from here."""
+        """Return a copy of everything that `restore` needs to continue exactly from here."""
         own = {name: np.array(value) for name, value in self._model.state().items()}
         return {**own, "n_steps": np.array(self._n_steps)}
 
     def restore(self, state: State) -> None:
-        """Take up a state."""
+        """Continue from a state."""
         self._model.restore({name: value for name, value in state.items() if name != "n_steps"})
         self._n_steps = int(state["n_steps"])
         self._uploaded = None
@@ -171,7 +171,7 @@ class Client:
         return self._checkpoint.with_name(f"{self._checkpoint.name}-{round_number}.npz")
 
     def _save(self, round_number: int, keep: int) -> None:
-        """Write a checkpoint; until the server has its own of this round, training would go on from `keep`."""
+        """Write a checkpoint; until the server has its own of this round, training would continue from `keep`."""
         path = self._path(round_number)
         write_checkpoint(path, {**self.state(), "round": np.array(round_number), "fingerprint": self._fingerprint})
         for other in path.parent.glob(self._path("*").name):

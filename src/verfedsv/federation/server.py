@@ -1,6 +1,6 @@
 """The server side: labels, head, table of embeddings, recording, rounds, scores and its own checkpoint.
 
-It knows clients by their names. What it wants of them it returns as requests; their answers are given to `receive`.
+It knows clients by their names. It returns requests to them; their answers are passed to `receive`.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class Server:
             return [Save(name, self.n_rounds, next(self._sequence), self._saved) for name in self.present]
 
     def request_restoring(self) -> list[Restore]:
-        """Ask all clients to take up the round that the server is at."""
+        """Ask all clients to restore their checkpoint of the current round."""
         with self._lock:
             return [Restore(name, self.n_rounds, next(self._sequence)) for name in self.present]
 
@@ -298,7 +298,7 @@ class Server:
         return self._saved >= 0
 
     def save(self, extra: State) -> None:
-        """Write a checkpoint, with arrays of whoever runs this; the records it counts are on the disk before it is."""
+        """Write a checkpoint, with arrays of the caller; the records it counts reach the disk before it does."""
         if self._checkpoint is None:
             raise InputError("the server has nowhere to keep checkpoints")
         with self._lock:
@@ -307,7 +307,7 @@ class Server:
             self._saved = self.n_rounds
 
     def load(self, extra: State) -> dict[str, Array] | None:
-        """Take up the checkpoint; return its arrays that are named and shaped as the extra ones. None if none is there.
+        """Restore the checkpoint; return its arrays with the names and shapes of `extra`, None without a checkpoint.
 
         Records after it will be computed again and compared.
         """
@@ -321,7 +321,7 @@ class Server:
         return {name: content[name] for name in extra}
 
     def state(self) -> State:
-        """Return a copy of everything that `restore` needs to go on exactly from here."""
+        """Return a copy of everything that `restore` needs to continue exactly from here."""
         with self._lock:
             return {
                 **self._head.state(),
@@ -333,7 +333,7 @@ class Server:
             }
 
     def restore(self, state: State) -> None:
-        """Take up a state."""
+        """Continue from a state."""
         with self._lock:
             self._head.restore(state)
             self._table = np.array(state["table"])
@@ -346,7 +346,7 @@ class Server:
             self._asked, self._uploads, self._answers = {}, {}, {}
 
     def catch_up(self) -> None:
-        """Take up what was recorded after the state, in place of computing it again."""
+        """Apply what was recorded after the state, instead of computing it again."""
         if self._recorder is None:
             raise InputError("there is nothing to catch up with: the training is not recorded")
         with self._lock:

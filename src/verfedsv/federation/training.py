@@ -124,7 +124,7 @@ class Training:
                 self.server.save(extra)
 
     def restore(self, extra: State) -> dict[str, Array] | None:
-        """Let all parties take up the last checkpoint; return the arrays that were kept with it, None if none is there.
+        """Let all parties restore the last checkpoint; return the arrays that were kept with it, None without one.
 
         `extra` are arrays of their names, types and shapes.
         """
@@ -132,7 +132,7 @@ class Training:
         if kept is not None:
             requests = self.server.request_restoring()
             if missing := {request.client for request in requests} - set(self._ask(requests)):
-                raise InputError(f"training cannot go on without {', '.join(sorted(missing))}: no answer")
+                raise InputError(f"training cannot continue without {', '.join(sorted(missing))}: no answer")
         return kept
 
     @contextmanager
