@@ -336,7 +336,7 @@ class Server:
         """Continue from a state."""
         with self._lock:
             self._head.restore(state)
-            self._table = np.array(state["table"])
+            self._table = np.array(state["table"], order="C")  # which `_store` flattens
             self.n_rounds = int(state["n_rounds"])
             self.n_uploads = dict(zip(self.clients, state["n_uploads"].tolist(), strict=True))
             self.present = tuple(
