@@ -2,6 +2,7 @@
 
     VerfedsvError
     ├── InputError (also a ValueError)      what was passed in cannot be used
+    │   └── DivergedError                   embeddings or an intercept have grown too large
     ├── TooManyClientsError                 the method asked for cannot enumerate that many coalitions
     ├── TranscriptError                     a transcript is damaged, of another version, or in use
     └── DataError                           a data set cannot be found, fetched or read
@@ -20,6 +21,10 @@ class VerfedsvError(Exception):
 
 class InputError(VerfedsvError, ValueError):
     """An argument has a wrong shape, range, type or name."""
+
+
+class DivergedError(InputError):
+    """In a training, embeddings or an intercept are too large to compute with, or not finite."""
 
 
 class TooManyClientsError(VerfedsvError):

@@ -6,6 +6,7 @@ import pytest
 
 from tests.federation.textbook import clients_of, make_data, records_of, slope
 from verfedsv import InputError, Recorder, TranscriptError
+from verfedsv.errors import DivergedError
 from verfedsv.federation import (
     Client,
     InProcess,
@@ -247,6 +248,38 @@ def test_clients_join_and_leave_between_rounds():
     for change in (lambda: server.leave("b"), lambda: server.join("d")):
         with pytest.raises(InputError, match="clients join and leave between rounds"):
             change()
+
+
+def test_predictions_and_evaluation_count_who_left_alike():
+    """With its last embeddings of training samples, and zero for samples to test on."""
+    x = np.random.default_rng(1).normal(size=(6, 2))
+    clients = [Client(name, x, Linear(2, 1), Rate(0.5)) for name in "ab"]
+    training = Training(Server(LABELS, ["a", "b"], 1, n_train=4), InProcess(clients))
+    own = np.zeros((6, 1))
+    for batch in (np.arange(3), np.arange(3), np.arange(2)):
+        own[batch] = x[batch] @ clients[0].state()["weights"]
+        training.train_round(batch)
+    training.server.leave("a")
+    training.train_round(np.arange(3))
+    scores = own + x @ clients[1].state()["weights"]
+    some = np.array([5, 2, 0, 3])
+    np.testing.assert_allclose(training.predict(some), scores[some], atol=1e-12)
+    found = training.evaluate()
+    signs = np.where(LABELS, 1, -1)
+    losses = np.log1p(np.exp(-signs * scores[:, 0]))
+    np.testing.assert_allclose([found.train_loss, found.test_loss], [losses[:4].mean(), losses[4:].mean()], rtol=1e-12)
+
+
+def test_an_intercept_that_is_too_large_is_divergence():
+    """As embeddings are, also if nothing is recorded; the round is not counted."""
+    server = Server(LABELS, ["a", "b"], 1, intercept=Rate(1e13))
+    uploads = {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]}
+    play_round(server, FIRST, uploads)
+    with pytest.raises(DivergedError, match="the intercept must be finite and below 1e"):
+        play_round(server, FIRST, uploads)
+    assert server.n_rounds == 1
+    with pytest.raises(DivergedError, match="a: embeddings must be finite and below 1e"):
+        play_round(server, FIRST, {"a": np.full((3, 1), 1e12)})
 
 
 def test_who_joins_or_leaves_is_compared_when_a_training_is_repeated():

@@ -287,6 +287,11 @@ def test_a_setting_is_named_however_its_table_is_written(tmp_path, text, message
     ("setting", "message"),
     [
         ("rank = 0", "valuation.rank: should be a whole number from 1 on, or 'auto'; received 0"),
+        (
+            "semivalue = 'core'",
+            "valuation.semivalue: should be shapley, banzhaf, leave-one-out or beta(a, b); received 'core'",
+        ),
+        ("semivalue = 2", "valuation.semivalue: input should be a valid string; received 2"),
         ("rank = 'high'", "valuation.rank: should be a whole number from 1 on, or 'auto'; received 'high'"),
         ("regularization = -1", "valuation.regularization: should be a positive number, or 'auto'; received -1"),
     ],

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.inprocess import call
 from verfedsv import InputError, Transcript, Valuation, value
+from verfedsv.federation import Client
 from verfedsv.runs import Run, read_config
 from verfedsv.transcript import Stamp
 
@@ -140,7 +141,7 @@ def test_folders_that_do_not_fit(tmp_path):
     with pytest.raises(InputError, match="there is no run in"):
         finish(make(tmp_path), resume=True)
     finish(make(tmp_path))
-    with pytest.raises(InputError, match="is not empty; go on with --resume"):
+    with pytest.raises(InputError, match="is not empty; continue its run with --resume"):
         finish(make(tmp_path))
     with pytest.raises(InputError, match=r"has another configuration, see its config\.toml"):
         finish(make(tmp_path, SYNCHRONOUS.replace("0.5", "0.6")), resume=True)
@@ -250,6 +251,30 @@ def test_embeddings_that_are_too_large_end_the_training(tmp_path):
         match=r'client 1: embeddings must be .* below 1e.*: training diverged; try a smaller rate, or scale = "stand',
     ):
         finish(make(tmp_path, SYNCHRONOUS.replace("rate = 0.5", "rate = 1e200")))
+
+
+def test_other_refusals_come_without_advice_on_divergence(tmp_path, monkeypatch):
+    """A smaller rate does not help a client that cannot answer."""
+    monkeypatch.setattr(Client, "_take", _refuse)
+    with pytest.raises(InputError) as caught:
+        finish(make(tmp_path))
+    assert str(caught.value) == "the features are gone"
+
+
+def _refuse(*_):
+    raise InputError("the features are gone")
+
+
+@pytest.mark.parametrize("semivalue", ["banzhaf", "beta(2, 3)"])
+def test_a_run_is_valued_with_the_semivalue_of_its_configuration(tmp_path, semivalue):
+    """Which is also what was agreed, in the transcript."""
+    run = make(tmp_path, ASYNCHRONOUS + f'[valuation]\nsemivalue = "{semivalue}"\n')
+    finish(run)
+    result = run.value()
+    assert Transcript.open(tmp_path / "out").description.valuation.semivalue == semivalue == result.settings.semivalue
+    np.testing.assert_array_equal(result.values, value(tmp_path / "out", semivalue=semivalue).values)
+    assert np.abs(result.values - value(tmp_path / "out").values).max() > 1e-6
+    assert run.known_valuation() is not None
 
 
 def test_the_real_clock_can_be_stopped_and_continued(tmp_path):

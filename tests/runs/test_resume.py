@@ -14,7 +14,7 @@ from verfedsv import Recorder, Transcript, TranscriptError
 from verfedsv.federation import Server
 from verfedsv.federation.schedules import batch_of_client
 from verfedsv.runs.config import Config
-from verfedsv.runs.resume import go_on
+from verfedsv.runs.resume import resume_server
 from verfedsv.transcript import Stamp
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Segment
@@ -175,7 +175,7 @@ def test_on_the_real_clock_the_server_has_what_was_uploaded(is_repeatable):
         recorder.stamp(time=0.1)
         recorder.update("b", [1, 2], [1.0, 2.0], time=0.11)
         recorder.update("b", [2, 3], [3.0, 4.0], time=0.12)
-        assert go_on(server, recorder, config) == 0.12
+        assert resume_server(server, recorder, config) == 0.12
     expected = np.zeros((2, 4)) if is_repeatable else [[0, 0, 0, 0], [0, 1, 3, 4]]
     np.testing.assert_array_equal(server.state()["table"][:, :, 0], expected)
     assert (server.n_rounds, server.n_uploads) == (1, {"a": 1, "b": 0 if is_repeatable else 2})

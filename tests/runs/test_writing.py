@@ -1,6 +1,8 @@
 import json
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.runs.test_execute import SYNCHRONOUS, entries, finish, make
@@ -70,6 +72,17 @@ def test_a_run_that_recorded_nothing_is_begun_anew(tmp_path, names):
     assert (tmp_path / "out" / "config.toml").read_text() == TINY
 
 
+def test_states_of_a_head_are_removed_with_the_rest(tmp_path):
+    """A recorder had begun in the folder, with a head of its own."""
+    begun(tmp_path / "out", "config.toml")
+    head = SimpleNamespace(state_dict=lambda: {"weight": np.ones(2)})
+    Recorder(tmp_path / "out" / "transcript", [0, 1], ["a"], head=head).close()
+    tensors = tmp_path / "out" / "transcript" / "tensors"
+    assert [*tensors.iterdir()]
+    finish(make(tmp_path, TINY))
+    assert not tensors.exists()
+
+
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.filterwarnings("ignore:the transcript ended in an unfinished record")
 def test_a_run_that_was_killed_before_its_first_record(tmp_path, monkeypatch, resume):
@@ -101,7 +114,9 @@ def test_a_run_that_was_killed_before_its_first_record(tmp_path, monkeypatch, re
 def test_what_somebody_may_need_is_not_overwritten(tmp_path, names):
     """What is no run, a configuration that somebody wrote, models and values whose transcript was deleted."""
     begun(tmp_path / "out", *names)
-    with pytest.raises(InputError, match="is not empty; go on with --resume, or choose another output folder"):
+    with pytest.raises(
+        InputError, match="is not empty; continue its run with --resume, or choose another"
+    ):
         finish(make(tmp_path, TINY))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted({name.split("/")[0] for name in names})
 

@@ -3,10 +3,11 @@
 from verfedsv.federation.asynchronous import asynchronous_rounds
 from verfedsv.federation.clients import Client
 from verfedsv.federation.clocks import RealClock, VirtualClock
+from verfedsv.federation.evaluation import Evaluation
 from verfedsv.federation.messages import from_bytes, to_bytes
 from verfedsv.federation.models import Linear, Model, Rate
 from verfedsv.federation.schedules import AsynchronousSchedule, SynchronousSchedule
-from verfedsv.federation.server import Evaluation, Server
+from verfedsv.federation.server import Server
 from verfedsv.federation.synchronous import synchronous_rounds
 from verfedsv.federation.training import Training
 from verfedsv.federation.transports import InProcess, Transport

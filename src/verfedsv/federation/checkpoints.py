@@ -50,7 +50,7 @@ def check_fingerprint(path: Path, found: Array, expected: Array, whose: str) -> 
     if found != expected:
         raise InputError(
             f"the data of {whose} are not those that the training in {path.parent.parent} began with; bring those "
-            "back to go on, or choose another output folder to begin anew"
+            "back to continue, or choose another output folder to begin anew"
         )
 
 

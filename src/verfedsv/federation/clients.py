@@ -64,7 +64,7 @@ class Client:
         self._fingerprint = np.array("") if fingerprint is None else fingerprint
         self._n_steps = 0
         self._uploaded: tuple[Upload, Array, Matrix] | None = None
-        self._last = (-1, -1, "")
+        self._last: tuple[int, int, type[Request]] = -1, -1, Embed
         self._answer: Answer | None = None
         self._lock = Lock()
 
@@ -92,15 +92,16 @@ class Client:
 
     def answer(self, message: Request) -> Answer:
         """Do what a message asks for, once: if it comes again, return the same answer."""
+        key = message.sequence, message.round, type(message)  # the same if a request comes again
         with self._lock:
-            if self._answer is not None and _key(message) == self._last:
+            if self._answer is not None and key == self._last:
                 return self._answer
             try:
                 self._check(message)
                 answer = self._carry_out(message)
             except VerfedsvError as error:
                 return Refusal(message.client, message.round, message.sequence, str(error))
-            self._last, self._answer = _key(message), answer
+            self._last, self._answer = key, answer
             return answer
 
     def _check(self, message: Request) -> None:
@@ -110,7 +111,7 @@ class Client:
             raise InputError(f"message {message.sequence} comes after message {self._last[0]}")
 
     def _carry_out(self, message: Request) -> Answer:
-        about = message.client, message.round, message.sequence
+        about = self.name, message.round, message.sequence
         match message:
             case Embed():
                 features = self._take(message.samples)
@@ -147,19 +148,19 @@ class Client:
         n_samples = self._features.shape[0]
         if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
             raise InputError(f"samples must be a list of whole numbers; received {samples.dtype} {samples.shape}")
-        if samples.view(np.uint64).max() >= n_samples:  # negative numbers are large ones then
+        if np.maximum.reduce(samples.view(np.uint64)) >= n_samples:  # negative numbers are large ones then
             raise InputError(f"samples must be from 0 to {n_samples - 1}; received {samples.min()} to {samples.max()}")
         if isinstance(self._features, np.ndarray):
             return self._features.take(samples, axis=0)[:, : self._n_features]
         return self._features[samples]
 
     def state(self) -> State:
-        """Return a copy of everything that `restore` needs to go on exactly from here."""
+        """Return a copy of everything that `restore` needs to continue exactly from here."""
         own = {name: np.array(value) for name, value in self._model.state().items()}
         return {**own, "n_steps": np.array(self._n_steps)}
 
     def restore(self, state: State) -> None:
-        """Take up a state."""
+        """Continue from a state."""
         self._model.restore({name: value for name, value in state.items() if name != "n_steps"})
         self._n_steps = int(state["n_steps"])
         self._uploaded = None
@@ -170,7 +171,7 @@ class Client:
         return self._checkpoint.with_name(f"{self._checkpoint.name}-{round_number}.npz")
 
     def _save(self, round_number: int, keep: int) -> None:
-        """Write a checkpoint; until the server has its own of this round, training would go on from `keep`."""
+        """Write a checkpoint; until the server has its own of this round, training would continue from `keep`."""
         path = self._path(round_number)
         write_checkpoint(path, {**self.state(), "round": np.array(round_number), "fingerprint": self._fingerprint})
         for other in path.parent.glob(self._path("*").name):
@@ -184,11 +185,6 @@ class Client:
         if state["round"] != round_number:
             raise InputError(f"{path} is of round {state['round']}")
         self.restore({name: value for name, value in state.items() if name not in own})
-
-
-def _key(message: Request) -> tuple[int, int, str]:
-    """Return what a request has in common with itself when it comes again."""
-    return message.sequence, message.round, type(message).__name__
 
 
 def _align(features: Floats) -> Floats:

@@ -72,7 +72,7 @@ class RealClock:
     An actor does not catch up in a burst: of several times that have passed it acts once, for the latest, and not for
     those before the clock began. Stamps may be late, but none is left out.
 
-    `speed` makes it run faster than time itself. `begin` is where it starts, when a training goes on.
+    `speed` makes it run faster than wall time. `begin` is where it starts, when a training continues.
     """
 
     def __init__(self, speed: float = 1.0, begin: float = 0.0) -> None:

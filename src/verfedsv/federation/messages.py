@@ -9,9 +9,10 @@
 
 A message holds arrays and plain values only, and `to_bytes` writes it without pickling. An answer has the client, the
 round and the sequence number of its request. Sequence numbers rise; a request with the number of the last one is that
-request again, and gets the same answer without being carried out twice. So whoever lost an answer asks again.
+request again, and gets the same answer without being carried out twice. So a server that lost an answer asks again.
 
-Whoever has sent a message does not change its arrays any more.
+Nobody changes a message, nor the arrays of one that was sent. (Classes that enforced it would take 0.6 instead of 0.2
+microseconds for each message.)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Message:
     """What all messages have: the client that it is to or from, the round, and the sequence number."""
 
@@ -35,21 +36,21 @@ class Message:
     sequence: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Embed(Message):
     """Upload the embeddings of some training samples."""
 
     samples: Array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Upload(Message):
     """The embeddings that were asked for, (samples, classes)."""
 
     embeddings: Floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Gradients(Message):
     """Take a step; `values` are the gradients of the loss by the embeddings of some samples, (samples, classes)."""
 
@@ -57,38 +58,38 @@ class Gradients(Message):
     values: Floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Predict(Message):
     """Send the embeddings of some samples, of all (training samples first) if `samples` is None."""
 
     samples: Array | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Prediction(Message):
     """The embeddings that were asked for, (samples, classes)."""
 
     embeddings: Floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Save(Message):
     """Write a checkpoint of this round. That of round `keep` stays, others may be deleted."""
 
     keep: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Restore(Message):
-    """Take up the checkpoint of this round. Sequence numbers go on from this message's, whatever they were."""
+    """Restore the checkpoint of this round. Sequence numbers continue from that of this message."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Done(Message):
     """It was done."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Refusal(Message):
     """It cannot be done; nothing was changed."""
 

@@ -26,10 +26,10 @@ class Model(Protocol):
         """Take one step down; `gradient`, (samples, classes), is that of the mean loss by each embedding."""
 
     def state(self) -> State:
-        """Return everything that `restore` needs to go on exactly from here."""
+        """Return everything that `restore` needs to continue exactly from here."""
 
     def restore(self, state: State) -> None:
-        """Take up a state."""
+        """Continue from a state."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""When a training takes its steps, and on which samples: a function of the seed, so that it can go on anywhere."""
+"""When a training takes its steps, and on which samples: functions of the seed, so that it can continue anywhere."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The server side: labels, head, table of embeddings, recording, rounds, scores and its own checkpoint.
 
-It knows clients by their names. What it wants of them it returns as requests; their answers are given to `receive`.
+It knows clients by their names. It returns requests to them; their answers are passed to `receive`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -14,70 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.errors import InputError
+from verfedsv.errors import DivergedError, InputError
 from verfedsv.federation.checkpoints import check_fingerprint, fingerprint, read_checkpoint, write_checkpoint
-from verfedsv.federation.messages import Embed, Gradients, Predict, Prediction, Restore, Save, Upload, is_finite
+from verfedsv.federation.evaluation import Evaluation
+from verfedsv.federation.heads import SumHead
+from verfedsv.federation.messages import Embed, Gradients, Predict, Prediction, Restore, Save, Upload
 from verfedsv.federation.models import Rate, State
 from verfedsv.federation.tape import Tape
 from verfedsv.losses import Array, Floats, Loss, get_loss
 from verfedsv.transcript import Recorder, Stamp
 from verfedsv.transcript import Upload as RecordedUpload
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """How well the model does after a number of rounds; the test figures are NaN if there is nothing to test on.
-
-    `embeddings` are those of all clients and training samples, (clients, samples, classes); `intercept` is the server's
-    own part, (classes,), or None if it has none.
-    """
-
-    n_rounds: int
-    time: float
-    train_loss: float
-    train_accuracy: float
-    test_loss: float
-    test_accuracy: float
-    embeddings: Floats
-    intercept: Floats | None = None
-
-    def metrics(self) -> dict[str, float | None]:
-        """Return the figures without the embeddings; None for what there is not."""
-        figures = {name: value for name, value in vars(self).items() if name not in ("embeddings", "intercept")}
-        return {name: None if value != value else value for name, value in figures.items()}
-
-
-class SumHead:
-    """The paper's head: the sum of all embeddings and, with a `rate`, an intercept that the server learns."""
-
-    def __init__(self, n_classes: int, rate: Rate | None) -> None:
-        self._rate, self._intercept, self._n_steps = rate, np.zeros(n_classes), 0
-
-    @property
-    def offset(self) -> Floats | None:
-        """What the head adds of its own, (classes,), or None if it adds nothing."""
-        return None if self._rate is None else self._intercept.copy()
-
-    def scores(self, embeddings: Sequence[Floats]) -> Floats:
-        """Return what the loss is of, (samples, classes), from the embeddings of each client, (samples, classes)."""
-        total = np.array(embeddings[0], dtype=np.float64)
-        for of_client in embeddings[1:]:
-            total += of_client
-        total += self._intercept
-        return total
-
-    def learn(self, gradients: Floats) -> Floats:
-        """Take a step from gradients by the scores; return those by any client's embeddings, which are the same."""
-        if self._rate is not None:
-            self._n_steps += 1
-            self._intercept -= self._rate.at(self._n_steps) * gradients.mean(axis=0)
-        return gradients
-
-    def state(self) -> State:
-        return {"intercept": self._intercept.copy(), "n_steps": np.array(self._n_steps)}
-
-    def restore(self, state: State) -> None:
-        self._intercept, self._n_steps = np.array(state["intercept"]), int(state["n_steps"])
+from verfedsv.transcript.format import LARGEST_EMBEDDING
+from verfedsv.transcript.meaning import is_usable
 
 
 class Server:
@@ -105,14 +53,13 @@ class Server:
         self.loss, self.n_classes = get_loss(loss), n_classes
         self.labels: NDArray[Any] = np.asarray(labels)
         self.n_train = len(self.labels) if n_train is None else n_train
-        self.clients = tuple(clients)
+        self.clients = self.present = tuple(clients)
         self.n_rounds, self.time = 0, 0.0
         self.n_uploads = dict.fromkeys(clients, 0)
         self._head = SumHead(n_classes, intercept)
         self._targets = self.loss.encode(self.labels, n_classes)
         self._table = np.zeros((len(clients), self.n_train, n_classes))
-        self._present = dict.fromkeys(clients)
-        self._sequence = 0
+        self._sequence = count(1)
         self._asked: dict[str, Embed] = {}
         self._uploads: dict[str, Floats] = {}
         self._answers: dict[str, Gradients] = {}
@@ -148,14 +95,14 @@ class Server:
         """Let a client take part from the next round on; a new one has embeddings of zero until its first upload."""
         with self._lock:
             self._check_between_rounds()
-            if client in self._present:
+            if client in self.present:
                 raise InputError(f"client {client!r} takes part already")
             self._tape.join(client, self.time)
-            self._present[client] = None
             if client not in self.clients:
                 self.clients = (*self.clients, client)
                 self.n_uploads[client] = 0
                 self._table = np.concatenate([self._table, np.zeros_like(self._table[:1])])
+            self.present = tuple(name for name in self.clients if name == client or name in self.present)
 
     def leave(self, client: str) -> None:
         """Let a client take part no more; the server keeps its last embeddings."""
@@ -163,16 +110,11 @@ class Server:
             self._check_between_rounds()
             self._check_present(client)
             self._tape.leave(client, self.time)
-            del self._present[client]
+            self.present = tuple(name for name in self.present if name != client)
             self._asked.pop(client, None)
 
-    @property
-    def present(self) -> tuple[str, ...]:
-        """The clients that take part, in the order of `clients`."""
-        return tuple(name for name in self.clients if name in self._present)
-
     def _check_present(self, client: str) -> None:
-        if client not in self._present:
+        if client not in self.present:
             raise InputError(f"unknown client {client!r}; those that take part are {', '.join(self.present)}")
 
     def _check_between_rounds(self) -> None:
@@ -184,15 +126,17 @@ class Server:
     def begin_round(self, batch: Array) -> list[Embed]:
         """Begin a synchronous round; return what is asked of each client."""
         with self._lock:
-            self._uploads = {}
-            return [self.request(name, batch) for name in self.present]
+            t = self.n_rounds + 1
+            self._uploads, self._answers = {}, {}
+            self._asked = {name: Embed(name, t, next(self._sequence), batch) for name in self.present}
+            return [*self._asked.values()]
 
     def request(self, client: str, samples: Array) -> Embed:
         """Ask a client for the embeddings of some training samples. An earlier request is void."""
         with self._lock:
             self._check_present(client)
             self._answers.pop(client, None)
-            self._asked[client] = Embed(client, self.n_rounds + 1, self._next(), samples)
+            self._asked[client] = Embed(client, self.n_rounds + 1, next(self._sequence), samples)
             return self._asked[client]
 
     def receive(
@@ -205,22 +149,20 @@ class Server:
         gradients of `batch`. Otherwise it is recorded by `end_round`, which makes the answers; until then it is None.
         """
         with self._lock:
-            name = upload.client
-            self._check_present(name)
-            asked = self._check(upload)
+            name, asked = upload.client, self._check(upload)
             if name in self._answers or name in self._uploads:
                 return self._answers.get(name)
             if now is None:
                 self._uploads[name] = upload.embeddings
-            else:
-                self.time = now()
-                self._tape.update(name, asked.samples, upload.embeddings, self.time)
-            self._table[self.clients.index(name), asked.samples] = upload.embeddings
-            self.n_uploads[name] += 1
-            if now is None:
+                self._store(name, asked.samples, upload.embeddings)
                 return None
+            self.time = now()
+            self._tape.update(name, asked.samples, upload.embeddings, self.time)
+            self._store(name, asked.samples, upload.embeddings)
             samples = asked.samples if batch is None else batch
-            return self._answer(asked, samples, self._gradients(samples, {}))
+            answer = Gradients(name, asked.round, next(self._sequence), samples, self._gradients(samples, {}))
+            self._answers[name] = answer
+            return answer
 
     def end_round(self) -> list[Gradients]:
         """Record a synchronous round; return the gradients for the clients that uploaded. The others were absent."""
@@ -230,13 +172,13 @@ class Server:
             uploads = {name: self._uploads[name] for name in self.present if name in self._uploads}
             batch = self._asked[next(iter(uploads))].samples
             absent = [name for name in self.present if name not in uploads]
-            self._tape.log(batch, uploads, self._head.offset, absent, float(self.n_rounds + 1))
+            t = self.n_rounds + 1
+            self._tape.log(batch, uploads, self._checked_offset(), absent, float(t))
             values = self._gradients(batch, uploads)
-            answers = [self._answer(self._asked[name], batch, values) for name in uploads]
+            self._answers = {name: Gradients(name, t, next(self._sequence), batch, values) for name in uploads}
             self._uploads = {}
-            self.n_rounds += 1
-            self.time = float(self.n_rounds)
-            return answers
+            self.n_rounds, self.time = t, float(t)
+            return [*self._answers.values()]
 
     def stamp(self, number: int, now: Callable[[], float]) -> bool:
         """End an asynchronous round; return whether it was recorded: not before the first upload of anybody."""
@@ -244,19 +186,34 @@ class Server:
             self.n_rounds, self.time = number, now()
             if not any(self.n_uploads.values()):
                 return False
-            self._tape.stamp(self._head.offset, self.time)
+            self._tape.stamp(self._checked_offset(), self.time)
             return True
 
     def _check(self, upload: Upload) -> Embed:
-        """Return the request that an upload answers; raise InputError if there is none, or another was asked for."""
+        """Return the request that an upload answers; raise InputError if it is not a valid answer to an open one."""
         name, asked = upload.client, self._asked.get(upload.client)
-        if asked is None or (upload.round, upload.sequence) != (asked.round, asked.sequence):
+        if asked is None or upload.round != asked.round or upload.sequence != asked.sequence:
+            self._check_present(name)
             expected = "nothing" if asked is None else f"message {asked.sequence} of round {asked.round}"
             raise InputError(
                 f"{name} was asked for {expected}, and answers message {upload.sequence} of round {upload.round}"
             )
         check_embeddings(name, upload.embeddings, (len(asked.samples), self.n_classes))
         return asked
+
+    def _store(self, client: str, samples: Array, embeddings: Floats) -> None:
+        """Put the embeddings of an upload into the table."""
+        table = self._table[self.clients.index(client)]
+        if self.n_classes == 1:  # flat: 2,837 numbers take 3.8 instead of 7.8 microseconds
+            table, embeddings = table.reshape(-1), embeddings.reshape(-1)
+        table[samples] = embeddings
+        self.n_uploads[client] += 1
+
+    def _checked_offset(self) -> Floats | None:
+        offset = self._head.offset
+        if offset is not None:
+            _check_size("the intercept", offset)
+        return offset
 
     def _gradients(self, samples: Array, uploads: Mapping[str, Floats]) -> Floats:
         """Return the gradients of the loss by embeddings of some samples, (samples, classes); the head takes a step.
@@ -272,51 +229,48 @@ class Server:
         gradients.flags.writeable = False  # in a round, all clients get the same array
         return gradients
 
-    def _answer(self, asked: Embed, samples: Array, gradients: Floats) -> Gradients:
-        """Return, and keep until the next request, the answer to an upload."""
-        answer = Gradients(asked.client, asked.round, self._next(), samples, gradients)
-        self._answers[asked.client] = answer
-        return answer
-
-    def _next(self) -> int:
-        self._sequence += 1
-        return self._sequence
-
     # Evaluation
 
     def request_predictions(self, samples: Array | None = None) -> list[Predict]:
         """Ask all clients for the embeddings of some samples, by default of all."""
         with self._lock:
-            return [Predict(name, self.n_rounds, self._next(), samples) for name in self.present]
+            return [Predict(name, self.n_rounds, next(self._sequence), samples) for name in self.present]
 
     def evaluate(self, predictions: Mapping[str, Prediction]) -> Evaluation:
         """Return how well the model does, from predictions for all samples.
 
-        Of clients that sent none, the table has those of the training samples, and those of the others are zero.
+        A client that sent none, because it left or did not answer, counts as in `scores`.
         """
         with self._lock:
-            embeddings = [self._predicted(name, predictions) for name in self.clients]
+            embeddings = self._predicted(predictions, np.arange(len(self.labels)))
             scores, offset = self._head.scores(embeddings), self._head.offset
             n_rounds, time = self.n_rounds, self.time
         train, test = slice(None, self.n_train), slice(self.n_train, None)
         figures = (*self._score(scores, train), *self._score(scores, test))
         return Evaluation(n_rounds, time, *figures, np.stack([of_client[train] for of_client in embeddings]), offset)
 
-    def scores(self, predictions: Mapping[str, Prediction]) -> Floats:
-        """Return the scores of the samples that all clients predicted, (samples, classes)."""
+    def scores(self, predictions: Mapping[str, Prediction], samples: Array) -> Floats:
+        """Return the scores of some samples, (samples, classes), from predictions of all clients that take part.
+
+        A client that left counts with its last embeddings of training samples, and with zero for all others.
+        """
         if missing := [name for name in self.present if name not in predictions]:
             raise InputError(f"there is no prediction without {', '.join(missing)}: no answer")
         with self._lock:
-            return self._head.scores([predictions[name].embeddings for name in self.present])
+            return self._head.scores(self._predicted(predictions, samples))
 
-    def _predicted(self, client: str, predictions: Mapping[str, Prediction]) -> Floats:
-        shape = len(self.labels), self.n_classes
-        if client in predictions:
-            check_embeddings(client, predictions[client].embeddings, shape)
-            return predictions[client].embeddings
-        embeddings = np.zeros(shape)
-        embeddings[: self.n_train] = self._table[self.clients.index(client)]
-        return embeddings
+    def _predicted(self, predictions: Mapping[str, Prediction], samples: Array) -> list[Floats]:
+        """Return the embeddings of some samples, (samples, classes), for each client."""
+        result, is_train = [], samples < self.n_train
+        for name, known in zip(self.clients, self._table, strict=True):
+            embeddings = np.zeros((len(samples), self.n_classes))
+            if name in predictions:
+                embeddings = predictions[name].embeddings
+                check_embeddings(name, embeddings, (len(samples), self.n_classes))
+            else:
+                embeddings[is_train] = known[samples[is_train]]
+            result.append(embeddings)
+        return result
 
     def _score(self, scores: Floats, part: slice) -> tuple[float, float]:
         """Return mean loss and accuracy on a part of the samples."""
@@ -331,12 +285,12 @@ class Server:
     def request_saving(self) -> list[Save]:
         """Ask all clients to save this round; the server's own checkpoint comes after, and makes it count."""
         with self._lock:
-            return [Save(name, self.n_rounds, self._next(), self._saved) for name in self.present]
+            return [Save(name, self.n_rounds, next(self._sequence), self._saved) for name in self.present]
 
     def request_restoring(self) -> list[Restore]:
-        """Ask all clients to take up the round that the server is at."""
+        """Ask all clients to restore their checkpoint of the current round."""
         with self._lock:
-            return [Restore(name, self.n_rounds, self._next()) for name in self.present]
+            return [Restore(name, self.n_rounds, next(self._sequence)) for name in self.present]
 
     @property
     def is_saved(self) -> bool:
@@ -344,7 +298,7 @@ class Server:
         return self._saved >= 0
 
     def save(self, extra: State) -> None:
-        """Write a checkpoint, with arrays of whoever runs this; the records it counts are on the disk before it is."""
+        """Write a checkpoint, with arrays of the caller; the records it counts reach the disk before it does."""
         if self._checkpoint is None:
             raise InputError("the server has nowhere to keep checkpoints")
         with self._lock:
@@ -353,7 +307,7 @@ class Server:
             self._saved = self.n_rounds
 
     def load(self, extra: State) -> dict[str, Array] | None:
-        """Take up the checkpoint; return its arrays that are named and shaped as the extra ones. None if none is there.
+        """Restore the checkpoint; return its arrays with the names and shapes of `extra`, None without a checkpoint.
 
         Records after it will be computed again and compared.
         """
@@ -367,7 +321,7 @@ class Server:
         return {name: content[name] for name in extra}
 
     def state(self) -> State:
-        """Return a copy of everything that `restore` needs to go on exactly from here."""
+        """Return a copy of everything that `restore` needs to continue exactly from here."""
         with self._lock:
             return {
                 **self._head.state(),
@@ -375,31 +329,30 @@ class Server:
                 "n_rounds": np.array(self.n_rounds),
                 "n_records": np.array(self.n_records),
                 "n_uploads": np.array([self.n_uploads[name] for name in self.clients]),
-                "is_present": np.array([name in self._present for name in self.clients]),
+                "is_present": np.array([name in self.present for name in self.clients]),
             }
 
     def restore(self, state: State) -> None:
-        """Take up a state."""
+        """Continue from a state."""
         with self._lock:
             self._head.restore(state)
-            self._table = np.array(state["table"])
+            self._table = np.array(state["table"], order="C")  # which `_store` flattens
             self.n_rounds = int(state["n_rounds"])
             self.n_uploads = dict(zip(self.clients, state["n_uploads"].tolist(), strict=True))
-            self._present = dict.fromkeys(
-                name for name, is_there in zip(self.clients, state["is_present"], strict=True) if is_there
+            self.present = tuple(
+                name for name, is_present in zip(self.clients, state["is_present"], strict=True) if is_present
             )
             self._tape = Tape(self._recorder, n_records=int(state["n_records"]))
             self._asked, self._uploads, self._answers = {}, {}, {}
 
     def catch_up(self) -> None:
-        """Take up what was recorded after the state, in place of computing it again."""
+        """Apply what was recorded after the state, instead of computing it again."""
         if self._recorder is None:
             raise InputError("there is nothing to catch up with: the training is not recorded")
         with self._lock:
             for record in self._recorder.transcript.records(1 + self.n_records):
                 if isinstance(record, RecordedUpload):
-                    self._table[self.clients.index(record.client), record.samples] = record.embeddings
-                    self.n_uploads[record.client] += 1
+                    self._store(record.client, record.samples, record.embeddings)
                 self.n_rounds += isinstance(record, Stamp)
             self._tape = Tape(self._recorder, n_records=None)
 
@@ -409,9 +362,14 @@ class Server:
 
 
 def check_embeddings(client: str, embeddings: Any, shape: tuple[int, ...]) -> None:
-    """Raise InputError unless these are finite numbers of a shape."""
+    """Raise InputError unless embeddings are numbers of a shape, and DivergedError if they are too large."""
     if not isinstance(embeddings, np.ndarray) or embeddings.dtype.kind != "f" or embeddings.shape != shape:
         found = f"{embeddings.dtype} {embeddings.shape}" if isinstance(embeddings, np.ndarray) else type(embeddings)
         raise InputError(f"{client}: embeddings must be numbers of shape {shape}; received {found}")
-    if not is_finite(embeddings):
-        raise InputError(f"{client}: embeddings must be finite")
+    _check_size(f"{client}: embeddings", embeddings)
+
+
+def _check_size(what: str, numbers: Floats) -> None:
+    # The sum of squares decides nearly always: 0.8 instead of 2 microseconds for 2,837 numbers.
+    if not (np.vdot(numbers, numbers) < LARGEST_EMBEDDING**2 or is_usable(numbers)):
+        raise DivergedError(f"{what} must be finite and below {LARGEST_EMBEDDING:g} in size")

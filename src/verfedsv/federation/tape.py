@@ -21,7 +21,7 @@ On one machine they are the same bits; another processor rounds sums differently
 class Tape:
     """Writes to a recorder; records that the recorder's transcript has already are compared in place of written.
 
-    A training that was killed goes on from its last checkpoint, and repeats what came after; the transcript, which
+    A training that was killed continues from its last checkpoint, and repeats what came after; the transcript, which
     loses nothing, already has it. `n_records` counts all records of the training: given at the start, those before this
     tape. If it is None, that is all there are, and nothing is repeated.
     """
@@ -72,20 +72,24 @@ class Tape:
             self._recorder.stamp(offset, time=time)
 
     def join(self, client: str, time: float) -> None:
-        """Record that a client takes part from here on; before the first record it is one of those that began."""
-        self.n_records += self.n_records > 0
-        if self.is_repeating and self.n_records:
-            self._compare(Join(client, time))
-        elif self._recorder is not None and not self.is_repeating:
+        """Record that a client takes part from here on; before the first record it is one of the founders."""
+        if self._is_new(Join(client, time)) and self._recorder is not None:
             self._recorder.join(client, time=time)
 
     def leave(self, client: str, time: float) -> None:
         """Record that a client takes part no more; before the first record it never did."""
-        self.n_records += self.n_records > 0
-        if self.is_repeating and self.n_records:
-            self._compare(Leave(client, time))
-        elif self._recorder is not None and not self.is_repeating:
+        if self._is_new(Leave(client, time)) and self._recorder is not None:
             self._recorder.leave(client, time=time)
+
+    def _is_new(self, change: Join | Leave) -> bool:
+        """Count a change of the clients; return whether it is to be recorded, after comparing it if it was before."""
+        if self.n_records == 0:
+            return not self.is_repeating
+        self.n_records += 1
+        if self.is_repeating:
+            self._compare(change)
+            return False
+        return True
 
     def sync(self) -> None:
         """Bring what was recorded to the disk."""

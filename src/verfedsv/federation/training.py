@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -14,9 +14,10 @@ from verfedsv.data.preparation import Scale
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError
 from verfedsv.federation.clients import BuildModel, Client
+from verfedsv.federation.evaluation import Evaluation
 from verfedsv.federation.messages import Answer, Prediction, Refusal, Request, Upload
 from verfedsv.federation.models import Linear, Rate, State
-from verfedsv.federation.server import Evaluation, Server
+from verfedsv.federation.server import Server
 from verfedsv.federation.transports import InProcess, Transport
 from verfedsv.losses import Array, Floats
 from verfedsv.transcript import Recorder
@@ -105,7 +106,7 @@ class Training:
 
     def predict(self, samples: Array) -> Floats:
         """Return the scores of some samples, (samples, classes)."""
-        return self.server.scores(self._predict(samples))
+        return self.server.scores(self._predict(samples), samples)
 
     def _predict(self, samples: Array | None) -> dict[str, Prediction]:
         with self._turn(*self.server.present):
@@ -123,7 +124,7 @@ class Training:
                 self.server.save(extra)
 
     def restore(self, extra: State) -> dict[str, Array] | None:
-        """Let all parties take up the last checkpoint; return the arrays that were kept with it, None if none is there.
+        """Let all parties restore the last checkpoint; return the arrays that were kept with it, None without one.
 
         `extra` are arrays of their names, types and shapes.
         """
@@ -131,16 +132,22 @@ class Training:
         if kept is not None:
             requests = self.server.request_restoring()
             if missing := {request.client for request in requests} - set(self._ask(requests)):
-                raise InputError(f"training cannot go on without {', '.join(sorted(missing))}: no answer")
+                raise InputError(f"training cannot continue without {', '.join(sorted(missing))}: no answer")
         return kept
 
     @contextmanager
     def _turn(self, *clients: str) -> Iterator[None]:
         """Let no other thread ask these clients meanwhile: their messages keep their order, and steps stay whole."""
-        with ExitStack() as stack:
+        held = []
+        try:
             for client in clients:
-                stack.enter_context(self._turns.setdefault(client, Lock()))
+                lock = self._turns.setdefault(client, Lock())
+                lock.acquire()
+                held.append(lock)
             yield
+        finally:
+            for lock in held:
+                lock.release()
 
     def _ask(self, requests: Sequence[Request]) -> dict[str, Answer]:
         """Return the answers of clients, by their names; raise InputError if one of them refuses."""

@@ -31,7 +31,8 @@ class InProcess:
         self.clients = {client.name: client for client in clients}
 
     def exchange(self, requests: Sequence[Request], timeout: float | None = None) -> list[Answer]:  # noqa: ARG002
-        for request in requests:
-            if request.client not in self.clients:
-                raise InputError(f"unknown client {request.client!r}; the clients are {', '.join(self.clients)}")
-        return [self.clients[request.client].answer(request) for request in requests]
+        try:
+            clients = [self.clients[request.client] for request in requests]
+        except KeyError as error:
+            raise InputError(f"unknown client {error}; the clients are {', '.join(self.clients)}") from None
+        return [client.answer(request) for client, request in zip(clients, requests, strict=True)]

@@ -8,11 +8,11 @@ from verfedsv.federation import Training
 from verfedsv.runs.live import LiveShares
 
 SAVE_COST = 20
-"""A checkpoint is written when training has gone on for so many times as long as the last one took to write."""
+"""A checkpoint is written when training has run for this many times as long as the last one took to write."""
 
 
 class Saver:
-    """Writes checkpoints, not more often than is worth it, and takes up the last one."""
+    """Writes checkpoints, at a small fraction of the training time, and restores the last one."""
 
     def __init__(self, training: Training, live: LiveShares) -> None:
         self._training, self._live = training, live
@@ -24,10 +24,10 @@ class Saver:
         return self._training.server.is_saved
 
     def restore(self) -> None:
-        """Take up the last checkpoint, if there is one."""
+        """Restore the last checkpoint, if there is one."""
         kept = self._training.restore({"live": self._live.values()})
         if kept is not None:
-            self._live.take_up(kept["live"])
+            self._live.restore(kept["live"])
 
     def is_due(self) -> bool:
         """Return whether it is time for another one."""

@@ -20,8 +20,10 @@ from pydantic import (
 
 from verfedsv.data.catalogue import CATALOGUE
 from verfedsv.data.preparation import Scale
+from verfedsv.errors import InputError
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
+from verfedsv.shapley.semivalues import SEMIVALUES, get_semivalue
 
 
 class Misfit(ValueError):  # noqa: N818  # pydantic collects it; what the user sees is an InputError
@@ -48,6 +50,13 @@ def _usable(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("a path cannot have the character NUL in it")
     return path
+
+
+def _semivalue(name: str) -> str:
+    try:
+        return str(get_semivalue(name))
+    except InputError:
+        raise ValueError(f"should be {', '.join(SEMIVALUES)} or beta(a, b)") from None
 
 
 # A whole number may stand where any number may; True and texts are no numbers.
@@ -215,6 +224,7 @@ class ValuationSection(Section):
     """How to value."""
 
     method: Method = "auto"
+    semivalue: Annotated[str, AfterValidator(_semivalue)] = "shapley"
     rank: CountOrAuto = "auto"
     tolerance: Positive = 1e-3
     regularization: PositiveOrAuto = "auto"

@@ -5,17 +5,17 @@ EXAMPLE = """# A run of verfedsv: `verfedsv run FILE`. A setting behind a # is e
 
 [data]
 name = "adult"            # adult (ships with the package), web, covtype, rcv1, sector; see `verfedsv data list`
-clients = 8               # the features are split into so many blocks, one a client; see `verfedsv data show adult`
+clients = 8               # the features are split into this many blocks, one per client; see `verfedsv data show adult`
 scale = "standardise"     # each client's own: none (default of data sets by name), standardise (default of files),
                           # unit-rows, standardise-unit-rows
 # test = 0.2              # for example: part of the samples to test on; else the data set's own test part, if any
-# samples = 10000         # for example: take so many samples only
+# samples = 10000         # for example: use only this many samples
 # seed = 0                # default
 
 # Files of your own: in place of name and clients, one file per client, joined on a column of ids.
 # label = "y"             # for example: the column of the labels
 # label_client = "bank"   # for example: the client whose file has it; one without other columns is no player
-# classes = 2             # for example: so many different labels there must be; needed if they are many numbers
+# classes = 2             # for example: the number of different labels; needed if they are many numbers
 # [[client]]
 # name = "bank"           # for example
 # file = "bank.csv"       # for example; or .parquet; relative to this file
@@ -61,6 +61,7 @@ intercept = true          # whether the server learns one, so that no client is 
 
 [valuation]
 # method = "auto"         # default; closed-form, exact, permutation
+# semivalue = "shapley"   # default; banzhaf, leave-one-out, beta(a, b), whose values need not sum to the utility
 # rank = "auto"           # default: of completion, in synchronous training
 # tolerance = 0.001       # default
 # regularization = "auto" # default: lambda of completion; auto begins with the paper's 0.1

@@ -3,8 +3,8 @@
 config.toml         the configuration as it was given
 transcript/         who uploaded what (docs/transcript.md)
 metrics.jsonl       loss and accuracy, a line for each evaluation
-notes.json          what users should know of the data and the training, a list of sentences
-checkpoints/        where training goes on after an interruption, a file of each party; in the end, all models
+notes.json          notes for users on the data and the training, a list of sentences
+checkpoints/        where an interrupted training continues, a file per party; in the end, the trained models
 valuation.json      what each client contributed
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from verfedsv.data.catalogue import get_entry, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
-from verfedsv.errors import InputError, TooManyClientsError, TranscriptError
+from verfedsv.errors import DivergedError, InputError, TooManyClientsError, TranscriptError
 from verfedsv.federation import (
     AsynchronousSchedule,
     Evaluation,
@@ -40,10 +40,11 @@ from verfedsv.losses import Floats
 from verfedsv.runs import writing
 from verfedsv.runs.checkpoints import Saver
 from verfedsv.runs.config import ClientSection, Config
+from verfedsv.runs.extent import planned_rounds
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
 from verfedsv.runs.reading import parse_config, read_text, resolve
-from verfedsv.runs.resume import go_on
+from verfedsv.runs.resume import resume_server
 from verfedsv.runs.writing import describe_progress, write_notes
 from verfedsv.shapley import Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
@@ -53,7 +54,7 @@ from verfedsv.valuation import Valuation, value
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """How far a training is. An evaluation, and shares so far, come with some of them.
+    """The progress of a training; some updates come with an evaluation and the shares so far.
 
     The shares are of the games between one evaluation and the next, from all embeddings: close to, but not, those of
     the valuation, whose games are the rounds.
@@ -125,16 +126,16 @@ class Run:
         return data
 
     def check_folder(self, *, resume: bool) -> None:
-        """Raise InputError unless the run can begin in its folder, or go on there; reads no data."""
+        """Raise InputError unless the run can begin, or be resumed, in its folder; reads no data."""
         if resume:
             writing.check_same(self.folder, self.config)
         else:
             writing.check_free(self.folder, self._text)
 
     def train(self, *, resume: bool = False, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Update]:
-        """Train and record, yielding how far it is; ends early, at a checkpoint, if told to stop.
+        """Train and record, yielding the progress; ends early, at a checkpoint, if `should_stop` returns True.
 
-        With `resume`, goes on where the run in the folder was. What a killed run recorded after its last checkpoint is
+        With `resume`, continues the run in the folder. What a killed run recorded after its last checkpoint is
         computed again and compared with the transcript. Nothing is written before everything was checked, and nothing
         is overwritten before that comparison is done.
         """
@@ -146,13 +147,13 @@ class Run:
             saver.restore()
         else:
             writing.begin(self.folder, self._text)
-        # What is there already is verified by the recorder before it goes on.
+        # The recorder verifies an existing transcript before continuing it.
         with self._record(self._files.recording_path, resume=resume) as recorder:
-            begin = go_on(training.server, recorder, self.config)
+            begin = resume_server(training.server, recorder, self.config)
             try:
                 yield from self._follow(training, self._rounds(training, begin), live, saver, should_stop)
-            except InputError as error:  # embeddings that are too large, or no numbers any more, are not recorded
-                raise InputError(f"{error}: {self.advice}") from None
+            except DivergedError as error:
+                raise DivergedError(f"{error}: {self.advice}") from None
 
     @property
     def advice(self) -> str:
@@ -172,7 +173,7 @@ class Run:
 
         While it repeats what the transcript has, nothing is written: that may turn out not to be the same training.
         """
-        server, in_all = training.server, self.n_rounds(training.server.n_train)
+        server, in_all = training.server, planned_rounds(self.config.training, training.server.n_train)
         n_before, measured = server.n_rounds, list[dict[str, float | None]]()
         is_repeating = server.is_repeating
         if not is_repeating:
@@ -201,11 +202,11 @@ class Run:
             )
 
     def _rounds(self, training: Training, begin: float) -> Iterator[int]:
-        section = self.config.training
-        if section.mode == "synchronous":
-            return synchronous_rounds(training, self._synchronous_schedule(training.server.n_train))
-        clock = VirtualClock() if section.clock == "virtual" else RealClock(begin=begin)
-        return asynchronous_rounds(training, self._asynchronous_schedule(), clock)
+        schedule = self._schedule(training.server.n_train)
+        if isinstance(schedule, SynchronousSchedule):
+            return synchronous_rounds(training, schedule)
+        clock = VirtualClock() if self.config.training.clock == "virtual" else RealClock(begin=begin)
+        return asynchronous_rounds(training, schedule, clock)
 
     def _prepare(self) -> Training:
         """Return the training before its first round; raise an error if it could not be carried out or valued."""
@@ -220,7 +221,7 @@ class Run:
         )
         # A recorder refuses names that it cannot write, and a schedule to train less than one round.
         self._record(None).close()
-        self.n_rounds(training.server.n_train)
+        self._schedule(training.server.n_train)
         n_clients = len(self.data.clients)
         if self.config.valuation.method == "exact" and n_clients > MAX_CLIENTS:
             raise TooManyClientsError(
@@ -246,7 +247,7 @@ class Run:
         )
 
     def _bring_up_to_date(self, n_rounds: int, saver: Saver) -> None:
-        """Write what the folder lacks, and cut off the metrics after the round that training went on from."""
+        """Write what the folder lacks, and remove the metrics after the round that training continues from."""
         writing.remove_leftovers(self.folder)
         if read_text(self._files.config_path) != self._text:
             write_whole(self._files.config_path, self._text.encode())
@@ -256,7 +257,7 @@ class Run:
         write_notes(self._files.notes_path, self.data.cautions)
 
     def value(self, progress: Progress | None = None) -> Valuation:
-        """Value what was recorded, and write it down."""
+        """Value what was recorded, and write the valuation to the folder."""
         section = self.config.valuation
         result = value(
             self.folder,
@@ -266,12 +267,13 @@ class Run:
             progress=progress,
             tolerance=section.tolerance,
             regularization=section.regularization,
+            semivalue=section.semivalue,
         )
         write_whole(self._files.valuation_path, result.to_json().encode())
         return result
 
     def known_valuation(self) -> Valuation | None:
-        """Return the valuation in the folder, if it is of all that is recorded and made as the configuration says."""
+        """Return the valuation in the folder if it covers all records and has the settings of the configuration."""
         try:
             known = self._files.valuation_of(self._files.open())
         except InputError:
@@ -279,7 +281,7 @@ class Run:
         return known if known is not None and known.settings == self.config.valuation.settings else None
 
     def note_progress(self) -> list[str]:
-        """Return what a user should know of the training that is done, and write it down with that of the data."""
+        """Return notes on the finished training, and write them to the folder with those on the data."""
         # Before the first round all embeddings are zero.
         start = math.log(self.data.n_classes)
         lines = describe_progress(writing.read_metrics(self._files.metrics_path), start, self.advice)
@@ -287,30 +289,22 @@ class Run:
         return lines
 
     def last_metrics(self) -> dict[str, float] | None:
-        """Return loss and accuracy of the last evaluation, NaN where there is nothing to test on."""
-        return writing.last_metrics(self._files.metrics_path)
+        """Return loss and accuracy of the last evaluation, NaN without test samples; None before the first."""
+        measured = writing.read_metrics(self._files.metrics_path)
+        return measured[-1] if measured else None
 
-    def n_rounds(self, n_train: int) -> int:
-        """Return the number of rounds of the whole training."""
-        if self.config.training.mode == "synchronous":
-            return self._synchronous_schedule(n_train).n_rounds
-        return self._asynchronous_schedule().n_rounds
-
-    def _synchronous_schedule(self, n_train: int) -> SynchronousSchedule:
+    def _schedule(self, n_train: int) -> SynchronousSchedule | AsynchronousSchedule:
         section = self.config.training
-        if section.rounds is not None:
-            return SynchronousSchedule(section.batch_size, section.rounds, section.seed)
-        return SynchronousSchedule.of_epochs(section.epochs or 1, section.batch_size, n_train, section.seed)
-
-    def _asynchronous_schedule(self) -> AsynchronousSchedule:
-        section = self.config.training
+        n_rounds = planned_rounds(section, n_train)
+        if section.mode == "synchronous":
+            return SynchronousSchedule(section.batch_size, n_rounds, section.seed)
         known = {client.name: client for client in self.config.client}
         clients = [known.get(name) or ClientSection(name=name) for name in self.data.names]
         return AsynchronousSchedule(
             [client.period or section.period for client in clients],
             [client.batch_size or section.batch_size for client in clients],
             section.stamp_every,
-            section.n_stamps,
+            n_rounds,
             section.seed,
         )
 

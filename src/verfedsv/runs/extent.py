@@ -14,10 +14,9 @@ from verfedsv.transcript import Transcript
 
 @dataclass(frozen=True)
 class Extent:
-    """So many rounds are recorded of so many that were planned, None if no plan is known.
+    """The numbers of recorded and planned rounds; `n_planned` is None without a plan.
 
-    `is_running` says whether a recorder is open on the transcript, here or in another process. On Windows that cannot
-    be told, and is False.
+    `is_running` is whether a recorder is open on the transcript, here or in another process; always False on Windows.
     """
 
     n_recorded: int
@@ -57,7 +56,7 @@ def refuse_running(extent: Extent, what: str) -> None:
 
 
 def planned_rounds(section: TrainingSection, n_train: int) -> int:
-    """Return the rounds of a whole training on that many samples."""
+    """Return the number of rounds of a complete training on that many samples."""
     if section.mode == "asynchronous":
         return section.n_stamps
     if section.rounds is not None:
@@ -65,11 +64,11 @@ def planned_rounds(section: TrainingSection, n_train: int) -> int:
     return SynchronousSchedule.of_epochs(section.epochs or 1, section.batch_size, n_train).n_rounds
 
 
-def left_out(config: Config, transcript: Transcript) -> int:
-    """Return how many rounds ended before the first upload of anybody, and were not recorded.
+def skipped_rounds(config: Config, transcript: Transcript) -> int:
+    """Return how many rounds ended before the first upload, and were not recorded.
 
-    No more than would end before the shortest period of a client has passed: recorded times that begin later do not
-    make a training whole that was stopped.
+    At most those that end within the shortest period of a client: a stopped training is not complete because its
+    recorded times begin later.
     """
     first, section = next(iter(transcript), None), config.training
     if section.mode == "synchronous" or first is None:

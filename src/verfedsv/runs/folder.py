@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from verfedsv.errors import InputError
 from verfedsv.files import read_whole
 from verfedsv.runs.config import Config
-from verfedsv.runs.extent import Extent, left_out, planned_rounds
+from verfedsv.runs.extent import Extent, planned_rounds, skipped_rounds
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
@@ -163,14 +163,14 @@ class RunFolder:
         config = self.config_of(transcript)
         if config is None:
             return None
-        return planned_rounds(config.training, transcript.description.n_samples) - left_out(config, transcript)
+        return planned_rounds(config.training, transcript.description.n_samples) - skipped_rounds(config, transcript)
 
     def notes(self) -> tuple[str, ...]:
         """Return the sentences that the run left on its data and training; none if there are none."""
         path = self.notes_path
         if not path.exists():
             return ()
-        remedy = "Delete it to go on without notes"
+        remedy = "Delete it to continue without notes"
         if not path.is_file():
             raise InputError(f"{path} is not a regular file. {remedy}")
         found = read_json(read_text(path), str(path))

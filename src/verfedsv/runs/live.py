@@ -17,8 +17,8 @@ class LiveShares:
         self._values: Floats = np.zeros(len(training.server.clients))
         self._last: Evaluation | None = None
 
-    def take_up(self, values: Floats) -> None:
-        """Go on from the values at a checkpoint that the training has just taken up."""
+    def restore(self, values: Floats) -> None:
+        """Continue from the values of a checkpoint that the training has just restored."""
         if self._training.server.n_rounds:
             self._values, self._last = np.array(values), self._training.evaluate()
 

@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 18
 """Of a configuration. One of a thousand clients has 60,000."""
 
 _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
-"""A key of so many parts, over which tomllib takes time that is quadratic in their number."""
+"""A key of 64 parts or more, which tomllib parses in quadratic time."""
 
 _MOST_MISTAKES = 5
 

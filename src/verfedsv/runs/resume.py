@@ -1,4 +1,4 @@
-"""Where a training goes on that was stopped or killed."""
+"""Where a training that was stopped or killed continues."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from verfedsv.errors import InputError, TranscriptError
 from verfedsv.federation import Server
 from verfedsv.federation.checkpoints import REMEDY
 from verfedsv.runs.config import Config
-from verfedsv.runs.extent import left_out, planned_rounds
+from verfedsv.runs.extent import planned_rounds, skipped_rounds
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript.records import Record
 
 
-def go_on(server: Server, recorder: Recorder, config: Config) -> float:
-    """Bring a server that is at its checkpoint to where its training goes on; return the time of that.
+def resume_server(server: Server, recorder: Recorder, config: Config) -> float:
+    """Bring a server from its checkpoint to where its training continues; return the time there.
 
-    A training that can be repeated goes on from its checkpoint: what it recorded after that is computed again and
-    compared with the transcript. One on the real clock, which is never the same again, goes on from the last record,
-    with models that may be older. Raises an error if transcript, checkpoint and configuration do not fit each other.
+    A training that can be repeated continues from its checkpoint: what it recorded after that is computed again and
+    compared with the transcript. One on the real clock, which never repeats itself, continues from the last record,
+    with models that may be older. Raises an error if transcript, checkpoint and configuration do not match.
     """
     transcript = recorder.transcript
     _check_fit(server, transcript, config)
@@ -39,15 +39,15 @@ def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
         )
     whole, after = (_count(transcript.records(1 + first)) for first in (0, server.n_records))
     n_planned = planned_rounds(section, transcript.description.n_samples)
-    n_left_out = left_out(config, transcript) if section.is_repeatable else 0
-    if whole[None] + n_left_out > n_planned:
+    n_skipped = skipped_rounds(config, transcript) if section.is_repeatable else 0
+    if whole[None] + n_skipped > n_planned:
         raise TranscriptError(
             f"the transcript has {count(whole[None], 'round')}, and the configuration plans "
-            f"{n_planned - n_left_out:,}: it is of another training, or was added to"
+            f"{n_planned - n_skipped:,}: it is of another training, or was added to"
         )
     n_rounds = whole[None] - after[None]
     if n_rounds:
-        n_rounds += n_left_out
+        n_rounds += n_skipped
     is_timed = server.n_rounds == n_rounds
     if not section.is_repeatable:  # rounds before the first upload are not recorded, nor is their number known
         is_timed = n_rounds <= server.n_rounds <= n_planned

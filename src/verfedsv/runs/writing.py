@@ -25,10 +25,10 @@ from verfedsv.untrusted import read_json
 
 
 def check_free(folder: Path, text: str) -> None:
-    """Raise InputError if there is something in a folder that a new run with that configuration would destroy."""
+    """Raise InputError if a new run with that configuration would destroy something in a folder."""
     with _explained(folder):
         if folder.exists() and not is_free(folder, text):
-            raise InputError(f"{folder} is not empty; go on with --resume, or choose another output folder")
+            raise InputError(f"{folder} is not empty; continue its run with --resume, or choose another output folder")
     _try_writing(folder)
 
 
@@ -42,7 +42,7 @@ def is_free(folder: Path, text: str) -> bool:
 
 
 def has_others(folder: Path) -> bool:
-    """Return whether there is something in a folder that is not of a run."""
+    """Return whether a folder holds anything that does not belong to a run."""
     names = {path.name for path in folder.iterdir()} - {FOLDER, *FILES}
     return not all(any(is_unfinished(name, whole) for whole in FILES) for name in names)
 
@@ -52,11 +52,12 @@ def _has_records(folder: Path) -> bool:
 
 
 def begin(folder: Path, text: str) -> None:
-    """Make the folder of a new run; what one that recorded nothing left there is removed."""
+    """Make the folder of a new run; the files of an earlier run without records are removed."""
     with _explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / FOLDER).exists():
             storage = FolderStorage(folder / FOLDER, writable=True)  # refuses if another run is about to begin there
+            shutil.rmtree(folder / FOLDER / fmt.TENSORS, ignore_errors=True)
             for path in reversed(fmt.files_of(folder / FOLDER)):  # what names the rest goes last
                 path.unlink(missing_ok=True)
             storage.close()
@@ -71,7 +72,7 @@ def check_same(folder: Path, config: Config) -> None:
     with _explained(folder):
         there = RunFolder(folder).config()
     if there is None:
-        raise InputError(f"there is no run in {folder} to go on with; begin it without --resume")
+        raise InputError(f"there is no run in {folder} to resume; begin one without --resume")
     _try_writing(folder)
     before, now = _meaning(there), _meaning(config)
     names = dict.fromkeys([*before, *now])
@@ -90,7 +91,7 @@ def check_same(folder: Path, config: Config) -> None:
 def _meaning(config: Config) -> dict[str, Any]:
     """Return all settings that a run depends on, by their full names.
 
-    Files may have been moved: whether the data in them are the same, the fingerprint in the checkpoint tells.
+    Paths of files are not among them: files may have been moved, and the checkpoints hold fingerprints of the data.
     """
     clients = {f"client {number}": client for number, client in enumerate(config.client, 1)}
     data = config.data.model_copy(update={"scale": config.data.used_scale})
@@ -101,7 +102,7 @@ def _meaning(config: Config) -> dict[str, Any]:
 
 
 def _try_writing(folder: Path) -> None:
-    """Raise InputError unless a file can be made in a folder, which need not be there yet, and is not afterwards."""
+    """Raise InputError unless a file can be written in a folder; one that does not exist is not left behind."""
     with _explained(folder):
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         try:
@@ -123,7 +124,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def write_notes(path: Path, lines: Sequence[str]) -> None:
-    """Write notes to a file, if there are some, or were."""
+    """Write notes to a file; without any, only if the file exists."""
     if lines or path.exists():
         write_whole(path, (json.dumps(list(lines), indent=2, ensure_ascii=False) + "\n").encode())
 
@@ -136,27 +137,21 @@ def describe_progress(figures: Sequence[Mapping[str, float]], start: float, advi
 
 
 def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None:
-    """Add what was measured to a file."""
+    """Append measurements to a file."""
     if lines:
         with naming(path), path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def cut_metrics(path: Path, n_rounds: int) -> None:
-    """Take off what was measured after that many rounds: it will be measured again."""
+    """Remove what was measured after that many rounds: it will be measured again."""
     if path.exists():
         kept = [line for line in path.read_bytes().splitlines() if _round_of(line) <= n_rounds]
         write_whole(path, b"".join(line + b"\n" for line in kept))
 
 
-def last_metrics(path: Path) -> dict[str, float] | None:
-    """Return what was measured last, NaN for what there is not; None if nothing was."""
-    known = read_metrics(path)
-    return known[-1] if known else None
-
-
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Return what was measured, NaN for what there is not; lines that cannot be read are left out."""
+    """Return all measurements, NaN for missing figures; lines that cannot be read are skipped."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [figures for line in lines if (figures := _figures(line)) is not None]
 
@@ -167,7 +162,7 @@ def _round_of(line: bytes) -> float:
 
 
 def _figures(line: bytes) -> dict[str, float] | None:
-    """Return what a line of metrics says; None if it was cut short by a crash, or says something else."""
+    """Return the figures in a line of metrics; None if a crash cut it short, or it holds something else."""
     try:
         content = read_json(line, "a line of metrics")
         return {name: np.nan if content[name] is None else float(content[name]) for name in MEASURED}
