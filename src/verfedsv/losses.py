@@ -168,7 +168,7 @@ class Logistic(LogPartitionLoss):
         positive = vector == 1
         if not (positive | (vector == -1)).all() and not (positive | (vector == 0)).all():
             raise InputError(f"loss 'logistic' takes labels -1 and +1, or 0 and 1; received {_describe_values(vector)}")
-        return np.where(positive, 1.0, -1.0)
+        return 2.0 * positive - 1.0
 
     def value(self, x: Array, labels: Array) -> Array:
         # The sign of the label goes in first: well classified samples keep the full precision of their small loss.
@@ -314,7 +314,7 @@ def dot(v: Array, w: Array) -> Array:
 
 def _as_real(labels: Array, name: str) -> Array:
     array = as_array("labels", labels)
-    if not np.isfinite(array).all():
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError(f"loss {name!r} takes finite labels; received NaN or infinity")
     return array
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -160,7 +161,7 @@ class RoundGame:
     def n_classes(self) -> int:
         return int(self.previous.shape[2])
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The type embeddings are read in: float32 if none is wider than that, else float64."""
         narrow = all(a.dtype in (np.float32, np.float16) for a in (self.previous, self.current))
