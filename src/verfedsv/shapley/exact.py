@@ -125,9 +125,12 @@ def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floa
     of_coalition = weights[sizes]
     values = np.empty(n_clients)
     for m in range(n_clients):
-        # Differences first: a client that never changes the utility gets exactly 0.
+        # Differences first: a client that never changes the utility gets exactly 0. Not by np.vdot, whose order of
+        # addition depends on the number of threads that BLAS may use, which differs between processes.
         pairs = utilities.reshape(-1, 2, 2**m)
-        values[m] = np.vdot((pairs[:, 1] - pairs[:, 0]).ravel(), of_coalition)
+        added = (pairs[:, 1] - pairs[:, 0]).ravel()
+        added *= of_coalition
+        values[m] = added.sum()
     return values
 
 
