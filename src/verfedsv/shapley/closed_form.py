@@ -24,9 +24,6 @@ from verfedsv.shapley.moments import RUN, BoundConstants, Moments, sum_moments, 
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 
-CLOSED_FORM_EVALUATIONS = 3
-"""Evaluations of the loss: before the round, half-way and after it."""
-
 _METHODS = frozenset({"closed-form"})
 
 
@@ -60,7 +57,8 @@ def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Est
             game.raise_not_finite()
         total /= game.n_samples
     values, errors, utility = total[:n_players], total[n_players:-1], np.asarray(total[-1])
-    return Estimate(values, errors, utility, _METHODS, n_evaluations=CLOSED_FORM_EVALUATIONS * n_summed)
+    # The loss is evaluated before the round, half-way and after it.
+    return Estimate(values, errors, utility, _METHODS, n_evaluations=3 * n_summed)
 
 
 def sum_third_order(block: Block, loss: Loss) -> Floats:

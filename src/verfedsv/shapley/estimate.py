@@ -50,7 +50,7 @@ class Estimate:
 
     @classmethod
     def of_rounds(cls, rounds: Mapping[int, Estimate], n_rounds: int, n_players: int) -> Estimate:
-        """Return estimates of single rounds as one, with zeros for rounds and last players that are not there."""
+        """Return estimates of single rounds as one, with zeros for missing rounds and missing last players."""
         result = cls.none(n_rounds, n_players)
         for t, estimate in rounds.items():
             for name in _PER_PLAYER:
@@ -115,7 +115,7 @@ class Estimate:
         )
 
     def symmetric(self, groups: Iterable[list[int]]) -> Estimate:
-        """Return the values of one game with the mean of each group of players in the place of theirs.
+        """Return the values of one game with those of each group of players replaced by their mean.
 
         All of a group get the worst of its errors.
         """

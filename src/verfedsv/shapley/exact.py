@@ -117,7 +117,7 @@ def rounding_errors(game: RoundGame) -> Floats:
 
 
 def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floats:
-    """Return the weighted mean over coalitions of what each client adds; bit k of a coalition stands for client k."""
+    """Return the weighted mean over coalitions of what each client adds; bit k of a coalition is client k."""
     weights = semivalue.size_weights(n_clients - 1)
     sizes = np.zeros(1, dtype=np.int8)
     for _ in range(n_clients - 1):
