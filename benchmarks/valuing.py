@@ -25,8 +25,8 @@ from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Plan
 from verfedsv.valuation.backends import CompiledLoops
 from verfedsv.valuation.chunks import Change
-from verfedsv.valuation.replay import Segment
-from verfedsv.valuation.stream import Budget, Stream
+from verfedsv.valuation.replay import RoundSegment
+from verfedsv.valuation.stream import Budget, ChunkStream
 
 N_ROUNDS, N_CLIENTS, N_SAMPLES, RANK = 500, 8, 48_842, 5
 
@@ -81,9 +81,9 @@ def value_factors(factors: list[Factors], labels: NDArray[Any], loss: str) -> ND
     def columns(part: slice) -> dict[int, Floats]:
         return {m: np.ascontiguousarray(f.samples[part].T) for m, f in enumerate(factors)}
 
-    source = Segment(get_loss(loss), labels, len(factors), table, rounds, columns)
+    source = RoundSegment(get_loss(loss), labels, len(factors), table, rounds, columns)
     plan = Plan(ClosedForm(), len(labels), n_permutations=1)
-    return Stream(CompiledLoops(), available_threads(), plan, Budget(1e-3)).value(source).values[:, :-1]
+    return ChunkStream(CompiledLoops(), available_threads(), plan, Budget(1e-3)).value(source).values[:, :-1]
 
 
 def against_monte_carlo(n_rounds: int = 3, n_permutations: int = 5) -> tuple[str, float]:

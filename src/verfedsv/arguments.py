@@ -37,8 +37,8 @@ def as_positive(name: str, value: Any) -> float:
 def as_numpy(name: str, values: Any) -> NDArray[Any]:
     """Return `values` as an array of whatever it holds: a tensor off its graph and its device, a data frame's cells."""
     if isinstance(values, np.ma.MaskedArray):
-        raise InputError(f"{name} is a masked array, and masks are not supported; fill or leave out the masked entries")
-    # Neither torch nor scipy is imported for this: what is theirs is known by what it can do.
+        raise InputError(f"{name} is a masked array, and masks are not supported; fill or remove the masked entries")
+    # Neither torch nor scipy is imported for this: their types are recognised by their methods.
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if "strided" not in str(getattr(values, "layout", "strided")):

@@ -78,7 +78,7 @@ def exp(x: float) -> float:
 
 @inlined
 def add(total: float, lost: float, term: float) -> tuple[float, float]:
-    """Return a sum with one more term, and what rounding cut off so far (Kahan), which begins with 0.
+    """Return a sum with one more term, and the rounding error so far (Kahan), initially 0.
 
     A sum in a compiled loop may be reordered, and each of its terms adds a rounding error. If sums of short runs are
     added like this, only the roundings of a run count.

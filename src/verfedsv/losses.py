@@ -12,11 +12,11 @@ Each loss states the constants that the error bounds need. They hold for every l
 - `third_derivative`, `fifth_derivative`: the largest |D^n f(x)[v, w, ..., w]| for n = 3 and 5 over v and w of `spread`
   1. docs/closed-form.md derives them.
 
-A loss that does not change when the same number is added to all classes says so (`shift_invariant`): its `spread` is
+A loss that does not change when the same number is added to all classes sets `shift_invariant`: its `spread` is
 then the range over classes, and otherwise the Euclidean norm.
 
 The error bounds allow for rounding: `value` may be off by a few units in the last place of |f| + |x| (1 + |f'|), and
-`gradient` and `cubic_form` by a few of their own. A loss that is known to keep to that says so (`rounding_is_bounded`);
+`gradient` and `cubic_form` by a few of their own. A loss that is proven to keep to that sets `rounding_is_bounded`;
 errors of others are proven but for the rounding in the loss itself.
 """
 
@@ -94,13 +94,6 @@ class Loss(ABC):
     def cubic_form(self, x: Array, labels: Array) -> CubicForm:
         """Return the third derivative of the loss at `x`."""
 
-    def third(self, x: Array, labels: Array, v: Array, w: Array) -> Array:
-        """Return the vector of u -> D^3 f(x)[u, v, w] of each sample, shaped as `x`."""
-        weights, centre = self.cubic_form(x, labels)
-        product = weights * (v - dot(centre, v)) * (w - dot(centre, w))
-        result: Array = product - centre * product.sum(axis=-1, keepdims=True)
-        return result
-
     def expand(self, base: Floats, step: Floats, labels: Array) -> Expansion:
         """Return the expansion around `base + step / 2` of a step from `base`, (samples, classes) each."""
         middle = base + 0.5 * step
@@ -168,7 +161,7 @@ class Logistic(LogPartitionLoss):
         positive = vector == 1
         if not (positive | (vector == -1)).all() and not (positive | (vector == 0)).all():
             raise InputError(f"loss 'logistic' takes labels -1 and +1, or 0 and 1; received {_describe_values(vector)}")
-        return np.where(positive, 1.0, -1.0)
+        return 2.0 * positive - 1.0
 
     def value(self, x: Array, labels: Array) -> Array:
         # The sign of the label goes in first: well classified samples keep the full precision of their small loss.
@@ -314,7 +307,7 @@ def dot(v: Array, w: Array) -> Array:
 
 def _as_real(labels: Array, name: str) -> Array:
     array = as_array("labels", labels)
-    if not np.isfinite(array).all():
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError(f"loss {name!r} takes finite labels; received NaN or infinity")
     return array
 

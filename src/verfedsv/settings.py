@@ -13,14 +13,14 @@ from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.semivalues import get_semivalue
 
 ROWS = ("all", "gradient", "no-gradient")
-"""The choices of samples that have a name; rows chosen by number are described in words, and cannot be agreed on."""
+"""The choices of samples that have a name; rows chosen by index are described in words, and cannot be agreed on."""
 
 
 @dataclass(frozen=True)
 class ValuationSettings:
     """The options of `value` that change its result. A valuation can be continued or repeated only with the same.
 
-    `semivalue` is the name of one. `rows` is one of `ROWS`, or a description of samples that were chosen by number.
+    `semivalue` is the name of one. `rows` is one of `ROWS`, or a description of samples chosen by index.
     """
 
     method: Method = "auto"

@@ -46,7 +46,7 @@ def test_blocks_are_the_tables_before_and_after(n_classes, has_server, only):
         chunk, tables = random_chunk(n_classes, seed, has_server)
         seen = set()
         for block in chunk.blocks(only):
-            t, n_players = block.number, len(block.previous)
+            t, n_players = block.index, len(block.previous)
             seen.add(t)
             assert block.previous.flags.c_contiguous
             assert block.current.flags.c_contiguous

@@ -114,9 +114,9 @@ def complete(
         regularization: lambda of equation 3, or "auto": 0.1 as in the paper, and where that shrinks the embeddings so
             much that the error on held-out ones is above a tenth of their size, ten times less, as long as that helps.
         start: "spectral", from the embeddings interpolated in time; "random", as is usual elsewhere and worse here; or
-            an earlier completion of the first of these rounds, to go on from.
+            an earlier completion of the first of these rounds, to continue from.
         tolerance: a fit ends when a sweep changes the root of the mean squared error by less than this part of it.
-        max_sweeps: but after so many sweeps at the latest.
+        max_sweeps: the most sweeps.
         seed: chooses the embeddings held out, and the random start.
         n_threads: by default all cores. The result does not depend on it.
 
@@ -156,7 +156,7 @@ def complete_with(
     """Return the completion by a solver: choose rank and lambda on what is held out, then fit to all.
 
     The solver is left with the lambda that was chosen. Where a choice is so close that rounding decides it, it is made
-    as `like` has it, so that what was completed on another processor can be repeated; elsewhere `like` has no say.
+    as `like` has it, so that what was completed on another processor can be repeated; elsewhere `like` is ignored.
     """
     is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
     largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))

@@ -71,7 +71,7 @@ def rank_bound(
         bounds.append(as_whole("n_features", n_features, at_least=1))
     if n_rounds is not None:
         path = as_positive("lipschitz", lipschitz) * (1 + math.log(as_whole("n_rounds", n_rounds, at_least=1)))
-        # Where eps is next to nothing, every round may be a group of its own.
+        # Where eps is next to nothing, each round may be a separate group.
         bounds.append(min(n_rounds, math.floor(path / max(eps, 1e-300)) + 1))
     if data is not None and largest_weight is not None:
         rows = as_array("data", data).astype(np.float64)

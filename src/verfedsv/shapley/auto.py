@@ -42,7 +42,7 @@ class Auto(Estimator):
     def refine(self, game: RoundGame, plan: Plan, call: int, allowed: Allowance) -> Estimate:
         """Return values with the errors that are allowed, if these can be had, using the closed form where it is sure.
 
-        If no sample is to blame, what is too large is rounding, which nothing here makes smaller.
+        If no sample exceeds its part, the error is rounding, which no method here reduces.
         """
         easy, hard = split_samples(sample_errors(game), allowed.certified / 2)
         if len(hard) == 0:

@@ -34,7 +34,7 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], worke
         yield from map(function, items)
         return
     pool = _pool(workers) if isinstance(workers, int) else workers
-    # An executor need not say how many workers it has.
+    # Not every executor exposes its number of workers.
     most = 2 * int(getattr(pool, "_max_workers", 32))
     waiting: deque[Future[Result]] = deque()
     try:
@@ -45,7 +45,7 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], worke
         while waiting:
             yield waiting.popleft().result()
     finally:
-        # Also reached on Ctrl-C and when a block raises: nothing goes on in the background.
+        # Also reached on Ctrl-C and when a block raises: nothing continues in the background.
         wait([future for future in waiting if not future.cancel()])
 
 

@@ -10,23 +10,19 @@ Everything is computed in float64, whatever the embeddings are stored in.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.compiled import add, compiled
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, CubicForm, Floats, Loss
+from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.class_sums import sum_classes
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.game import LARGEST_EMBEDDING, Block, RoundGame
 from verfedsv.shapley.moments import RUN, BoundConstants, Moments, sum_moments, truncation_of
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
-
-CLOSED_FORM_EVALUATIONS = 3
-"""Evaluations of the loss: before the round, half-way and after it."""
 
 _METHODS = frozenset({"closed-form"})
 
@@ -51,27 +47,32 @@ class ClosedForm(Estimator):
 
 def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Estimate:
     """Return the third-order terms summed over `samples` (all if None), divided by the number of all samples."""
-    if samples is not None and len(samples) == 0:
-        return replace(Estimate.none(game.n_players), methods=_METHODS)
-    total = Estimate.sum(game.map_blocks(lambda block: sum_third_order(block, game.loss), samples=samples))
-    if not np.isfinite(total.utility):
-        game.raise_not_finite()
-    return total.divided(game.n_samples)
+    n_players, n_summed = game.n_players, game.n_samples if samples is None else len(samples)
+    if n_summed == 0:
+        total = np.zeros(2 * n_players + 1)
+    else:
+        # One array for each block, not one Estimate: for 500 samples of 14 clients that is a fifth of the time.
+        total = compensated_sum(game.map_blocks(lambda block: sum_third_order(block, game.loss), samples=samples))
+        if not np.isfinite(total[-1]):
+            game.raise_not_finite()
+        total /= game.n_samples
+    values, errors, utility = total[:n_players], total[n_players:-1], np.asarray(total[-1])
+    # The loss is evaluated before the round, half-way and after it.
+    return Estimate(values, errors, utility, _METHODS, n_evaluations=3 * n_summed)
 
 
-def sum_third_order(block: Block, loss: Loss) -> Estimate:
-    """Return the third-order values of a block, their errors and the utility, as sums over its samples.
+def sum_third_order(block: Block, loss: Loss) -> Floats:
+    """Return the third-order values of a block, their errors and the utility in one array, as sums over its samples.
 
     The utility is NaN if an embedding is not finite, or too large to compute with.
     """
     constants = BoundConstants.of(loss, block)
     moments = sum_moments(block, constants.uses_range)
     if not moments.magnitude.max() < LARGEST_EMBEDDING:
-        return replace(Estimate.none(len(block.previous)), utility=np.asarray(np.nan))
+        return np.full(2 * len(block.previous) + 1, np.nan)
     expansion = loss.expand(moments.base, moments.total, block.labels)
     values, errors = _sum_over_samples(block, moments, expansion.gradient, expansion.cubic, constants)
-    n_evaluations = CLOSED_FORM_EVALUATIONS * block.n_samples
-    return Estimate(values, errors, np.asarray(expansion.decrease), _METHODS, n_evaluations=n_evaluations)
+    return np.concatenate([values, errors, [expansion.decrease]])
 
 
 def cubic_values(block: Block, cubic: CubicForm) -> Floats:
@@ -128,26 +129,58 @@ def _sum_scalars(
     phi = -d (f' + f3 (D^2/24 + Q/12)) + d^2 f3 D/12, with f3 the third derivative and D, Q the sums of d and d^2.
     """
     n_clients, n_samples = len(previous), len(moments.path)
-    linear, quadratic, error = np.empty(n_samples), np.empty(n_samples), np.empty(n_samples)
-    total, energy, path, magnitude = moments.total.ravel(), moments.squares.ravel(), moments.path, moments.magnitude
-    slope, third = gradient.ravel(), cubic.weights.ravel()
-    for i in range(n_samples):
+    # The coefficients of 512 samples at a time stay in the first-level cache while the clients go by: 20 % faster than
+    # all samples of a client at once.
+    linear, quadratic, error = np.empty(512), np.empty(512), np.empty(512)
+    values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
+    for first in range(0, n_samples, 512):
+        n = min(512, n_samples - first)
+        part = slice(first, first + n)
+        _scalar_coefficients(
+            moments.total.ravel()[part],
+            moments.squares.ravel()[part],
+            moments.path[part],
+            moments.magnitude[part],
+            gradient.ravel()[part],
+            cubic.weights.ravel()[part],
+            constants,
+            linear,
+            quadratic,
+            error,
+        )
+        for k in range(n_clients):
+            before = previous[k, start + first : start + first + n]
+            after = current[k, start + first : start + first + n]
+            value, value_lost, error_of_client = values[k], lost[k], errors[k]
+            for i in range(0, n, RUN):
+                run = slice(i, min(i + RUN, n))
+                of_run, error_of_run = _sum_run(before[run], after[run], linear[run], quadratic[run], error[run])
+                value, value_lost = add(value, value_lost, of_run)
+                error_of_client += error_of_run
+            values[k], lost[k], errors[k] = value, value_lost, error_of_client
+    return values, errors
+
+
+@compiled
+def _scalar_coefficients(
+    total: Floats,
+    energy: Floats,
+    path: Floats,
+    magnitude: Floats,
+    slope: Floats,
+    third: Floats,
+    constants: BoundConstants,
+    linear: Floats,
+    quadratic: Floats,
+    error: Floats,
+) -> None:
+    """Write what the change of a client, its square and its absolute value are multiplied by."""
+    for i in range(len(total)):
         linear[i] = slope[i] + third[i] * (total[i] * total[i] / 24 + energy[i] / 12)
         quadratic[i] = third[i] * total[i] / 12
-        error[i] = truncation_of(abs(total[i]), energy[i], path[i], constants)
+        truncation = truncation_of(abs(total[i]), energy[i], path[i], constants)
         size = abs(linear[i]) + abs(quadratic[i]) * magnitude[i]
-        error[i] += constants.midpoint_rounding * magnitude[i] + constants.sum_rounding * size
-    values, errors = np.zeros(n_clients), np.zeros(n_clients)
-    for k in range(n_clients):
-        before, after = previous[k, start : start + n_samples], current[k, start : start + n_samples]
-        value, value_lost = 0.0, 0.0
-        for first in range(0, n_samples, RUN):
-            part = slice(first, first + RUN)
-            of_run, error_of_run = _sum_run(before[part], after[part], linear[part], quadratic[part], error[part])
-            value, value_lost = add(value, value_lost, of_run)
-            errors[k] += error_of_run
-        values[k] = value
-    return values, errors
+        error[i] = truncation + constants.midpoint_rounding * magnitude[i] + constants.sum_rounding * size
 
 
 @compiled

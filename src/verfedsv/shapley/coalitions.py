@@ -29,7 +29,7 @@ RANGE = 80.0
 class CoalitionSums(ABC):
     """The samples of a block, ready to be summed over coalitions.
 
-    The sums leave out what is linear in the coalition: `linear`, (clients,), is to be added to any value of a client.
+    The sums omit what is linear in the coalition: add `linear`, (clients,), to any value of a client.
     All results are the loss, not the utility: smaller is better.
     """
 
@@ -119,7 +119,7 @@ class LogPartitionSums(CoalitionSums):
         self._start = np.exp(np.ascontiguousarray((base - shift).T))
         self._steps = np.exp(np.ascontiguousarray(change.transpose(0, 2, 1)))
         self._zero_class = 1.0 if loss.has_zero_class else 0.0
-        # So many partition sums multiply to less than exp(640), whatever the coalition.
+        # The product of this many partition sums is less than exp(640), whatever the coalition.
         headroom = largest + np.log(change.shape[-1] + 1)
         self._group = int(min(64, 640 / max(headroom, 1e-300)))
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Array, Floats
+from verfedsv.compiled import Array, Floats, compiled
 from verfedsv.shapley.confidence import radius_of_sum
 
 ErrorKind = Literal["certified", "certified but for rounding", "confidence"]
@@ -50,7 +50,7 @@ class Estimate:
 
     @classmethod
     def of_rounds(cls, rounds: Mapping[int, Estimate], n_rounds: int, n_players: int) -> Estimate:
-        """Return estimates of single rounds as one, with zeros for rounds and last players that are not there."""
+        """Return estimates of single rounds as one, with zeros for missing rounds and missing last players."""
         result = cls.none(n_rounds, n_players)
         for t, estimate in rounds.items():
             for name in _PER_PLAYER:
@@ -86,25 +86,22 @@ class Estimate:
 
     def as_round(self) -> Estimate:
         """Return the estimate of one game as that of one round, (1, players)."""
-        return replace(self, **{name: getattr(self, name)[np.newaxis] for name in ("utility", *_PER_PLAYER)})
+        return self._with({name: getattr(self, name)[np.newaxis] for name in ("utility", *_PER_PLAYER)})
 
     def _with(self, arrays: Mapping[str, Any], parts: Iterable[Estimate] = ()) -> Estimate:
         """Return the estimate with other numbers, obtained as these parts were."""
         parts = list(parts)
-        if not parts:
-            return replace(self, **arrays)
-        return replace(
-            self,
-            methods=frozenset[str]().union(*(part.methods for part in parts)),
-            kind=max((part.kind for part in parts), key=get_args(ErrorKind).index),
-            n_evaluations=sum(part.n_evaluations for part in parts),
-            **arrays,
-        )
+        fields = {**vars(self), **arrays}  # dataclasses.replace takes 5 us, a twentieth of the time of a small round
+        if parts:
+            fields["methods"] = frozenset[str]().union(*(part.methods for part in parts))
+            fields["kind"] = max((part.kind for part in parts), key=get_args(ErrorKind).index)
+            fields["n_evaluations"] = sum(part.n_evaluations for part in parts)
+        return Estimate(**fields)
 
     @property
     def is_sampled(self) -> bool:
         """Whether some errors average out."""
-        return bool(self.largest.any())
+        return self.kind == "confidence" and bool(self.largest.any())
 
     def divided(self, n: float) -> Estimate:
         """Return the estimate of values that are 1/n times as large: means, where these are sums."""
@@ -118,7 +115,7 @@ class Estimate:
         )
 
     def symmetric(self, groups: Iterable[list[int]]) -> Estimate:
-        """Return the values of one game with the mean of each group of players in the place of theirs.
+        """Return the values of one game with those of each group of players replaced by their mean.
 
         All of a group get the worst of its errors.
         """
@@ -136,12 +133,11 @@ class Estimate:
 
         What is missing is spread in proportion to the errors, so that a player that did not move still gets exactly 0.
         """
-        allowed = self.errors.sum(axis=-1, keepdims=True)
-        errors = np.where(np.isfinite(allowed), self.errors, 0.0)  # infinite ones leave the values as they are
-        # The gap is at most the sum of the errors, up to the rounding of the utility itself.
-        gap = self.utility[..., np.newaxis] - self.values.sum(axis=-1, keepdims=True)
-        fraction = np.minimum(np.maximum(gap / np.where(allowed > 0, allowed, np.inf), -1), 1)
-        return replace(self, values=self.values + fraction * errors, errors=self.errors * (1 + np.abs(fraction)))
+        players = self.values.shape[-1]
+        values, errors = self.values.reshape(-1, players).copy(), self.errors.reshape(-1, players).copy()
+        _balance(values, errors, self.utility.reshape(-1))
+        shape = self.values.shape
+        return self._with({"values": values.reshape(shape), "errors": errors.reshape(shape)})
 
     def bound(self, look: int | Array = 0) -> Floats:
         """Return the errors that hold with 99.9 % confidence for every `look` (0, 1, ...), a number for each bound.
@@ -162,14 +158,21 @@ class Estimate:
 
     def total(self) -> Estimate:
         """Return the sum over rounds, whose draws are independent."""
-        return replace(
-            self,
-            values=self.values.sum(axis=0),
-            errors=self.errors.sum(axis=0),
-            utility=self.utility.sum(axis=0),
-            variance=self.variance.sum(axis=0),
-            largest=self.largest.max(axis=0),
-        )
+        sums = {name: getattr(self, name).sum(axis=0) for name in ("values", "errors", "utility", "variance")}
+        return self._with({**sums, "largest": self.largest.max(axis=0)})
+
+
+@compiled
+def _balance(values: Floats, errors: Floats, utilities: Floats) -> None:
+    # Compiled for the sake of small rounds: as 16 calls of NumPy it was a tenth of the time of 500 samples.
+    for t in range(len(values)):
+        allowed, gap = errors[t].sum(), utilities[t] - values[t].sum()
+        # The gap is at most the sum of the errors, up to the rounding of the utility itself.
+        fraction = min(max(gap / allowed, -1.0), 1.0) if 0 < allowed < np.inf else 0.0
+        for m in range(values.shape[1]):
+            move = fraction * errors[t, m] if fraction != 0 else 0.0  # infinite errors leave the values as they are
+            values[t, m] += move
+            errors[t, m] += abs(move)
 
 
 def keeps(tolerance: float, values: Floats, errors: Floats) -> bool:

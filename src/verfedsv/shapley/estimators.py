@@ -32,7 +32,7 @@ ESTIMATORS: Mapping[Method, Estimator] = {
 }
 
 PARTS = tuple(sorted({part for estimator in ESTIMATORS.values() for part in estimator.parts}))
-"""What values can be said to come from."""
+"""The methods that a result may name."""
 
 
 def get_estimator(method: str) -> Estimator:

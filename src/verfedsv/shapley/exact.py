@@ -117,7 +117,7 @@ def rounding_errors(game: RoundGame) -> Floats:
 
 
 def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floats:
-    """Return the weighted mean over coalitions of what each client adds; bit k of a coalition stands for client k."""
+    """Return the weighted mean over coalitions of what each client adds; bit k of a coalition is client k."""
     weights = semivalue.size_weights(n_clients - 1)
     sizes = np.zeros(1, dtype=np.int8)
     for _ in range(n_clients - 1):
@@ -125,9 +125,12 @@ def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floa
     of_coalition = weights[sizes]
     values = np.empty(n_clients)
     for m in range(n_clients):
-        # Differences first: a client that never changes the utility gets exactly 0.
+        # Differences first: a client that never changes the utility gets exactly 0. Not by np.vdot, whose order of
+        # addition depends on the number of threads that BLAS may use, which differs between processes.
         pairs = utilities.reshape(-1, 2, 2**m)
-        values[m] = np.vdot((pairs[:, 1] - pairs[:, 0]).ravel(), of_coalition)
+        added = (pairs[:, 1] - pairs[:, 0]).ravel()
+        added *= of_coalition
+        values[m] = added.sum()
     return values
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -40,10 +41,10 @@ class Block:
 
     `previous` and `current` are (players, samples * classes), contiguous, float32 or float64; the block begins at
     their sample `start` and is as long as `labels`. `offset` is what the server adds without moving, (samples, classes)
-    of the block itself. `number` counts the blocks of one pass, to seed random draws by.
+    of the block itself. `index` is that of the block in one pass, or of its round: it seeds random draws.
     """
 
-    number: int
+    index: int
     previous: Array
     current: Array
     start: int
@@ -160,7 +161,7 @@ class RoundGame:
     def n_classes(self) -> int:
         return int(self.previous.shape[2])
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The type embeddings are read in: float32 if none is wider than that, else float64."""
         narrow = all(a.dtype in (np.float32, np.float16) for a in (self.previous, self.current))
@@ -202,7 +203,7 @@ class RoundGame:
         n_threads = min(self.n_threads, len(parts))
         return ordered_map(lambda item: function(self.block(item[1], item[0])), enumerate(parts), n_threads)
 
-    def block(self, part: Samples, number: int = 0) -> Block:
+    def block(self, part: Samples, index: int = 0) -> Block:
         """Return the samples `part` of the round, without a copy where the arrays allow it."""
         offset = None if self.offset is None else self.offset[part]
         previous, current, start = self.previous, self.current, 0
@@ -217,7 +218,7 @@ class RoundGame:
             current = np.ascontiguousarray(current[:, part], dtype=self.dtype)
         flat = (self.n_players, -1)
         labels = self.labels[part]
-        return Block(number, previous.reshape(flat), current.reshape(flat), start, self.n_classes, labels, offset)
+        return Block(index, previous.reshape(flat), current.reshape(flat), start, self.n_classes, labels, offset)
 
     def identical_clients(self) -> list[list[int]]:
         """Return the groups of two and more clients whose embeddings changed by exactly the same."""

@@ -11,8 +11,8 @@ from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.game import Block
 
 RUN = 64
-"""Values are summed over so many samples at most, and these sums are added with compensation: their rounding error does
-not grow with the size of a block. Runs of 64, 128, 256 and 512 samples took the same time."""
+"""Values are summed over at most this many samples, and these sums are added with compensation: their rounding error
+does not grow with the size of a block. Runs of 512 were 4 % faster, with an error bound eight times as large."""
 
 
 class Moments(NamedTuple):

@@ -60,7 +60,7 @@ class Estimator(ABC):
     adapts: ClassVar[bool] = False
 
     def check(self, semivalue: Semivalue, n_players: int) -> None:  # noqa: B027  # most take any
-        """Raise InputError if this semivalue of so many players cannot be estimated."""
+        """Raise InputError if this semivalue cannot be estimated for that number of players."""
 
     @abstractmethod
     def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
@@ -82,7 +82,7 @@ class Estimator(ABC):
 class Plan:
     """How to value rounds. It can be sent to other processes, unless there is a `progress`.
 
-    `first_round` is the number of the first round at hand among all rounds; their `n_samples` come in `n_chunks`.
+    `first_round` is the index of the first of these rounds among all rounds; their `n_samples` come in `n_chunks`.
     `refined` are the rounds to value again, with the errors that each is allowed. `tolerance` is for methods that
     sample a round as a whole, and may stop once their errors are within that fraction of the largest value.
     """

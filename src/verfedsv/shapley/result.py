@@ -17,8 +17,8 @@ class ShapleyResult:
 
     `values`, (clients,), are in units of the loss: how much of the round's decrease each client is credited with.
     `errors`, (clients,), bound their distance from the true values: proven if `error_kind` is "certified", and with
-    99.9 % confidence, for all clients together, if it is "confidence". Those of a loss of one's own that says nothing
-    of its rounding are "certified but for rounding". `standard_errors` are given where sampling took part. `method`
+    99.9 % confidence, for all clients together, if it is "confidence". Errors for a user's loss that does not
+    bound its rounding are "certified but for rounding". `standard_errors` are given where sampling took part. `method`
     says what was computed: "exact", "permutation", "closed-form", or, for "auto", those that took part.
     `n_evaluations` counts evaluations of the loss on all samples. `tolerance_met` is None where none was asked for.
     `server_value` is what the server's own part of the sum changed, 0 if it did not move: not among `values` and
@@ -94,7 +94,7 @@ def bounds_of_shares(values: Floats, errors: Floats) -> Floats:
     """Return between which fractions of the sum each value lies, (clients, 2), if each is off by at most its error.
 
     A share is v / (v + rest), where the rest is off by all other errors together: the ends are among the four corners.
-    Clients whose error is not known have NaN, and are left out of the sum that the others have shares of. NaN also
+    Clients of unknown error have NaN, and are excluded from the sum that the others have shares of. NaN also
     where the errors together reach the sum of the values.
     """
     bounds = np.full((len(values), 2), np.nan)

@@ -59,7 +59,7 @@ class Beta(Semivalue):
         return rng.beta(self.beta, self.alpha, n_draws)
 
     def __str__(self) -> str:
-        # All digits, as the name stands for the semivalue in settings and files.
+        # All digits, as settings and files identify the semivalue by its name.
         alpha, beta = (repr(float(shape)).removesuffix(".0") for shape in (self.alpha, self.beta))
         return "shapley" if self.alpha == self.beta == 1 else f"beta({alpha}, {beta})"
 

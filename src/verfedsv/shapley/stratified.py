@@ -1,6 +1,6 @@
 """Sampling where the closed form is not enough: the remainder only, on the samples that need it.
 
-The utility is a mean over samples, so each sample can draw permutations of its own: errors average out over samples as
+The utility is a mean over samples, so each sample can draw its own permutations: errors average out over samples as
 well as over draws. (The paper draws one permutation for all samples, as any method must that sees only utilities.) What
 is sampled is the difference between the loss and its cubic, whose values are known: a control variate.
 
@@ -33,7 +33,7 @@ from verfedsv.shapley.plan import Allowance, Progress
 _BLOCK_ELEMENTS = 2**15
 _DRAWS_AT_A_TIME = 32
 _PILOT = 8
-"""One of so many samples shows how many draws are needed, or more where these would be less than 64."""
+"""One in this many samples is in the pilot, which estimates the number of draws; more if that is fewer than 64."""
 
 
 def draw_enough(
@@ -98,7 +98,7 @@ def draw(game: RoundGame, samples: NDArray[np.intp], n_draws: int, key: tuple[in
     n_draws = -(-n_draws // n_copies)
 
     def of_block(block: Block) -> Estimate:
-        return _draw(block, game.loss, np.random.default_rng([*key, block.number]), n_draws)
+        return _draw(block, game.loss, np.random.default_rng([*key, block.index]), n_draws)
 
     total = Estimate.sum(game.map_blocks(of_block, size=size, samples=np.repeat(samples, n_copies)))
     return total.divided(n_copies * n_draws * game.n_samples)

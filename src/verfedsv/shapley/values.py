@@ -38,7 +38,7 @@ def shapley_values(
     n_threads: int | None = None,
     progress: Progress | None = None,
 ) -> ShapleyResult:
-    """Return how much of one round's decrease of the loss each client is credited with, and how sure that is.
+    """Return how much of one round's decrease of the loss each client is credited with, with error bounds.
 
     Args:
         previous: embeddings before the round, (clients, samples) for one number per sample, or (clients, samples,
@@ -67,7 +67,7 @@ def shapley_values(
         A `ShapleyResult`: `values`, `errors`, `shares`, and how they were obtained.
 
     Raises:
-        InputError: something passed in cannot be used; the message says what.
+        InputError: an argument is invalid; the message names it.
         TooManyClientsError: "exact" was asked for with more than 25 clients.
 
     A ToleranceWarning tells when "auto" could not keep the tolerance. The first call with a loss or a float type

@@ -42,10 +42,10 @@ class CompiledLoops(Backend):
         """Return the sums of the estimates of all rounds, one after the other."""
         rounds = {}
         for block in chunk.blocks(plan.refined or None):
-            t, game = block.number, RoundGame.of_block(block, chunk.loss)
+            t, game = block.index, RoundGame.of_block(block, chunk.loss)
             allowed = plan.refined.get(t)
             if allowed is not None:  # a block may be only a part of its chunk, whose part of what is allowed it has
                 allowed = allowed.of_part(chunk.n_samples, plan.n_samples, game.n_samples)
-            found = estimate_game(game, plan, plan.call(t, chunk.number), allowed)
+            found = estimate_game(game, plan, plan.call(t, chunk.index), allowed)
             rounds[t] = found.divided(1 / game.n_samples)
         return Estimate.of_rounds(rounds, chunk.n_rounds, chunk.n_clients + 1)

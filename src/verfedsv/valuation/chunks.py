@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 
 Round = Sequence[Change]
-"""What changed in a round, in the order of the uploads. Who is not in it stays where it was."""
+"""What changed in a round, in the order of the uploads. Players without a change keep their embeddings."""
 
 Columns = Mapping[int, Floats]
 """Of each player whose changes are weights, the factors of the samples, (rank, samples), each row contiguous."""
@@ -63,11 +63,11 @@ def together(rounds: Iterable[Round]) -> list[Change]:
 class Chunk:
     """Samples of a training, in all rounds or in some that follow each other.
 
-    `number` counts the chunks of a training from 0 on. `labels` are encoded. `table`, (players, samples, classes), are
+    `index` is that of the chunk in its training. `labels` are encoded. `table`, (players, samples, classes), are
     the embeddings before the first of the `rounds`; a server that has no part in any of them need not have a row.
     """
 
-    number: int
+    index: int
     loss: Loss
     labels: Array
     n_clients: int

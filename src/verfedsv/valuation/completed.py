@@ -20,7 +20,7 @@ from verfedsv.losses import Array, Floats, Loss
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.blocks import available_threads, ordered_map
 from verfedsv.valuation.chunks import Change, Columns, Round
-from verfedsv.valuation.replay import Segment, of_rows, segments
+from verfedsv.valuation.replay import RoundSegment, of_rows, segments
 from verfedsv.valuation.result import Factorisation
 from verfedsv.valuation.trainings import Training, Uploads
 
@@ -133,7 +133,7 @@ def _report_uploaded(changes: Mapping[int, Change], training: Training) -> Compl
 
 def completed_segments(
     training: Training, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
-) -> Iterator[Segment]:
+) -> Iterator[RoundSegment]:
     """Yield all rounds, with completed embeddings in place of uploads wherever some are missing."""
     completions = factorisation.completions
 

@@ -1,4 +1,4 @@
-"""The JSON of a valuation: all of it but the embeddings that a later valuation goes on from."""
+"""The JSON of a valuation: all of it but the embeddings that a later valuation continues from."""
 
 from __future__ import annotations
 

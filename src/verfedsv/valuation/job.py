@@ -25,7 +25,7 @@ from verfedsv.valuation.chunks import apply
 from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_segments, completion_errors
 from verfedsv.valuation.replay import SEGMENT_ROUNDS, Replay, of_rows, segments
 from verfedsv.valuation.result import Factorisation, Valuation
-from verfedsv.valuation.stream import Budget, Stream
+from verfedsv.valuation.stream import Budget, ChunkStream
 from verfedsv.valuation.trainings import Training, Uploads
 
 MOST_PERMUTATIONS = 128
@@ -34,7 +34,7 @@ errors, and more would take hours to no avail."""
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
+class JobResult:
     """What a job arrived at: (rounds, players) and errors (players,), the server being the last player."""
 
     rounds: Estimate
@@ -50,7 +50,7 @@ class Done:
 class Job:
     """A training to value, and how.
 
-    `since` is a valuation of its first rounds to go on from, `like` one of all of them that is repeated.
+    `since` is a valuation of its first rounds to continue from, `like` one of all of them that is repeated.
     """
 
     training: Training
@@ -76,10 +76,10 @@ class Job:
 
     @property
     def _continued(self) -> Valuation | None:
-        """The earlier valuation to go on from, unless clients have joined since."""
+        """The earlier valuation to continue from, unless clients have joined since."""
         return self.since if self.since is not None and self.since.clients == self.training.clients else None
 
-    def run(self) -> Done:
+    def run(self) -> JobResult:
         """Value the training in the way that its transcript asks for."""
         if not self.training.is_synchronous:
             return self._replayed(self.rows, None)
@@ -89,7 +89,7 @@ class Job:
             raise InputError("no client uploaded any of the selected rows")
         return self._completed(rows, uploads) if any(uploads.has_gaps) else self._replayed(rows, uploads)
 
-    def _replayed(self, rows: NDArray[np.intp], uploads: Uploads | None) -> Done:
+    def _replayed(self, rows: NDArray[np.intp], uploads: Uploads | None) -> JobResult:
         """Value the embeddings as the server held them, from `uploads` in synchronous training."""
         begin = time.perf_counter()
         training, n_players = self.training, len(self.training.clients) + 1
@@ -121,9 +121,9 @@ class Job:
         step.finish()
         seconds = {"valuation": time.perf_counter() - begin}
         n_unseen = len(self.rows) - int(replay.is_seen.sum())
-        return Done(Estimate.joined(parts), np.zeros(n_players), rows, n_unseen, None, replay, seconds)
+        return JobResult(Estimate.joined(parts), np.zeros(n_players), rows, n_unseen, None, replay, seconds)
 
-    def _completed(self, rows: NDArray[np.intp], uploads: Uploads) -> Done:
+    def _completed(self, rows: NDArray[np.intp], uploads: Uploads) -> JobResult:
         """Complete the embeddings of all clients of which some are missing, and value them."""
         begin = time.perf_counter()
         training, n_clients = self.training, len(self.training.clients)
@@ -141,9 +141,9 @@ class Job:
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(training, rows, factorisation, rounds.values)
         n_unseen = len(self.rows) - len(rows)
-        return Done(rounds, errors, rows, n_unseen, factorisation, None, seconds)
+        return JobResult(rounds, errors, rows, n_unseen, factorisation, None, seconds)
 
-    def _stream(self, budget: Budget, first_round: int = 0, step: Callable[[], None] = lambda: None) -> Stream:
+    def _stream(self, budget: Budget, first_round: int = 0, step: Callable[[], None] = lambda: None) -> ChunkStream:
         plan = Plan(
             self.estimator,
             len(self.rows),
@@ -152,7 +152,7 @@ class Job:
             self.settings.seed,
             first_round=first_round,
         )
-        return Stream(self.backend, self.executor or available_threads(), plan, budget, step)
+        return ChunkStream(self.backend, self.executor or available_threads(), plan, budget, step)
 
 
 class _Steps:

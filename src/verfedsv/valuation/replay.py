@@ -15,15 +15,15 @@ from verfedsv.valuation.stream import Budget
 from verfedsv.valuation.trainings import Training
 
 SEGMENT_ELEMENTS, SEGMENT_ROUNDS = 2**22, 64
-"""So many numbers, offsets included, of so many rounds are held at a time and valued together."""
+"""The most numbers, offsets included, and rounds that are held in memory and valued together."""
 
 
 @dataclass(eq=False)
 class Replay:
-    """The server's table after some rounds, from which a later valuation goes on without reading what came before.
+    """The server's table after some rounds, from which a later valuation continues without reading earlier records.
 
-    `table` is (players, rows, classes), zero at the start; `is_seen` says which of the rows were ever uploaded. Next
-    to be read is a record of the transcript, after `unstamped` uploads that no time stamp has followed yet.
+    `table` is (players, rows, classes), zero at the start; `is_seen` marks the rows that were ever uploaded.
+    `next_record` of the transcript is read next; `unstamped` are uploads that no time stamp has followed yet.
     """
 
     table: Floats
@@ -54,14 +54,14 @@ class Replay:
         return {len(self.table) - 1: np.ones((1, part.stop - part.start))}
 
     def copy(self) -> Replay:
-        """Return the same, to go on from."""
+        """Return a copy that can be advanced independently."""
         own = replace(self, budget=replace(self.budget), unstamped=list(self.unstamped))
         own.table, own.is_seen = self.table.copy(), self.is_seen.copy()
         return own
 
 
 def of_rows(rounds: Iterable[Round], rows: NDArray[np.intp], n_samples: int) -> Iterator[Round]:
-    """Yield rounds with samples as positions in the sorted `rows`, in that order; other samples are left out."""
+    """Yield rounds with samples as positions in the sorted `rows`, in that order; other samples are omitted."""
     position = np.full(n_samples, -1, np.int32 if n_samples < 2**31 else np.int64)
     position[rows] = np.arange(len(rows))
 
@@ -78,7 +78,7 @@ def of_rows(rounds: Iterable[Round], rows: NDArray[np.intp], n_samples: int) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class Segment:
+class RoundSegment:
     """Rounds that are held and valued together; `table`, (players, rows, classes), is what they begin with.
 
     `labels` are encoded. `columns` returns what the weights of changes of all samples in a part are multiplied by.
@@ -121,15 +121,15 @@ def segments(
     table: Floats,
     columns: Callable[[slice], Columns],
     most_rounds: int | None = None,
-) -> Iterator[Segment]:
+) -> Iterator[RoundSegment]:
     """Yield rounds of the rows in segments, each as long as memory allows, or of `most_rounds`.
 
     All have the same table, which must be advanced from one to the next.
     """
     labels, held, n_elements = training.labels[rows], list[Round](), 0
 
-    def segment() -> Segment:
-        return Segment(training.loss, labels, len(training.clients), table, held, columns)
+    def segment() -> RoundSegment:
+        return RoundSegment(training.loss, labels, len(training.clients), table, held, columns)
 
     for changes in rounds:
         held.append(changes)

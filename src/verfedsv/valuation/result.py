@@ -32,7 +32,7 @@ class Factorisation:
     """The completed embeddings that a valuation was computed from.
 
     `completions` has those of each player of which some were missing, over the rounds in which it took part, and an
-    intercept of the server; `reports` say of every client how well its embeddings could be completed.
+    intercept of the server; `reports` state for every client how well its embeddings could be completed.
     """
 
     completions: Mapping[int, Completion]
@@ -110,7 +110,7 @@ class Valuation:
     pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be
     completed. `n_samples` took part in the mean, `n_unseen` were never uploaded. `head` is the last link of the
     transcript's hash chain. `seconds` says what took how long, `package` which version computed it. `factorisation` and
-    `replay` are the embeddings from which a later valuation goes on, where those were completed and where they were
+    `replay` are the embeddings from which a later valuation continues, where those were completed and where they were
     not. The arrays are read-only.
     """
 
@@ -155,7 +155,7 @@ class Valuation:
 
     @property
     def rounds(self) -> Estimate:
-        """The values of all rounds, (rounds, clients and server), from which a later valuation goes on."""
+        """The values of all rounds, (rounds, clients and server), from which a later valuation continues."""
         if self.sampled is not None:
             return self.sampled
         values = np.column_stack([self.per_round, self.per_round_server])

@@ -75,7 +75,7 @@ class Budget:
 
 
 @dataclass
-class Stream:
+class ChunkStream:
     """Values chunks on an executor, or on that many threads; `step` is called after each chunk."""
 
     backend: Backend

@@ -1,4 +1,4 @@
-"""What a transcript says of a training: who took part, and what changed in each round, whatever the mode."""
+"""A training as its transcript records it: who took part, and what changed in each round, whatever the mode."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Training:
         """Yield what changed in each round, in order, the arrays being views of the file.
 
         The server's own part is a change of the last player: for the samples of the round in synchronous training, for
-        all in asynchronous; one that is the same for all samples is weights of a single column of ones. To go on, pass
-        the record to begin with, and the uploads before it that no time stamp has followed; afterwards the list has
-        those of now. Joining and leaving change no embedding.
+        all in asynchronous; one that is the same for all samples is weights of a single column of ones. To continue,
+        pass the record to begin with, and the uploads before it that no time stamp has followed: this list is updated.
+        Joining and leaving change no embedding.
         """
         index = {name: m for m, name in enumerate(self.clients)}
         uploads = [] if unstamped is None else unstamped

@@ -24,7 +24,7 @@ from verfedsv.shapley.semivalues import get_semivalue
 from verfedsv.shapley.values import say_what_remains
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.valuation.completed import approximation_guarantee
-from verfedsv.valuation.job import Done, Job
+from verfedsv.valuation.job import Job, JobResult
 from verfedsv.valuation.result import Valuation
 from verfedsv.valuation.trainings import Training
 
@@ -71,7 +71,7 @@ def value(
             read. Synchronous: completion starts from what it was.
         like: a valuation that is computed again, to check it. On the same version and processor the result is the same
             to the last bit. Elsewhere rounding differs, and where it decides how embeddings are completed (a rank, a
-            lambda, one more sweep), that is decided as in `like`, which has no say in anything else.
+            lambda, one more sweep), that is decided as in `like`, which decides nothing else.
         regularization: lambda of equation 3, or "auto": 0.1 as in the paper, less where that shrinks too much.
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
@@ -151,20 +151,20 @@ def _check(training: Training, settings: ValuationSettings, semivalue: Semivalue
         raise InputError("since is not a valuation of this training, or the transcript was changed after it")
     if since.settings != settings:
         before, now = asdict(since.settings), asdict(settings)
-        said = ", ".join(
+        differences = ", ".join(
             f"{name} was {before[name]!r} and is {now[name]!r}" for name in now if before[name] != now[name]
         )
-        raise InputError(f"since was valued with other settings: {said}")
+        raise InputError(f"since was valued with other settings: {differences}")
 
 
 def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
-    """Return a short text that stands for the choice of samples."""
+    """Return a short text that identifies the choice of samples."""
     if isinstance(rows, str):
         return rows
     return f"{len(chosen)} chosen ({hashlib.sha256(chosen.astype(np.int64).tobytes()).hexdigest()[:16]})"
 
 
-def _assemble(training: Training, settings: ValuationSettings, done: Done, seconds: float) -> Valuation:
+def _assemble(training: Training, settings: ValuationSettings, done: JobResult, seconds: float) -> Valuation:
     rounds, n_clients, n_rounds = done.rounds, len(training.clients), training.n_rounds
     # Pairwise sums over rounds, whose rounding 64 units cover for any number of rounds.
     values = np.ascontiguousarray(rounds.values.T).mean(axis=1)
@@ -206,7 +206,7 @@ def _assemble(training: Training, settings: ValuationSettings, done: Done, secon
     )
 
 
-def _losses(training: Training, done: Done) -> Floats:
+def _losses(training: Training, done: JobResult) -> Floats:
     """Return the mean loss before the first round, when every embedding is zero, and after each round."""
     labels = training.labels[done.rows]
     start = training.loss.value(np.zeros((len(labels), training.n_classes)), labels).mean()
