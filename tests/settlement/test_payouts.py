@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 import verfedsv
 from verfedsv import InputError, Recorder
-from verfedsv.settlement import Settlement, settle
+from verfedsv.settlement import Settlement, Terms, settle
 from verfedsv.settlement.explanation import cautions, explain, say_terms
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
-from verfedsv.settlement.terms import Terms
 from verfedsv.valuation.result import Books
 
 NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
@@ -558,6 +557,6 @@ def test_what_the_clients_did_not_make_better_is_not_settled():
         recorder.log([0, 1], {"bank": [1.0, 0.0], "telco": [-0.5, 0.0]})
     valuation = verfedsv.value(recorder)
     with pytest.raises(InputError, match=r"not settled: The loss rose over the training, from 0\.6931 to "):
-        settle(valuation, 100, "EUR", negative="zero")
-    paid = settle(valuation, 100, "EUR", negative="zero", even_if_the_loss_rose=True)
+        settle(valuation, Terms.of(100, "EUR", negative="zero"))
+    paid = settle(valuation, Terms.of(100, "EUR", negative="zero"), even_if_the_loss_rose=True)
     assert paid.payouts == (0, 10_000)

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from verfedsv._version import __version__
 from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose
 from verfedsv.cli.output import check_writable, print_text, write_file
 from verfedsv.cli.valuing import compute, notes_of, print_notes
 from verfedsv.errors import InputError
-from verfedsv.report.terminal import shown
+from verfedsv.report.reading import summarise_settlement
+from verfedsv.report.tables import payouts
+from verfedsv.report.terminal import to_rich
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
-from verfedsv.settlement import Settlement
+from verfedsv.settlement import Settlement, Terms
+from verfedsv.settlement import settle as settle_valuation
 from verfedsv.settlement.agreement import refuse_others
-from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import format_of, read_bytes
-from verfedsv.settlement.explanation import cautions, explain
-from verfedsv.settlement.payouts import Basis, pay
+from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.rules import Negative, Rule
-from verfedsv.settlement.terms import Terms
-from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 
@@ -116,8 +110,7 @@ def settle(
         refuse_running(extent, "settled")
         n_planned, valuation = extent.n_planned, _valuation_of(folder, transcript)
         refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
-    refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
-    result = pay(terms, Basis.of(valuation, n_planned))
+    result = settle_valuation(valuation, terms, n_planned=n_planned, even_if_the_loss_rose=even_if_the_loss_rose)
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
     print_notes(*(cautions(result) if as_json else ()), *notes_of(folder, valuation))
@@ -160,67 +153,11 @@ def _about(run: Path) -> dict[str, str]:
 
 
 def show(console: Console, result: Settlement, valuation: Valuation) -> None:
-    """Print the payouts with their sum, and by which rule they came about."""
-    console.print(payouts_table(result, console.width))
+    """Print the payouts with their sum, and the rule that gave them."""
+    known = summarise_settlement(result, valuation)
+    console.print(to_rich(payouts(known, "terminal"), console.width))
     console.print()
     warned = cautions(result)
-    for line in explain(result, valuation):
+    for line in known.sentences:
         console.print(line, style="yellow" if line in warned else None, highlight=False, markup=False)
-    console.print("This is a draft: what counts is what verfedsv statement signs.", highlight=False)
-
-
-def payouts_table(result: Settlement, width: int = 80) -> RenderableType:
-    """Return a table of the clients by falling payout, and the sum; in a narrow terminal, a paragraph for each.
-
-    Names give way first, then notes move below the table. Nothing is left out.
-    """
-    money = result.currency
-    has_shares = not np.isnan(result.shares).any()
-    columns = {
-        **({"of values": [f"{share:.2%}" for share in result.shares]} if has_shares else {}),
-        money.code: [*map(money.shown, result.payouts), money.shown(sum(result.payouts))],
-        "of budget": [f"{part:.2%}" for part in result.parts],
-        "range": [_range(result, m) for m in range(len(result.clients))],
-    }
-    longest = max(map(len, result.clients))
-    room = width - sum(2 + max(map(len, [name, *cells])) for name, cells in columns.items())
-    if room < min(max(longest, len("client")), _NARROWEST_NAME):
-        return _paragraphs(result, columns)
-    with_notes = any(result.notes) and room - min(longest, _NARROWEST_NAME) - 2 >= _NARROWEST_NOTE
-    names = min(longest, room - (_NARROWEST_NOTE + 2) * with_notes)
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("client", no_wrap=True, min_width=names)
-    for name, cells in columns.items():
-        table.add_column(name, justify="right", no_wrap=True, min_width=max(map(len, cells)))
-    if with_notes:
-        table.add_column("note", overflow="fold")
-    for m in result.order:
-        note = [Text(result.notes[m])] if with_notes else []
-        # Text, not a string: a name is never read as markup.
-        table.add_row(Text(shown(result.clients[m], names)), *(cells[m] for cells in columns.values()), *note)
-    table.add_row("sum", *([""] if has_shares else []), Text(columns[money.code][-1], style="bold"))
-    notes = [] if with_notes else [m for m in result.order if result.notes[m]]
-    return Group(table, *(Text(f"{shown(result.clients[m], names)}: {result.notes[m]}") for m in notes))
-
-
-_NARROWEST_NAME, _NARROWEST_NOTE = 8, 22
-
-
-def _paragraphs(result: Settlement, columns: Mapping[str, Sequence[str]]) -> Group:
-    """Return the same for a narrow terminal: the name of each client, and below it what the columns have."""
-    code = result.currency.code
-    lines: list[RenderableType] = []
-    for m in result.order:
-        lines.append(Text(printable(result.clients[m]), style="bold", overflow="fold"))
-        amount = f"{columns[code][m]} {code}"
-        parts = [f"{columns[name][m]} {name}" for name in ("of budget", "of values") if name in columns]
-        details = amount, *parts, f"range {columns['range'][m]}", result.notes[m]
-        lines += [Padding(Text(detail, overflow="fold"), (0, 0, 0, 2), expand=False) for detail in details if detail]
-    return Group(*lines, Text(f"sum {columns[code][-1]} {code}", style="bold", overflow="fold"))
-
-
-def _range(result: Settlement, m: int) -> str:
-    low, high = result.lowest[m], result.highest[m]
-    if low is None or high is None:
-        return "unknown"
-    return f"{result.currency.shown(low)} to {result.currency.shown(high)}"
+    console.print("This is a draft: only what verfedsv statement signs is binding.", highlight=False)

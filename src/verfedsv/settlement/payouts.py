@@ -13,60 +13,28 @@ from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_deduction
 from verfedsv.settlement.result import Settlement
-from verfedsv.settlement.rules import Negative, Rule, as_whole_numbers, round_to_cents, split
-from verfedsv.settlement.terms import Amount, Terms
+from verfedsv.settlement.rules import as_whole_numbers, round_to_cents, split
+from verfedsv.settlement.terms import Terms
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Books
 
 
 def settle(
-    valuation: Valuation,
-    budget: Amount,
-    currency: str,
-    rule: Rule = "shares",
-    *,
-    negative: Negative | None = None,
-    floor: Amount | None = None,
-    cap: Amount | None = None,
-    fixed_part: str | None = None,
-    pay_server: str | None = None,
-    even_if_the_loss_rose: bool = False,
+    valuation: Valuation, terms: Terms, *, n_planned: int | None = None, even_if_the_loss_rose: bool = False
 ) -> Settlement:
-    """Return what each client of a valuation is paid of a budget.
+    """Return what each client of a valuation is paid on some terms.
 
-    Args:
-        valuation: what each client contributed, with errors.
-        budget: the amount to share, a text such as "100000" or "2500.50", a whole number or a Decimal.
-        currency: its code of three letters.
-        rule: "shares" pays in proportion to values; "floor" as well, but nobody less than `floor`; "cap" nobody more
-            than `cap`; "floor-and-cap" both; "shapley-positive" is "shares" with negative values counted as zero.
-        negative: what happens to negative values: "zero" counts them as zero, "deduct" lets such clients pay in,
-            "refuse" is an error. There is no default if there are any.
-        floor: what each client gets at least.
-        cap: what each client gets at most.
-        fixed_part: a percentage of the budget that all share equally, such as "20%"; the rest goes by the rule.
-        pay_server: what to call the server, if it is to be paid as well, for the value of its own part.
-        even_if_the_loss_rose: without it, a training in which the loss rose, or which the clients together did not
-            lower, is an error.
+    `n_planned` is how many rounds were planned, if that is known: a settlement of fewer states it. A training in which
+    the loss rose, or that the clients together did not improve, is refused unless `even_if_the_loss_rose`.
 
     >>> from verfedsv import Recorder, value
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
     ...     recorder.log([0, 1, 2, 3], {"bank": [-1.0, 1.0, 1.0, -1.0], "telco": [-0.5, 0.0, 0.0, 0.0]})
-    >>> [str(amount) for amount in settle(value(recorder), 1000, "EUR").amounts]
+    >>> [str(amount) for amount in settle(value(recorder), Terms.of(1000, "EUR")).amounts]
     ['898.58', '101.42']
     """
-    terms = Terms.of(
-        budget,
-        currency,
-        rule,
-        negative=negative,
-        floor=floor,
-        cap=cap,
-        fixed_part=fixed_part,
-        pay_server=pay_server,
-    )
     refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
-    return pay(terms, Basis.of(valuation))
+    return pay(terms, Basis.of(valuation, n_planned))
 
 
 @dataclass(frozen=True)
