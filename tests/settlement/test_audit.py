@@ -67,7 +67,7 @@ def test_a_statement_says_what_is_needed(run):
     assert stated.content["package"].startswith("verfedsv ")
     assert stated.basis.values == tuple(valuation.values)
     assert stated.basis.books == valuation.books
-    assert stated.settings == valuation.settings
+    assert stated.content["settings"] == valuation.settings.as_dict()
     assert sum(stated.settlement.payouts) == 100_000
     there = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
     assert set(stated.content["files"]) == there - {"statement.json"}
@@ -190,7 +190,7 @@ def test_what_is_made_from_a_run_may_come_after_the_statement(run):
     sign(run, run / "second.json")
     found = audit(run)
     assert found.passes
-    assert "not part of the statement: 'credit.html', 'notes/p.csv', 'payouts.json', 'second.json'" in found.notes
+    assert "not part of the statement: 'credit.html', 'notes/p.csv', 'payouts.json' and 'second.json'" in found.notes
     assert audit(run / "second.json").passes
 
 
@@ -555,7 +555,7 @@ def test_clients_that_were_declared_absent_are_named(tmp_path):
         recorder.log([0, 1], {"bank": [-1.0, 1.0], "telco": [0.0, 0.5], "shop": [0.0, 0.1]})
         recorder.log([0, 1], {"bank": [-2.0, 2.0], "shop": [0.0, 0.2]}, absent=["telco"])
         recorder.log([0, 1], {"bank": [-3.0, 3.0]}, absent=["shop", "telco"])
-    told = "declared absent, of 3 rounds: 'telco' from 2, 'shop' from 1; ask them whether they were"
+    told = "declared absent, of 3 rounds: 'telco' from 2 and 'shop' from 1; ask them whether they were"
     assert told in audit(tmp_path / "run").notes
     assert told in audit(sign(tmp_path / "run")).notes
 

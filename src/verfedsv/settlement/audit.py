@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from verfedsv.errors import InputError, TranscriptError
+from verfedsv.errors import InputError, TranscriptError, VerfedsvError
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.reading import parse_config
-from verfedsv.settings import ValuationSettings
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement import statement
-from verfedsv.settlement.agreement import options_of, say_others, say_others_of
+from verfedsv.settlement.agreement import options_of, say_others
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
     Check,
@@ -34,11 +34,11 @@ from verfedsv.settlement.comparisons import (
     compare_valuation,
 )
 from verfedsv.settlement.documents import parse, read_bytes
-from verfedsv.settlement.explanation import cautions, say_terms
-from verfedsv.settlement.extract import Extract, Verified
+from verfedsv.settlement.explanation import cautions
+from verfedsv.settlement.extract import Extract
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import Statement, fields_of
-from verfedsv.settlement.transcripts import check_chain, open_whole, say_server_and_absent
+from verfedsv.settlement.survey import Survey
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
@@ -161,25 +161,31 @@ def _of_statement(signed: _Signed, run: RunFolder | None, options: _Options) -> 
     stated = signed.statement
     yield from _check_signature(signed, options.public_key)
     folder = run if run is not None else _find_run(stated, signed.path)
-    found = _hash_files(folder, signed.path)
+    if not folder.path.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    with _as_difference(InputError):
+        found = folder.hash_files(leave_out=signed.path)
     if not found.keys() & stated.content["files"].keys():
-        raise InputError(f"nothing of what the statement lists is in {folder}; say where its run is with --run FOLDER")
+        raise InputError(f"none of the files that the statement lists is in {folder}; name its run with --run FOLDER")
     check_same_run(stated, found)
-    # Before the other files, as this can tell the round and the client of a change, and another run.
-    transcript = open_whole(folder)
-    yield check_chain(transcript, stated)
-    yield from say_server_and_absent(transcript)
+    # Before the other files: this can name the round and the client of a change, and recognizes another run.
+    transcript = _open(folder)
+    _check_head(transcript, stated)
+    survey = Survey.of(transcript)
+    yield _chain(transcript.n_rounds, transcript.head)
+    yield from survey.notes()
     yield from compare_files(stated, found)
     rest = {"configuration": folder.config_text(), "n_planned": folder.extent(transcript).n_planned}
     compare_exactly(stated, rest, "the run gives")
-    written = _read_valuation(folder)
+    with _as_difference(InputError):
+        written = folder.read_valuation()
     written = written if written is not None and written.head == transcript.head else None
     if written is not None:
         # Sums are computed when they are needed, and are compared with the values.
         right = {name: said for name, said in fields_of(written).items() if name not in ("shares", "books")}
         compare_exactly(stated, right, f"{folder.valuation_name} says")
-    yield from _check_values(Claim.of_statement(stated), stated.settings, folder, transcript, written, options)
-    yield from _check_payouts(stated)
+    yield from _check_values(Claim.of_statement(stated), folder, transcript, survey, written, options)
+    yield from check_payouts(stated)
     yield from cautions(stated.settlement or stated.basis)
 
 
@@ -187,15 +193,17 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
     """Yield whether a run without a statement fits together: its chain, and its valuation."""
     if not folder.holds_run:
         raise InputError(f"there is no run in {folder}: nothing was recorded there")
-    transcript = open_whole(folder)
+    transcript = _open(folder)
     if not transcript.n_rounds:
         raise InputError(f"no round was recorded in {folder}, so there is nothing to audit")
-    yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
-    yield from say_server_and_absent(transcript)
+    survey = Survey.of(transcript)
+    yield _chain(transcript.n_rounds, transcript.head)
+    yield from survey.notes()
     extent = folder.extent(transcript)
     if extent.is_unfinished:
         yield f"the training was stopped after {extent}"
-    written = _read_valuation(folder)
+    with _as_difference(InputError):
+        written = folder.read_valuation()
     if written is None:
         yield f"there is no {folder.valuation_name}, so there are no values to compare"
     else:
@@ -203,7 +211,7 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
             grown = transcript.contains(written.head)
             why = "the transcript has grown since" if grown else "it was cut off, or is another one"
             raise Difference(f"{folder.valuation_name} is not of this transcript: {why}")
-        yield from _check_values(Claim.of_file(written), written.settings, folder, transcript, written, options)
+        yield from _check_values(Claim.of_file(written), folder, transcript, survey, written, options)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
         "anew, or changes in other files of the folder are not found"
@@ -212,15 +220,16 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
 
 def _check_values(
     claim: Claim,
-    settings: ValuationSettings,
     folder: RunFolder,
     transcript: Transcript,
+    survey: Survey,
     written: Valuation | None,
     options: _Options,
 ) -> Iterator[Finding]:
-    """Yield whether values were computed as agreed, and are what comes out now; `written` is the run's valuation."""
-    yield from _judge_settings(say_others_of(folder, transcript, settings), options)
-    again = value(transcript, progress=options.progress, like=written, **options_of(settings))
+    """Yield that values were computed as agreed, and are what the transcript gives; `written` is valuation.json."""
+    config, agreed = folder.config_of(transcript), transcript.description.valuation
+    yield from _judge_settings(say_others(claim.settings, agreed, config, lambda: survey.has_offset), options)
+    again = value(transcript, progress=options.progress, like=written, **options_of(claim.settings))
     yield from compare_valuation(claim, again)
     if written is not None:
         yield from compare_rounds(written, again)
@@ -234,53 +243,40 @@ def _judge_settings(others: Iterable[str], options: _Options) -> Iterator[Findin
         yield f"{other}; accepted, as asked"
 
 
-def _say_others_of(stated: Statement, verified: Verified) -> list[str]:
-    """Return what was not as agreed, as far as a statement and an extract show it."""
-    text = stated.content["configuration"]
-    try:
-        config = None if text is None else parse_config(text, RunFolder(".").config_path)
-    except InputError as error:
-        return [f"what was agreed is unknown: {error}"]
-    agreed = verified.description.valuation
-    return say_others(stated.settings, agreed, config, has_offset=verified.has_offset)
-
-
 def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> Iterator[Finding]:
     """Yield whether an extract fits together and belongs to the transcript of a signed statement."""
     if signed is not None:
         yield from _check_signature(signed, options.public_key)
-    try:
+    with _as_difference(TranscriptError):
         verified = extract.verify()
-    except TranscriptError as error:
-        raise Difference(str(error)) from None
+    about, n_rounds = verified.description, verified.n_rounds
     if signed is not None:
-        _compare_transcript(signed.statement, verified)
-    yield Check("chain", f"{count(verified.n_rounds, 'round')}, head {verified.head[:16]}…")
+        if signed.statement.content["head"] != verified.head:
+            raise Difference("the extract is of another transcript than the statement: their heads differ")
+        shown = {"clients": [*verified.clients], "loss": about.loss, "mode": about.mode, "n_rounds": n_rounds}
+        compare_exactly(signed.statement, shown, "the transcript says")
+    yield _chain(n_rounds, verified.head)
     if signed is None:
         yield f"not tied to a statement: pass --statement, or compare the head {verified.head}"
     yield Check("uploads", f"{count(len(verified.uploads), 'upload')} of client {extract.client!r}, all that there are")
     if verified.n_absent:
-        rounds = f"{verified.n_absent:,} of {count(verified.n_rounds, 'round')}"
-        yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads were left out"
+        rounds = f"{verified.n_absent:,} of {count(n_rounds, 'round')}"
+        yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads are missing"
     if signed is not None:
-        stated = signed.statement
-        yield from _judge_settings(_say_others_of(stated, verified), options)
-        yield from _say_own_part(stated, extract.client)
-
-
-def _compare_transcript(stated: Statement, verified: Verified) -> None:
-    """Raise Difference unless a statement is of the transcript that an extract is of, as far as that shows it."""
-    if stated.content["head"] != verified.head:
-        raise Difference("the extract is of another transcript than the statement: their heads differ")
-    about = verified.description
-    shown = {"clients": [*verified.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
-    compare_exactly(stated, shown, "the transcript says")
+        claim, text = Claim.of_statement(signed.statement), signed.statement.content["configuration"]
+        try:
+            config = None if text is None else parse_config(text, RunFolder(".").config_path)
+            others = say_others(claim.settings, about.valuation, config, lambda: verified.has_offset)
+        except InputError as error:
+            others = iter([f"what was agreed is unknown: {error}"])
+        yield from _judge_settings(others, options)
+        yield from _say_own_part(signed.statement, extract.client)
 
 
 def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     """Yield what a statement says of a client; only payouts follow from the rest of it."""
     check_sums(Claim.of_statement(stated))
-    yield from _check_payouts(stated)
+    yield from check_payouts(stated)
     basis, m = stated.basis, stated.clients.index(client)
     if stated.settlement is not None:
         currency, payout = stated.settlement.currency, stated.settlement.payouts[m]
@@ -295,13 +291,6 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     )
     yield f"the statement says: {say_books(basis.books)}"
     yield from cautions(stated.settlement or basis)
-
-
-def _check_payouts(stated: Statement) -> Iterator[Finding]:
-    """Yield that payouts are what their terms give, if there are any, and what these terms are."""
-    yield from check_payouts(stated)
-    if stated.settlement is not None:
-        yield Check("terms", say_terms(stated.settlement))
 
 
 def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Finding]:
@@ -331,19 +320,41 @@ def _find_run(stated: Statement, path: Path) -> RunFolder:
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
 
 
-def _hash_files(folder: RunFolder, path: Path) -> dict[str, str]:
-    if not folder.path.is_dir():
-        raise InputError(f"there is no folder {folder}")
-    try:
-        return folder.hash_files(leave_out=path)
-    except InputError as error:
-        raise Difference(str(error)) from None
+def _open(folder: RunFolder) -> Transcript:
+    """Return a transcript whose chain holds; raise Difference, naming round and client, if it does not."""
+    if folder.is_running:
+        raise InputError("the training is still running, so it is not audited yet: wait until it has ended, or stop it")
+    with _as_difference(TranscriptError):
+        transcript = folder.open()
+        transcript.verify()
+        _ = transcript.n_rounds
+    return transcript
 
 
-def _read_valuation(folder: RunFolder) -> Valuation | None:
+def _check_head(transcript: Transcript, stated: Statement) -> None:
+    """Raise Difference unless a transcript is the one that was signed."""
+    head, signed, found = stated.content["head"], stated.content["n_rounds"], transcript.n_rounds
+    if transcript.head != head and transcript.contains(head):
+        raise Difference(f"the transcript has grown since the statement, by {count(found - signed, 'round')}")
+    if transcript.head != head:
+        raise Difference(
+            f"the transcript is not the one that was signed: rounds were cut off or replaced; signed are "
+            f"{count(signed, 'round')}, found {count(found, 'round')}"
+        )
+    if (found, transcript.clients) != (signed, stated.clients):
+        raise Difference("the transcript has other clients, or another number of rounds, than the statement says")
+
+
+def _chain(n_rounds: int, head: str) -> Check:
+    return Check("chain", f"{count(n_rounds, 'round')}, head {head[:16]}…")
+
+
+@contextmanager
+def _as_difference(kind: type[VerfedsvError]) -> Iterator[None]:
+    """Turn errors of a kind into a Difference: evidence that cannot be read differs."""
     try:
-        return folder.read_valuation()
-    except InputError as error:
+        yield
+    except kind as error:
         raise Difference(str(error)) from None
 
 

@@ -19,11 +19,14 @@ import numpy as np
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.documents import find_difference
+from verfedsv.settlement.explanation import say_terms
 from verfedsv.settlement.payouts import pay, say_difference
 from verfedsv.settlement.statement import Statement, fields_of, says_plan
 from verfedsv.shapley.result import count
+from verfedsv.texts import listed
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import PACKAGE
@@ -84,13 +87,8 @@ def compare_files(stated: Statement, found: Mapping[str, str]) -> Iterator[Findi
         if expected.get(name, digest) != digest:
             raise Difference(f"{name!r} was changed")
     yield Check("files", f"{count(len(expected), 'file')} as they were")
-    later = [name for name in found if name not in expected]
-    if later:
-        more = f" and {len(later) - _MOST_NAMED} more" if len(later) > _MOST_NAMED else ""
-        yield f"not part of the statement: {', '.join(map(repr, later[:_MOST_NAMED]))}{more}"
-
-
-_MOST_NAMED = 10
+    if later := [repr(name) for name in found if name not in expected]:
+        yield f"not part of the statement: {listed(later, 10)}"
 
 
 def compare_exactly(stated: Statement, right: Mapping[str, Any], source: str) -> None:
@@ -115,6 +113,10 @@ class Claim:
     @classmethod
     def of_file(cls, written: Valuation) -> Claim:
         return cls(RunFolder.valuation_name, fields_of(written), written.package)
+
+    @property
+    def settings(self) -> ValuationSettings:
+        return ValuationSettings(**self.fields["settings"])
 
     @property
     def is_of_another_version(self) -> bool:
@@ -308,7 +310,7 @@ def _floats(column: Any) -> Floats:
 
 
 def check_payouts(stated: Statement) -> Iterator[Check]:
-    """Yield that the settlement is what its terms give for the values of the statement, if there is one."""
+    """Yield that the settlement, if any, is what its terms give for the values of the statement, and these terms."""
     try:
         settlement = stated.settlement
         if settlement is None:
@@ -324,3 +326,4 @@ def check_payouts(stated: Statement) -> Iterator[Check]:
         raise Difference(f"the settlement in the statement: {difference}")
     amount = f"{again.currency.shown(again.terms.budget)} {again.currency.code}"
     yield Check("payouts", f"{amount}, rule {again.terms.rule!r}")
+    yield Check("terms", say_terms(settlement))

@@ -9,7 +9,7 @@ import numpy as np
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
-from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.texts import LONGEST_NAME, listed, shortened
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.verdict import RunFacts, judge
 
@@ -36,7 +36,7 @@ def cautions(paid_by: Settlement | Basis) -> list[str]:
 
 
 def _names(clients: Sequence[str]) -> str:
-    return _listed([repr(shortened(name, LONGEST_NAME)) for name in clients])
+    return listed([repr(shortened(name, LONGEST_NAME)) for name in clients], _MOST_NAMES)
 
 
 def say_terms(result: Settlement) -> str:
@@ -90,7 +90,7 @@ def _explain_negative(result: Settlement) -> Iterator[str]:
         if result.payouts[m] < 0
     ]
     if pays_in:
-        yield f"To be paid in, in {result.currency.code}: {_listed(pays_in, len(pays_in))}."
+        yield f"To be paid in, in {result.currency.code}: {listed(pays_in, len(pays_in))}."
     unsure = may_be_negative(result)
     if unsure and negative in (None, "refuse"):
         left_out = f"the ranges leave out that {'it' if len(unsure) == 1 else 'they'} may owe"
@@ -105,11 +105,6 @@ def may_be_negative(result: Settlement) -> list[str]:
     """Return the clients whose value is not negative, but would be if it were too high by its error."""
     columns = zip(result.clients, result.values, result.errors, strict=True)
     return [client for client, value, error in columns if 0 <= value < error]
-
-
-def _listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _explain_range(result: Settlement, valuation: Valuation) -> str:

@@ -15,6 +15,7 @@ from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_ded
 from verfedsv.settlement.result import Settlement
 from verfedsv.settlement.rules import as_whole_numbers, round_to_cents, split
 from verfedsv.settlement.terms import Terms
+from verfedsv.texts import listed
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Books
 
@@ -173,7 +174,7 @@ def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> Non
     terms.check_for(len(clients))
     below = [client for client, value in zip(clients, values, strict=True) if value < 0]
     if below and terms.negative in (None, "refuse"):
-        who = ", ".join(map(repr, below[:5])) + (f" and {len(below) - 5} more" if len(below) > 5 else "")
+        who = listed([*map(repr, below)], 5)
         what = f"{'values' if len(below) > 1 else 'the value'} of {who} {'are' if len(below) > 1 else 'is'} negative"
         if terms.negative == "refuse":
             raise InputError(f"refused: {what}")

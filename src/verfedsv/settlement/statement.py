@@ -17,7 +17,6 @@ from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
-from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.agreement import options_of
 from verfedsv.settlement.content import StatementContent
 from verfedsv.settlement.documents import check_format, parse, validate
@@ -69,11 +68,6 @@ class Statement:
             n_rounds=said["n_rounds"],
             n_planned=said["n_planned"],
         )
-
-    @property
-    def settings(self) -> ValuationSettings:
-        """How the values were computed."""
-        return ValuationSettings(**self.content["settings"])
 
     @property
     def settlement(self) -> Settlement | None:
