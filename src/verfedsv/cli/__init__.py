@@ -54,7 +54,12 @@ def _main(
         ),
     ] = False,
 ) -> None:
-    """What each data owner of a vertical federated learning consortium contributed."""
+    """What each data owner of a vertical federated learning consortium contributed.
+
+    Exit codes: 0 done; 2 wrong input, with a message that explains why; 130 interrupted. verfedsv audit has more.
+
+    Example: verfedsv demo
+    """
 
 
 _typer.command()(demo)

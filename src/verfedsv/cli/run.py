@@ -24,20 +24,21 @@ from verfedsv.valuation.verdict import judge
 def run(
     config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.", metavar="FILE")] = Path("run.toml"),
     init: Annotated[
-        bool, typer.Option("--init", help="Write a commented example to the file, and end.", metavar="")
+        bool, typer.Option("--init", help="Write a commented example configuration to FILE, and exit.", metavar="")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the output folder.", metavar="")
+        bool, typer.Option("--resume", help="Continue the run in the output folder.", metavar="")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model across clients, record who uploaded what, and value each client.
 
-    Everything is checked before work starts. The output folder gets the transcript, metrics, the valuation and the
-    configuration. Ctrl-C stops after the current round; --resume then goes on to the same result. A finished run is
-    only displayed.
+    Configuration and data are checked before the training starts. The transcript, metrics, the valuation and the
+    configuration are written to the output folder. Ctrl-C stops after the current round; --resume continues to the same
+    result. With --resume, a finished run is only displayed.
 
-    Exit codes: 0 done; 2 something in the configuration or the data cannot be used; 130 stopped by Ctrl-C.
+    Exit codes: 0 done; 2 the configuration or the data cannot be used, with a message that explains why; 130 stopped by
+    Ctrl-C.
 
     Example: verfedsv run --init credit.toml && verfedsv run credit.toml
     """

@@ -31,37 +31,38 @@ from verfedsv.valuation import Valuation
 
 
 def settle(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or a valuation (JSON).")],
-    budget: Annotated[str, typer.Option(help="What is to be shared, such as 100000 or 2500.50.", metavar="AMOUNT")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a valuation (JSON).", metavar="RUN")],
+    budget: Annotated[str, typer.Option(help="The amount to share, such as 100000 or 2500.50.", metavar="AMOUNT")],
     currency: Annotated[str, typer.Option(help="Its currency, such as EUR.", metavar="CODE")],
     rule: Annotated[
         Rule,
         typer.Option(
-            help="shares: in proportion to values. floor, cap, floor-and-cap: the same, but nobody less, or more, than "
-            "an amount. shapley-positive: only positive values share.",
+            help="shares: in proportion to values. floor, cap, floor-and-cap: the same, but at least --floor and at "
+            "most --cap for each. shapley-positive: in proportion to positive values.",
             metavar="RULE",
         ),
     ] = "shares",
     negative: Annotated[
         Negative | None,
         typer.Option(
-            help="What happens to negative values: zero, they count as that; deduct, the client pays in; refuse, "
-            "nothing is settled. Has to be said if there are any.",
+            help="What to do with negative values: zero counts them as zero, deduct makes the client pay in, refuse "
+            "settles nothing. Required if there are any.",
             metavar="WHAT",
         ),
     ] = None,
     floor: Annotated[
-        str | None, typer.Option(help="For --rule floor and floor-and-cap: what each gets at least.", metavar="AMOUNT")
+        str | None, typer.Option(help="With --rule floor or floor-and-cap: the least for each.", metavar="AMOUNT")
     ] = None,
     cap: Annotated[
-        str | None, typer.Option(help="For --rule cap and floor-and-cap: what each gets at most.", metavar="AMOUNT")
+        str | None, typer.Option(help="With --rule cap or floor-and-cap: the most for each.", metavar="AMOUNT")
     ] = None,
     fixed_part: Annotated[
-        str | None, typer.Option(help="Part of the budget that all share equally, such as 20%.", metavar="PERCENT")
+        str | None,
+        typer.Option(help="Percentage of the budget to share equally first, such as 20%.", metavar="PERCENT"),
     ] = None,
     pay_server: Annotated[
         str | None,
-        typer.Option(help="Pay the server too, by the value of its own part, under this name.", metavar="NAME"),
+        typer.Option(help="Also pay the server for its own part, under this name.", metavar="NAME"),
     ] = None,
     even_if_the_loss_rose: EvenIfTheLossRose = False,
     accept_settings: AcceptSettings = False,
@@ -71,14 +72,14 @@ def settle(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Share a budget among the clients by their values: payouts to the cent, which add up to it exactly.
+    """Split a budget among the clients by their values, to the cent.
 
-    Beside each payout is the range in which it would lie if the values were off by their errors. The run's valuation is
-    used if it is up to date; if not, the run is valued first, as agreed. A training that is still running is not
-    settled, nor is one in which the loss rose or that the clients together did not improve, unless
-    --even-if-the-loss-rose is given. That a training was stopped early is said.
+    The payouts add up to the budget exactly. The range of a payout shows what the errors of the values allow. The run's
+    valuation is used if it is up to date; otherwise the run is valued first, with the agreed settings. A training that
+    is still running is not settled. One that the clients did not improve is settled only with --even-if-the-loss-rose,
+    and one that was stopped early with a warning.
 
-    Exit codes: 0 settled; 2 it cannot be settled like this, with a message that says why; 130 interrupted.
+    Exit codes: 0 settled; 2 it cannot be settled on these terms, with a message that explains why; 130 interrupted.
 
     Example: verfedsv settle runs/credit --budget 100000 --currency EUR --negative zero -o payouts.csv
     """

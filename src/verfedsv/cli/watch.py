@@ -13,18 +13,28 @@ import typer
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript; it may begin later.")],
+    run: Annotated[
+        Path, typer.Argument(help="The folder of a run, or of a transcript. It need not exist yet.", metavar="RUN")
+    ],
     host: Annotated[
-        str, typer.Option(help="The address to listen at. By default, only this machine can see the page.")
+        str,
+        typer.Option(
+            help="The address to listen on. With the default, only this machine can see the page.", metavar="ADDRESS"
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0 is any free one.")] = 0,
-    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds from one look at the run to the next.")] = 2,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.", metavar="NUMBER")
+    ] = 0,
+    every: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds between two readings of the run.", metavar="SECONDS")
+    ] = 2,
 ) -> None:
     """Follow a training on a local web page: shares and loss as they change.
 
-    The run may be running, finished, or yet to begin; it is only read. Ctrl-C ends the page, not the training.
+    The training may be running, finished or not started yet; the run is only read. Ctrl-C ends the page, not the
+    training.
 
-    Exit codes: 0 ended with Ctrl-C; 2 the run or an option cannot be used, with a message that says why.
+    Exit codes: 0 ended with Ctrl-C; 2 the run or an option cannot be used, with a message that explains why.
 
     Example: verfedsv watch runs/credit
     """
