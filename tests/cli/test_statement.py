@@ -138,7 +138,7 @@ def test_an_extract_is_checked_against_a_statement(place):
         (["audit", "run", "--public-key", "p.json"], "p.json is not a key in PEM"),
         (["audit", "run", "--public-key", "k.key"], "k.key is a private key, which nobody but its owner should have"),
         (["audit", "telco.extract", "--public-key", "k.pub"], "add --statement FILE to check it by the key"),
-        (["audit", "run/statement.json", "--run", "empty"], "nothing of what the statement lists is in empty"),
+        (["audit", "run/statement.json", "--run", "empty"], "none of the files that the statement lists is in empty"),
         (["audit", "odd.extract"], "the extract is damaged"),
         (["audit", "p.json", "--statement", "run/statement.json"], "this is a settlement, not a statement"),
         (["extract", "run", "--client", "nobody", "-o", "x.json"], "there is no client 'nobody'; there are 'bank'"),

@@ -30,7 +30,6 @@ EXIT_BAD_INPUT = 2
 
 _typer = typer.Typer(
     name="verfedsv",
-    help="What each data owner of a vertical federated learning consortium contributed.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from verfedsv.cli.options import AcceptSettings, AsJson
 from verfedsv.cli.output import explain_warnings, print_text
-from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar
 from verfedsv.settlement.audit import Audit
 from verfedsv.settlement.audit import audit as audit_anything
 from verfedsv.settlement.keys import read_public_key
@@ -51,18 +51,13 @@ def audit(
     with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
         with progress_bar(console) as bar:
             task = bar.add_task("auditing", total=None)
-
-            def progress(done: int, total: int) -> None:
-                check()
-                bar.update(task, completed=done, total=total)
-
             result = audit_anything(
                 path,
                 run=run,
                 statement_path=statement,
                 public_key=key,
                 accept_settings=accept_settings,
-                progress=progress,
+                progress=follow(bar, task, check),
             )
         check()
     if as_json:

@@ -17,7 +17,7 @@ from verfedsv.files import refuse_irregular, write_whole
 from verfedsv.report import markdown
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import statement
-from verfedsv.settlement.documents import format_of
+from verfedsv.settlement.documents import format_of, with_article
 from verfedsv.settlement.extract import MAGIC
 from verfedsv.settlement.keys import is_key
 from verfedsv.settlement.result import CSV_BEGINNING
@@ -48,7 +48,7 @@ def check_writable(path: Path, kind: Kind) -> None:
         )
     if is_there and not _is_of(path, kind):
         raise InputError(
-            f"cannot write {path}: what is there is not {_called(kind)} that verfedsv wrote, and is not overwritten; "
+            f"cannot write {path}: the file there is not {with_article(kind)} that verfedsv wrote, and is not overwritten; "
             "name another file with -o, or delete it"
         )
 
@@ -85,10 +85,6 @@ def _is_report(content: bytes) -> bool:
 
 _HEAD_OF_A_PAGE = 2000
 """So many bytes may be before the end of the line that says what made a page; 800 are."""
-
-
-def _called(kind: Kind) -> str:
-    return f"{'an' if kind == 'extract' else 'a'} {kind}"
 
 
 def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments, or all. Without any, they are listed.", metavar="NAME...")
+        list[str] | None, typer.Argument(help="Experiments, or all. Without any, they are listed.", metavar="NAME")
     ] = None,
     data: Annotated[
         list[str] | None,

@@ -16,7 +16,6 @@ from verfedsv.errors import InputError, TranscriptError, VerfedsvError
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.reading import parse_config
 from verfedsv.settlement import extract as extracts
-from verfedsv.settlement import statement
 from verfedsv.settlement.agreement import options_of, say_others
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
@@ -33,7 +32,7 @@ from verfedsv.settlement.comparisons import (
     compare_rounds,
     compare_valuation,
 )
-from verfedsv.settlement.documents import parse, read_bytes
+from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.extract import Extract
 from verfedsv.settlement.keys import fingerprint
@@ -99,10 +98,8 @@ def audit(
             raise InputError("an extract is not signed; add --statement FILE to check it by the key")
         signed = None if statement_path is None else _read_statement(statement_path)
         return _collect(_of_extract(Extract.from_bytes(text), signed, options))
-    fields = parse(text, statement.FORMAT)
-    if fields["format"] == statement.FORMAT:
-        _refuse_unused("a statement", statement=statement_path)
-    signed = _Signed(path, text, Statement.from_fields(fields))
+    signed = _Signed(path, text, Statement.from_json(text))
+    _refuse_unused("a statement", statement=statement_path)
     return _collect(_of_statement(signed, None if run is None else RunFolder(run), options))
 
 

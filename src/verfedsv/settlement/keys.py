@@ -76,7 +76,7 @@ def read_public_key(path: Path, *, may_be_private: bool = False) -> bytes:
     If it `may_be_private`, the file may have the private key of the pair.
     """
     content = _read(path)
-    if is_private(content):
+    if b"PRIVATE KEY-----" in content:
         if may_be_private:
             return raw(read_private_key(path).public_key())
         raise InputError(
@@ -98,11 +98,6 @@ def is_weak(public_key: bytes) -> bool:
     """Return whether a key is one that nobody would make who means well: of small order, or not written as usual."""
     second = int.from_bytes(public_key, "little") % 2**255
     return second >= _P or second in _SMALL_ORDER
-
-
-def is_private(content: bytes) -> bool:
-    """Return whether a file has a private key in it."""
-    return b"PRIVATE KEY-----" in content
 
 
 def is_key(content: bytes) -> bool:

@@ -10,13 +10,13 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from pydantic import NonNegativeInt, model_validator
+from pydantic import NonNegativeInt
 
 from verfedsv.settlement.books import say_books
-from verfedsv.settlement.documents import BooksContent, Content, check_columns, check_format, parse, validate
+from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, validate
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import TERMS, Terms
@@ -33,9 +33,10 @@ CSV_BEGINNING = BYTE_ORDER_MARK + ",".join(f'"{name}"' for name in _HEADER)
 """The first line of the CSV of a settlement."""
 
 
-class SettlementContent(Content):
+class SettlementContent(ClientsContent):
     """A settlement as JSON has it: amounts are texts, so that no reader makes binary fractions of them."""
 
+    columns = ("values", "errors", "shares", "payouts", "lowest", "highest", "notes")
     budget: str
     currency: str
     rule: Rule
@@ -44,7 +45,6 @@ class SettlementContent(Content):
     cap: str | None
     fixed_part: str
     pay_server: str | None
-    clients: list[str]
     values: list[float]
     errors: list[float | None]
     shares: list[float | None]
@@ -56,12 +56,6 @@ class SettlementContent(Content):
     head: str
     n_rounds: NonNegativeInt
     n_planned: NonNegativeInt | None
-
-    @model_validator(mode="after")
-    def _one_for_each_client(self) -> Self:
-        columns = ("values", "errors", "shares", "payouts", "lowest", "highest", "notes")
-        check_columns(self.clients, **{name: getattr(self, name) for name in columns})
-        return self
 
 
 @dataclass(frozen=True)
@@ -179,8 +173,7 @@ class Settlement:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Settlement:
         """Return the settlement in fields of JSON; raise InputError if they are damaged."""
-        check_format(fields, FORMAT, VERSION)
-        content = validate(SettlementContent, fields, "settlement")
+        content = validate(SettlementContent, fields, FORMAT, VERSION)
         terms = Terms.of(**{name: fields[name] for name in TERMS})
 
         def cents(column: Sequence[str | None]) -> tuple[Any, ...]:

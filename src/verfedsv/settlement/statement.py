@@ -19,7 +19,7 @@ from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement.agreement import options_of
 from verfedsv.settlement.content import StatementContent
-from verfedsv.settlement.documents import check_format, parse, validate
+from verfedsv.settlement.documents import parse, validate
 from verfedsv.settlement.keys import is_signed, raw
 from verfedsv.settlement.payouts import Basis, check_settlement
 from verfedsv.settlement.result import Settlement
@@ -92,8 +92,7 @@ class Statement:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Statement:
         """Return the statement in fields of JSON; raise InputError if they are none."""
-        check_format(fields, FORMAT, VERSION)
-        validate(StatementContent, fields, "statement")
+        validate(StatementContent, fields, FORMAT, VERSION)
         content = {**fields}
         signature = content.pop("signature")
         return cls(content, bytes.fromhex(signature))
