@@ -299,7 +299,7 @@ def test_interrupted(folder, tmp_path):
     command = [sys.executable, "-c", INTERRUPTED, "value", str(folder), "--output", str(tmp_path / "values.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
     assert done.returncode == 130
-    assert done.stderr == "stopped; nothing was written, the same command begins anew.\n"
+    assert done.stderr == "stopped; nothing was written. Run the same command to start again.\n"
     assert not list(tmp_path.iterdir())
 
 

@@ -97,7 +97,7 @@ def app() -> None:
     except OSError as error:
         _fail(describe_os_error(error))
     except MemoryError as error:
-        # NumPy says how much it wanted, and Python nothing.
+        # NumPy reports how much it asked for, Python does not.
         wanted = f" ({error})" if str(error) else ""
         _fail(
             f"there is not enough memory{wanted}. Use a machine with more; if you received these files, first make "

@@ -1,4 +1,4 @@
-"""`verfedsv audit`: whether a statement, a run or an extract is what it says."""
+"""`verfedsv audit`: whether a statement, a run or an extract is true."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def demo(
     Example: verfedsv demo --output /tmp/demo
     """
     console = Console(stderr=as_json)
-    with explain_interrupt(console, "stopped; the same command begins the demo anew."):
+    with explain_interrupt(console, "stopped; run the same command to start the demo again."):
         results = show(console, output)
     if as_json:
         content = {mode: json.loads(result.to_json()) for mode, result in results.items()}
@@ -131,7 +131,7 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
 
 
 def _command() -> str:
-    """Return how this command is called: by its name where the shell finds it, else by its place."""
+    """Return how this command is called: by its name if the shell finds it, else by its path."""
     return "verfedsv" if shutil.which("verfedsv") else str(Path(sys.executable).parent / "verfedsv")
 
 

@@ -48,8 +48,8 @@ def check_writable(path: Path, kind: Kind) -> None:
         )
     if is_there and not _is_of(path, kind):
         raise InputError(
-            f"cannot write {path}: the file there is not {with_article(kind)} that verfedsv wrote, and is not overwritten; "
-            "name another file with -o, or delete it"
+            f"cannot write {path}: the file there is not {with_article(kind)} that verfedsv wrote, and is not "
+            "overwritten; name another file with -o, or delete it"
         )
 
 
@@ -84,15 +84,15 @@ def _is_report(content: bytes) -> bool:
 
 
 _HEAD_OF_A_PAGE = 2000
-"""So many bytes may be before the end of the line that says what made a page; 800 are."""
+"""In bytes: the line that names the generator of a page ends before; at present after 800."""
 
 
 def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
-    """Write a file whole or not at all; texts are written as UTF-8."""
+    """Write a file completely or not at all; texts are written as UTF-8."""
     try:
         write_whole(path, content.encode() if isinstance(content, str) else content, overwrite=overwrite)
     except FileExistsError:
-        raise InputError(f"{path} is already there, and is not overwritten; name another file with -o") from None
+        raise InputError(f"{path} exists, and is not overwritten; name another file with -o") from None
     except OSError as error:
         raise InputError(describe_os_error(error)) from None
 
@@ -106,9 +106,9 @@ def describe_os_error(error: OSError, place: Path | None = None, remedy: str = "
 
 
 _REMEDIES = {
-    errno.ENOSPC: "Make room on that disk, or choose another place",
-    errno.EDQUOT: "Make room within your quota, or choose another place",
-    errno.EROFS: "Nothing can be written there; choose another place",
+    errno.ENOSPC: "Free some space on that disk, or choose another folder",
+    errno.EDQUOT: "Free some of your quota, or choose another folder",
+    errno.EROFS: "That file system is read-only; choose another folder",
 }
 
 
@@ -124,7 +124,7 @@ def explain_os_errors(place: Path, remedy: str) -> Iterator[None]:
 
 
 def print_text(text: str) -> None:
-    """Print a document as UTF-8, whatever the terminal is said to take: no name must become question marks."""
+    """Print a document as UTF-8 whatever the encoding of the terminal: names must not become question marks."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()

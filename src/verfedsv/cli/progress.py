@@ -1,4 +1,4 @@
-"""How far a command is, and what is said when Ctrl-C ends it."""
+"""The progress of a command, and what is printed when Ctrl-C ends it."""
 
 from __future__ import annotations
 

@@ -63,12 +63,12 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
         _introduce(console, whole)
     for note in whole.data.cautions:
         print_note(notes, note)
-    at_once = "stopped at once; --resume goes on from the last checkpoint."
-    kept = "What was recorded is kept: go on with --resume"
+    at_once = "stopped at once; --resume continues from the last checkpoint."
+    kept = "What was recorded is kept: continue with --resume"
     with explain_interrupt(console, at_once), explain_os_errors(whole.folder, kept), stop_on_interrupt() as stopped:
         train_with_bar(console, whole, resume=resume, should_stop=stopped)
         if stopped():
-            message = f"stopped; go on with --resume. What was recorded lies in {whole.folder}"
+            message = f"stopped; continue with --resume. What was recorded is in {whole.folder}"
             console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
             return False
     _show_figures(console, whole)
@@ -76,7 +76,7 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
         print_note(notes, note)
     known = whole.known_valuation() if resume else None
     if known is not None:
-        console.print("It was valued before; this is the valuation of then.", highlight=False)
+        console.print("It was valued before; this is that valuation.", highlight=False)
     trained = "Training is complete: --resume values it"
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(whole.folder, trained):
         result = known or value_with_bar(console, whole)
@@ -117,6 +117,6 @@ def _show_figures(console: Console, whole: Run) -> None:
 
 def _write_example(path: Path) -> None:
     if path.exists():
-        raise InputError(f"{path} is already there; name another file")
+        raise InputError(f"{path} exists; name another file")
     write_file(path, EXAMPLE, overwrite=False)
     typer.echo(f"wrote {path}; now: verfedsv run {path}")

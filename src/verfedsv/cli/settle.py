@@ -148,7 +148,7 @@ def _valuation_of(folder: RunFolder, transcript: Transcript) -> Valuation:
 
 
 def _about(run: Path) -> dict[str, str]:
-    """Return what a table for people says of where it comes from."""
+    """Return the lines of a table for people that state its origin."""
     today = dt.datetime.now(tz=dt.UTC).date().isoformat()
     return {"run": run.resolve().name, "made": f"{today}, verfedsv {__version__}", "signed": "no, this is a draft"}
 

@@ -60,7 +60,7 @@ def statement(
     place = folder.statement_path if output is None else output
     check_writable(place, "statement")
     if place.exists():
-        raise InputError(f"{place} is already there, and is not overwritten; name another with -o")
+        raise InputError(f"{place} exists, and is not overwritten; name another with -o")
     if key.resolve().is_relative_to(run.resolve()):
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
     folder.find_files()

@@ -28,7 +28,7 @@ def train_with_bar(
         for update in whole.train(resume=resume, should_stop=should_stop):
             if resume:
                 done = update.n_rounds - 1
-                console.print(f"Going on from round {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
+                console.print(f"Continuing from round {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
                 resume = False
             bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
             if update.evaluation is not None and update.shares is not None:

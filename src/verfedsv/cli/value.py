@@ -117,7 +117,7 @@ def value(
     for name, setting in configured.items():
         if given.get(name) is None:
             print_note(notes, f"{name} = {setting}, as agreed")
-    stopped = "stopped; nothing was written, the same command begins anew."
+    stopped = "stopped; nothing was written. Run the same command to start again."
     with explain_interrupt(notes, stopped), explain_warnings(notes), interrupts() as check:
         result, facts = value_folder(notes, folder, options, check)
         check()

@@ -33,7 +33,7 @@ _MOST_SHARES = 5
 def value_folder(
     console: Console, folder: RunFolder, options: dict[str, Any], check: Callable[[], None], what: str = "valuing"
 ) -> tuple[Valuation, RunFacts]:
-    """Check and value the transcript in a folder, showing how far it is; return also what is known of the run."""
+    """Check and value the transcript in a folder with a progress bar; also return the facts of the run."""
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = folder.open()
@@ -61,7 +61,7 @@ def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -
 
 
 def notes_of(folder: RunFolder | None, result: Valuation) -> list[str]:
-    """Return what is to be known of the data and the training: what the run noted, and a loss that still falls."""
+    """Return notes on the data and the training: those of the run, and that the loss was still falling."""
     notes = () if folder is None else folder.notes()
     return judge(result, RunFacts(notes=notes)).texts("note")
 
@@ -141,7 +141,7 @@ def _as_part(size: float) -> str:
 
 
 def _among_known(result: Valuation) -> list[str]:
-    """Return between what the largest shares lie among the clients whose errors are known, if not all are."""
+    """Return the ranges of the largest shares among the clients with known errors, if some errors are unknown."""
     bounds = result.share_bounds
     known = [m for m in (-result.values).argsort(kind="stable") if np.isfinite(bounds[m]).all()]
     if not result.books.has_shares or len(known) in (0, len(result.clients)):

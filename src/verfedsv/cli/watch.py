@@ -49,7 +49,7 @@ def watch(
         typer.secho("note: everybody who can reach this address sees the page", fg="yellow", err=True)
     sys.stdout.flush()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # What warnings say of a valuation, the page says in words. For all threads at once: filters are the process's.
+    # The page states in words what these warnings do. Filters belong to the process, so this covers all threads.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:

@@ -36,10 +36,10 @@ def refuse_others(folder: RunFolder, transcript: Transcript, settings: Valuation
 
 
 def options_of(settings: ValuationSettings) -> dict[str, Any]:
-    """Return the arguments of `value` for the same valuation; raise InputError if they are not all known."""
+    """Return the arguments of `value` for the same valuation; raise InputError if they are not determined."""
     if settings.rows not in ROWS:
         raise InputError(
-            f"the valuation is of samples chosen by number ({settings.rows}), which it does not list, so nobody can "
+            f"the valuation is of samples chosen by index ({settings.rows}), which it does not list, so nobody can "
             "repeat it; value by 'all', 'gradient' or 'no-gradient'"
         )
     return settings.as_dict()

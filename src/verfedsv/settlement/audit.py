@@ -1,4 +1,4 @@
-"""Audits: whether statements, runs and extracts are what they say; if not, one line says what differs."""
+"""Audits: whether statements, runs and extracts are true; if not, one line tells what differs."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from verfedsv.valuation import Valuation, value
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found: the checks that were made, in order; what differs, or None; and what a reader should know.
+    """The result of an audit: the checks that passed, in order; what differs, or None; and notes for the reader.
 
-    `reservations` are what another version of this package or another processor may have computed otherwise: whether
-    that explains it, the reader has to judge.
+    `reservations` are differences that another version of this package or another processor may explain; the reader has
+    to judge whether it does.
     """
 
     checks: tuple[Check, ...]
@@ -60,7 +60,7 @@ class Audit:
 
     @property
     def passes(self) -> bool:
-        """Whether all is as stated, without reservation."""
+        """Whether everything is as stated, without reservation."""
         return self.difference is None and not self.reservations
 
     def to_json(self) -> str:
@@ -77,10 +77,10 @@ def audit(
     accept_settings: bool = False,
     progress: Progress | None = None,
 ) -> Audit:
-    """Return the audit of whatever is there: a statement, an extract, or the folder of a run.
+    """Return the audit of a statement, an extract, or the folder of a run.
 
-    A folder that has a statement in it is audited by that; another can be given. Values that were not computed with the
-    agreed settings differ, unless the reader accepts that.
+    A folder is checked against the statement in it, or the one at `statement_path`. Values that were not computed with
+    the agreed settings differ, unless `accept_settings`.
     """
     options = _Options(public_key, accept_settings, progress)
     if path.is_dir():
@@ -105,7 +105,7 @@ def audit(
 
 @dataclass(frozen=True)
 class _Options:
-    """The key that must have signed, if any; whether any settings are accepted; and who is told how far it is."""
+    """The key that must have signed, if any; whether other settings are accepted; and what is told the progress."""
 
     public_key: bytes | None
     accept_settings: bool
@@ -132,7 +132,7 @@ def _collect(findings: Iterable[Finding]) -> Audit:
     notes: list[str] = []
     difference = None
     try:
-        # Numbers that were received may overflow where they are added up: what comes of them is no warning's matter.
+        # Received numbers may overflow when they are added up: that is a difference, not a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             for finding in findings:
                 if isinstance(finding, Check):
@@ -151,9 +151,9 @@ def _one_line(text: str) -> str:
 
 
 def _of_statement(signed: _Signed, run: RunFolder | None, options: _Options) -> Iterator[Finding]:
-    """Yield whether a statement is signed and true: of the run's files, chain, values and payouts.
+    """Yield that a statement is signed, and true of the run's files, chain, values and payouts.
 
-    Without `run`, it is where the statement says, from where it lies, or the statement's own folder.
+    Without `run`, the run is looked for at the path in the statement, and in the statement's folder.
     """
     stated = signed.statement
     yield from _check_signature(signed, options.public_key)
@@ -187,7 +187,7 @@ def _of_statement(signed: _Signed, run: RunFolder | None, options: _Options) -> 
 
 
 def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
-    """Yield whether a run without a statement fits together: its chain, and its valuation."""
+    """Yield that a run without a statement is consistent: its chain, and its valuation."""
     if not folder.holds_run:
         raise InputError(f"there is no run in {folder}: nothing was recorded there")
     transcript = _open(folder)
@@ -241,7 +241,7 @@ def _judge_settings(others: Iterable[str], options: _Options) -> Iterator[Findin
 
 
 def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> Iterator[Finding]:
-    """Yield whether an extract fits together and belongs to the transcript of a signed statement."""
+    """Yield that an extract is consistent, and is of the transcript of a signed statement, if there is one."""
     if signed is not None:
         yield from _check_signature(signed, options.public_key)
     with _as_difference(TranscriptError):
@@ -298,20 +298,20 @@ def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Find
         raise Difference("the statement was changed: its file is not written as it was when it was signed")
     known = fingerprint(stated.public_key)
     if public_key is not None and public_key != stated.public_key:
-        raise Difference(f"the statement is signed with another key: {known}, and not {fingerprint(public_key)}")
+        raise Difference(f"the statement is signed with another key: {known}, not {fingerprint(public_key)}")
     yield Check("signature", f"key {known}, {stated.content['created'][:10]}")
     if public_key is None:
-        yield "whose key that is, the statement cannot say: compare the fingerprint, or pass --public-key"
+        yield "the statement does not prove whose key that is: compare the fingerprint, or pass --public-key"
 
 
 def _find_run(stated: Statement, path: Path) -> RunFolder:
-    """Return the folder of a statement's run, which is looked for only in the folder that the statement is in."""
+    """Return the folder of a statement's run; it is searched only in the folder of the statement and below."""
     here = path.parent.resolve()
-    for way in (stated.content["run"] or ".", "."):
+    for relative in (stated.content["run"] or ".", "."):
         try:
-            place = here.joinpath(way).resolve()
-            if place.is_relative_to(here) and any((place / name).exists() for name in stated.content["files"]):
-                return RunFolder(place)
+            found = here.joinpath(relative).resolve()
+            if found.is_relative_to(here) and any((found / name).exists() for name in stated.content["files"]):
+                return RunFolder(found)
         except OSError:
             continue  # a name that no file can have
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
@@ -356,7 +356,7 @@ def _as_difference(kind: type[VerfedsvError]) -> Iterator[None]:
 
 
 def _refuse_unused(what: str, **options: Any) -> None:
-    """Raise InputError if an option was given that would do nothing."""
+    """Raise InputError if an option was given that has no effect."""
     for name, given in options.items():
         if given is not None:
             raise InputError(f"--{name.replace('_', '-')} is not for {what}")

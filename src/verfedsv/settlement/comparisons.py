@@ -1,10 +1,10 @@
 """What an audit compares: files, values and payouts with what was stated. What differs raises `Difference`.
 
-Computed again from the same transcript with the same settings, values are the same but for rounding, which passes.
-Their errors say how far they may be from the values of embeddings that nobody has: that leaves no room for others.
-Another version of this package, or rounding on another processor that tips a choice of the estimator, may change values
-within the error of the estimator; that is a `Reservation`, which a reader has to judge. What is further off differs,
-whatever errors and whatever version a statement claims.
+Computed again from the same transcript with the same settings, values are the same except for rounding, which passes.
+Their errors bound the distance to the values of embeddings that nobody has; they do not excuse other values. Another
+version of this package, or rounding on another processor that changes a choice of the estimator, may change values
+within the error of the estimator: that is a `Reservation`, which a reader has to judge. Anything further off differs,
+whatever errors and version a statement claims.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import PACKAGE
 
 ROUNDING = 1e-9
-"""By so much of its size in single rounds a value may differ between two processors. Measured: 1e-15, completion by 140
-sweeps included. The size is a client's own: nobody's value may be off because another's is large."""
+"""How far a value may differ between two processors, relative to its size in single rounds. Measured: 1e-15, including
+completion by 140 sweeps. The size is the client's own: a large value of another client excuses nothing."""
 
 OTHERWISE_COMPUTED = 1e-6
-"""By so much of that, and the error of the estimator, another version may differ."""
+"""How far another version may differ, relative to the same size, in addition to the error of the estimator."""
 
 
-class Difference(Exception):  # noqa: N818  # it is what an audit looks for, and ends here
+class Difference(Exception):  # noqa: N818  # it is the result of an audit, and never leaves it
     """What differs, in one line."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was found to be as stated, and what there is to know about it."""
+    """One thing that is as stated, and details of it."""
 
     name: str
     said: str
@@ -53,7 +53,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Reservation:
-    """What is not as it is computed now, but may be so by another version of this package or on another processor."""
+    """A difference that another version of this package or another processor may explain."""
 
     said: str
 
@@ -63,7 +63,7 @@ Finding = Check | Reservation | str
 
 
 def check_same_run(stated: Statement, found: Mapping[str, str]) -> None:
-    """Raise Difference if a file that the statement lists is missing, or what a transcript begins with is another.
+    """Raise Difference if a file that the statement lists is missing, or the beginning of its transcript differs.
 
     `found` are hashes by path.
     """
@@ -92,7 +92,7 @@ def compare_files(stated: Statement, found: Mapping[str, str]) -> Iterator[Findi
 
 
 def compare_exactly(stated: Statement, right: Mapping[str, Any], source: str) -> None:
-    """Raise Difference at the first of some fields in which a statement is not what another source says."""
+    """Raise Difference at the first field in which a statement differs from `right`, which `source` introduces."""
     said = {name: stated.content[name] for name in right}
     if (found := find_difference(said, right, stated.clients)) is not None:
         raise Difference(_say_both("the statement", source, *found))
@@ -100,7 +100,7 @@ def compare_exactly(stated: Statement, right: Mapping[str, Any], source: str) ->
 
 @dataclass(frozen=True)
 class Claim:
-    """What `who` says of a valuation, in fields as JSON has them, and the version that is said to have computed it."""
+    """A valuation as `who` states it, in JSON fields, and the version that computed it according to that."""
 
     who: str
     fields: Mapping[str, Any]
@@ -124,8 +124,8 @@ class Claim:
 
     @property
     def advice(self) -> str:
-        """What to do if the claim does not hold here: the version that computed it may say more."""
-        return f"; it says it was computed by {self.package}: audit it with that" if self.is_of_another_version else ""
+        """What to do if the claim does not hold here."""
+        return f"; it was computed by {self.package}: audit it with that version" if self.is_of_another_version else ""
 
 
 def compare_valuation(claim: Claim, again: Valuation) -> Iterator[Finding]:
@@ -154,7 +154,7 @@ _NUMBERS = {
     *("values", "shares", "errors", "estimator_errors", "completion_errors", "server_value", "server_error", "books")
 }
 _OF_A_VERSION = {"method", "error_kind"}
-"""What another version may have computed otherwise, with the same settings."""
+"""What another version may compute differently with the same settings."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class _Numbers:
     factor: int = 1
 
     def compare(self, claim: Claim) -> Iterator[Reservation]:
-        """Raise Difference at a number that is too far from what it is, yield a reservation if one is nearly so."""
+        """Raise Difference at a number that is too far off; yield a reservation if one is off by less."""
         rounding, off = ROUNDING * self.size, np.abs(self.stated - self.true)
         if self.error is not None:
             why = "within the error of the estimator, but by more than rounding on another processor explains"
@@ -262,9 +262,9 @@ def _rounds_of(valuation: Valuation) -> tuple[Floats, Floats]:
 
 
 def _report_of(valuation: Valuation) -> dict[str, Any]:
-    """Return what else a valuation says, as JSON has it. Nothing is paid by it, but reports show it.
+    """Return the rest of a valuation in JSON fields: no payout depends on it, but reports show it.
 
-    Numbers of sweeps depend on the processor, and nothing on them.
+    The numbers of sweeps depend on the processor, and are omitted.
     """
     completion = {
         f"completion of client {client!r}": {
@@ -286,7 +286,7 @@ def _judge(claim: Claim, found: tuple[str, Any, Any] | None, may_be_another: boo
 
 
 def _say_both(who: str, other: str, where: str, said: Any, right: Any) -> str:
-    """Return what is said and what is right, cut where they are long."""
+    """Return what is stated and what is right, shortened if necessary."""
     texts = [text if len(text) <= 60 else f"{text[:60]}…" for text in (json.dumps(said), json.dumps(right))]
     return f"{where}: {who} says {texts[0]}, {other} {texts[1]}"
 

@@ -1,4 +1,4 @@
-"""JSON files that say what they are: format and version come first, and all other fields are known and of one kind."""
+"""JSON documents with a format and a version, whose fields are all declared and checked."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def with_article(name: str) -> str:
 
 
 def format_of(path: Path) -> str:
-    """Return what a JSON file says it is; "" if it says nothing."""
+    """Return the format that a JSON file states; "" if it states none."""
     try:
         return str(json.loads(read_whole(path))["format"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -96,7 +96,7 @@ def _explain_negative(result: Settlement) -> Iterator[str]:
         left_out = f"the ranges leave out that {'it' if len(unsure) == 1 else 'they'} may owe"
         choice = "say with --negative zero or deduct what would happen then"
         if negative == "refuse":
-            choice = "then nothing would be settled, as --negative refuse says"
+            choice = "with --negative refuse nothing would then be settled"
         one = "Value of" if len(unsure) == 1 else "Values of"
         yield f"{one} {_names(unsure)} may be negative within the error: {left_out}; {choice}."
 

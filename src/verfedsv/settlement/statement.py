@@ -45,7 +45,7 @@ class Statement:
 
     @property
     def public_key(self) -> bytes:
-        """The key that the statement says it was signed with: whose that is, it cannot say."""
+        """The key that the statement names; whose key it is, it cannot prove."""
         return bytes.fromhex(self.content["public_key"])
 
     @property
