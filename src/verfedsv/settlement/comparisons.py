@@ -161,16 +161,16 @@ _OF_A_VERSION = {"method", "error_kind"}
 class _Numbers:
     """Numbers of one kind, (numbers,), as stated and as computed now; `called` names each by its index.
 
-    Values have a `size` and the `error` of the estimator, which are their room. For errors, `error` is None: they may
-    be half or twice what they are, as a choice that rounding tips moves them; and with another version, anything but
-    unknown to one of the two alone. All are multiplied by `factor` where they are shown.
+    How far values may be off depends on their `size` and on the `error` of the estimator. For errors, `error` is None:
+    they may be half or twice as large, as rounding may change a choice of the estimator. With another version they may
+    be anything, unless only one of the two is unknown. All are multiplied by `factor` where they are shown.
     """
 
     called: Callable[[int], str]
     stated: Floats
     true: Floats
-    size: Floats
-    error: Floats | None
+    size: Floats | float
+    error: Floats | float | None
     factor: int = 1
 
     def compare(self, claim: Claim) -> Iterator[Reservation]:
@@ -212,10 +212,8 @@ def _numbers(claim: Claim, again: Valuation) -> Iterator[_Numbers]:
     stated, true = _floats([*said["values"], said["server_value"]]), np.append(again.values, again.server_value)
     left = np.append(again.estimator_errors, errors[:, -1].mean())
     yield _Numbers(named("value"), stated, true, size, left, n_rounds)
-    stated, largest = _floats([books["start"], books["end"]]), np.full(2, np.abs(again.losses).max())
-    yield _Numbers(
-        ["loss at the start", "loss at the end"].__getitem__, stated, again.losses[[0, -1]], largest, 0 * largest
-    )
+    stated, ends = _floats([books["start"], books["end"]]), ["loss at the start", "loss at the end"]
+    yield _Numbers(ends.__getitem__, stated, again.losses[[0, -1]], np.abs(again.losses).max(), 0.0)
     stated = _floats([books["clients_moved"], books["server_moved"]])
     true = _floats([again.books.clients_moved, again.books.server_moved])
     sizes, room = (_floats([part[:-1].sum(), part[-1]]) for part in (moved, errors.sum(axis=0)))
@@ -241,8 +239,8 @@ def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation
         return f"round {t + 1}, {who[m]}"
 
     yield from _Numbers(called, said.ravel(), true.ravel(), sizes, true_errors.ravel()).compare(claim)
-    largest, zeros = np.full_like(again.losses, np.abs(again.losses).max()), np.zeros_like(again.losses)
-    yield from _Numbers("loss after round {}".format, written.losses, again.losses, largest, zeros).compare(claim)
+    largest = np.abs(again.losses).max()
+    yield from _Numbers("loss after round {}".format, written.losses, again.losses, largest, 0.0).compare(claim)
     errors = _Numbers(lambda i: f"error of {called(i)}", said_errors.ravel(), true_errors.ravel(), sizes, None)
     yield from errors.compare(claim)
     # What was completed exactly has errors of rounding alone, which say nothing.
