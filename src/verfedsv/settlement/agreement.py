@@ -29,10 +29,11 @@ def say_others(
 
 def refuse_others(folder: RunFolder, transcript: Transcript, settings: ValuationSettings, *, accepted: bool) -> None:
     """Raise InputError if a run was not trained, or not valued with these settings, as agreed, unless accepted."""
+    if accepted:
+        return
     config, agreed = folder.config_of(transcript), transcript.description.valuation
     for other in say_others(settings, agreed, config, lambda: Survey.of(transcript).has_offset):
-        if not accepted:
-            raise InputError(f"{other}; train and value the run as agreed, or add --accept-settings")
+        raise InputError(f"{other}; train and value the run as agreed, or add --accept-settings")
 
 
 def options_of(settings: ValuationSettings) -> dict[str, Any]:

@@ -86,14 +86,9 @@ class Statement:
 
     @classmethod
     def from_json(cls, text: bytes) -> Statement:
-        """Return the statement in a file; raise InputError if it is none. The signature is not checked here."""
-        return cls.from_fields(parse(text, FORMAT))
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Statement:
-        """Return the statement in fields of JSON; raise InputError if they are none."""
-        validate(StatementContent, fields, FORMAT, VERSION)
-        content = {**fields}
+        """Return the statement in a file; raise InputError if there is none. The signature is not checked here."""
+        content = parse(text, FORMAT)
+        validate(StatementContent, content, FORMAT, VERSION)
         signature = content.pop("signature")
         return cls(content, bytes.fromhex(signature))
 
