@@ -23,10 +23,10 @@ from verfedsv.settlement.keys import is_key
 from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
 
-Kind = Literal["report", "settlement", "valuation", "extract", "statement"]
+Document = Literal["report", "settlement", "valuation", "extract", "statement"]
 
 
-def check_writable(path: Path, kind: Kind) -> None:
+def check_writable(path: Path, kind: Document) -> None:
     """Raise InputError, before any work, if a file of some kind cannot be written there.
 
     It may replace an earlier one of the same kind, and nothing else: never a file of a run, a signed statement or a
@@ -62,7 +62,7 @@ def _what_is_kept(path: Path) -> str | None:
     return "a signed statement" if format_of(path) == statement.FORMAT else None
 
 
-def _is_of(path: Path, kind: Kind) -> bool:
+def _is_of(path: Path, kind: Document) -> bool:
     """Return whether a file is of a kind, as this package writes it."""
     content = path.read_bytes()
     if kind == "extract":

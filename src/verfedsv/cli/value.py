@@ -24,7 +24,7 @@ Methods = StrEnum("Methods", {name: name for name in ESTIMATORS})  # type: ignor
 """The methods of `value`."""
 
 
-class Rows(StrEnum):
+class RowChoice(StrEnum):
     """The choices of samples that have a name."""
 
     ALL = "all"
@@ -56,7 +56,7 @@ def value(
         typer.Option(help="Rank of the completion in synchronous runs: a number, or auto.", metavar="NUMBER|auto"),
     ] = None,
     rows: Annotated[
-        Rows | None,
+        RowChoice | None,
         typer.Option(
             help="The samples to average over: all, gradient (those that receive gradients) or no-gradient.",
             metavar="ROWS",

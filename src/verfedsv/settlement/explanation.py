@@ -1,4 +1,4 @@
-"""What a settlement did, in sentences for those who are paid: in the terminal, and wherever else it is shown."""
+"""A settlement in sentences, for those who are paid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_NAMES = 5
 
 
 def explain(result: Settlement, valuation: Valuation) -> list[str]:
-    """Return sentences on what speaks against paying, the books, the rule, negative values, and the ranges."""
+    """Return sentences on reasons not to pay, the books, the rule, negative values, and the ranges."""
     return [
         *cautions(result),
         f"Books: {say_books(result.books)}.",
@@ -28,7 +28,7 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
 
 
 def cautions(paid_by: Settlement | Basis) -> list[str]:
-    """Return sentences on what should be looked at before anything is paid by such values.
+    """Return sentences on what to check before anything is paid by these values.
 
     Of a settlement, that includes the name by which the server is paid.
     """
@@ -76,7 +76,7 @@ def _say_rule(result: Settlement) -> str:
 
 
 def _explain_negative(result: Settlement) -> Iterator[str]:
-    """Yield how many values are negative, or may be, what was made of that, and who pays in."""
+    """Yield how many values are negative, or may be, what the terms do with them, and who pays in."""
     negative = result.terms.negative
     below = sum(value < 0 for value in result.values)
     if below:

@@ -42,7 +42,7 @@ def settle(
 class Basis:
     """What payouts are computed from: the numbers of a valuation, and which transcript they are of.
 
-    `n_planned` is how many rounds the training was to have; None if that is not known.
+    `n_planned` is the planned number of rounds, None if it is unknown.
     """
 
     clients: tuple[str, ...]
@@ -71,7 +71,7 @@ class Basis:
 
 
 def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
-    """Raise InputError unless a settlement is of a valuation, and is in all what its terms give for it."""
+    """Raise InputError unless a settlement is exactly what its terms give for a valuation."""
     if settlement.head != valuation.head:
         raise InputError("the settlement is of another transcript, or the run has grown since; settle this run")
     again = pay(settlement.terms, Basis.of(valuation, settlement.n_planned))
@@ -83,7 +83,7 @@ def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
 
 
 def say_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
-    """Return where the fields of a settlement, as JSON has them, are not those of another; None if all are."""
+    """Return the first difference between the JSON fields of a settlement and another one; None if there is none."""
     expected = again.to_fields()
     for names, rounding in (([name for name in expected if name not in _SUMS], 0.0), (_SUMS, 1e-9)):
         said, right = ({_CALLED.get(name, name): found[name] for name in names} for found in (fields, expected))
@@ -96,7 +96,7 @@ def say_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
 
 
 _SUMS = ("shares", "books")
-"""What is added up, which another processor may round otherwise."""
+"""Sums, which another processor may round differently."""
 
 _CALLED = {"lowest": "lowest payout", "highest": "highest payout"}
 
@@ -146,8 +146,8 @@ def _ranges(
 ) -> Sequence[tuple[int, int] | tuple[None, None]]:
     """Return the lowest and highest payouts that the errors allow, in cents; None where that is unknown.
 
-    Everybody's payout depends on everybody's value. So where an error is unknown, the ranges of the others are those
-    for that value as it is; if no error is known, all are unknown.
+    Each payout depends on all values. So where an error is unknown, the ranges of the others assume that this value is
+    exact; if no error is known, all ranges are unknown.
     """
     fixed = terms.fixed_for_each(len(values))
     pot = terms.budget - fixed * len(values)
@@ -198,7 +198,7 @@ def _explain_what_is_left(terms: Terms, weights: Sequence[int], left: Fraction) 
 
 
 def _note(terms: Terms, value: float, payout: int, limit: str | None) -> str:
-    """Return what the rule did to a client, in a few words."""
+    """Return a short note on what the rule did to a client."""
     parts = []
     if value < 0:
         parts.append("negative value deducted" if terms.negative == "deduct" else "negative value counted as zero")

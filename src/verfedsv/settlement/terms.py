@@ -1,4 +1,4 @@
-"""What is to be paid, and by which rule: checked, so that no setting contradicts another or would do nothing."""
+"""The terms of a settlement, checked: no setting contradicts another or has no effect."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Terms:
         return Limits(floor, None if self.cap is None else self.cap - fixed)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the terms as JSON has them: amounts as texts, so that no reader makes binary fractions of them."""
+        """Return the JSON fields of the terms: amounts are texts, which no reader turns into binary fractions."""
 
         def text(cents: int | None) -> str | None:
             return None if cents is None else str(self.currency.amount(cents))
