@@ -91,7 +91,7 @@ def test_a_run_is_not_begun_twice(config):
     again = run("run", str(config), "--resume")
     assert again.returncode == 0
     assert "It was valued before" in again.stdout
-    assert "Going on" not in again.stdout
+    assert "Continuing" not in again.stdout
     for line in first.stdout.splitlines():  # "Valued in 0.4 s" too
         assert line in again.stdout
 

@@ -667,7 +667,7 @@ def test_only_what_is_true_can_be_signed(run, key):
         make(paid=replace(paid, head="0" * 64))
     with pytest.raises(InputError, match="another valuation of this run"):
         make(paid=replace(paid, values=(1.0, 2.0, 3.0)))
-    with pytest.raises(InputError, match="samples chosen by number"):
+    with pytest.raises(InputError, match="samples chosen by index"):
         make(value(run, rows=[1, 2, 3]))
     with (run / "transcript" / "uploads-00001.arrows").open("ab") as file:
         file.write(b"unfinished")

@@ -68,7 +68,7 @@ def test_what_is_no_key_is_refused(tmp_path):
     other = generate_private_key(SECP256R1())
     private.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public.write_bytes(other.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    with pytest.raises(InputError, match=r"mine\.key is a private key, which nobody but its owner should have"):
+    with pytest.raises(InputError, match=r"mine\.key is a private key, which only its owner should have"):
         read_public_key(private)
     for read, path in ((read_private_key, private), (read_public_key, public)):
         with pytest.raises(InputError, match="not an Ed25519 key"):
