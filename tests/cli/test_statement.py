@@ -40,7 +40,7 @@ def test_keys_are_made_shown_and_kept(place):
     shown = {call("keys", "show", place / name).stdout for name in ("k.key", "k.pub")}
     assert len(shown) == 1
     done = call("keys", "new", place / "k")
-    assert (done.returncode, "exists, and is not overwritten" in done.stderr) == (2, True)
+    assert (done.returncode, "exists, and a key is never overwritten" in done.stderr) == (2, True)
     assert "PRIVATE KEY" not in done.stdout + done.stderr
 
 
@@ -136,7 +136,7 @@ def test_an_extract_is_checked_against_a_statement(place):
         (["audit", "."], "there is no run in ."),
         (["audit", "run", "--run", "run"], "--run is not for the folder of a run"),
         (["audit", "run", "--public-key", "p.json"], "p.json is not a key in PEM"),
-        (["audit", "run", "--public-key", "k.key"], "k.key is a private key, which nobody but its owner should have"),
+        (["audit", "run", "--public-key", "k.key"], "k.key is a private key, which only its owner should have"),
         (["audit", "telco.extract", "--public-key", "k.pub"], "add --statement FILE to check it by the key"),
         (["audit", "run/statement.json", "--run", "empty"], "none of the files that the statement lists is in empty"),
         (["audit", "odd.extract"], "the extract is damaged"),
