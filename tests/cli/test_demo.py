@@ -124,13 +124,19 @@ def test_version():
     assert run_process("--version").stdout == f"verfedsv {verfedsv.__version__}\n"
 
 
-COMMANDS = [["demo"], ["run"], ["value"], ["data", "list"], ["data", "fetch"], ["data", "show"]]
+COMMANDS = [
+    *(["demo"], ["run"], ["value"], ["report"], ["watch"], ["settle"], ["statement"], ["audit"], ["extract"]),
+    *(["keys", "new"], ["keys", "show"], ["data", "list"], ["data", "fetch"], ["data", "show"], ["reproduce"]),
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_has_an_example(command):
-    """That of every command."""
-    assert f"Example: verfedsv {' '.join(command)}" in run(*command, "--help").stdout
+def test_help_has_an_example_and_exit_codes(command):
+    """That of every command, and no line is longer than the terminal."""
+    lines = run(*command, "--help").stdout.splitlines()
+    assert any(line.startswith(f" Example: verfedsv {' '.join(command)}") for line in lines)
+    assert any(line.startswith(" Exit codes: 0 ") for line in lines)
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["data"]])

@@ -67,7 +67,7 @@ def test_an_example_is_written(tmp_path):
     assert path.read_text().startswith("# A run of verfedsv")
     done = run("run", "--init", str(path))
     assert done.returncode == 2
-    assert "is already there" in done.stderr
+    assert "exists; name another file" in done.stderr
 
 
 def test_mistakes_end_with_code_2(config, tmp_path):
@@ -91,7 +91,7 @@ def test_a_run_is_not_begun_twice(config):
     again = run("run", str(config), "--resume")
     assert again.returncode == 0
     assert "It was valued before" in again.stdout
-    assert "Going on" not in again.stdout
+    assert "Continuing" not in again.stdout
     for line in first.stdout.splitlines():  # "Valued in 0.4 s" too
         assert line in again.stdout
 
@@ -135,7 +135,7 @@ def test_going_on_is_said(config, capsys):
         pass
     code, printed = carry_out_here(config, capsys, resume=True)
     assert code is None
-    assert "Going on from round 13 of 30." in printed
+    assert "Continuing from round 13 of 30." in printed
 
 
 def test_a_valuation_is_made_again_if_something_changed(config, tmp_path, capsys):
@@ -244,8 +244,8 @@ def test_a_full_disk_says_where_and_how_to_go_on(config, tmp_path, monkeypatch):
         done = run("run", config)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: cannot use {tmp_path / 'out'}: No space left on device. Make room on that disk, or choose another "
-        "place. What was recorded is kept: go on with --resume\n"
+        f"error: cannot use {tmp_path / 'out'}: No space left on device. Free some space on that disk, or choose "
+        "another folder. What was recorded is kept: continue with --resume\n"
     )
     with monkeypatch.context() as patched:
         patched.setattr("verfedsv.runs.execute.write_whole", lambda path, _: (_ for _ in ()).throw(full(path)))

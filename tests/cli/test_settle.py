@@ -10,10 +10,9 @@ import verfedsv
 from tests.cli.inprocess import call
 from tests.report.valuations import make_valuation
 from tests.settlement.runs import make_run, record
-from verfedsv.cli.settle import payouts_table
-from verfedsv.settlement import settle
+from verfedsv.cli.settle import show
+from verfedsv.settlement import Terms, settle
 from verfedsv.settlement.payouts import Basis, pay
-from verfedsv.settlement.terms import Terms
 from verfedsv.watch.follower import Follower
 
 BUDGET = ("--budget", "1000", "--currency", "EUR")
@@ -31,7 +30,7 @@ def test_a_table_is_printed_with_the_sum(folder):
     assert done.returncode == 0, done.stderr
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert [line.split()[0] for line in lines[1:4]] == ["bank", "telco", "shop"]
-    assert next(line for line in lines if line.startswith("sum")).split() == ["sum", "1,000.00"]
+    assert next(line for line in lines if line.startswith("Sum")).split() == ["Sum", "1,000.00"]
     assert "Rule: shares, in proportion to values." in lines
     assert "Negative values: 1, counted as zero." in lines
     assert " to " in lines[1]
@@ -237,9 +236,10 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(folder, width):
     """Long names and large amounts: names give way, notes move below, and then each client has a paragraph."""
     fields = json.loads((folder / "valuation.json").read_text())
     fields["clients"] = ["north" * 20, "south" * 20, "east" * 20]
-    result = settle(verfedsv.Valuation.from_json(json.dumps(fields)), 1_000_000, "EUR", negative="zero")
+    valuation = verfedsv.Valuation.from_json(json.dumps(fields))
+    result = settle(valuation, Terms.of(1_000_000, "EUR", negative="zero"))
     console = Console(width=width, file=io.StringIO())
-    console.print(payouts_table(result, width))
+    show(console, result, valuation)
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert ("client" in lines[0]) == (width >= 80)
@@ -255,10 +255,11 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(folder, width):
 @pytest.mark.parametrize("width", [20, 80])
 def test_there_are_no_shares_of_a_damage(width):
     """Neither in the table nor in the paragraphs of a narrow terminal, nor in files."""
-    result = pay(Terms.of(100, "EUR", negative="zero"), Basis.of(make_valuation([-3.0, 1.0])))
+    valuation = make_valuation([-3.0, 1.0])
+    result = pay(Terms.of(100, "EUR", negative="zero"), Basis.of(valuation))
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(payouts_table(result, width))
+        show(console, result, valuation)
     assert "of values" not in captured.get()
     assert "100.00" in captured.get()
     assert json.loads(result.to_json())["shares"] == [None, None]

@@ -40,7 +40,7 @@ def test_keys_are_made_shown_and_kept(place):
     shown = {call("keys", "show", place / name).stdout for name in ("k.key", "k.pub")}
     assert len(shown) == 1
     done = call("keys", "new", place / "k")
-    assert (done.returncode, "is already there" in done.stderr) == (2, True)
+    assert (done.returncode, "exists, and a key is never overwritten" in done.stderr) == (2, True)
     assert "PRIVATE KEY" not in done.stdout + done.stderr
 
 
@@ -117,7 +117,7 @@ def test_an_extract_is_checked_against_a_statement(place):
     [
         (["statement", "run"], "pass --key FILE; verfedsv keys new NAME makes one"),
         (["statement", "run", "--key", "none.key"], "cannot read the key none.key"),
-        (["statement", "run", "--key", "k.pub"], "the private key is wanted, not the public one"),
+        (["statement", "run", "--key", "k.pub"], "name the private key, not the public one"),
         (["statement", "run", "--key", "k.key"], "it is a signed statement, which is never overwritten"),
         (["statement", "run", "--key", "k.key", "-o", "run"], "it is a folder; name a file"),
         (["statement", "run", "--key", "k.key", "-o", "k.pub"], "it is a key, which is never overwritten"),
@@ -136,9 +136,9 @@ def test_an_extract_is_checked_against_a_statement(place):
         (["audit", "."], "there is no run in ."),
         (["audit", "run", "--run", "run"], "--run is not for the folder of a run"),
         (["audit", "run", "--public-key", "p.json"], "p.json is not a key in PEM"),
-        (["audit", "run", "--public-key", "k.key"], "k.key is a private key, which nobody but its owner should have"),
+        (["audit", "run", "--public-key", "k.key"], "k.key is a private key, which only its owner should have"),
         (["audit", "telco.extract", "--public-key", "k.pub"], "add --statement FILE to check it by the key"),
-        (["audit", "run/statement.json", "--run", "empty"], "nothing of what the statement lists is in empty"),
+        (["audit", "run/statement.json", "--run", "empty"], "none of the files that the statement lists is in empty"),
         (["audit", "odd.extract"], "the extract is damaged"),
         (["audit", "p.json", "--statement", "run/statement.json"], "this is a settlement, not a statement"),
         (["extract", "run", "--client", "nobody", "-o", "x.json"], "there is no client 'nobody'; there are 'bank'"),
@@ -273,7 +273,7 @@ def test_a_training_that_diverged_is_neither_settled_nor_signed_unless_asked(tmp
     done = call(*pay)
     assert (done.returncode, done.stdout, (tmp_path / "p.json").exists()) == (2, "", False)
     assert f"not settled: {rose}" in done.stderr
-    assert "To go on all the same, add --even-if-the-loss-rose" in done.stderr
+    assert "To continue anyway, add --even-if-the-loss-rose" in done.stderr
     done = call(*pay, "--even-if-the-loss-rose")
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())

@@ -14,7 +14,7 @@ from verfedsv.errors import VerfedsvError
 from verfedsv.report.markdown import to_markdown
 from verfedsv.report.reading import summarise
 from verfedsv.report.terminal import brief
-from verfedsv.settlement import Settlement, settle
+from verfedsv.settlement import Settlement, Terms, settle
 from verfedsv.watch.follower import Follower
 
 LINE = {"n_rounds": 2, "train_loss": 0.5, "test_loss": None, "train_accuracy": 0.75, "time": 1.5}
@@ -28,7 +28,7 @@ def whole(tmp_path_factory):
     run.close()
     valuation = verfedsv.value(run.folder)
     (run.folder / "valuation.json").write_text(valuation.to_json())
-    payouts = settle(valuation, "1000", "EUR", negative="zero")
+    payouts = settle(valuation, Terms.of("1000", "EUR", negative="zero"))
     (run.folder.parent / "payouts.json").write_text(payouts.to_json())
     return run.folder
 

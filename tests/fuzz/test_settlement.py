@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz.mutations import count_of_inputs, mutations_of_bytes, mutations_of_json
 from tests.settlement.runs import make_run, sign
 from verfedsv import Valuation, VerfedsvError, value
-from verfedsv.settlement import settle
+from verfedsv.settlement import Terms, settle
 from verfedsv.settlement.audit import audit
 from verfedsv.settlement.explanation import explain
 from verfedsv.settlement.extract import make_extract
@@ -77,7 +77,7 @@ def test_valuations_by_others(place):
     for number, text in enumerate(inputs(original, 4)):
         with contextlib.suppress(VerfedsvError), np.errstate(all="ignore"):
             valuation = Valuation.from_json(text)
-            paid = settle(valuation, 1000, "EUR", negative="zero", even_if_the_loss_rose=True)
+            paid = settle(valuation, Terms.of(1000, "EUR", negative="zero"), even_if_the_loss_rose=True)
             assert explain(paid, valuation)
             assert paid.to_csv()
         if number % 8 == 0:

@@ -114,9 +114,7 @@ def test_a_run_that_was_killed_before_its_first_record(tmp_path, monkeypatch, re
 def test_what_somebody_may_need_is_not_overwritten(tmp_path, names):
     """What is no run, a configuration that somebody wrote, models and values whose transcript was deleted."""
     begun(tmp_path / "out", *names)
-    with pytest.raises(
-        InputError, match="is not empty; continue its run with --resume, or choose another"
-    ):
+    with pytest.raises(InputError, match="is not empty; continue its run with --resume, or choose another"):
         finish(make(tmp_path, TINY))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted({name.split("/")[0] for name in names})
 

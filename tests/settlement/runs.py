@@ -8,8 +8,8 @@ from scipy.special import expit
 
 from verfedsv import Recorder, value
 from verfedsv.runs.folder import RunFolder
+from verfedsv.settlement import Terms, settle
 from verfedsv.settlement.keys import new_keys, read_private_key
-from verfedsv.settlement.payouts import settle
 from verfedsv.settlement.statement import make_statement
 from verfedsv.transcript import Transcript
 
@@ -78,7 +78,7 @@ def sign(folder: Path, place: Path | None = None, change=None, **terms) -> Path:
     if not name.with_name("consortium.key").exists():
         new_keys(name)
     valuation = value(folder)
-    paid = settle(valuation, 1000, "EUR", **({"negative": "zero", "even_if_the_loss_rose": True} | terms))
+    paid = settle(valuation, Terms.of(1000, "EUR", **({"negative": "zero"} | terms)), even_if_the_loss_rose=True)
     if change is not None:
         valuation, paid = change(valuation, paid)
     place = place or folder / "statement.json"

@@ -12,7 +12,7 @@ from tests.settlement.runs import CLIENTS, CONFIG, diverge, make_run, record, si
 from verfedsv import InputError, Recorder, TranscriptError, Valuation, value
 from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
-from verfedsv.settlement import settle
+from verfedsv.settlement import Terms, settle
 from verfedsv.settlement.audit import audit
 from verfedsv.settlement.extract import make_extract
 from verfedsv.settlement.keys import new_keys, read_private_key, read_public_key
@@ -67,7 +67,7 @@ def test_a_statement_says_what_is_needed(run):
     assert stated.content["package"].startswith("verfedsv ")
     assert stated.basis.values == tuple(valuation.values)
     assert stated.basis.books == valuation.books
-    assert stated.settings == valuation.settings
+    assert stated.content["settings"] == valuation.settings.as_dict()
     assert sum(stated.settlement.payouts) == 100_000
     there = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
     assert set(stated.content["files"]) == there - {"statement.json"}
@@ -186,11 +186,11 @@ def test_what_is_made_from_a_run_may_come_after_the_statement(run):
     (run / "credit.html").write_text("<html></html>")
     (run / "notes").mkdir()
     (run / "notes" / "p.csv").write_text("!")
-    (run / "payouts.json").write_text(settle(value(run), 5, "EUR", negative="zero").to_json())
+    (run / "payouts.json").write_text(settle(value(run), Terms.of(5, "EUR", negative="zero")).to_json())
     sign(run, run / "second.json")
     found = audit(run)
     assert found.passes
-    assert "not part of the statement: 'credit.html', 'notes/p.csv', 'payouts.json', 'second.json'" in found.notes
+    assert "not part of the statement: 'credit.html', 'notes/p.csv', 'payouts.json' and 'second.json'" in found.notes
     assert audit(run / "second.json").passes
 
 
@@ -289,7 +289,7 @@ def test_a_statement_of_another_version_with_other_errors_passes_with_reservatio
     content = Statement.from_json((run / "statement.json").read_bytes()).content
     older = {name: [factor * x for x in content[name]] for name in ("errors", "estimator_errors")}
     stated = replace(Valuation.from_json(json.dumps(valuation)), estimator_errors=np.array(older["estimator_errors"]))
-    paid = settle(stated, 1000, "EUR", negative="zero").to_fields()
+    paid = settle(stated, Terms.of(1000, "EUR", negative="zero")).to_fields()
     (run / "valuation.json").write_text(stated.to_json().replace(valuation["package"], "verfedsv 0.0.1"))
     resign(run, key, **older, package="verfedsv 0.0.1", settlement=paid, files=files_of(run))
     found = audit(run)
@@ -344,7 +344,7 @@ def test_no_value_can_be_moved_within_the_error_of_completion(completed, tmp_pat
     true = Valuation.from_json((run / "valuation.json").read_text())
     by = 0.1 * true.completion_errors[0] * np.array([-1.0, 1.0, 0.0])
     false = moved(true, by)
-    honest, forged = (settle(valuation, 1000, "EUR", negative="zero") for valuation in (true, false))
+    honest, forged = (settle(valuation, Terms.of(1000, "EUR", negative="zero")) for valuation in (true, false))
     assert honest.payouts[0] - forged.payouts[0] > 1000
     if package is not None:
         false = replace(false, package=package)
@@ -369,7 +369,8 @@ def test_values_within_the_error_of_the_estimator_pass_with_reservation_only(com
     largest = np.abs(true.values).max()
     for size, passes in ((1e-10 * largest, True), (0.5 * true.estimator_errors[1] + 1e-8 * largest, False)):
         false = moved(true, [0.0, size, 0.0])
-        place = sign(run, tmp_path / f"{passes}.json", change=lambda *_: (false, settle(false, 1000, "EUR")))  # noqa: B023
+        paid = settle(false, Terms.of(1000, "EUR"))
+        place = sign(run, tmp_path / f"{passes}.json", change=lambda *_: (false, paid))  # noqa: B023
         found = audit(place, run=run)
         assert found.difference is None
         assert found.passes == passes
@@ -385,7 +386,7 @@ def test_a_rank_that_auto_would_not_choose_is_found(completed, tmp_path):
     false = replace(value(run, rank=rank), settings=true.settings)
     assert false.completion[0].rank == rank
     (run / "valuation.json").write_text(false.to_json())
-    place = sign(run, change=lambda *_: (false, settle(false, 1000, "EUR", negative="zero")))
+    place = sign(run, change=lambda *_: (false, settle(false, Terms.of(1000, "EUR", negative="zero"))))
     assert audit(place).difference.startswith("value of client ")
 
 
@@ -459,7 +460,7 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
         (run / "config.toml").unlink()
     (run / "valuation.json").unlink()
     shopped = value(run, rank=1, regularization=100.0, seed=7)
-    place = sign(run, change=lambda *_: (shopped, settle(shopped, 1000, "EUR", negative="zero")))
+    place = sign(run, change=lambda *_: (shopped, settle(shopped, Terms.of(1000, "EUR", negative="zero"))))
     said = (
         "the values were not computed with the agreed settings: rank is 1 and not auto, regularization is 100.0 and "
         "not auto, seed is 7 and not 0; "
@@ -554,7 +555,7 @@ def test_clients_that_were_declared_absent_are_named(tmp_path):
         recorder.log([0, 1], {"bank": [-1.0, 1.0], "telco": [0.0, 0.5], "shop": [0.0, 0.1]})
         recorder.log([0, 1], {"bank": [-2.0, 2.0], "shop": [0.0, 0.2]}, absent=["telco"])
         recorder.log([0, 1], {"bank": [-3.0, 3.0]}, absent=["shop", "telco"])
-    told = "declared absent, of 3 rounds: 'telco' from 2, 'shop' from 1; ask them whether they were"
+    told = "declared absent, of 3 rounds: 'telco' from 2 and 'shop' from 1; ask them whether they were"
     assert told in audit(tmp_path / "run").notes
     assert told in audit(sign(tmp_path / "run")).notes
 
@@ -652,7 +653,7 @@ def test_a_damaged_transcript_without_a_statement_differs(run, name):
 def test_only_what_is_true_can_be_signed(run, key):
     """A transcript that is not whole, a valuation of another one, and payouts that were changed are refused."""
     valuation, transcript = value(run), Transcript.open(run)
-    paid = settle(valuation, 1000, "EUR", negative="zero")
+    paid = settle(valuation, Terms.of(1000, "EUR", negative="zero"))
 
     def make(valuation=valuation, paid=None):
         return make_statement(RunFolder(run), transcript, valuation, key, run / "new.json", paid)
@@ -666,7 +667,7 @@ def test_only_what_is_true_can_be_signed(run, key):
         make(paid=replace(paid, head="0" * 64))
     with pytest.raises(InputError, match="another valuation of this run"):
         make(paid=replace(paid, values=(1.0, 2.0, 3.0)))
-    with pytest.raises(InputError, match="samples chosen by number"):
+    with pytest.raises(InputError, match="samples chosen by index"):
         make(value(run, rows=[1, 2, 3]))
     with (run / "transcript" / "uploads-00001.arrows").open("ab") as file:
         file.write(b"unfinished")
@@ -889,7 +890,7 @@ def test_a_large_value_is_no_room_for_others(tmp_path):
     both = true.values[:2].sum()
     false = moved(true, [0.02 * both - true.values[0], 0.98 * both - true.values[1], 0.0])
     assert true.values.max() > 1e6 * np.abs(false.values - true.values).max()
-    place = sign(tmp_path / "run", change=lambda *_: (false, settle(false, 1000, "EUR")))
+    place = sign(tmp_path / "run", change=lambda *_: (false, settle(false, Terms.of(1000, "EUR"))))
     assert audit(place).difference.startswith("value of client 'bank'")
 
 

@@ -252,7 +252,7 @@ def test_a_client_that_was_absent_has_an_extract(tmp_path):
         verified = Extract.from_bytes(make_extract(transcript, client).to_bytes()).verify()
         assert (len(verified.uploads), verified.n_rounds, verified.head) == (n_uploads, 2, transcript.head)
         found = audit(written(tmp_path / "run", client))
-        told = f"client {client!r} was declared absent from 1 of 2 rounds: if it took part, its uploads were left out"
+        told = f"client {client!r} was declared absent from 1 of 2 rounds: if it took part, its uploads are missing"
         assert (told in found.notes) == (client == "telco")
 
 

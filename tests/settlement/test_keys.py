@@ -30,11 +30,11 @@ def test_keys_are_never_overwritten(tmp_path):
     """Neither of the two; and if one is there, the other is not made."""
     private, public = new_keys(tmp_path / "a.b")
     before = private.read_bytes()
-    with pytest.raises(InputError, match=r"a.b.key is already there"):
+    with pytest.raises(InputError, match=r"a.b.key exists"):
         new_keys(tmp_path / "a.b")
     assert private.read_bytes() == before
     private.unlink()
-    with pytest.raises(InputError, match=r"a.b.pub is already there"):
+    with pytest.raises(InputError, match=r"a.b.pub exists"):
         new_keys(tmp_path / "a.b")
     assert list(tmp_path.iterdir()) == [public]
 
@@ -61,14 +61,14 @@ def test_a_pair_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_what_is_no_key_is_refused(tmp_path):
     """Of another kind, the other half, or none at all."""
     private, public = new_keys(tmp_path / "mine")
-    with pytest.raises(InputError, match="the private key is wanted, not the public one"):
+    with pytest.raises(InputError, match="name the private key, not the public one"):
         read_private_key(public)
     with pytest.raises(InputError, match=r"cannot read the key .*: No such file"):
         read_private_key(tmp_path / "none.key")
     other = generate_private_key(SECP256R1())
     private.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public.write_bytes(other.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    with pytest.raises(InputError, match=r"mine\.key is a private key, which nobody but its owner should have"):
+    with pytest.raises(InputError, match=r"mine\.key is a private key, which only its owner should have"):
         read_public_key(private)
     for read, path in ((read_private_key, private), (read_public_key, public)):
         with pytest.raises(InputError, match="not an Ed25519 key"):

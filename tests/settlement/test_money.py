@@ -45,9 +45,9 @@ def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
         ("euros", "1", "a code of three letters, such as EUR; received 'euros'"),
         ("=1+", "1", "a code of three letters"),
         (None, "1", "a code of three letters"),
-        ("ERU", "1", "ERU is no currency of ISO 4217 that one can pay in; is the code mistyped"),
-        ("XAU", "1", "XAU is no currency"),
-        ("CLF", "1", "CLF is no currency"),
+        ("ERU", "1", "ERU is not a currency of ISO 4217 for payments; check the code"),
+        ("XAU", "1", "XAU is not a currency"),
+        ("CLF", "1", "CLF is not a currency"),
     ],
 )
 def test_what_is_no_amount_is_refused(code, amount, message):

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 import verfedsv
 from verfedsv import InputError, Recorder
-from verfedsv.settlement import Settlement, settle
+from verfedsv.settlement import Settlement, Terms, settle
 from verfedsv.settlement.explanation import cautions, explain, say_terms
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
-from verfedsv.settlement.terms import Terms
 from verfedsv.valuation.result import Books
 
 NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
@@ -198,7 +197,7 @@ def test_negative_values_by_hand(terms, expected):
     ("values", "terms", "message"),
     [
         ([3.0, -1.0], {}, "the value of 'telco' is negative; say what happens .* 'zero' .* 'deduct' .* 'refuse'"),
-        ([3.0, -1.0, -1.0], {"rule": "floor", "floor": 1}, "values of 'telco', 'shop' are negative; say"),
+        ([3.0, -1.0, -1.0], {"rule": "floor", "floor": 1}, "values of 'telco' and 'shop' are negative; say"),
         ([3.0, -1.0], {"negative": "refuse"}, "refused: the value of 'telco' is negative"),
         ([-3.0, -1.0], {"negative": "zero"}, "no client has a positive value"),
         ([0.0, 0.0], {}, "no client has a positive value"),
@@ -469,7 +468,7 @@ def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noq
             "Value of 'telco' may be negative within the error: the ranges leave out that it",
         ),
         (([3.0, 1.0], [0.1, 2.0]), "may owe; say with --negative zero or deduct what would happen then."),
-        (([3.0, 1.0, 1.0], [0.1, 2.0, 1.5]), "Values of 'telco', 'shop' may be negative"),
+        (([3.0, 1.0, 1.0], [0.1, 2.0, 1.5]), "Values of 'telco' and 'shop' may be negative"),
         (([3.0, 1.0], [math.nan, 0.1]), "The error of the value of 'bank' is unknown: take that value as a first "),
         (([3.0, 1.0], [math.nan, 0.1]), "Unknown for 'bank', whose error is unknown; the others' ranges take that"),
         (([3.0, 1.0], [math.nan, math.nan]), "Ranges are unknown: no error is known."),
@@ -502,7 +501,7 @@ def test_nothing_is_said_where_all_is_well():
     assert "may be negative" not in text
     assert "may be negative" not in said([3.0, 1.0], [0.1, 2.0], negative="zero")
     assert "then nothing would be settled" in said([3.0, 1.0], [0.1, 2.0], negative="refuse")
-    assert "To be paid in, in EUR: shop 12.50, telco 12.50." in said([3.0, -0.3, -0.3], [0.0] * 3, negative="deduct")
+    assert "To be paid in, in EUR: shop 12.50 and telco 12.50." in said([3.0, -0.3, -0.3], [0.0] * 3, negative="deduct")
 
 
 def test_a_chosen_rule_for_negative_values_is_in_the_range():
@@ -558,6 +557,6 @@ def test_what_the_clients_did_not_make_better_is_not_settled():
         recorder.log([0, 1], {"bank": [1.0, 0.0], "telco": [-0.5, 0.0]})
     valuation = verfedsv.value(recorder)
     with pytest.raises(InputError, match=r"not settled: The loss rose over the training, from 0\.6931 to "):
-        settle(valuation, 100, "EUR", negative="zero")
-    paid = settle(valuation, 100, "EUR", negative="zero", even_if_the_loss_rose=True)
+        settle(valuation, Terms.of(100, "EUR", negative="zero"))
+    paid = settle(valuation, Terms.of(100, "EUR", negative="zero"), even_if_the_loss_rose=True)
     assert paid.payouts == (0, 10_000)

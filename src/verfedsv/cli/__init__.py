@@ -30,7 +30,6 @@ EXIT_BAD_INPUT = 2
 
 _typer = typer.Typer(
     name="verfedsv",
-    help="What each data owner of a vertical federated learning consortium contributed.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -54,7 +53,12 @@ def _main(
         ),
     ] = False,
 ) -> None:
-    """What each data owner of a vertical federated learning consortium contributed."""
+    """What each data owner of a vertical federated learning consortium contributed.
+
+    Exit codes: 0 done; 2 wrong input, with a message that explains why; 130 interrupted. verfedsv audit has more.
+
+    Example: verfedsv demo
+    """
 
 
 _typer.command()(demo)
@@ -93,7 +97,7 @@ def app() -> None:
     except OSError as error:
         _fail(describe_os_error(error))
     except MemoryError as error:
-        # NumPy says how much it wanted, and Python nothing.
+        # NumPy reports how much it asked for, Python does not.
         wanted = f" ({error})" if str(error) else ""
         _fail(
             f"there is not enough memory{wanted}. Use a machine with more; if you received these files, first make "

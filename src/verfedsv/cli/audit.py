@@ -1,4 +1,4 @@
-"""`verfedsv audit`: whether a statement, a run or an extract is what it says."""
+"""`verfedsv audit`: whether a statement, a run or an extract is true."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from verfedsv.cli.options import AcceptSettings, AsJson
 from verfedsv.cli.output import explain_warnings, print_text
-from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar
 from verfedsv.settlement.audit import Audit
 from verfedsv.settlement.audit import audit as audit_anything
 from verfedsv.settlement.keys import read_public_key
@@ -21,13 +21,13 @@ EXIT_DIFFERS, EXIT_WITH_RESERVATION = 1, 3
 
 
 def audit(
-    path: Annotated[Path, typer.Argument(help="A statement, an extract, or the folder of a run.")],
+    path: Annotated[Path, typer.Argument(help="A statement, an extract, or the folder of a run.", metavar="PATH")],
     run: Annotated[
         Path | None,
-        typer.Option(help="The run of a statement, if it is not where it was when that was signed.", metavar="FOLDER"),
+        typer.Option(help="The run of a statement, if it was moved since that was signed.", metavar="FOLDER"),
     ] = None,
     statement: Annotated[
-        Path | None, typer.Option(help="The statement to check an extract, or a run, against.", metavar="FILE")
+        Path | None, typer.Option(help="The statement to check an extract or a run against.", metavar="FILE")
     ] = None,
     public_key: Annotated[
         Path | None, typer.Option(help="The key that the statement must be signed with.", metavar="FILE")
@@ -35,34 +35,29 @@ def audit(
     accept_settings: AcceptSettings = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check signature, files and hash chain, compute the values and payouts again, and compare.
+    """Check signature, files and hash chain, compute values and payouts again, and compare.
 
-    A folder with a statement.json in it is audited by that. Without a statement, only the chain and valuation.json can
-    be checked.
+    The folder of a run is checked against the statement.json in it. Without a statement, only the hash chain and
+    valuation.json can be checked.
 
-    Exit codes: 0 passes; 1 something differs, and one line says what; 2 something cannot be used; 3 it passes only if
-    another version of verfedsv, or another processor, explains what is then said; 130 interrupted.
+    Exit codes: 0 passes; 1 something differs, and one line says what; 2 a file or an option cannot be used; 3 passes
+    with reservations: differences that another version of verfedsv or another processor may explain; 130 interrupted.
 
     Example: verfedsv audit statement.json --run runs/credit --public-key consortium.pub
     """
     key = None if public_key is None else read_public_key(public_key)
     console = Console(stderr=True)
-    stopped = "stopped; this audit says nothing."
+    stopped = "stopped before the audit was complete: there is no result."
     with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
         with progress_bar(console) as bar:
             task = bar.add_task("auditing", total=None)
-
-            def progress(done: int, total: int) -> None:
-                check()
-                bar.update(task, completed=done, total=total)
-
             result = audit_anything(
                 path,
                 run=run,
                 statement_path=statement,
                 public_key=key,
                 accept_settings=accept_settings,
-                progress=progress,
+                progress=follow(bar, task, check),
             )
         check()
     if as_json:

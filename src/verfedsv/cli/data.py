@@ -15,16 +15,16 @@ from verfedsv.data.adult import attributes_of
 from verfedsv.data.catalogue import CATALOGUE, fetch, get_entry, load, locate
 from verfedsv.data.vertical import split_edges
 
-STOPPED = "stopped; the same command begins anew."
-data = typer.Typer(
-    name="data", help="The data sets of the paper: list them, fetch them, look at them.", no_args_is_help=True
-)
+STOPPED = "stopped; run the same command to start again."
+data = typer.Typer(name="data", help="The data sets of the paper: list, fetch and show them.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.", metavar="NAME")]
 
 
 @data.command(name="list")
 def list_all() -> None:
     """List the data sets, and where they are.
+
+    Exit codes: 0 listed.
 
     Example: verfedsv data list
     """
@@ -41,7 +41,10 @@ def list_all() -> None:
 
 @data.command(name="fetch")
 def fetch_one(name: Name) -> None:
-    """Download a data set into the user's cache, unless it is on this machine already.
+    """Download a data set into the user's cache, unless it is already on this machine.
+
+    Exit codes: 0 fetched, or already there; 2 it is unknown or cannot be fetched, with a message that explains why; 130
+    interrupted.
 
     Example: verfedsv data fetch web
     """
@@ -55,10 +58,12 @@ def show_one(
     name: Name,
     clients: Annotated[
         int | None,
-        typer.Option(min=1, help="How many clients to split it between; as in the paper by default.", metavar="NUMBER"),
+        typer.Option(min=1, help="How many clients to split it between. Default: as in the paper.", metavar="NUMBER"),
     ] = None,
 ) -> None:
-    """Show what a data set holds and which features each client gets, fetching it first if need be.
+    """Show the size of a data set and the features of each client; it is fetched first if necessary.
+
+    Exit codes: 0 shown; 2 it is unknown or cannot be fetched, with a message that explains why; 130 interrupted.
 
     Example: verfedsv data show adult
     """

@@ -9,26 +9,34 @@ import typer
 
 from verfedsv.settlement.keys import fingerprint, new_keys, read_public_key
 
-keys = typer.Typer(name="keys", help="Keys to sign statements with: make a pair, look at one.", no_args_is_help=True)
+keys = typer.Typer(
+    name="keys", help="Keys to sign statements with: make a pair, show the fingerprint of one.", no_args_is_help=True
+)
 
 
 @keys.command()
-def new(name: Annotated[Path, typer.Argument(help="What the two files are to be called, without ending.")]) -> None:
-    """Make a pair of keys: NAME.key, to sign with and to keep secret, and NAME.pub, to hand out.
+def new(
+    name: Annotated[Path, typer.Argument(help="The name of the two files, without ending.", metavar="NAME")],
+) -> None:
+    """Make a pair of keys: NAME.key to sign with, which is secret, and NAME.pub to hand out.
 
-    The private key is not encrypted: whoever can read the file can sign. Files that are there are never overwritten.
+    The private key is not encrypted: whoever can read the file can sign. Existing files are never overwritten.
+
+    Exit codes: 0 made; 2 a file exists or cannot be written, with a message that explains why.
 
     Example: verfedsv keys new consortium
     """
     private, public = new_keys(name)
-    typer.echo(f"{private}: keep this secret, and keep it: sign with it by verfedsv statement RUN --key {private}")
-    typer.echo(f"{public}: give this to whoever is to check your statements")
+    typer.echo(f"{private}: keep this secret and safe; to sign with it: verfedsv statement RUN --key {private}")
+    typer.echo(f"{public}: give this to everyone who checks your statements")
     typer.echo(f"fingerprint: {fingerprint(read_public_key(public))}")
 
 
 @keys.command()
 def show(path: Annotated[Path, typer.Argument(help="A private or public key.", metavar="FILE")]) -> None:
     """Print the fingerprint of a key, to compare over another channel.
+
+    Exit codes: 0 printed; 2 the file is not a key that can be used, with a message that explains why.
 
     Example: verfedsv keys show consortium.pub
     """

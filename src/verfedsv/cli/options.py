@@ -12,10 +12,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON a
 AcceptSettings = Annotated[
     bool,
     typer.Option(
-        "--accept-settings", help="Accept values that were computed with other settings than agreed.", metavar=""
+        "--accept-settings", help="Accept values computed with other settings than the agreed ones.", metavar=""
     ),
 ]
 EvenIfTheLossRose = Annotated[
     bool,
-    typer.Option("--even-if-the-loss-rose", help="Go on though the clients did not make the model better.", metavar=""),
+    typer.Option("--even-if-the-loss-rose", help="Continue even if the clients did not improve the model.", metavar=""),
 ]

@@ -23,10 +23,10 @@ from verfedsv.settlement.keys import is_key
 from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
 
-Kind = Literal["report", "settlement", "valuation", "extract", "statement"]
+Document = Literal["report", "settlement", "valuation", "extract", "statement"]
 
 
-def check_writable(path: Path, kind: Kind) -> None:
+def check_writable(path: Path, kind: Document) -> None:
     """Raise InputError, before any work, if a file of some kind cannot be written there.
 
     It may replace an earlier one of the same kind and nothing else, in particular no irreplaceable file: part of a
@@ -62,7 +62,7 @@ def _what_is_kept(path: Path) -> str | None:
     return "a signed statement" if format_of(path) == statement.FORMAT else None
 
 
-def _is_of(path: Path, kind: Kind) -> bool:
+def _is_of(path: Path, kind: Document) -> bool:
     """Return whether a file is of a kind, as this package writes it."""
     content = path.read_bytes()
     if kind == "extract":
@@ -87,12 +87,12 @@ _HEAD_OF_A_PAGE = 2000
 """The generator is named within that many bytes; it ends at byte 800."""
 
 
-def _called(kind: Kind) -> str:
+def _called(kind: Document) -> str:
     return f"{'an' if kind == 'extract' else 'a'} {kind}"
 
 
 def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
-    """Write a file whole or not at all; texts are written as UTF-8."""
+    """Write a file completely or not at all; texts are written as UTF-8."""
     try:
         write_whole(path, content.encode() if isinstance(content, str) else content, overwrite=overwrite)
     except FileExistsError:
@@ -110,9 +110,9 @@ def describe_os_error(error: OSError, place: Path | None = None, remedy: str = "
 
 
 _REMEDIES = {
-    errno.ENOSPC: "Make room on that disk, or choose another place",
-    errno.EDQUOT: "Make room within your quota, or choose another place",
-    errno.EROFS: "Nothing can be written there; choose another place",
+    errno.ENOSPC: "Free some space on that disk, or choose another folder",
+    errno.EDQUOT: "Free some of your quota, or choose another folder",
+    errno.EROFS: "That file system is read-only; choose another folder",
 }
 
 
@@ -128,7 +128,7 @@ def explain_os_errors(place: Path, remedy: str) -> Iterator[None]:
 
 
 def print_text(text: str) -> None:
-    """Print a document as UTF-8, whatever the terminal is said to take: no name must become question marks."""
+    """Print a document as UTF-8 whatever the encoding of the terminal: names must not become question marks."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()

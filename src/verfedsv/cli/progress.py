@@ -1,4 +1,4 @@
-"""How far a command is, and what is said when Ctrl-C ends it."""
+"""The progress of a command, and what is printed when Ctrl-C ends it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 EXIT_INTERRUPTED = 130
@@ -20,6 +20,16 @@ def progress_bar(console: Console) -> Progress:
     text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
     columns = BarColumn(bar_width=10), _fixed(MofNCompleteColumn), _fixed(TimeRemainingColumn), text
     return Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_interactive)
+
+
+def follow(bar: Progress, task: TaskID, check: Callable[[], None]) -> Callable[[int, int], None]:
+    """Return a function of what is done and the total that moves a bar; `check` raises if Ctrl-C was pressed."""
+
+    def progress(done: int, total: int) -> None:
+        check()
+        bar.update(task, completed=done, total=total)
+
+    return progress
 
 
 def _fixed(

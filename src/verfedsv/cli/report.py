@@ -38,7 +38,7 @@ _STANDARD_OUTPUT = Path("-")
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript.", metavar="RUN")],
     output: Annotated[
         Path | None,
         typer.Option(
@@ -51,16 +51,16 @@ def report(
         Formats | None, typer.Option("--format", help="The format. Default: by the ending of the file name.")
     ] = None,
     settlement: Annotated[
-        Path | None, typer.Option("--settlement", help="Payouts to show, a JSON file that `verfedsv settle -o` wrote.")
+        Path | None, typer.Option(help="Payouts to show: the JSON that verfedsv settle -o wrote.", metavar="FILE")
     ] = None,
 ) -> None:
     """Write a report of a run: who contributed how much, how certain that is, and why.
 
-    The HTML is one file that loads nothing: send it by mail, open it in any browser, print it. It has charts, which
-    need pip install 'verfedsv[report]'; Markdown has the same sentences and tables, and JSON the numbers. Values come
-    from the run's valuation.json if that is up to date; if not, the run is valued first.
+    The HTML is a single file without external resources: mail it, open it in any browser, print it. Its charts need pip
+    install 'verfedsv[report]'. Markdown has the same sentences and tables, JSON the numbers. Values are read from the
+    run's valuation.json if it is up to date; otherwise the run is valued first.
 
-    Exit codes: 0 written; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
+    Exit codes: 0 written; 2 the run or an option cannot be used, with a message that explains why; 130 interrupted.
 
     Example: verfedsv report runs/credit -o credit.html
     """

@@ -17,27 +17,32 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments, or `all`; without any, a list of them.", metavar="NAME...")
+        list[str] | None, typer.Argument(help="Experiments, or all. Without any, they are listed.", metavar="NAME")
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", help="Data sets, by default all that are on this machine.", metavar="NAME..."),
+        typer.Option("--data", help="Data sets. Default: all that are on this machine.", metavar="NAME..."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few rounds and samples, to see that it works.", metavar="")
+        bool, typer.Option("--quick", help="Few rounds and samples, to check that it works.", metavar="")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Forget earlier results of these experiments.", metavar="")
+        bool, typer.Option("--again", help="Discard earlier results of these experiments.", metavar="")
     ] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where results go.")] = Path("verfedsv-paper"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder for the results.", metavar="FOLDER")
+    ] = Path("verfedsv-paper"),
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results as JSON and nothing else.", metavar="")
     ] = False,
 ) -> None:
     """Measure the tables and figures of the paper again; needs a checkout of the repository.
 
-    Results are kept after each part as JSON, in the output folder's `paper`; after Ctrl-C, the same command continues.
-    At the end `paper.md` there holds all results so far, ours beside the paper's, with figures.
+    Each result is written as JSON to `paper` in the output folder as soon as it is there; after Ctrl-C, the same
+    command continues. At the end, `paper.md` shows all results beside the paper's, with figures.
+
+    Exit codes: 0 done; 2 an experiment, a data set or an option cannot be used, with a message that explains why; 130
+    interrupted.
 
     Example: verfedsv reproduce random-features frequency --data adult web
     """

@@ -24,20 +24,21 @@ from verfedsv.valuation.verdict import judge
 def run(
     config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.", metavar="FILE")] = Path("run.toml"),
     init: Annotated[
-        bool, typer.Option("--init", help="Write a commented example to the file, and end.", metavar="")
+        bool, typer.Option("--init", help="Write a commented example configuration to FILE, and exit.", metavar="")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the output folder.", metavar="")
+        bool, typer.Option("--resume", help="Continue the run in the output folder.", metavar="")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model across clients, record who uploaded what, and value each client.
 
-    Everything is checked before work starts. The output folder gets the transcript, metrics, the valuation and the
-    configuration. Ctrl-C stops after the current round; --resume then goes on to the same result. A finished run is
-    only displayed.
+    Configuration and data are checked before the training starts. The transcript, metrics, the valuation and the
+    configuration are written to the output folder. Ctrl-C stops after the current round; --resume continues to the same
+    result. With --resume, a finished run is only displayed.
 
-    Exit codes: 0 done; 2 something in the configuration or the data cannot be used; 130 stopped by Ctrl-C.
+    Exit codes: 0 done; 2 the configuration or the data cannot be used, with a message that explains why; 130 stopped by
+    Ctrl-C.
 
     Example: verfedsv run --init credit.toml && verfedsv run credit.toml
     """
@@ -62,12 +63,12 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
         _introduce(console, whole)
     for note in whole.data.cautions:
         print_note(notes, note)
-    at_once = "stopped at once; --resume goes on from the last checkpoint."
-    kept = "What was recorded is kept: go on with --resume"
+    at_once = "stopped at once; --resume continues from the last checkpoint."
+    kept = "What was recorded is kept: continue with --resume"
     with explain_interrupt(console, at_once), explain_os_errors(whole.folder, kept), stop_on_interrupt() as stopped:
         train_with_bar(console, whole, resume=resume, should_stop=stopped)
         if stopped():
-            message = f"stopped; go on with --resume. What was recorded lies in {whole.folder}"
+            message = f"stopped; continue with --resume. What was recorded is in {whole.folder}"
             console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
             return False
     _show_figures(console, whole)
@@ -75,7 +76,7 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
         print_note(notes, note)
     known = whole.known_valuation() if resume else None
     if known is not None:
-        console.print("It was valued before; this is the valuation of then.", highlight=False)
+        console.print("It was valued before; this is that valuation.", highlight=False)
     trained = "Training is complete: --resume values it"
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(whole.folder, trained):
         result = known or value_with_bar(console, whole)
@@ -116,6 +117,6 @@ def _show_figures(console: Console, whole: Run) -> None:
 
 def _write_example(path: Path) -> None:
     if path.exists():
-        raise InputError(f"{path} is already there; name another file")
+        raise InputError(f"{path} exists; name another file")
     write_file(path, EXAMPLE, overwrite=False)
     typer.echo(f"wrote {path}; now: verfedsv run {path}")

@@ -3,71 +3,66 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from verfedsv._version import __version__
 from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose
 from verfedsv.cli.output import check_writable, print_text, write_file
 from verfedsv.cli.valuing import compute, notes_of, print_notes
 from verfedsv.errors import InputError
-from verfedsv.report.terminal import shown
+from verfedsv.report.reading import summarise_settlement
+from verfedsv.report.tables import payouts
+from verfedsv.report.terminal import to_rich
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
-from verfedsv.settlement import Settlement
+from verfedsv.settlement import Settlement, Terms
+from verfedsv.settlement import settle as settle_valuation
 from verfedsv.settlement.agreement import refuse_others
-from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import format_of, read_bytes
-from verfedsv.settlement.explanation import cautions, explain
-from verfedsv.settlement.payouts import Basis, pay
+from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.rules import Negative, Rule
-from verfedsv.settlement.terms import Terms
-from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 
 
 def settle(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or a valuation (JSON).")],
-    budget: Annotated[str, typer.Option(help="What is to be shared, such as 100000 or 2500.50.", metavar="AMOUNT")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a valuation (JSON).", metavar="RUN")],
+    budget: Annotated[str, typer.Option(help="The amount to share, such as 100000 or 2500.50.", metavar="AMOUNT")],
     currency: Annotated[str, typer.Option(help="Its currency, such as EUR.", metavar="CODE")],
     rule: Annotated[
         Rule,
         typer.Option(
-            help="shares: in proportion to values. floor, cap, floor-and-cap: the same, but nobody less, or more, than "
-            "an amount. shapley-positive: only positive values share.",
+            help="shares: in proportion to values. floor, cap, floor-and-cap: the same, but at least --floor and at "
+            "most --cap for each. shapley-positive: in proportion to positive values.",
             metavar="RULE",
         ),
     ] = "shares",
     negative: Annotated[
         Negative | None,
         typer.Option(
-            help="What happens to negative values: zero, they count as that; deduct, the client pays in; refuse, "
-            "nothing is settled. Has to be said if there are any.",
+            help="What to do with negative values: zero counts them as zero, deduct makes the client pay in, refuse "
+            "settles nothing. Required if there are any.",
             metavar="WHAT",
         ),
     ] = None,
     floor: Annotated[
-        str | None, typer.Option(help="For --rule floor and floor-and-cap: what each gets at least.", metavar="AMOUNT")
+        str | None, typer.Option(help="With --rule floor or floor-and-cap: the least for each.", metavar="AMOUNT")
     ] = None,
     cap: Annotated[
-        str | None, typer.Option(help="For --rule cap and floor-and-cap: what each gets at most.", metavar="AMOUNT")
+        str | None, typer.Option(help="With --rule cap or floor-and-cap: the most for each.", metavar="AMOUNT")
     ] = None,
     fixed_part: Annotated[
-        str | None, typer.Option(help="Part of the budget that all share equally, such as 20%.", metavar="PERCENT")
+        str | None,
+        typer.Option(help="Percentage of the budget to share equally first, such as 20%.", metavar="PERCENT"),
     ] = None,
     pay_server: Annotated[
         str | None,
-        typer.Option(help="Pay the server too, by the value of its own part, under this name.", metavar="NAME"),
+        typer.Option(help="Also pay the server for its own part, under this name.", metavar="NAME"),
     ] = None,
     even_if_the_loss_rose: EvenIfTheLossRose = False,
     accept_settings: AcceptSettings = False,
@@ -77,14 +72,14 @@ def settle(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Share a budget among the clients by their values: payouts to the cent, which add up to it exactly.
+    """Split a budget among the clients by their values, to the cent.
 
-    Beside each payout is the range in which it would lie if the values were off by their errors. The run's valuation is
-    used if it is up to date; if not, the run is valued first, as agreed. A training that is still running is not
-    settled, nor is one in which the loss rose or that the clients together did not improve, unless
-    --even-if-the-loss-rose is given. That a training was stopped early is said.
+    The payouts add up to the budget exactly. The range of a payout shows what the errors of the values allow. The run's
+    valuation is used if it is up to date; otherwise the run is valued first, with the agreed settings. A training that
+    is still running is not settled. One that the clients did not improve is settled only with --even-if-the-loss-rose,
+    and one that was stopped early with a warning.
 
-    Exit codes: 0 settled; 2 it cannot be settled like this, with a message that says why; 130 interrupted.
+    Exit codes: 0 settled; 2 it cannot be settled on these terms, with a message that explains why; 130 interrupted.
 
     Example: verfedsv settle runs/credit --budget 100000 --currency EUR --negative zero -o payouts.csv
     """
@@ -116,8 +111,7 @@ def settle(
         refuse_running(extent, "settled")
         n_planned, valuation = extent.n_planned, _valuation_of(folder, transcript)
         refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
-    refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
-    result = pay(terms, Basis.of(valuation, n_planned))
+    result = settle_valuation(valuation, terms, n_planned=n_planned, even_if_the_loss_rose=even_if_the_loss_rose)
     if output is not None:
         write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
     print_notes(*(cautions(result) if as_json else ()), *notes_of(folder, valuation))
@@ -154,73 +148,17 @@ def _valuation_of(folder: RunFolder, transcript: Transcript) -> Valuation:
 
 
 def _about(run: Path) -> dict[str, str]:
-    """Return what a table for people says of where it comes from."""
+    """Return the lines of a table for people that state its origin."""
     today = dt.datetime.now(tz=dt.UTC).date().isoformat()
     return {"run": run.resolve().name, "made": f"{today}, verfedsv {__version__}", "signed": "no, this is a draft"}
 
 
 def show(console: Console, result: Settlement, valuation: Valuation) -> None:
-    """Print the payouts with their sum, and by which rule they came about."""
-    console.print(payouts_table(result, console.width))
+    """Print the payouts with their sum, and the rule that gave them."""
+    known = summarise_settlement(result, valuation)
+    console.print(to_rich(payouts(known, "terminal"), console.width))
     console.print()
     warned = cautions(result)
-    for line in explain(result, valuation):
+    for line in known.sentences:
         console.print(line, style="yellow" if line in warned else None, highlight=False, markup=False)
-    console.print("This is a draft: what counts is what verfedsv statement signs.", highlight=False)
-
-
-def payouts_table(result: Settlement, width: int = 80) -> RenderableType:
-    """Return a table of the clients by falling payout, and the sum; in a narrow terminal, a paragraph for each.
-
-    Names give way first, then notes move below the table. Nothing is left out.
-    """
-    money = result.currency
-    has_shares = not np.isnan(result.shares).any()
-    columns = {
-        **({"of values": [f"{share:.2%}" for share in result.shares]} if has_shares else {}),
-        money.code: [*map(money.shown, result.payouts), money.shown(sum(result.payouts))],
-        "of budget": [f"{part:.2%}" for part in result.parts],
-        "range": [_range(result, m) for m in range(len(result.clients))],
-    }
-    longest = max(map(len, result.clients))
-    room = width - sum(2 + max(map(len, [name, *cells])) for name, cells in columns.items())
-    if room < min(max(longest, len("client")), _NARROWEST_NAME):
-        return _paragraphs(result, columns)
-    with_notes = any(result.notes) and room - min(longest, _NARROWEST_NAME) - 2 >= _NARROWEST_NOTE
-    names = min(longest, room - (_NARROWEST_NOTE + 2) * with_notes)
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("client", no_wrap=True, min_width=names)
-    for name, cells in columns.items():
-        table.add_column(name, justify="right", no_wrap=True, min_width=max(map(len, cells)))
-    if with_notes:
-        table.add_column("note", overflow="fold")
-    for m in result.order:
-        note = [Text(result.notes[m])] if with_notes else []
-        # Text, not a string: a name is never read as markup.
-        table.add_row(Text(shown(result.clients[m], names)), *(cells[m] for cells in columns.values()), *note)
-    table.add_row("sum", *([""] if has_shares else []), Text(columns[money.code][-1], style="bold"))
-    notes = [] if with_notes else [m for m in result.order if result.notes[m]]
-    return Group(table, *(Text(f"{shown(result.clients[m], names)}: {result.notes[m]}") for m in notes))
-
-
-_NARROWEST_NAME, _NARROWEST_NOTE = 8, 22
-
-
-def _paragraphs(result: Settlement, columns: Mapping[str, Sequence[str]]) -> Group:
-    """Return the same for a narrow terminal: the name of each client, and below it what the columns have."""
-    code = result.currency.code
-    lines: list[RenderableType] = []
-    for m in result.order:
-        lines.append(Text(printable(result.clients[m]), style="bold", overflow="fold"))
-        amount = f"{columns[code][m]} {code}"
-        parts = [f"{columns[name][m]} {name}" for name in ("of budget", "of values") if name in columns]
-        details = amount, *parts, f"range {columns['range'][m]}", result.notes[m]
-        lines += [Padding(Text(detail, overflow="fold"), (0, 0, 0, 2), expand=False) for detail in details if detail]
-    return Group(*lines, Text(f"sum {columns[code][-1]} {code}", style="bold", overflow="fold"))
-
-
-def _range(result: Settlement, m: int) -> str:
-    low, high = result.lowest[m], result.highest[m]
-    if low is None or high is None:
-        return "unknown"
-    return f"{result.currency.shown(low)} to {result.currency.shown(high)}"
+    console.print("This is a draft: only what verfedsv statement signs is binding.", highlight=False)

@@ -29,24 +29,26 @@ from verfedsv.valuation.result import PACKAGE
 def statement(
     run: RunArgument,
     key: Annotated[
-        Path | None, typer.Option(help="The private key to sign with, of verfedsv keys new.", metavar="FILE")
+        Path | None, typer.Option(help="The private key to sign with; verfedsv keys new makes one.", metavar="FILE")
     ] = None,
     settlement: Annotated[
-        Path | None, typer.Option(help="Payouts to sign too: the JSON of verfedsv settle --output.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Payouts to sign as well: the JSON that verfedsv settle -o wrote.", metavar="FILE"),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; by default statement.json in the run.")
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write. Default: statement.json in RUN.", metavar="FILE"),
     ] = None,
     even_if_the_loss_rose: EvenIfTheLossRose = False,
     accept_settings: AcceptSettings = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign what a run is: the head of its transcript, all its files, its configuration, values and payouts.
+    """Sign a statement of a run: the hashes of its transcript and files, its configuration, values and payouts.
 
-    Anyone with the public key can check the signature, and anyone with the run that all of it is true: verfedsv audit.
-    Values that are already in the run are computed again before they are signed, which takes as long as valuing it.
+    With the public key anyone can check the signature, and with the run anyone can check the content: verfedsv audit.
+    If the run already has values, they are computed again before they are signed, which takes as long as valuing it.
 
-    Exit codes: 0 signed; 2 something cannot be used, with a message that says why; 130 interrupted.
+    Exit codes: 0 signed; 2 the run or a file cannot be used, with a message that explains why; 130 interrupted.
 
     Example: verfedsv statement runs/credit --key consortium.key --settlement payouts.json
     """
@@ -58,7 +60,7 @@ def statement(
     place = folder.statement_path if output is None else output
     check_writable(place, "statement")
     if place.exists():
-        raise InputError(f"{place} is already there, and is not overwritten; name another with -o")
+        raise InputError(f"{place} exists, and is not overwritten; name another with -o")
     if key.resolve().is_relative_to(run.resolve()):
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
     folder.find_files()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.markup import escape
 
-from verfedsv.cli.progress import interrupts, progress_bar
+from verfedsv.cli.progress import follow, interrupts, progress_bar
 from verfedsv.federation import Evaluation
 from verfedsv.losses import Floats
 from verfedsv.runs import Run
@@ -28,7 +28,7 @@ def train_with_bar(
         for update in whole.train(resume=resume, should_stop=should_stop):
             if resume:
                 done = update.n_rounds - 1
-                console.print(f"Going on from round {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
+                console.print(f"Continuing from round {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
                 resume = False
             bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
             if update.evaluation is not None and update.shares is not None:
@@ -39,12 +39,7 @@ def value_with_bar(console: Console, whole: Run) -> Valuation:
     """Value what was recorded, showing how far it is."""
     with interrupts() as check, progress_bar(console) as bar:
         task = bar.add_task("valuing", total=None)
-
-        def progress(done: int, total: int) -> None:
-            check()
-            bar.update(task, completed=done, total=total)
-
-        return whole.value(progress)
+        return whole.value(follow(bar, task, check))
 
 
 def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) -> str:

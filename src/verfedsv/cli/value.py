@@ -24,7 +24,7 @@ Methods = StrEnum("Methods", {name: name for name in ESTIMATORS})  # type: ignor
 """The methods of `value`."""
 
 
-class Rows(StrEnum):
+class RowChoice(StrEnum):
     """The choices of samples that have a name."""
 
     ALL = "all"
@@ -35,7 +35,7 @@ class Rows(StrEnum):
 def value(
     run: Annotated[
         Path,
-        typer.Argument(help="The folder of a run, or of a transcript of verfedsv.Recorder.", metavar="RUN"),
+        typer.Argument(help="The folder of a run, or of a transcript that verfedsv.Recorder wrote.", metavar="RUN"),
     ],
     method: Annotated[
         Methods | None,
@@ -53,24 +53,27 @@ def value(
     ] = None,
     rank: Annotated[
         str | None,
-        typer.Option(help="Rank of completion in synchronous runs: a number, or auto.", metavar="NUMBER|auto"),
+        typer.Option(help="Rank of the completion in synchronous runs: a number, or auto.", metavar="NUMBER|auto"),
     ] = None,
     rows: Annotated[
-        Rows | None,
+        RowChoice | None,
         typer.Option(
-            help="Which samples to take the mean over: all, gradient (those that get gradients) or no-gradient.",
+            help="The samples to average over: all, gradient (those that receive gradients) or no-gradient.",
             metavar="ROWS",
         ),
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="Largest error of auto, relative to the largest value.", metavar="NUMBER")
+        float | None,
+        typer.Option(help="Largest error of --method auto, relative to the largest value.", metavar="NUMBER"),
     ] = None,
     regularization: Annotated[
-        str | None, typer.Option(help="Lambda of completion: a number, or auto.", metavar="NUMBER|auto")
+        str | None, typer.Option(help="Regularization of the completion: a number, or auto.", metavar="NUMBER|auto")
     ] = None,
     permutations: Annotated[
         int | None,
-        typer.Option(min=1, help="Most permutations that a round, or with auto a sample, may draw.", metavar="NUMBER"),
+        typer.Option(
+            min=1, help="Most permutations to draw for a round, or for a sample with --method auto.", metavar="NUMBER"
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = None,
     output: Annotated[
@@ -78,12 +81,12 @@ def value(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Value a recorded training: a table of the clients with value, share and error.
+    """Value a recorded training: print a table of the clients with value, share and error.
 
-    The error of a value is what the estimator leaves (proven, or with 99.9 % confidence) plus what completing
-    embeddings that were never uploaded may change (estimated).
+    The error of a value is the error of the estimator (proven, or with 99.9 % confidence) plus that of completing
+    embeddings that were never uploaded (estimated).
 
-    A run is valued with the settings that were agreed on, which its transcript holds: those of [valuation] in its
+        A run is valued with the settings that were agreed on, which its transcript holds: those of [valuation] in its
     config.toml, or of Recorder(valuation=...), or the defaults. Options given here override them.
     By default method, rank and regularization are auto, rows are all, the tolerance is 0.001 and the seed is 0.
 
@@ -91,7 +94,7 @@ def value(
     recorded; `finished` in JSON is false then (null if no plan is known). Whether the values can be trusted is printed
     first, and is `verdict` in JSON: sound, doubtful or rejected, with the reasons.
 
-    Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that says why; 130 interrupted.
+    Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that explains why; 130 interrupted.
 
     Example: verfedsv value runs/credit --json > values.json
     """

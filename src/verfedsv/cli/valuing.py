@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from verfedsv.cli.output import explain_warnings, print_note
-from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.report import wording
 from verfedsv.report.amounts import share_range
@@ -39,12 +39,7 @@ def value_folder(
         transcript = folder.open()
         faults = verify(transcript, folder)
         bar.update(task, description=escape(f"{what} {shown(folder.path.name or str(folder), 40)}"))
-
-        def progress(done: int, total: int) -> None:
-            check()
-            bar.update(task, completed=done, total=total)
-
-        result = value_run(transcript, progress=progress, **options)
+        result = value_run(transcript, progress=follow(bar, task, check), **options)
     # It may have grown meanwhile.
     transcript = folder.open()
     try:

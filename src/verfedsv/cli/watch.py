@@ -19,7 +19,10 @@ from verfedsv.runs.folder import RunFolder
 def watch(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript; it need not exist yet.")],
     host: Annotated[
-        str, typer.Option(help="The address to listen at. By default, only this machine can see the page.")
+        str,
+        typer.Option(
+            help="The address to listen on. With the default, only this machine can see the page.", metavar="ADDRESS"
+        ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0 is any free one.")] = 0,
     every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two polls of the folder.")] = 2,
@@ -28,7 +31,7 @@ def watch(
 
     The run may be running, finished, or not started yet; it is only read. Ctrl-C ends the page, not the training.
 
-    Exit codes: 0 ended with Ctrl-C; 2 the run or an option cannot be used, with a message that says why.
+    Exit codes: 0 ended with Ctrl-C; 2 the run or an option cannot be used, with a message that explains why.
 
     Example: verfedsv watch runs/credit
     """

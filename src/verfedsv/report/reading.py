@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -58,11 +59,13 @@ def summarise(
     known, faults = find_valuation(folder, transcript)
     valuation = known or value(transcript, progress=progress, **folder.agreed_settings(transcript).as_dict())
     refuse_absurd(valuation)
+    if settlement is not None:
+        check_settlement(settlement, valuation)
     about = about_run(
         folder,
         transcript,
         _settings(config, valuation),
-        None if settlement is None else _settlement(settlement, valuation),
+        None if settlement is None else summarise_settlement(settlement, valuation),
         faults,
     )
     metrics = _read_metrics(folder.metrics_path, valuation.n_rounds)
@@ -115,22 +118,27 @@ def about_run(
     )
 
 
-def _settlement(settlement: Settlement, valuation: Valuation) -> SettlementSummary:
-    """Return what a report says of a settlement; raise InputError if it is not of this valuation."""
-    check_settlement(settlement, valuation)
-    texts = [
-        [None if cents is None else settlement.currency.shown(cents) for cents in column]
-        for column in (settlement.payouts, settlement.lowest, settlement.highest)
-    ]
-    lines = [
-        Payout(client, amount or "", low, high, note)
-        for client, amount, low, high, note in zip(settlement.clients, *texts, settlement.notes, strict=True)
-    ]
+def summarise_settlement(settlement: Settlement, valuation: Valuation) -> SettlementSummary:
+    """Return what is shown of a settlement of this valuation."""
+    shown, shares, parts = settlement.currency.shown, settlement.shares, settlement.parts
+
+    def payout(m: int) -> Payout:
+        low, high = settlement.lowest[m], settlement.highest[m]
+        return Payout(
+            settlement.clients[m],
+            shown(settlement.payouts[m]),
+            None if low is None else shown(low),
+            None if high is None else shown(high),
+            settlement.notes[m],
+            "" if math.isnan(shares[m]) else f"{shares[m]:.2%}",
+            f"{parts[m]:.2%}",
+        )
+
     return SettlementSummary(
-        budget=settlement.currency.shown(settlement.terms.budget),
+        budget=shown(settlement.terms.budget),
         currency=settlement.currency.code,
         sentences=tuple(explain(settlement, valuation)),
-        payouts=tuple(lines[m] for m in np.argsort(-np.array(settlement.values), kind="stable")),
+        payouts=tuple(map(payout, settlement.order)),
     )
 
 

@@ -92,18 +92,23 @@ class ClientSummary:
 
 @dataclass(frozen=True)
 class Payout:
-    """What a client is paid, as text, and the range that the errors allow; None where that is unknown."""
+    """What a client is paid, as text, and the range that the errors allow; None where that is unknown.
+
+    `share` is its percentage of the values, "" where shares have no meaning, and `part` that of the budget.
+    """
 
     client: str
     amount: str
     lowest: str | None
     highest: str | None
     note: str
+    share: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True)
 class SettlementSummary:
-    """How a budget was settled: in sentences, and the payouts in the order of the clients."""
+    """How a budget was settled: in sentences, and the payouts in descending order."""
 
     budget: str
     currency: str

@@ -79,16 +79,16 @@ def make_table(
     rows: Iterable[Row],
     columns: Sequence[Column[Row]],
     medium: Medium = "report",
-    total: Sequence[str] = (),
+    total: Mapping[str, str] | None = None,
 ) -> Table:
-    """Return a table of some rows, with the columns that a medium shows."""
+    """Return a table of some rows, with the columns that a medium shows; `total` is its last line, by heading."""
     shown = [column for column in columns if medium in column.on]
     return Table(
         name,
         caption,
         tuple(Heading(column.heading, column.kind) for column in shown),
         tuple(tuple(Cell(column.text(row), column.number(row)) for column in shown) for row in rows),
-        tuple(map(Cell, total)),
+        tuple(Cell(total.get(column.heading, "")) for column in shown) if total else (),
     )
 
 
@@ -169,16 +169,20 @@ def _round_up(error: float) -> str:
     return f"{'<' if 0 < error < step else ''}{upward:.{2 if error < 1 else 0}%}"
 
 
-def payouts(known: SettlementSummary) -> Table:
-    """Return what each client is paid."""
+def payouts(known: SettlementSummary, medium: Medium = "report") -> Table:
+    """Return what each client is paid; in the terminal, also its shares of the values and of the budget."""
+    amount = f"Payout, {known.currency}"
+    has_shares, has_notes = any(line.share for line in known.payouts), any(line.note for line in known.payouts)
     columns: list[Column[Payout]] = [
         Column("Client", lambda line: line.client, "name"),
-        Column(f"Payout, {known.currency}", lambda line: line.amount),
+        Column("Of values", lambda line: line.share, on=("terminal",) if has_shares else ()),
+        Column(amount, lambda line: line.amount),
+        Column("Of budget", lambda line: line.part, on=("terminal",)),
         Column("Range", lambda line: "unknown" if line.lowest is None else f"{line.lowest} to {line.highest}"),
-        Column("Note", lambda line: line.note, "text"),
+        Column("Note", lambda line: line.note, "text", on=(*PAGES, "terminal") if has_notes else PAGES),
     ]
     caption = "What each client is paid, and the range that the errors of the values allow"
-    return make_table("amounts", caption, known.payouts, columns, total=("Sum", known.budget, "", ""))
+    return make_table("amounts", caption, known.payouts, columns, medium, {"Client": "Sum", amount: known.budget})
 
 
 def quarters(summary: Summary, most: int | None = None) -> Table:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import rich.table
 from rich.bar import Bar
@@ -41,14 +42,36 @@ def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
     if summary.settlement is not None:
         if warning := wording.payout_warning(summary):
             yield Text(warning, style="bold red")
-        yield to_rich(payouts(summary.settlement), width)
+        yield to_rich(payouts(summary.settlement, "terminal"), width)
 
 
 def to_rich(table: Table, width: int = 80) -> RenderableType:
-    """Return a table for a terminal of `width` columns: bars, then names are cut, numbers never.
+    """Return a table for a terminal of `width` columns: bars give way, then names, then texts, and numbers never do.
 
-    Where short names do not fit either, each row is a paragraph.
+    Where names cannot be shortened any further, texts move below the table. Where that is not enough, each row is a
+    paragraph.
     """
+    return _drawn(table, width) or _with_texts_below(table, width) or _paragraphs(table)
+
+
+def _with_texts_below(table: Table, width: int) -> RenderableType | None:
+    """Return a table with its texts below it, each after the name of its row; None if there is no room for that."""
+
+    def cells(row: Sequence[Cell], *, of_texts: bool = False) -> tuple[Cell, ...]:
+        return tuple(cell for heading, cell in table.pairs(row) if (heading.kind == "text") == of_texts)
+
+    headings = tuple(heading for heading in table.headings if heading.kind != "text")
+    total = cells(table.total) if table.total else ()
+    drawn = _drawn(replace(table, headings=headings, rows=tuple(map(cells, table.rows)), total=total), width)
+    if drawn is None:
+        return None
+    name = [heading.kind for heading in table.headings].index("name")
+    below = [(row[name].text, cell.text) for row in table.rows for cell in cells(row, of_texts=True) if cell.text]
+    return Group(drawn, *(Text(f"{shown(client, _SHORTEST_NAME)}: {printable(text)}") for client, text in below))
+
+
+def _drawn(table: Table, width: int) -> RenderableType | None:
+    """Return a table that is drawn, None if there is no room for even short names."""
     title = tuple(Cell(heading.text) for heading in table.headings)
     lines = [title, *table.rows, *([table.total] if table.total else [])]
     kinds = [heading.kind for heading in table.headings]
@@ -56,7 +79,7 @@ def to_rich(table: Table, width: int = 80) -> RenderableType:
     longest = widths.pop(kinds.index("name"))
     room = width - sum(widths.values())
     if room < min(longest, _SHORTEST_NAME):
-        return _paragraphs(table)
+        return None
     names, n_bars = min(longest, room), max(1, kinds.count("bar"))
     bar = min((room - names) // n_bars - 2, _WIDEST_BAR // n_bars)
     scale = [0.0, *(row[k].number or 0.0 for row in table.rows for k, kind in enumerate(kinds) if kind == "bar")]

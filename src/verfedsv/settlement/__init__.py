@@ -2,5 +2,6 @@
 
 from verfedsv.settlement.payouts import settle
 from verfedsv.settlement.result import Settlement
+from verfedsv.settlement.terms import Terms
 
-__all__ = ["Settlement", "settle"]
+__all__ = ["Settlement", "Terms", "settle"]

@@ -1,23 +1,22 @@
-"""Audits: whether statements, runs and extracts are what they say; if not, one line says what differs."""
+"""Audits: whether statements, runs and extracts are true; if not, one line tells what differs."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from verfedsv.errors import InputError, TranscriptError
+from verfedsv.errors import InputError, TranscriptError, VerfedsvError
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.reading import parse_config
-from verfedsv.settings import ValuationSettings
 from verfedsv.settlement import extract as extracts
-from verfedsv.settlement import statement
-from verfedsv.settlement.agreement import options_of, say_others, say_others_of
+from verfedsv.settlement.agreement import options_of, say_others
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
     Check,
@@ -33,12 +32,12 @@ from verfedsv.settlement.comparisons import (
     compare_rounds,
     compare_valuation,
 )
-from verfedsv.settlement.documents import parse, read_bytes
-from verfedsv.settlement.explanation import cautions, say_terms
-from verfedsv.settlement.extract import Extract, VerifiedExtract
+from verfedsv.settlement.documents import read_bytes
+from verfedsv.settlement.explanation import cautions
+from verfedsv.settlement.extract import Extract
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import Statement, fields_of
-from verfedsv.settlement.transcripts import check_chain, open_whole, say_server_and_absent
+from verfedsv.settlement.survey import Survey
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import printable
@@ -48,10 +47,10 @@ from verfedsv.valuation import Valuation, value
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found: the checks that were made, in order; what differs, or None; and what a reader should know.
+    """The result of an audit: the checks that passed, in order; what differs, or None; and notes for the reader.
 
-    `reservations` are what another version of this package or another processor may have computed otherwise: whether
-    that explains it, the reader has to judge.
+    `reservations` are differences that another version of this package or another processor may explain; the reader has
+    to judge whether it does.
     """
 
     checks: tuple[Check, ...]
@@ -61,7 +60,7 @@ class Audit:
 
     @property
     def passes(self) -> bool:
-        """Whether all is as stated, without reservation."""
+        """Whether everything is as stated, without reservation."""
         return self.difference is None and not self.reservations
 
     def to_json(self) -> str:
@@ -78,10 +77,10 @@ def audit(
     accept_settings: bool = False,
     progress: Progress | None = None,
 ) -> Audit:
-    """Return the audit of whatever is there: a statement, an extract, or the folder of a run.
+    """Return the audit of a statement, an extract, or the folder of a run.
 
-    A folder that has a statement in it is audited by that; another can be given. Values that were not computed with the
-    agreed settings differ, unless the reader accepts that.
+    A folder is checked against the statement in it, or the one at `statement_path`. Values that were not computed with
+    the agreed settings differ, unless `accept_settings`.
     """
     options = _Options(public_key, accept_settings, progress)
     if path.is_dir():
@@ -99,16 +98,14 @@ def audit(
             raise InputError("an extract is not signed; add --statement FILE to check it by the key")
         signed = None if statement_path is None else _read_statement(statement_path)
         return _collect(_of_extract(Extract.from_bytes(text), signed, options))
-    fields = parse(text, statement.FORMAT)
-    if fields["format"] == statement.FORMAT:
-        _refuse_unused("a statement", statement=statement_path)
-    signed = _Signed(path, text, Statement.from_fields(fields))
+    signed = _Signed(path, text, Statement.from_json(text))
+    _refuse_unused("a statement", statement=statement_path)
     return _collect(_of_statement(signed, None if run is None else RunFolder(run), options))
 
 
 @dataclass(frozen=True)
 class _Options:
-    """The key that must have signed, if any; whether any settings are accepted; and who is told how far it is."""
+    """The key that must have signed, if any; whether other settings are accepted; and what is told the progress."""
 
     public_key: bytes | None
     accept_settings: bool
@@ -135,7 +132,7 @@ def _collect(findings: Iterable[Finding]) -> Audit:
     notes: list[str] = []
     difference = None
     try:
-        # Numbers that were received may overflow where they are added up: what comes of them is no warning's matter.
+        # Received numbers may overflow when they are added up: that is a difference, not a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             for finding in findings:
                 if isinstance(finding, Check):
@@ -154,48 +151,56 @@ def _one_line(text: str) -> str:
 
 
 def _of_statement(signed: _Signed, run: RunFolder | None, options: _Options) -> Iterator[Finding]:
-    """Yield whether a statement is signed and true: of the run's files, chain, values and payouts.
+    """Yield that a statement is signed, and true of the run's files, chain, values and payouts.
 
-    Without `run`, it is where the statement says, from where it lies, or the statement's own folder.
+    Without `run`, the run is looked for at the path in the statement, and in the statement's folder.
     """
     stated = signed.statement
     yield from _check_signature(signed, options.public_key)
     folder = run if run is not None else _find_run(stated, signed.path)
-    found = _hash_files(folder, signed.path)
+    if not folder.path.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    with _as_difference(InputError):
+        found = folder.hash_files(leave_out=signed.path)
     if not found.keys() & stated.content["files"].keys():
-        raise InputError(f"nothing of what the statement lists is in {folder}; say where its run is with --run FOLDER")
+        raise InputError(f"none of the files that the statement lists is in {folder}; name its run with --run FOLDER")
     check_same_run(stated, found)
-    # Before the other files, as this can tell the round and the client of a change, and another run.
-    transcript = open_whole(folder)
-    yield check_chain(transcript, stated)
-    yield from say_server_and_absent(transcript)
+    # Before the other files: this can name the round and the client of a change, and recognizes another run.
+    transcript = _open(folder)
+    _check_head(transcript, stated)
+    survey = Survey.of(transcript)
+    yield _chain(transcript.n_rounds, transcript.head)
+    yield from survey.notes()
     yield from compare_files(stated, found)
     rest = {"configuration": folder.config_text(), "n_planned": folder.extent(transcript).n_planned}
     compare_exactly(stated, rest, "the run gives")
-    written = _read_valuation(folder)
+    with _as_difference(InputError):
+        written = folder.read_valuation()
     written = written if written is not None and written.head == transcript.head else None
     if written is not None:
         # Sums are computed when they are needed, and are compared with the values.
         right = {name: said for name, said in fields_of(written).items() if name not in ("shares", "books")}
         compare_exactly(stated, right, f"{folder.valuation_name} says")
-    yield from _check_values(Claim.of_statement(stated), stated.settings, folder, transcript, written, options)
-    yield from _check_payouts(stated)
+    yield from _check_values(Claim.of_statement(stated), folder, transcript, survey, written, options)
+    yield from check_payouts(stated)
     yield from cautions(stated.settlement or stated.basis)
 
 
 def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
-    """Yield whether a run without a statement fits together: its chain, and its valuation."""
+    """Yield that a run without a statement is consistent: its chain, and its valuation."""
     if not folder.holds_run:
         raise InputError(f"there is no run in {folder}: nothing was recorded there")
-    transcript = open_whole(folder)
+    transcript = _open(folder)
     if not transcript.n_rounds:
         raise InputError(f"no round was recorded in {folder}, so there is nothing to audit")
-    yield Check("chain", f"{count(transcript.n_rounds, 'round')}, head {transcript.head[:16]}…")
-    yield from say_server_and_absent(transcript)
+    survey = Survey.of(transcript)
+    yield _chain(transcript.n_rounds, transcript.head)
+    yield from survey.notes()
     extent = folder.extent(transcript)
     if extent.is_unfinished:
         yield f"the training was stopped after {extent}"
-    written = _read_valuation(folder)
+    with _as_difference(InputError):
+        written = folder.read_valuation()
     if written is None:
         yield f"there is no {folder.valuation_name}, so there are no values to compare"
     else:
@@ -203,7 +208,7 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
             grown = transcript.contains(written.head)
             why = "the transcript has grown since" if grown else "it was cut off, or is another one"
             raise Difference(f"{folder.valuation_name} is not of this transcript: {why}")
-        yield from _check_values(Claim.of_file(written), written.settings, folder, transcript, written, options)
+        yield from _check_values(Claim.of_file(written), folder, transcript, survey, written, options)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
         "anew, or changes in other files of the folder are not found"
@@ -212,15 +217,16 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
 
 def _check_values(
     claim: Claim,
-    settings: ValuationSettings,
     folder: RunFolder,
     transcript: Transcript,
+    survey: Survey,
     written: Valuation | None,
     options: _Options,
 ) -> Iterator[Finding]:
-    """Yield whether values were computed as agreed, and are what comes out now; `written` is the run's valuation."""
-    yield from _judge_settings(say_others_of(folder, transcript, settings), options)
-    again = value(transcript, progress=options.progress, like=written, **options_of(settings))
+    """Yield that values were computed as agreed, and are what the transcript gives; `written` is valuation.json."""
+    config, agreed = folder.config_of(transcript), transcript.description.valuation
+    yield from _judge_settings(say_others(claim.settings, agreed, config, lambda: survey.has_offset), options)
+    again = value(transcript, progress=options.progress, like=written, **options_of(claim.settings))
     yield from compare_valuation(claim, again)
     if written is not None:
         yield from compare_rounds(written, again)
@@ -234,53 +240,40 @@ def _judge_settings(others: Iterable[str], options: _Options) -> Iterator[Findin
         yield f"{other}; accepted, as asked"
 
 
-def _say_others_of(stated: Statement, verified: VerifiedExtract) -> list[str]:
-    """Return what was not as agreed, as far as a statement and an extract show it."""
-    text = stated.content["configuration"]
-    try:
-        config = None if text is None else parse_config(text, RunFolder(".").config_path)
-    except InputError as error:
-        return [f"what was agreed is unknown: {error}"]
-    agreed = verified.description.valuation
-    return say_others(stated.settings, agreed, config, has_offset=verified.has_offset)
-
-
 def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> Iterator[Finding]:
-    """Yield whether an extract fits together and belongs to the transcript of a signed statement."""
+    """Yield that an extract is consistent, and is of the transcript of a signed statement, if there is one."""
     if signed is not None:
         yield from _check_signature(signed, options.public_key)
-    try:
+    with _as_difference(TranscriptError):
         verified = extract.verify()
-    except TranscriptError as error:
-        raise Difference(str(error)) from None
+    about, n_rounds = verified.description, verified.n_rounds
     if signed is not None:
-        _compare_transcript(signed.statement, verified)
-    yield Check("chain", f"{count(verified.n_rounds, 'round')}, head {verified.head[:16]}…")
+        if signed.statement.content["head"] != verified.head:
+            raise Difference("the extract is of another transcript than the statement: their heads differ")
+        shown = {"clients": [*verified.clients], "loss": about.loss, "mode": about.mode, "n_rounds": n_rounds}
+        compare_exactly(signed.statement, shown, "the transcript says")
+    yield _chain(n_rounds, verified.head)
     if signed is None:
         yield f"not tied to a statement: pass --statement, or compare the head {verified.head}"
     yield Check("uploads", f"{count(len(verified.uploads), 'upload')} of client {extract.client!r}, all that there are")
     if verified.n_absent:
-        rounds = f"{verified.n_absent:,} of {count(verified.n_rounds, 'round')}"
-        yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads were left out"
+        rounds = f"{verified.n_absent:,} of {count(n_rounds, 'round')}"
+        yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads are missing"
     if signed is not None:
-        stated = signed.statement
-        yield from _judge_settings(_say_others_of(stated, verified), options)
-        yield from _say_own_part(stated, extract.client)
-
-
-def _compare_transcript(stated: Statement, verified: VerifiedExtract) -> None:
-    """Raise Difference unless a statement is of the transcript that an extract is of, as far as that shows it."""
-    if stated.content["head"] != verified.head:
-        raise Difference("the extract is of another transcript than the statement: their heads differ")
-    about = verified.description
-    shown = {"clients": [*verified.clients], "loss": about.loss, "mode": about.mode, "n_rounds": verified.n_rounds}
-    compare_exactly(stated, shown, "the transcript says")
+        claim, text = Claim.of_statement(signed.statement), signed.statement.content["configuration"]
+        try:
+            config = None if text is None else parse_config(text, RunFolder(".").config_path)
+            others = say_others(claim.settings, about.valuation, config, lambda: verified.has_offset)
+        except InputError as error:
+            others = iter([f"what was agreed is unknown: {error}"])
+        yield from _judge_settings(others, options)
+        yield from _say_own_part(signed.statement, extract.client)
 
 
 def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     """Yield what a statement says of a client; only payouts follow from the rest of it."""
     check_sums(Claim.of_statement(stated))
-    yield from _check_payouts(stated)
+    yield from check_payouts(stated)
     basis, m = stated.basis, stated.clients.index(client)
     if stated.settlement is not None:
         currency, payout = stated.settlement.currency, stated.settlement.payouts[m]
@@ -297,13 +290,6 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     yield from cautions(stated.settlement or basis)
 
 
-def _check_payouts(stated: Statement) -> Iterator[Finding]:
-    """Yield that payouts are what their terms give, if there are any, and what these terms are."""
-    yield from check_payouts(stated)
-    if stated.settlement is not None:
-        yield Check("terms", say_terms(stated.settlement))
-
-
 def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Finding]:
     stated = signed.statement
     if not stated.is_signed():
@@ -312,43 +298,65 @@ def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Find
         raise Difference("the statement was changed: its file is not written as it was when it was signed")
     known = fingerprint(stated.public_key)
     if public_key is not None and public_key != stated.public_key:
-        raise Difference(f"the statement is signed with another key: {known}, and not {fingerprint(public_key)}")
+        raise Difference(f"the statement is signed with another key: {known}, not {fingerprint(public_key)}")
     yield Check("signature", f"key {known}, {stated.content['created'][:10]}")
     if public_key is None:
-        yield "whose key that is, the statement cannot say: compare the fingerprint, or pass --public-key"
+        yield "the statement does not prove whose key that is: compare the fingerprint, or pass --public-key"
 
 
 def _find_run(stated: Statement, path: Path) -> RunFolder:
-    """Return the folder of a statement's run, which is looked for only in the folder that the statement is in."""
+    """Return the folder of a statement's run; it is searched only in the folder of the statement and below."""
     here = path.parent.resolve()
-    for way in (stated.content["run"] or ".", "."):
+    for relative in (stated.content["run"] or ".", "."):
         try:
-            place = here.joinpath(way).resolve()
-            if place.is_relative_to(here) and any((place / name).exists() for name in stated.content["files"]):
-                return RunFolder(place)
+            found = here.joinpath(relative).resolve()
+            if found.is_relative_to(here) and any((found / name).exists() for name in stated.content["files"]):
+                return RunFolder(found)
         except OSError:
             continue  # a name that no file can have
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
 
 
-def _hash_files(folder: RunFolder, path: Path) -> dict[str, str]:
-    if not folder.path.is_dir():
-        raise InputError(f"there is no folder {folder}")
-    try:
-        return folder.hash_files(leave_out=path)
-    except InputError as error:
-        raise Difference(str(error)) from None
+def _open(folder: RunFolder) -> Transcript:
+    """Return a transcript whose chain holds; raise Difference, naming round and client, if it does not."""
+    if folder.is_running:
+        raise InputError("the training is still running, so it is not audited yet: wait until it has ended, or stop it")
+    with _as_difference(TranscriptError):
+        transcript = folder.open()
+        transcript.verify()
+        _ = transcript.n_rounds
+    return transcript
 
 
-def _read_valuation(folder: RunFolder) -> Valuation | None:
+def _check_head(transcript: Transcript, stated: Statement) -> None:
+    """Raise Difference unless a transcript is the one that was signed."""
+    head, signed, found = stated.content["head"], stated.content["n_rounds"], transcript.n_rounds
+    if transcript.head != head and transcript.contains(head):
+        raise Difference(f"the transcript has grown since the statement, by {count(found - signed, 'round')}")
+    if transcript.head != head:
+        raise Difference(
+            f"the transcript is not the one that was signed: rounds were cut off or replaced; signed are "
+            f"{count(signed, 'round')}, found {count(found, 'round')}"
+        )
+    if (found, transcript.clients) != (signed, stated.clients):
+        raise Difference("the transcript has other clients, or another number of rounds, than the statement says")
+
+
+def _chain(n_rounds: int, head: str) -> Check:
+    return Check("chain", f"{count(n_rounds, 'round')}, head {head[:16]}…")
+
+
+@contextmanager
+def _as_difference(kind: type[VerfedsvError]) -> Iterator[None]:
+    """Turn errors of a kind into a Difference: evidence that cannot be read differs."""
     try:
-        return folder.read_valuation()
-    except InputError as error:
+        yield
+    except kind as error:
         raise Difference(str(error)) from None
 
 
 def _refuse_unused(what: str, **options: Any) -> None:
-    """Raise InputError if an option was given that would do nothing."""
+    """Raise InputError if an option was given that has no effect."""
     for name, given in options.items():
         if given is not None:
             raise InputError(f"--{name.replace('_', '-')} is not for {what}")

@@ -26,9 +26,9 @@ def say_books(books: Books) -> str:
 
 
 def balanced_decimals(books: Books, n_digits: int) -> int:
-    """Return with how many decimals books are written, so that what is written adds up, if that is possible.
+    """Return the number of decimals with which the rounded books add up, if possible.
 
-    So many digits of the smallest number, but not more than seven of the largest; more where those do not balance.
+    At least `n_digits` digits of the smallest number, at most seven of the largest; more if those do not balance.
     """
     sizes = [math.floor(math.log10(abs(amount))) for amount in books[:4] if amount] or [0]
     least = max(0, min(n_digits - 1 - min(sizes), 6 - max(sizes)))
@@ -36,7 +36,7 @@ def balanced_decimals(books: Books, n_digits: int) -> int:
 
 
 def is_balanced(books: Books, decimals: int) -> bool:
-    """Return whether books add up if they are rounded to so many decimals."""
+    """Return whether books add up after rounding to that many decimals."""
     rounded = Books(*(round(amount, decimals) for amount in books))
     return abs(rounded.remainder) < 0.5 * 0.1**decimals
 
@@ -46,7 +46,7 @@ def refuse_rejected(valuation: Valuation, what: str, *, accepted: bool) -> None:
     verdict = judge(valuation)
     if verdict.word == "rejected" and not accepted:
         why = " ".join(verdict.texts("alarm"))
-        raise InputError(f"not {what}: {why} To go on all the same, add --even-if-the-loss-rose")
+        raise InputError(f"not {what}: {why} To continue anyway, add --even-if-the-loss-rose")
 
 
 def _changed(decrease: float, form: str) -> str:

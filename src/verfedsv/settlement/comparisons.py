@@ -1,10 +1,10 @@
 """What an audit compares: files, values and payouts with what was stated. What differs raises `Difference`.
 
-Computed again from the same transcript with the same settings, values are the same but for rounding, which passes.
-Their errors say how far they may be from the values of embeddings that nobody has: that leaves no room for others.
-Another version of this package, or rounding on another processor that tips a choice of the estimator, may change values
-within the error of the estimator; that is a `Reservation`, which a reader has to judge. What is further off differs,
-whatever errors and whatever version a statement claims.
+Computed again from the same transcript with the same settings, values are the same except for rounding, which passes.
+Their errors bound the distance to the values of embeddings that nobody has; they do not excuse other values. Another
+version of this package, or rounding on another processor that changes a choice of the estimator, may change values
+within the error of the estimator: that is a `Reservation`, which a reader has to judge. Anything further off differs,
+whatever errors and version a statement claims.
 """
 
 from __future__ import annotations
@@ -19,30 +19,33 @@ import numpy as np
 from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.documents import find_difference
+from verfedsv.settlement.explanation import say_terms
 from verfedsv.settlement.payouts import pay, say_difference
 from verfedsv.settlement.statement import Statement, fields_of, says_plan
 from verfedsv.shapley.result import count
+from verfedsv.texts import listed
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import PACKAGE
 
 ROUNDING = 1e-9
-"""By so much of its size in single rounds a value may differ between two processors. Measured: 1e-15, completion by 140
-sweeps included. The size is a client's own: nobody's value may be off because another's is large."""
+"""How far a value may differ between two processors, relative to its size in single rounds. Measured: 1e-15, including
+completion by 140 sweeps. The size is the client's own: a large value of another client excuses nothing."""
 
 OTHERWISE_COMPUTED = 1e-6
-"""By so much of that, and the error of the estimator, another version may differ."""
+"""How far another version may differ, relative to the same size, in addition to the error of the estimator."""
 
 
-class Difference(Exception):  # noqa: N818  # it is what an audit looks for, and ends here
+class Difference(Exception):  # noqa: N818  # it is the result of an audit, and never leaves it
     """What differs, in one line."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was found to be as stated, and what there is to know about it."""
+    """One thing that is as stated, and details of it."""
 
     name: str
     said: str
@@ -50,7 +53,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Reservation:
-    """What is not as it is computed now, but may be so by another version of this package or on another processor."""
+    """A difference that another version of this package or another processor may explain."""
 
     said: str
 
@@ -60,7 +63,7 @@ Finding = Check | Reservation | str
 
 
 def check_same_run(stated: Statement, found: Mapping[str, str]) -> None:
-    """Raise Difference if a file that the statement lists is missing, or what a transcript begins with is another.
+    """Raise Difference if a file that the statement lists is missing, or the beginning of its transcript differs.
 
     `found` are hashes by path.
     """
@@ -84,17 +87,12 @@ def compare_files(stated: Statement, found: Mapping[str, str]) -> Iterator[Findi
         if expected.get(name, digest) != digest:
             raise Difference(f"{name!r} was changed")
     yield Check("files", f"{count(len(expected), 'file')} as they were")
-    later = [name for name in found if name not in expected]
-    if later:
-        more = f" and {len(later) - _MOST_NAMED} more" if len(later) > _MOST_NAMED else ""
-        yield f"not part of the statement: {', '.join(map(repr, later[:_MOST_NAMED]))}{more}"
-
-
-_MOST_NAMED = 10
+    if later := [repr(name) for name in found if name not in expected]:
+        yield f"not part of the statement: {listed(later, 10)}"
 
 
 def compare_exactly(stated: Statement, right: Mapping[str, Any], source: str) -> None:
-    """Raise Difference at the first of some fields in which a statement is not what another source says."""
+    """Raise Difference at the first field in which a statement differs from `right`, which `source` introduces."""
     said = {name: stated.content[name] for name in right}
     if (found := find_difference(said, right, stated.clients)) is not None:
         raise Difference(_say_both("the statement", source, *found))
@@ -102,7 +100,7 @@ def compare_exactly(stated: Statement, right: Mapping[str, Any], source: str) ->
 
 @dataclass(frozen=True)
 class Claim:
-    """What `who` says of a valuation, in fields as JSON has them, and the version that is said to have computed it."""
+    """A valuation as `who` states it, in JSON fields, and the version that computed it according to that."""
 
     who: str
     fields: Mapping[str, Any]
@@ -117,13 +115,17 @@ class Claim:
         return cls(RunFolder.valuation_name, fields_of(written), written.package)
 
     @property
+    def settings(self) -> ValuationSettings:
+        return ValuationSettings(**self.fields["settings"])
+
+    @property
     def is_of_another_version(self) -> bool:
         return self.package != PACKAGE
 
     @property
     def advice(self) -> str:
-        """What to do if the claim does not hold here: the version that computed it may say more."""
-        return f"; it says it was computed by {self.package}: audit it with that" if self.is_of_another_version else ""
+        """What to do if the claim does not hold here."""
+        return f"; it was computed by {self.package}: audit it with that version" if self.is_of_another_version else ""
 
 
 def compare_valuation(claim: Claim, again: Valuation) -> Iterator[Finding]:
@@ -152,27 +154,27 @@ _NUMBERS = {
     *("values", "shares", "errors", "estimator_errors", "completion_errors", "server_value", "server_error", "books")
 }
 _OF_A_VERSION = {"method", "error_kind"}
-"""What another version may have computed otherwise, with the same settings."""
+"""What another version may compute differently with the same settings."""
 
 
 @dataclass(frozen=True)
 class _Numbers:
     """Numbers of one kind, (numbers,), as stated and as computed now; `called` names each by its index.
 
-    Values have a `size` and the `error` of the estimator, which are their room. For errors, `error` is None: they may
-    be half or twice what they are, as a choice that rounding tips moves them; and with another version, anything but
-    unknown to one of the two alone. All are multiplied by `factor` where they are shown.
+    How far values may be off depends on their `size` and on the `error` of the estimator. For errors, `error` is None:
+    they may be half or twice as large, as rounding may change a choice of the estimator. With another version they may
+    be anything, unless only one of the two is unknown. All are multiplied by `factor` where they are shown.
     """
 
     called: Callable[[int], str]
     stated: Floats
     true: Floats
-    size: Floats
-    error: Floats | None
+    size: Floats | float
+    error: Floats | float | None
     factor: int = 1
 
     def compare(self, claim: Claim) -> Iterator[Reservation]:
-        """Raise Difference at a number that is too far from what it is, yield a reservation if one is nearly so."""
+        """Raise Difference at a number that is too far off; yield a reservation if one is off by less."""
         rounding, off = ROUNDING * self.size, np.abs(self.stated - self.true)
         if self.error is not None:
             why = "within the error of the estimator, but by more than rounding on another processor explains"
@@ -210,10 +212,8 @@ def _numbers(claim: Claim, again: Valuation) -> Iterator[_Numbers]:
     stated, true = _floats([*said["values"], said["server_value"]]), np.append(again.values, again.server_value)
     left = np.append(again.estimator_errors, errors[:, -1].mean())
     yield _Numbers(named("value"), stated, true, size, left, n_rounds)
-    stated, largest = _floats([books["start"], books["end"]]), np.full(2, np.abs(again.losses).max())
-    yield _Numbers(
-        ["loss at the start", "loss at the end"].__getitem__, stated, again.losses[[0, -1]], largest, 0 * largest
-    )
+    stated, ends = _floats([books["start"], books["end"]]), ["loss at the start", "loss at the end"]
+    yield _Numbers(ends.__getitem__, stated, again.losses[[0, -1]], np.abs(again.losses).max(), 0.0)
     stated = _floats([books["clients_moved"], books["server_moved"]])
     true = _floats([again.books.clients_moved, again.books.server_moved])
     sizes, room = (_floats([part[:-1].sum(), part[-1]]) for part in (moved, errors.sum(axis=0)))
@@ -239,8 +239,8 @@ def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation
         return f"round {t + 1}, {who[m]}"
 
     yield from _Numbers(called, said.ravel(), true.ravel(), sizes, true_errors.ravel()).compare(claim)
-    largest, zeros = np.full_like(again.losses, np.abs(again.losses).max()), np.zeros_like(again.losses)
-    yield from _Numbers("loss after round {}".format, written.losses, again.losses, largest, zeros).compare(claim)
+    largest = np.abs(again.losses).max()
+    yield from _Numbers("loss after round {}".format, written.losses, again.losses, largest, 0.0).compare(claim)
     errors = _Numbers(lambda i: f"error of {called(i)}", said_errors.ravel(), true_errors.ravel(), sizes, None)
     yield from errors.compare(claim)
     # What was completed exactly has errors of rounding alone, which say nothing.
@@ -260,9 +260,9 @@ def _rounds_of(valuation: Valuation) -> tuple[Floats, Floats]:
 
 
 def _report_of(valuation: Valuation) -> dict[str, Any]:
-    """Return what else a valuation says, as JSON has it. Nothing is paid by it, but reports show it.
+    """Return the rest of a valuation in JSON fields: no payout depends on it, but reports show it.
 
-    Numbers of sweeps depend on the processor, and nothing on them.
+    The numbers of sweeps depend on the processor, and are omitted.
     """
     completion = {
         f"completion of client {client!r}": {
@@ -284,7 +284,7 @@ def _judge(claim: Claim, found: tuple[str, Any, Any] | None, may_be_another: boo
 
 
 def _say_both(who: str, other: str, where: str, said: Any, right: Any) -> str:
-    """Return what is said and what is right, cut where they are long."""
+    """Return what is stated and what is right, shortened if necessary."""
     texts = [text if len(text) <= 60 else f"{text[:60]}…" for text in (json.dumps(said), json.dumps(right))]
     return f"{where}: {who} says {texts[0]}, {other} {texts[1]}"
 
@@ -308,7 +308,7 @@ def _floats(column: Any) -> Floats:
 
 
 def check_payouts(stated: Statement) -> Iterator[Check]:
-    """Yield that the settlement is what its terms give for the values of the statement, if there is one."""
+    """Yield that the settlement, if any, is what its terms give for the values of the statement, and these terms."""
     try:
         settlement = stated.settlement
         if settlement is None:
@@ -324,3 +324,4 @@ def check_payouts(stated: Statement) -> Iterator[Check]:
         raise Difference(f"the settlement in the statement: {difference}")
     amount = f"{again.currency.shown(again.terms.budget)} {again.currency.code}"
     yield Check("payouts", f"{amount}, rule {again.terms.rule!r}")
+    yield Check("terms", say_terms(settlement))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt
 
 from verfedsv.settings import ValuationSettings
-from verfedsv.settlement.documents import BooksContent, Content, check_columns
+from verfedsv.settlement.documents import BooksContent, ClientsContent
 from verfedsv.settlement.keys import is_weak
 from verfedsv.settlement.result import SettlementContent
 from verfedsv.shapley.result import ErrorKind
@@ -37,8 +37,10 @@ def _is_complete(settings: dict[str, Any]) -> dict[str, Any]:
 _Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class StatementContent(Content):
-    """A statement, its signature included."""
+class StatementContent(ClientsContent):
+    """A statement, including its signature."""
+
+    columns = ("values", "shares", "errors", "estimator_errors", "completion_errors")
 
     package: Annotated[str, Field(pattern="^verfedsv [0-9A-Za-z.+!-]{1,40}$")]
     created: Annotated[str, AfterValidator(_has_zone)]
@@ -49,7 +51,6 @@ class StatementContent(Content):
     n_unseen: NonNegativeInt
     mode: Mode
     loss: str
-    clients: list[str]
     values: list[float]
     shares: list[float | None]
     errors: list[float | None]
@@ -67,9 +68,3 @@ class StatementContent(Content):
     run: str | None
     public_key: Annotated[_Hash, AfterValidator(_is_strong)]
     signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
-
-    @model_validator(mode="after")
-    def _one_for_each_client(self) -> Self:
-        columns = ("values", "shares", "errors", "estimator_errors", "completion_errors")
-        check_columns(self.clients, **{name: getattr(self, name) for name in columns})
-        return self

@@ -1,4 +1,4 @@
-"""JSON files that say what they are: format and version come first, and all other fields are known and of one kind."""
+"""JSON documents with a format and a version, whose fields are all declared and checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -22,6 +22,22 @@ class Content(BaseModel):
 
     format: str
     version: int
+
+
+class ClientsContent(Content):
+    """The fields of a document with one entry for each client in some of them, its `columns`."""
+
+    columns: ClassVar[tuple[str, ...]]
+    clients: list[str]
+
+    @model_validator(mode="after")
+    def _one_for_each_client(self) -> Self:
+        if not self.clients:
+            raise ValueError("there are no clients")
+        for name in self.columns:
+            if len(getattr(self, name)) != len(self.clients):
+                raise ValueError(f"there is not one entry of {name} for each client")
+        return self
 
 
 class BooksContent(BaseModel):
@@ -45,33 +61,26 @@ class BooksContent(BaseModel):
         return self
 
 
-def check_columns(clients: Sequence[str], **columns: Sequence[object]) -> None:
-    """Raise ValueError unless there is at least one client, and every column has one entry for each."""
-    if not clients:
-        raise ValueError("there are no clients")
-    for name, column in columns.items():
-        if len(column) != len(clients):
-            raise ValueError(f"there is not one entry of {name} for each client")
-
-
 _C = TypeVar("_C", bound=Content)
 
 
-def validate(model: type[_C], fields: Mapping[str, Any], name: str) -> _C:
-    """Return the content of a document; raise InputError, calling it `name` and naming the field, if it is damaged."""
+def validate(model: type[_C], fields: Mapping[str, Any], name: str, version: int) -> _C:
+    """Return the content of a document; raise InputError if it has another format, or is damaged, naming the field."""
+    _check_format(fields, name, version)
+    name = name.removeprefix("verfedsv ")
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place, why = ".".join(map(str, first["loc"]))[:60], first["msg"].removeprefix("Value error, ")
+        field, why = ".".join(map(str, first["loc"]))[:60], first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            raise InputError(f"the {name} has a field {place!r}, which no audit could check") from None
-        raise InputError(f"the {name} is damaged: {f'{place}: ' if place else ''}{why}") from None
+            raise InputError(f"the {name} has a field {field!r}, which no audit could check") from None
+        raise InputError(f"the {name} is damaged: {f'{field}: ' if field else ''}{why}") from None
 
 
 def parse(text: str | bytes, name: str) -> dict[str, Any]:
     """Return the fields of a JSON text, format and version among them; raise InputError, calling it `name`, if not."""
-    what = f"this is not the JSON of {_with_article(name)}, or it is damaged"
+    what = f"this is not the JSON of {with_article(name)}, or it is damaged"
     try:
         fields = read_json(text, "it")
     except InputError as error:
@@ -81,28 +90,27 @@ def parse(text: str | bytes, name: str) -> dict[str, Any]:
     return fields
 
 
-def check_format(fields: Mapping[str, Any], name: str, version: int) -> dict[str, Any]:
-    """Return the fields without format and version; raise InputError if these are others."""
-    rest = dict(fields)
-    received = rest.pop("format", None), rest.pop("version", None)
+def _check_format(fields: Mapping[str, Any], name: str, version: int) -> None:
+    """Raise InputError unless a document is of this format and version."""
+    received = fields.get("format"), fields.get("version")
     if is_same(received, (name, version)):
-        return rest
+        return
     if received[0] == name:
         raise InputError(
-            f"this is {_with_article(name)} of format version {str(received[1])[:20]}; this verfedsv reads version "
+            f"this is {with_article(name)} of format version {str(received[1])[:20]}; this verfedsv reads version "
             f"{version}. Use the version of verfedsv that wrote it"
         )
-    what = f"{_with_article(received[0])}, not" if received[0] in _OURS else "not"
-    raise InputError(f"this is {what} {_with_article(name)} that verfedsv wrote")
+    what = f"{with_article(received[0])}, not" if received[0] in _OURS else "not"
+    raise InputError(f"this is {what} {with_article(name)} that verfedsv wrote")
 
 
 _OURS = ["verfedsv statement", "verfedsv settlement", "verfedsv extract", "verfedsv valuation", "verfedsv transcript"]
 
 
-def _with_article(name: str) -> str:
+def with_article(name: str) -> str:
     """Return what a format is called in a sentence.
 
-    >>> _with_article("verfedsv extract")
+    >>> with_article("verfedsv extract")
     'an extract'
     """
     bare = name.removeprefix("verfedsv ")
@@ -110,7 +118,7 @@ def _with_article(name: str) -> str:
 
 
 def format_of(path: Path) -> str:
-    """Return what a JSON file says it is; "" if it says nothing."""
+    """Return the format that a JSON file states; "" if it states none."""
     try:
         return str(json.loads(read_whole(path))["format"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

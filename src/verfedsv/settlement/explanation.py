@@ -1,4 +1,4 @@
-"""What a settlement did, in sentences for those who are paid: in the terminal, and wherever else it is shown."""
+"""A settlement in sentences, for those who are paid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
-from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.texts import LONGEST_NAME, listed, shortened
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.verdict import RunFacts, judge
 
@@ -17,7 +17,7 @@ _MOST_NAMES = 5
 
 
 def explain(result: Settlement, valuation: Valuation) -> list[str]:
-    """Return sentences on what speaks against paying, the books, the rule, negative values, and the ranges."""
+    """Return sentences on reasons not to pay, the books, the rule, negative values, and the ranges."""
     return [
         *cautions(result),
         f"Books: {say_books(result.books)}.",
@@ -28,7 +28,7 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
 
 
 def cautions(paid_by: Settlement | Basis) -> list[str]:
-    """Return sentences on what should be looked at before anything is paid by such values.
+    """Return sentences on what to check before anything is paid by these values.
 
     Of a settlement, that includes the name by which the server is paid.
     """
@@ -36,7 +36,7 @@ def cautions(paid_by: Settlement | Basis) -> list[str]:
 
 
 def _names(clients: Sequence[str]) -> str:
-    return _listed([repr(shortened(name, LONGEST_NAME)) for name in clients])
+    return listed([repr(shortened(name, LONGEST_NAME)) for name in clients], _MOST_NAMES)
 
 
 def say_terms(result: Settlement) -> str:
@@ -76,7 +76,7 @@ def _say_rule(result: Settlement) -> str:
 
 
 def _explain_negative(result: Settlement) -> Iterator[str]:
-    """Yield how many values are negative, or may be, what was made of that, and who pays in."""
+    """Yield how many values are negative, or may be, what the terms do with them, and who pays in."""
     negative = result.terms.negative
     below = sum(value < 0 for value in result.values)
     if below:
@@ -90,13 +90,13 @@ def _explain_negative(result: Settlement) -> Iterator[str]:
         if result.payouts[m] < 0
     ]
     if pays_in:
-        yield f"To be paid in, in {result.currency.code}: {_listed(pays_in, len(pays_in))}."
+        yield f"To be paid in, in {result.currency.code}: {listed(pays_in, len(pays_in))}."
     unsure = may_be_negative(result)
     if unsure and negative in (None, "refuse"):
         left_out = f"the ranges leave out that {'it' if len(unsure) == 1 else 'they'} may owe"
         choice = "say with --negative zero or deduct what would happen then"
         if negative == "refuse":
-            choice = "then nothing would be settled, as --negative refuse says"
+            choice = "with --negative refuse nothing would then be settled"
         one = "Value of" if len(unsure) == 1 else "Values of"
         yield f"{one} {_names(unsure)} may be negative within the error: {left_out}; {choice}."
 
@@ -105,11 +105,6 @@ def may_be_negative(result: Settlement) -> list[str]:
     """Return the clients whose value is not negative, but would be if it were too high by its error."""
     columns = zip(result.clients, result.values, result.errors, strict=True)
     return [client for client, value, error in columns if 0 <= value < error]
-
-
-def _listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _explain_range(result: Settlement, valuation: Valuation) -> str:

@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.serialization import (
 from verfedsv.errors import InputError
 
 PRIVATE, PUBLIC = ".key", ".pub"
-"""What the names of the files of a pair of keys end in."""
+"""The endings of the two files of a pair of keys."""
 
 _NO_KEY = ValueError, TypeError, UnsupportedAlgorithm, InternalError
-"""What a file that is no key, or a damaged one, leads to."""
+"""What reading a file that is not a key, or is damaged, raises."""
 
 _LARGEST_FILE = 10_000
 """In bytes; a key takes about 120."""
@@ -31,18 +31,18 @@ _LARGEST_FILE = 10_000
 _P = 2**255 - 19
 _ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _SMALL_ORDER = {0, 1, _P - 1, _ORDER_8, _P - _ORDER_8}
-"""The y coordinates of the eight points of small order: by such a key, one signature can be that of any text."""
+"""The y coordinates of the eight points of small order: with such a key, one signature is valid for any text."""
 
 
 def new_keys(name: Path) -> tuple[Path, Path]:
     """Write a new pair of keys, NAME.key, which only its owner may read, and NAME.pub; return both paths.
 
-    A file that is already there is never overwritten: what was signed with a lost key cannot be signed again.
+    An existing file is never overwritten: nobody can sign again with a lost key.
     """
     private, public = (name.with_name(name.name + ending) for ending in (PRIVATE, PUBLIC))
     for path in (private, public):
         if path.exists():
-            raise InputError(f"{path} is already there, and a key is never overwritten; choose another name")
+            raise InputError(f"{path} exists, and a key is never overwritten; choose another name")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     _write_new(private, secret, 0o600)
@@ -60,9 +60,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(content, password=None)
     except _NO_KEY:
-        hint = (
-            "the private key is wanted, not the public one" if path.suffix == PUBLIC else "make one: verfedsv keys new"
-        )
+        hint = "name the private key, not the public one" if path.suffix == PUBLIC else "make one: verfedsv keys new"
         raise InputError(f"{path} is not a private key without a passphrase in PEM; {hint}") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"{path} is not an Ed25519 key; make one: verfedsv keys new")
@@ -71,17 +69,16 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: Path, *, may_be_private: bool = False) -> bytes:
-    """Return the 32 bytes of the public key in a file; raise InputError if there is none that can be trusted.
+    """Return the 32 bytes of the public key in a file; raise InputError unless it can be trusted.
 
-    If it `may_be_private`, the file may have the private key of the pair.
+    With `may_be_private`, the file may also hold the private key of the pair.
     """
     content = _read(path)
-    if is_private(content):
+    if b"PRIVATE KEY-----" in content:
         if may_be_private:
             return raw(read_private_key(path).public_key())
         raise InputError(
-            f"{path} is a private key, which nobody but its owner should have; the public one is wanted, whose name "
-            f"ends in {PUBLIC}"
+            f"{path} is a private key, which only its owner should have; name the public one, which ends in {PUBLIC}"
         )
     try:
         key = load_pem_public_key(content)
@@ -95,14 +92,9 @@ def read_public_key(path: Path, *, may_be_private: bool = False) -> bytes:
 
 
 def is_weak(public_key: bytes) -> bool:
-    """Return whether a key is one that nobody would make who means well: of small order, or not written as usual."""
+    """Return whether a key is of small order, or not in canonical form: no honest program makes such a key."""
     second = int.from_bytes(public_key, "little") % 2**255
     return second >= _P or second in _SMALL_ORDER
-
-
-def is_private(content: bytes) -> bool:
-    """Return whether a file has a private key in it."""
-    return b"PRIVATE KEY-----" in content
 
 
 def is_key(content: bytes) -> bool:
@@ -158,7 +150,7 @@ def _refuse_readable(path: Path) -> None:
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
     try:
-        # The mode is there from the beginning: at no time can others read a private key.
+        # The mode is set as the file is created: at no time can others read a private key.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""Amounts of money: whole numbers of cents, or of what a currency has instead; never a binary fraction."""
+"""Amounts of money: whole numbers of the smallest unit of a currency, called cents here; never a binary fraction."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Currency:
         if not re.fullmatch("[A-Z]{3}", name):
             raise InputError(f"currency must be a code of three letters, such as EUR; received {code!r}")
         if name not in _DIGITS:
-            raise InputError(f"{name} is no currency of ISO 4217 that one can pay in; is the code mistyped?")
+            raise InputError(f"{name} is not a currency of ISO 4217 for payments; check the code")
         return cls(name, _DIGITS[name])
 
     def parse(self, name: str, amount: str | int | Decimal) -> int:
         """Return an amount in cents; raise InputError, calling it `name`, unless it is a whole number of them.
 
-        A float is refused: what it was meant to be cannot be told for sure.
+        A float is refused: its decimal value is ambiguous.
 
         >>> Currency.of("EUR").parse("budget", "100000.5")
         10000050
@@ -104,7 +104,7 @@ class Currency:
 
 
 def parse_percent(name: str, text: str) -> Decimal:
-    """Return how many percent a text says, from 0 to 100; raise InputError, calling it `name`, if it is none.
+    """Return the percentage in a text, from 0 to 100; raise InputError, calling it `name`, if it is none.
 
     >>> parse_percent("the fixed part", "12.5%")
     Decimal('12.5')

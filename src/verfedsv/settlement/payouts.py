@@ -13,67 +13,36 @@ from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_deduction
 from verfedsv.settlement.result import Settlement
-from verfedsv.settlement.rules import Negative, Rule, as_whole_numbers, round_to_cents, split
-from verfedsv.settlement.terms import Amount, Terms
+from verfedsv.settlement.rules import as_whole_numbers, round_to_cents, split
+from verfedsv.settlement.terms import Terms
+from verfedsv.texts import listed
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Books
 
 
 def settle(
-    valuation: Valuation,
-    budget: Amount,
-    currency: str,
-    rule: Rule = "shares",
-    *,
-    negative: Negative | None = None,
-    floor: Amount | None = None,
-    cap: Amount | None = None,
-    fixed_part: str | None = None,
-    pay_server: str | None = None,
-    even_if_the_loss_rose: bool = False,
+    valuation: Valuation, terms: Terms, *, n_planned: int | None = None, even_if_the_loss_rose: bool = False
 ) -> Settlement:
-    """Return what each client of a valuation is paid of a budget.
+    """Return what each client of a valuation is paid on some terms.
 
-    Args:
-        valuation: what each client contributed, with errors.
-        budget: the amount to share, a text such as "100000" or "2500.50", a whole number or a Decimal.
-        currency: its code of three letters.
-        rule: "shares" pays in proportion to values; "floor" as well, but nobody less than `floor`; "cap" nobody more
-            than `cap`; "floor-and-cap" both; "shapley-positive" is "shares" with negative values counted as zero.
-        negative: what happens to negative values: "zero" counts them as zero, "deduct" lets such clients pay in,
-            "refuse" is an error. There is no default if there are any.
-        floor: what each client gets at least.
-        cap: what each client gets at most.
-        fixed_part: a percentage of the budget that all share equally, such as "20%"; the rest goes by the rule.
-        pay_server: what to call the server, if it is to be paid as well, for the value of its own part.
-        even_if_the_loss_rose: without it, a training in which the loss rose, or which the clients together did not
-            lower, is an error.
+    `n_planned` is how many rounds were planned, if that is known: a settlement of fewer states it. A training in which
+    the loss rose, or that the clients together did not improve, is refused unless `even_if_the_loss_rose`.
 
     >>> from verfedsv import Recorder, value
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
     ...     recorder.log([0, 1, 2, 3], {"bank": [-1.0, 1.0, 1.0, -1.0], "telco": [-0.5, 0.0, 0.0, 0.0]})
-    >>> [str(amount) for amount in settle(value(recorder), 1000, "EUR").amounts]
+    >>> [str(amount) for amount in settle(value(recorder), Terms.of(1000, "EUR")).amounts]
     ['898.58', '101.42']
     """
-    terms = Terms.of(
-        budget,
-        currency,
-        rule,
-        negative=negative,
-        floor=floor,
-        cap=cap,
-        fixed_part=fixed_part,
-        pay_server=pay_server,
-    )
     refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
-    return pay(terms, Basis.of(valuation))
+    return pay(terms, Basis.of(valuation, n_planned))
 
 
 @dataclass(frozen=True)
 class Basis:
     """What payouts are computed from: the numbers of a valuation, and which transcript they are of.
 
-    `n_planned` is how many rounds the training was to have; None if that is not known.
+    `n_planned` is the planned number of rounds, None if it is unknown.
     """
 
     clients: tuple[str, ...]
@@ -102,7 +71,7 @@ class Basis:
 
 
 def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
-    """Raise InputError unless a settlement is of a valuation, and is in all what its terms give for it."""
+    """Raise InputError unless a settlement is exactly what its terms give for a valuation."""
     if settlement.head != valuation.head:
         raise InputError("the settlement is of another transcript, or the run has grown since; settle this run")
     again = pay(settlement.terms, Basis.of(valuation, settlement.n_planned))
@@ -114,7 +83,7 @@ def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
 
 
 def say_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
-    """Return where the fields of a settlement, as JSON has them, are not those of another; None if all are."""
+    """Return the first difference between the JSON fields of a settlement and another one; None if there is none."""
     expected = again.to_fields()
     for names, rounding in (([name for name in expected if name not in _SUMS], 0.0), (_SUMS, 1e-9)):
         said, right = ({_CALLED.get(name, name): found[name] for name in names} for found in (fields, expected))
@@ -127,7 +96,7 @@ def say_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
 
 
 _SUMS = ("shares", "books")
-"""What is added up, which another processor may round otherwise."""
+"""Sums, which another processor may round differently."""
 
 _CALLED = {"lowest": "lowest payout", "highest": "highest payout"}
 
@@ -177,8 +146,8 @@ def _ranges(
 ) -> Sequence[tuple[int, int] | tuple[None, None]]:
     """Return the lowest and highest payouts that the errors allow, in cents; None where that is unknown.
 
-    Everybody's payout depends on everybody's value. So where an error is unknown, the ranges of the others are those
-    for that value as it is; if no error is known, all are unknown.
+    Each payout depends on all values. So where an error is unknown, the ranges of the others assume that this value is
+    exact; if no error is known, all ranges are unknown.
     """
     fixed = terms.fixed_for_each(len(values))
     pot = terms.budget - fixed * len(values)
@@ -205,7 +174,7 @@ def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> Non
     terms.check_for(len(clients))
     below = [client for client, value in zip(clients, values, strict=True) if value < 0]
     if below and terms.negative in (None, "refuse"):
-        who = ", ".join(map(repr, below[:5])) + (f" and {len(below) - 5} more" if len(below) > 5 else "")
+        who = listed([*map(repr, below)], 5)
         what = f"{'values' if len(below) > 1 else 'the value'} of {who} {'are' if len(below) > 1 else 'is'} negative"
         if terms.negative == "refuse":
             raise InputError(f"refused: {what}")
@@ -229,7 +198,7 @@ def _explain_what_is_left(terms: Terms, weights: Sequence[int], left: Fraction) 
 
 
 def _note(terms: Terms, value: float, payout: int, limit: str | None) -> str:
-    """Return what the rule did to a client, in a few words."""
+    """Return a short note on what the rule did to a client."""
     parts = []
     if value < 0:
         parts.append("negative value deducted" if terms.negative == "deduct" else "negative value counted as zero")

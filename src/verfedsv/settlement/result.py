@@ -10,13 +10,13 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from pydantic import NonNegativeInt, model_validator
+from pydantic import NonNegativeInt
 
 from verfedsv.settlement.books import say_books
-from verfedsv.settlement.documents import BooksContent, Content, check_columns, check_format, parse, validate
+from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, validate
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import TERMS, Terms
@@ -26,16 +26,17 @@ from verfedsv.valuation.result import Books
 FORMAT, VERSION = "verfedsv settlement", 2
 
 BYTE_ORDER_MARK = "\N{BYTE ORDER MARK}"
-"""By which spreadsheets know that a CSV is UTF-8; without it, accents are other letters there."""
+"""Tells spreadsheets that a CSV is UTF-8; without it, they garble accents."""
 
 _HEADER = ["client", "payout", "part_of_budget", "share_of_values", "lowest", "highest", "currency", "note"]
 CSV_BEGINNING = BYTE_ORDER_MARK + ",".join(f'"{name}"' for name in _HEADER)
 """The first line of the CSV of a settlement."""
 
 
-class SettlementContent(Content):
-    """A settlement as JSON has it: amounts are texts, so that no reader makes binary fractions of them."""
+class SettlementContent(ClientsContent):
+    """The JSON fields of a settlement: amounts are texts, so that no reader turns them into binary fractions."""
 
+    columns = ("values", "errors", "shares", "payouts", "lowest", "highest", "notes")
     budget: str
     currency: str
     rule: Rule
@@ -44,7 +45,6 @@ class SettlementContent(Content):
     cap: str | None
     fixed_part: str
     pay_server: str | None
-    clients: list[str]
     values: list[float]
     errors: list[float | None]
     shares: list[float | None]
@@ -57,12 +57,6 @@ class SettlementContent(Content):
     n_rounds: NonNegativeInt
     n_planned: NonNegativeInt | None
 
-    @model_validator(mode="after")
-    def _one_for_each_client(self) -> Self:
-        columns = ("values", "errors", "shares", "payouts", "lowest", "highest", "notes")
-        check_columns(self.clients, **{name: getattr(self, name) for name in columns})
-        return self
-
 
 @dataclass(frozen=True)
 class Settlement:
@@ -70,8 +64,8 @@ class Settlement:
 
     If the server is paid too, it is the last of the `clients`, by the name in the terms. `lowest` and `highest` are the
     payouts that the errors of the values allow, None where that is unknown. `notes` say what a rule did to a client.
-    `values`, `errors`, `books`, `n_rounds` and `head` are of the valuation that was settled. `n_planned` is how many
-    rounds the training was to have; None if that is not known.
+    `values`, `errors`, `books`, `n_rounds` and `head` are of the valuation that was settled. `n_planned` is the
+    planned number of rounds, None if it is unknown.
     """
 
     terms: Terms
@@ -93,7 +87,7 @@ class Settlement:
 
     @property
     def order(self) -> list[int]:
-        """The numbers of the clients by falling payout, as tables have them; of equals, the first in the transcript."""
+        """The indices of the clients by descending payout; ties are in the order of the transcript."""
         return sorted(range(len(self.clients)), key=lambda m: -self.payouts[m])
 
     @property
@@ -103,7 +97,7 @@ class Settlement:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Fractions of the sum of the values, which can be negative; NaN if the sum is not positive, a damage or 0."""
+        """Fractions of the sum of the values, which can be negative; NaN if the sum is not positive."""
         total = float(np.sum(self.values))  # summed as a valuation sums
         return tuple(value / total if total > 0 else math.nan for value in self.values)
 
@@ -113,7 +107,7 @@ class Settlement:
         return tuple(payout / self.terms.budget for payout in self.payouts)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the settlement as JSON has it: amounts as texts, null for what is unknown."""
+        """Return the JSON fields of the settlement: amounts as texts, null for what is unknown."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -137,13 +131,13 @@ class Settlement:
         return json.dumps(self.to_fields(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_csv(self, about: Mapping[str, str] | None = None) -> str:
-        """Return a table for people, as spreadsheets open it: by falling payout, with the sum, and then the terms.
+        """Return a table for spreadsheets: the clients by descending payout, the sum, and the terms.
 
-        `about` are further lines, each with a name and a text. Names that a spreadsheet would take for formulas are
+        `about` are further lines, each with a name and a text. Names that look like formulas are made
         harmless. Programs should read the JSON.
         """
         sink = io.StringIO()
-        # All quoted: where a semicolon ends a cell, what comes after one in a name would be a cell of its own.
+        # All quoted: where semicolons separate cells, one in a name would begin another cell.
         writer = csv.writer(sink, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
         writer.writerow(_HEADER)
         payouts, lowest, highest = map(self._texts, (self.payouts, self.lowest, self.highest))
@@ -173,14 +167,13 @@ class Settlement:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Settlement:
-        """Return the settlement that `to_json` wrote; raise InputError if it is none."""
+        """Return the settlement that `to_json` wrote; raise InputError if it is not one."""
         return cls.from_fields(parse(text, FORMAT))
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Settlement:
         """Return the settlement in fields of JSON; raise InputError if they are damaged."""
-        check_format(fields, FORMAT, VERSION)
-        content = validate(SettlementContent, fields, "settlement")
+        content = validate(SettlementContent, fields, FORMAT, VERSION)
         terms = Terms.of(**{name: fields[name] for name in TERMS})
 
         def cents(column: Sequence[str | None]) -> tuple[Any, ...]:
@@ -206,7 +199,7 @@ class Settlement:
 
 
 def spreadsheet_text(text: str) -> str:
-    r"""Return a text that a spreadsheet shows and does not calculate: what begins like a formula gets an apostrophe.
+    r"""Return a text that a spreadsheet does not evaluate: an apostrophe precedes what begins like a formula.
 
     Control characters are replaced, as they could hide what comes first.
 

@@ -17,10 +17,9 @@ from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
-from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.agreement import options_of
 from verfedsv.settlement.content import StatementContent
-from verfedsv.settlement.documents import check_format, parse, validate
+from verfedsv.settlement.documents import parse, validate
 from verfedsv.settlement.keys import is_signed, raw
 from verfedsv.settlement.payouts import Basis, check_settlement
 from verfedsv.settlement.result import Settlement
@@ -39,14 +38,14 @@ _OF_VALUATION = (
 
 @dataclass(frozen=True)
 class Statement:
-    """A signed statement. `content` is all that was signed, as JSON has it; docs/settlement.md lists the fields."""
+    """A signed statement. `content` has the JSON fields that were signed; docs/settlement.md lists the fields."""
 
     content: Mapping[str, Any]
     signature: bytes
 
     @property
     def public_key(self) -> bytes:
-        """The key that the statement says it was signed with: whose that is, it cannot say."""
+        """The key that the statement names; whose key it is, it cannot prove."""
         return bytes.fromhex(self.content["public_key"])
 
     @property
@@ -71,11 +70,6 @@ class Statement:
         )
 
     @property
-    def settings(self) -> ValuationSettings:
-        """How the values were computed."""
-        return ValuationSettings(**self.content["settings"])
-
-    @property
     def settlement(self) -> Settlement | None:
         """What is paid; None if nothing was settled."""
         fields = self.content["settlement"]
@@ -92,15 +86,9 @@ class Statement:
 
     @classmethod
     def from_json(cls, text: bytes) -> Statement:
-        """Return the statement in a file; raise InputError if it is none. The signature is not checked here."""
-        return cls.from_fields(parse(text, FORMAT))
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Statement:
-        """Return the statement in fields of JSON; raise InputError if they are none."""
-        check_format(fields, FORMAT, VERSION)
-        validate(StatementContent, fields, "statement")
-        content = {**fields}
+        """Return the statement in a file; raise InputError if there is none. The signature is not checked here."""
+        content = parse(text, FORMAT)
+        validate(StatementContent, content, FORMAT, VERSION)
         signature = content.pop("signature")
         return cls(content, bytes.fromhex(signature))
 
@@ -120,9 +108,9 @@ def make_statement(
 ) -> Statement:
     """Return a signed statement of a run, to be written to `place`.
 
-    Raises TranscriptError unless the transcript is whole, InputError unless valuation and settlement are of it, and
-    while it is still being recorded. Whether the transcript gives these values is not computed here:
-    `compare_valuation` tells that.
+    Raises TranscriptError unless the transcript is complete, and InputError while it is still being recorded or if
+    valuation or settlement belong to another one. It does not check that the transcript gives these values:
+    `compare_valuation` does.
     """
     extent = folder.extent(transcript)
     refuse_running(extent, "signed")
@@ -146,7 +134,7 @@ def make_statement(
         "files": folder.hash_files(leave_out=place),
         "package": f"verfedsv {__version__}",
         "created": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
-        "run": _way(place.parent, folder.path),
+        "run": _relative_path(place.parent, folder.path),
         "public_key": raw(key.public_key()).hex(),
     }
     _refuse_unreadable(content)
@@ -154,7 +142,7 @@ def make_statement(
 
 
 def _refuse_unreadable(content: Mapping[str, Any]) -> None:
-    """Raise InputError if a statement of that could not be read: by no audit, that is."""
+    """Raise InputError if no audit could read a statement with this content."""
     try:
         Statement.from_json(Statement(content, bytes(64)).to_json())
     except InputError as error:
@@ -162,18 +150,18 @@ def _refuse_unreadable(content: Mapping[str, Any]) -> None:
 
 
 def says_plan(settlement: Settlement, n_rounds: int, n_planned: int | None) -> bool:
-    """Return whether a settlement has the plan of a run; if that was kept, it need not say so."""
+    """Return whether a settlement states the plan of a run; if all planned rounds were recorded, it need not."""
     is_unfinished = n_planned is not None and n_rounds < n_planned
     return settlement.n_planned == n_planned or (settlement.n_planned is None and not is_unfinished)
 
 
 def fields_of(valuation: Valuation) -> dict[str, Any]:
-    """Return what a statement says of a valuation, as JSON has it."""
+    """Return the JSON fields of a statement that come from a valuation."""
     return {name: as_json(getattr(valuation, name)) for name in (*_OF_VALUATION, "books")}
 
 
-def _way(start: Path, folder: Path) -> str | None:
-    """Return how to get to the run from where the statement lies; None if there is no way, as between drives."""
+def _relative_path(start: Path, folder: Path) -> str | None:
+    """Return the path from the folder of the statement to the run; None if there is none, as between drives."""
     try:
         return PurePosixPath(Path(os.path.relpath(folder.resolve(), start.resolve()))).as_posix()
     except ValueError:

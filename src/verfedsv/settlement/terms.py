@@ -1,4 +1,4 @@
-"""What is to be paid, and by which rule: checked, so that no setting contradicts another or would do nothing."""
+"""The terms of a settlement, checked: no setting contradicts another or has no effect."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ Amount = str | int | Decimal
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a settlement; amounts are in cents. `Terms.of` checks what a person wrote.
+    """The terms of a settlement, checked: `Terms.of` makes them. Amounts are in cents, `fixed_part` in percent.
 
-    `negative` says what happens to negative values; None if it was left open, which is an error if there are any.
-    `floor` and `cap` are of the whole payout, the fixed part included. `fixed_part` is a percentage of the budget.
-    `pay_server` is what the server is called if it is paid for its own part, None if it is not.
+    `floor` and `cap` limit the payout including the fixed part. `negative` is None if it was left open.
     """
 
     budget: int
@@ -46,7 +44,21 @@ class Terms:
         fixed_part: str | None = None,
         pay_server: str | None = None,
     ) -> Terms:
-        """Return the terms; raise InputError if they make no sense."""
+        """Return the terms; raise InputError if they make no sense.
+
+        Args:
+            budget: the amount to share: a text such as "100000" or "2500.50", a whole number or a Decimal.
+            currency: its code of three letters.
+            rule: "shares" pays in proportion to values; "floor" as well, but nobody less than `floor`; "cap" nobody
+                more than `cap`; "floor-and-cap" both; "shapley-positive" is "shares" with negative values counted as
+                zero.
+            negative: what happens to negative values: "zero" counts them as zero, "deduct" lets such clients pay in,
+                "refuse" is an error. There is no default if there are any.
+            floor: what each client gets at least.
+            cap: what each client gets at most.
+            fixed_part: the percentage of the budget that all share equally, such as "20%"; the rest goes by the rule.
+            pay_server: the name under which the server is paid for the value of its own part; None if it is not paid.
+        """
         money = Currency.of(currency)
         _check_choice("rule", rule, get_args(Rule))
         if negative is not None:
@@ -117,7 +129,7 @@ class Terms:
         return Limits(floor, None if self.cap is None else self.cap - fixed)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the terms as JSON has them: amounts as texts, so that no reader makes binary fractions of them."""
+        """Return the JSON fields of the terms: amounts are texts, which no reader turns into binary fractions."""
 
         def text(cents: int | None) -> str | None:
             return None if cents is None else str(self.currency.amount(cents))
