@@ -161,7 +161,8 @@ class Logistic(LogPartitionLoss):
         positive = vector == 1
         if not (positive | (vector == -1)).all() and not (positive | (vector == 0)).all():
             raise InputError(f"loss 'logistic' takes labels -1 and +1, or 0 and 1; received {_describe_values(vector)}")
-        return 2.0 * positive - 1.0
+        signs: Array = 2.0 * positive - 1.0
+        return signs
 
     def value(self, x: Array, labels: Array) -> Array:
         # The sign of the label goes in first: well classified samples keep the full precision of their small loss.
