@@ -500,7 +500,7 @@ def test_nothing_is_said_where_all_is_well():
     )
     assert "may be negative" not in text
     assert "may be negative" not in said([3.0, 1.0], [0.1, 2.0], negative="zero")
-    assert "then nothing would be settled" in said([3.0, 1.0], [0.1, 2.0], negative="refuse")
+    assert "nothing would then be settled" in said([3.0, 1.0], [0.1, 2.0], negative="refuse")
     assert "To be paid in, in EUR: shop 12.50 and telco 12.50." in said([3.0, -0.3, -0.3], [0.0] * 3, negative="deduct")
 
 

@@ -10,6 +10,7 @@ from tests.trainings import train, values_of_rounds
 from tests.valuation.definition import Round, Story, tell
 from verfedsv import CubicForm, InputError, Loss, Recorder, Transcript, Valuation, complete, shapley_values, value
 from verfedsv.completion.observations import Pattern
+from verfedsv.losses import get_loss
 
 
 def record(story: Story, recorder: Recorder | None = None, first: int = 0, last: int | None = None) -> Recorder:
@@ -224,7 +225,7 @@ def test_a_loss_of_ones_own_is_passed_again():
         InputError, match="a loss of your own, 'log-cosh'; value it in Python, and pass that loss again"
     ):
         value(recorder)
-    with pytest.raises(InputError, match="was recorded with loss 'log-cosh'; received 'squared'"):
+    with pytest.raises(InputError, match="a loss of your own named 'log-cosh'; received 'squared'"):
         value(recorder, loss="squared")
 
 
@@ -232,7 +233,7 @@ def test_a_loss_of_the_package_needs_not_be_passed():
     """If it is, it must be the one that was recorded."""
     recorder = record(tell("asynchronous"))
     np.testing.assert_array_equal(value(recorder, loss="logistic").values, value(recorder).values)
-    with pytest.raises(InputError, match="was recorded with loss 'logistic'; received 'log-cosh'"):
+    with pytest.raises(InputError, match="the package's loss 'logistic'; received 'log-cosh'"):
         value(recorder, loss=LogCosh())
 
 
@@ -264,3 +265,40 @@ def test_an_offset_by_sample_that_is_constant_in_some_rounds():
     tables = np.array([[player.embeddings(t) for player in players] for t in range(len(own))])
     expected = values_of_rounds(tables[:, :2], training.labels, "logistic", tables[:, 2])
     np.testing.assert_allclose(np.column_stack([result.per_round, result.per_round_server]), expected, atol=1e-12)
+
+
+def test_value_takes_the_agreed_settings():
+    """Options that are not given are those of the transcript; those that are given take their place."""
+    agreed = {"semivalue": "banzhaf", "method": "exact", "seed": 3}
+    with Recorder(None, [0, 1, 1], ["a", "b"], valuation=agreed) as recorder:
+        recorder.log([0, 1, 2], {"a": [0.1, 0.2, 0.3], "b": [1.0, 0.0, 0.0]})
+    assert value(recorder).settings == recorder.transcript.description.valuation
+    other = value(recorder, "auto", semivalue="shapley").settings
+    assert (other.method, other.semivalue, other.seed) == ("auto", "shapley", 3)
+
+
+def test_an_own_loss_does_not_replace_that_of_the_package():
+    """A loss of one's own is refused for a training that was recorded with the package's loss of the same name."""
+    with Recorder(None, [0, 1, 1], ["a", "b"]) as recorder:
+        recorder.log([0, 1, 2], {"a": [0.1, 0.2, 0.3], "b": [1.0, 0.0, 0.0]})
+    value(recorder, loss=get_loss("logistic"))
+    with pytest.raises(InputError, match="the package's loss 'logistic'"):
+        value(recorder, loss=type("Own", (type(get_loss("logistic")),), {})())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_held_out_zeros_are_no_evidence():
+    """Where all uploads that were held out are zero and others are not, the error of completion is unknown."""
+    n_found = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        with Recorder(None, rng.integers(0, 2, 12), ["a", "b"]) as recorder:
+            for t in range(4):
+                batch = rng.permutation(12)[:4]
+                recorder.log(batch, {name: t * rng.normal(size=4) for name in ("a", "b")})
+        result = value(recorder)
+        for report, error in zip(result.completion, result.completion_errors, strict=True):
+            if report.rank and report.n_held_out and report.held_out_size == 0:
+                n_found += 1
+                assert np.isnan(error)
+    assert n_found > 2

@@ -82,6 +82,8 @@ def demo(
     It trains twice: synchronously, where all clients upload the same batch in every round, and asynchronously, where
     each uploads at its own pace. Both together take about twenty seconds and 150 MB of transcripts.
 
+    Exit codes: 0 done; 2 the results cannot be written; 130 interrupted.
+
     Example: verfedsv demo --output /tmp/demo
     """
     console = Console(stderr=as_json)

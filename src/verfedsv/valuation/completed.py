@@ -174,6 +174,8 @@ def completion_errors(
         if report.held_out_size:
             missed[player] = report.held_out_rmse / report.held_out_size
             squares[player] = report.held_out_rmse**2
+        elif report.n_held_out and completion.rounds.any():
+            missed[player] = np.nan  # all that was held out is zero, as before the first step: that shows nothing
     missed[missed >= HOPELESS] = np.nan
     of_others = np.sqrt(training.n_classes * (squares.sum() - squares))
     loss = training.loss

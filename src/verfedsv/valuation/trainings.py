@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array
 from verfedsv.errors import InputError
-from verfedsv.losses import Array, Loss, get_loss
+from verfedsv.losses import LOSSES, Array, Loss, get_loss
 from verfedsv.transcript import Stamp, Transcript, Upload
 from verfedsv.valuation.chunks import Change, Round
 
@@ -31,8 +31,10 @@ class Training:
                 "the transcript has no rounds yet, so there is nothing to value" + hint * (about.mode == "asynchronous")
             )
         about.check_can_be_valued(has_loss=self.own_loss is not None)
-        if self.own_loss is not None and self.own_loss.name != about.loss:
-            raise InputError(f"the training was recorded with loss {about.loss!r}; received {self.own_loss.name!r}")
+        is_same = about.is_own_loss or self.own_loss is LOSSES.get(about.loss)
+        if self.own_loss is not None and not (is_same and self.own_loss.name == about.loss):
+            whose = "a loss of your own named" if about.is_own_loss else "the package's loss"
+            raise InputError(f"the training was recorded with {whose} {about.loss!r}; received {self.own_loss.name!r}")
 
     @cached_property
     def clients(self) -> tuple[str, ...]:

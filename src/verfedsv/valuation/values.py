@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from concurrent.futures import Executor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Literal
 
 import numpy as np
@@ -31,20 +31,20 @@ from verfedsv.valuation.trainings import Training
 
 def value(
     run: str | os.PathLike[str] | Transcript | Recorder,
-    method: Method = "auto",
-    rank: int | Literal["auto"] = "auto",
-    seed: int = 0,
-    rows: str | ArrayLike = "all",
+    method: Method | None = None,
+    rank: int | Literal["auto"] | None = None,
+    seed: int | None = None,
+    rows: str | ArrayLike | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
     *,
     loss: Loss | None = None,
     since: Valuation | None = None,
     like: Valuation | None = None,
-    regularization: float | Literal["auto"] = "auto",
-    tolerance: float = 1e-3,
+    regularization: float | Literal["auto"] | None = None,
+    tolerance: float | None = None,
     n_permutations: int | None = None,
-    semivalue: str | Semivalue = "shapley",
+    semivalue: str | Semivalue | None = None,
 ) -> Valuation:
     """Return what each client contributed to a recorded training, and how sure that is.
 
@@ -53,6 +53,9 @@ def value(
     In synchronous training, embeddings that a client did not upload in a round are completed (equation 3 of the paper),
     unless all of its uploads have the same samples. In asynchronous training, they are what the server had, and nothing
     is completed.
+
+    Options that are not given are those that were agreed when the training was recorded (`Recorder(valuation=...)`), by
+    default "auto" for method, rank and regularization, a tolerance of 1e-3, seed 0, all rows and Shapley values.
 
     Args:
         run: the folder of a transcript, a `Transcript`, or the `Recorder` that is writing it.
@@ -88,18 +91,21 @@ def value(
     """
     begin = time.perf_counter()
     training = Training(_open(run), None if loss is None else get_loss(loss))
+    agreed = training.transcript.description.valuation
+    rows = agreed.rows if rows is None else rows
     chosen = training.select(rows)
-    kind = get_semivalue(semivalue)
-    settings = ValuationSettings(
-        method=method,
-        rank=rank,
-        regularization=regularization,
-        tolerance=tolerance,
-        n_permutations=n_permutations,
-        semivalue=kind,  # type: ignore[arg-type]  # whose name is stored
-        seed=seed,
-        rows=_describe(rows, chosen),
-    )
+    kind = get_semivalue(agreed.semivalue if semivalue is None else semivalue)
+    given = {
+        "method": method,
+        "rank": rank,
+        "regularization": regularization,
+        "tolerance": tolerance,
+        "n_permutations": n_permutations,
+        "seed": seed,
+        "rows": _describe(rows, chosen),
+    }
+    known = {name: option for name, option in given.items() if option is not None}
+    settings = replace(agreed, semivalue=kind, **known)  # type: ignore[arg-type]  # whose name is stored
     _check(training, settings, kind, since)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
@@ -108,7 +114,7 @@ def value(
     result = _assemble(training, settings, job.run(), time.perf_counter() - begin)
     if result.tolerance_met is False:
         remains = say_what_remains(
-            result.values, result.estimator_errors, result.error_kind, tolerance, job.n_permutations
+            result.values, result.estimator_errors, result.error_kind, settings.tolerance, job.n_permutations
         )
         warnings.warn(remains, ToleranceWarning, stacklevel=2)
     if not np.isfinite(result.completion_errors).all():
