@@ -496,6 +496,7 @@ def test_a_configuration_that_cannot_be_read_agrees_on_nothing(run, key):
 def test_settings_of_the_transcript_are_the_agreed_ones(tmp_path):
     """The defaults are not, then; and a configuration cannot say otherwise afterwards."""
     run = make_run(tmp_path / "run", valuation={"method": "exact"})
+    (run / "valuation.json").write_text(value(run, "auto").to_json())
     assert audit(run).difference.startswith(
         "the values were not computed with the agreed settings: method is auto and not exact"
     )
