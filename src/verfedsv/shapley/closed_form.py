@@ -51,7 +51,7 @@ def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Est
     if n_summed == 0:
         total = np.zeros(2 * n_players + 1)
     else:
-        # One array for each block, not one Estimate: for 500 samples of 14 clients that is a fifth of the time.
+        # One array for each block, not one Estimate: small rounds spend most of their time in the interpreter.
         total = compensated_sum(game.map_blocks(lambda block: sum_third_order(block, game.loss), samples=samples))
         if not np.isfinite(total[-1]):
             game.raise_not_finite()

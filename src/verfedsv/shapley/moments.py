@@ -12,7 +12,7 @@ from verfedsv.shapley.game import Block
 
 RUN = 64
 """Values are summed over at most this many samples, and these sums are added with compensation: their rounding error
-does not grow with the size of a block. Runs of 512 were 4 % faster, with an error bound eight times as large."""
+does not grow with the size of a block. Runs of 512 were 4 % faster, with an error bound seven times as large."""
 
 
 class Moments(NamedTuple):
