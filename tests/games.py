@@ -9,6 +9,8 @@ from math import comb
 import numpy as np
 from scipy.special import logsumexp
 
+from verfedsv import CubicForm, Loss
+
 LOSSES = ("logistic", "softmax", "squared")
 
 
@@ -85,3 +87,25 @@ def values_by_definition(game: Game, weight=None) -> np.ndarray:
                         known[coalition] = utility(game, coalition)
                 values[m] += weight(size, n - 1) * (known[pair[0]] - known[pair[1]])
     return values
+
+
+class LogCosh(Loss):
+    """log(cosh(x - y)): between squared and absolute error."""
+
+    name = "log-cosh"
+    lipschitz, smoothness, gradient_range = 1.0, 1.0, 2.0
+    third_derivative, fifth_derivative = 0.77, 4.1
+
+    def encode(self, labels, n_classes):  # noqa: ARG002
+        return np.asarray(labels, dtype=float)
+
+    def value(self, x, labels):
+        r = np.abs(x[..., 0] - labels)
+        return r + np.log1p(np.exp(-2 * r)) - np.log(2)
+
+    def gradient(self, x, labels):
+        return np.tanh(x - labels[:, None])
+
+    def cubic_form(self, x, labels):
+        t = np.tanh(x - labels[:, None])
+        return CubicForm(-2 * t * (1 - t**2), np.zeros(x.shape))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import verfedsv
-from tests.games import Game, random_game, values_by_definition
+from tests.games import Game, LogCosh, random_game, values_by_definition
 from verfedsv.data import load_adult_round
 from verfedsv.shapley.closed_form import sample_errors, third_order
 from verfedsv.shapley.game import RoundGame
@@ -127,39 +127,17 @@ def test_a_real_round_of_adult(dtype):
 
 def test_a_loss_of_ones_own():
     """A loss written by a user, in plain NumPy, is valued by the same closed form, within its constant."""
-
-    class Cosh(verfedsv.Loss):
-        """log(cosh(x - y)): between squared and absolute error."""
-
-        name = "log-cosh"
-        lipschitz, smoothness, gradient_range = 1.0, 1.0, 2.0
-        third_derivative, fifth_derivative = 0.77, 4.1
-
-        def encode(self, labels, n_classes):  # noqa: ARG002
-            return np.asarray(labels, dtype=float)
-
-        def value(self, x, labels):
-            r = np.abs(x[..., 0] - labels)
-            return r + np.log1p(np.exp(-2 * r)) - np.log(2)
-
-        def gradient(self, x, labels):
-            return np.tanh(x - labels[:, None])
-
-        def cubic_form(self, x, labels):
-            t = np.tanh(x - labels[:, None])
-            return verfedsv.CubicForm(-2 * t * (1 - t**2), np.zeros(x.shape))
-
     rng = np.random.default_rng(0)
     previous, labels = rng.normal(size=(5, 40)), rng.normal(size=40)
     current = previous + 0.1 * rng.normal(size=(5, 40))
-    closed = verfedsv.shapley_values(previous, current, labels, Cosh(), "closed-form")
-    exact = verfedsv.shapley_values(previous, current, labels, Cosh(), "exact")
+    closed = verfedsv.shapley_values(previous, current, labels, LogCosh(), "closed-form")
+    exact = verfedsv.shapley_values(previous, current, labels, LogCosh(), "exact")
     assert (np.abs(closed.values - exact.values) <= closed.errors + exact.errors).all()
     assert closed.errors.max() < 1e-2 * exact.values.max()
     # Nobody knows how its own arithmetic rounds, unless it says so.
     assert closed.error_kind == exact.error_kind == "certified but for rounding"
-    Cosh.rounding_is_bounded = True
-    assert verfedsv.shapley_values(previous, current, labels, Cosh(), "exact").error_kind == "certified"
+    bounded = type("Bounded", (LogCosh,), {"rounding_is_bounded": True})()
+    assert verfedsv.shapley_values(previous, current, labels, bounded, "exact").error_kind == "certified"
 
 
 def test_exact_values_sum_to_the_utility_of_the_game():

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from tests.games import LOSSES, mean_loss
+from tests.games import LOSSES, LogCosh, mean_loss
 from tests.trainings import train, values_of_rounds
 from tests.valuation.definition import Round, Story, tell
-from verfedsv import CubicForm, InputError, Loss, Recorder, Transcript, Valuation, complete, shapley_values, value
+from verfedsv import InputError, Recorder, Transcript, Valuation, complete, shapley_values, value
 from verfedsv.completion.observations import Pattern
 from verfedsv.losses import get_loss
 
@@ -186,28 +186,6 @@ def test_a_client_that_leaves_for_good_keeps_its_embeddings():
     assert result.losses[-1] == pytest.approx(mean_loss("logistic", table[:, 0], story.labels), abs=1e-12)
 
 
-class LogCosh(Loss):
-    """log(cosh(x - y)): between squared and absolute error."""
-
-    name = "log-cosh"
-    lipschitz, smoothness, gradient_range = 1.0, 1.0, 2.0
-    third_derivative, fifth_derivative = 0.77, 4.1
-
-    def encode(self, labels, n_classes):  # noqa: ARG002
-        return np.asarray(labels, dtype=float)
-
-    def value(self, x, labels):
-        r = np.abs(x[..., 0] - labels)
-        return r + np.log1p(np.exp(-2 * r)) - np.log(2)
-
-    def gradient(self, x, labels):
-        return np.tanh(x - labels[:, None])
-
-    def cubic_form(self, x, labels):
-        t = np.tanh(x - labels[:, None])
-        return CubicForm(-2 * t * (1 - t**2), np.zeros(x.shape))
-
-
 def test_a_loss_of_ones_own_is_passed_again():
     """A training that was recorded with one is valued with it, and with no other."""
     rng = np.random.default_rng(0)
@@ -302,3 +280,16 @@ def test_held_out_zeros_are_no_evidence():
                 n_found += 1
                 assert np.isnan(error)
     assert n_found > 2
+
+
+def test_uploads_of_fewer_samples_than_the_first_leave_gaps():
+    """A client whose later uploads have only some samples of its first is completed; one that repeats them is not."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(30, 1))
+    with Recorder(None, rng.integers(0, 2, 30), ["all", "some"]) as recorder:
+        for t in range(1, 9):
+            batches = {"all": np.arange(30), "some": np.arange(30) if t == 1 else np.sort(rng.permutation(30)[:20])}
+            recorder.log(batches, {name: 0.1 * t * features[batch, 0] for name, batch in batches.items()})
+    reports = dict(zip(["all", "some"], value(recorder).completion, strict=True))
+    assert reports["all"].rank == 0
+    assert reports["some"].rank > 0
