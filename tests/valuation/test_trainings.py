@@ -245,6 +245,29 @@ def test_an_offset_by_sample_that_is_constant_in_some_rounds():
     np.testing.assert_allclose(np.column_stack([result.per_round, result.per_round_server]), expected, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("kind", ["full", "gaps"])
+def test_an_intercept_in_rounds_of_one_sample(kind, loss):
+    """The offset moves all samples, also where each round, or one of several, has a single sample."""
+    rng = np.random.default_rng(0)
+    n_classes = 3 if loss == "softmax" else 1
+    labels = rng.normal(size=4) if loss == "squared" else np.array([0, 1, 1, 0])
+    rounds = []
+    for t in range(6):
+        name = "abc"[t % 3]
+        samples = np.array(["abc".index(name)] if kind == "full" else [t % 2, 2][: 1 + (t == 4)])
+        uploads = [(name, samples, rng.normal(size=(len(samples), n_classes)))]
+        rounds.append(Round(uploads, rng.normal(size=n_classes), absent=tuple(set("abc") - {name})))
+    story = Story("synchronous", loss, labels, ["a", "b", "c"], rounds, n_classes)
+    result = value(record(story), "exact", rank=1)
+    found = np.column_stack([result.per_round, result.per_round_server])
+    np.testing.assert_allclose(found, story.values(rank=1), atol=1e-12)
+    if kind == "full":
+        assert result.completion is None
+        assert result.server_error <= 1e-12
+
+
 def test_value_takes_the_agreed_settings():
     """Options that are not given are those of the transcript; those that are given take their place."""
     agreed = {"semivalue": "banzhaf", "method": "exact", "seed": 3}

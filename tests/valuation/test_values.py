@@ -644,17 +644,6 @@ def test_a_client_pays_for_what_is_missed_of_others(noise):
     assert off <= found.errors[0]
 
 
-@pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")
-def test_offsets_of_batches_of_one_sample_are_completed():
-    """They are the same for all samples of a batch, but no intercept."""
-    training = train(n_samples=30, batch=1, n_epochs=40, rate=0.05)
-    recorder = Recorder(None, training.labels, training.clients[:2])
-    for t, batch in enumerate(training.batches):
-        uploads = {name: training.embeddings[t, m, batch] for m, name in enumerate(training.clients[:2])}
-        recorder.log(batch, uploads, training.embeddings[t, 2, batch])
-    assert value(recorder, rank=2).factorisation.completions[2].report.rank == 2
-
-
 def test_the_same_samples_in_every_batch_need_no_completion():
     """Nothing is missing of those that were uploaded, and nothing is known of the others."""
     training = train(n_samples=60, batch=60, n_epochs=6)

@@ -183,22 +183,17 @@ def _has_gaps(changes: Sequence[Change], n_samples: int) -> bool:
 def _with_one_kind_of_offset(rounds: Sequence[Round], server: int, all_samples: Array) -> list[Round]:
     """Return the rounds with the server's own part as an intercept in all of them, or by sample in all.
 
-    It is an intercept if it is the same for all samples of each round. A round of one sample shows nothing of that.
+    It is an intercept if it is the same for all samples of each round, as a single sample always is.
     """
     own = {t: changes[-1] for t, changes in enumerate(rounds) if changes[-1].player == server}
-
-    def samples_of(t: int) -> Array:
-        batch = shared_samples(rounds[t][:-1])
-        return all_samples if batch is None else batch
-
-    is_constant = all(c.samples is None or (c.values == c.values[:1]).all() for c in own.values())
-    is_intercept = is_constant and any(len(samples_of(t)) > 1 for t in own)
+    is_intercept = all(c.samples is None or (c.values == c.values[:1]).all() for c in own.values())
     result = list(rounds)
     for t, change in own.items():
         if is_intercept and change.samples is not None:
             result[t] = [*rounds[t][:-1], Change(server, None, change.values[:1].T.astype(np.float64))]
         elif change.samples is None and not is_intercept:
-            samples = samples_of(t)
+            batch = shared_samples(rounds[t][:-1])
+            samples = all_samples if batch is None else batch
             values = np.broadcast_to(change.values.T, (len(samples), len(change.values)))
             result[t] = [*rounds[t][:-1], Change(server, samples, values)]
     return result
