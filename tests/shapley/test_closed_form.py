@@ -147,3 +147,25 @@ def test_exact_values_sum_to_the_utility_of_the_game():
     everybody = round_game([[True, True, True]])[0]
     result = verfedsv.shapley_values(*game.arguments, method="exact")
     assert result.values.sum() == pytest.approx(everybody, rel=1e-12)
+
+
+@pytest.mark.parametrize(("loss", "fifth", "norm"), [("logistic", 0.127683922, 1), ("softmax", 0.19, 4)])
+@pytest.mark.parametrize(("n_clients", "mirrored", "uses_path"), [(2, 1, True), (100, -1, False), (100, -0.8, False)])
+def test_the_error_is_at_least_the_proven_one(loss, fifth, norm, n_clients, mirrored, uses_path):
+    """Plain numbers through the smaller of the two bounds in docs/closed-form.md; balancing may double them.
+
+    If all changes cancel, so do the values: then there is nothing to balance.
+    """
+    half = np.random.default_rng(0).normal(size=(n_clients // 2, 1, 3 if loss == "softmax" else 1))
+    change = np.concatenate([half, mirrored * half])
+    result = verfedsv.shapley_values(np.zeros_like(change), change, [1], loss, "closed-form")
+    d = change[:, 0]
+    spread = np.ptp(d, axis=1) if loss == "softmax" else np.abs(d[:, 0])
+    energy, length = np.square(d).sum(), np.linalg.norm(d.sum(axis=0))
+    reach = length + np.sqrt(energy)
+    moment = norm * (reach**4 / 80 + reach**2 * energy / 12 + 2 * energy**2 / 15)
+    path = (spread.sum() / 2) ** 4
+    assert (path < moment) == uses_path
+    proven = fifth / 24 * spread * min(path, moment)
+    assert (proven <= result.errors * (1 + 1e-9)).all()
+    assert (result.errors <= (1 if mirrored == -1 else 2) * (1 + 1e-9) * proven + 1e-12).all()

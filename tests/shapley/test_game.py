@@ -83,3 +83,9 @@ def test_threads_work_in_a_forked_process():
 def test_at_least_one_thread():
     """There is a core to run on."""
     assert available_threads() >= 1
+
+
+def test_clients_whose_changes_differ_in_the_sign_of_zero_are_identical():
+    """A change of -0 is a change of 0: both clients get the same value."""
+    previous, current = np.zeros((3, 4)), np.array([[1.0, 0.0, 2.0, 0.0], [1.0, -0.0, 2.0, 0.0], [3.0, 1.0, 1.0, 1.0]])
+    assert RoundGame.from_arrays(previous, current, [0, 1, 1, 0]).identical_clients() == [[0, 1]]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import verfedsv
-from tests.games import LOSSES, random_game, values_by_definition
+from tests.games import LOSSES, Game, random_game, utility, values_by_definition
 from verfedsv.shapley.permutation import default_permutations
 
 
@@ -71,3 +71,20 @@ def test_one_permutation_is_two():
     result = sample(game, n_permutations=1)
     assert result.n_evaluations == 2 * 4
     assert np.isfinite(result.standard_errors).all()
+
+
+@pytest.mark.parametrize(("own", "other", "start"), [(1.0, 80.0, -40.0), (1e-3, 0.1, -0.05)])
+def test_the_bound_allows_for_draws_that_were_never_made(own, other, start):
+    """Two equal draws show no variance: the error is that of the range of all draws, which is nearly attained here.
+
+    Its factor is that of Maurer and Pontil for two draws, two clients and the first look.
+    """
+    previous, current = np.array([[start], [0.0]]), np.array([[start + other], [own]])
+    game = Game(previous, current, np.array([1]), "logistic")
+    first, last = (utility(game, frozenset(s)) for s in ({1}, {0}))
+    everybody = utility(game, frozenset({0, 1}))
+    draws_of_own = abs(first - (everybody - last))
+    results = [sample(game, n_permutations=2, seed=seed) for seed in range(10)]
+    errors = [result.errors[1] for result in results if not result.standard_errors.any()]
+    assert len(errors) > 1
+    assert min(errors) >= 7 * np.log(3 * 2 * 2 / 1e-3) / 3 * 0.98 * draws_of_own

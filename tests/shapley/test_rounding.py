@@ -1,5 +1,9 @@
 """Certified errors cover rounding too: against 60 digits, with no allowance."""
 
+import os
+import subprocess
+import sys
+
 import mpmath
 import numpy as np
 import pytest
@@ -132,6 +136,44 @@ def test_the_rounding_error_does_not_grow_with_a_block(n_classes):
             true = abs(mpmath.mpf(float(values[client])) - mpmath.mpf(exact) / 2**41)
             assert true <= float(errors[client])
     assert (stated[200_000] <= 4 * stated[16]).all()
+
+
+ONE_LARGE_TERM = """
+from fractions import Fraction
+import numpy as np
+import verfedsv
+
+# The first term of the sum is 1, the other 4095 are a little less than half a unit in its last place.
+change, slope = np.full(4096, 2.0**-27), np.full(4096, 0.99 * 2.0**-26)
+change[0], slope[0] = 2.0**-20, 2.0**20
+for n_classes in (1, 2):
+    current, labels = np.zeros((1, 4096, n_classes)), np.zeros((4096, n_classes))
+    current[0, :, 0], labels[:, 0] = change, slope + change / 2
+    result = verfedsv.shapley_values(np.zeros_like(current), current, labels, "squared", "closed-form", n_threads=1)
+    exact = sum(Fraction(d) * (Fraction(y) - Fraction(d) / 2) for d, y in zip(change, labels[:, 0])) / 4096
+    assert abs(Fraction(result.values[0]) - exact) <= Fraction(result.errors[0])
+"""
+
+
+def test_small_terms_after_a_large_one():
+    """Added one by one, as in plain Python, thousands of small terms would all be lost; in short runs few are."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    subprocess.run([sys.executable, "-c", ONE_LARGE_TERM], env=environment, check=True, timeout=60)  # noqa: S603  # our own text
+
+
+def test_the_partition_sum_of_many_classes():
+    """Every small class loses half a unit of the sum to rounding, and the probability of the largest is off by all."""
+    n_classes, step = 10_000, 2.0**-20
+    small = (round(1e-3 / n_classes * 2**52) + 0.49) / 2**52
+    embedding = np.full(n_classes, np.log(small) / 2)
+    embedding[0] *= -1
+    previous, current = np.tile(embedding, (2, 1, 1, 1))
+    previous[0, 0, 0] -= step / 2
+    current[0, 0, 0] += step / 2
+    result = verfedsv.shapley_values(previous, current, [0], "softmax", "closed-form")
+    others, before, after = (mpmath.mpf(float(x)) for x in (embedding[1], previous[0, 0, 0], current[0, 0, 0]))
+    losses = [mpmath.log1p((n_classes - 1) * mpmath.exp(others - own)) for own in (before, after)]
+    assert_within(result, [losses[0] - losses[1]])
 
 
 def test_a_loss_that_sees_what_all_classes_share():

@@ -95,3 +95,15 @@ def test_rows_in_another_order_are_worth_the_same(tmp_path):
     for number, names in enumerate([("telco", "bank", "shop"), ("shop", "telco", "bank")]):
         swapped = value(write(tmp_path / f"{number}", list(rounds(names))), "exact", rank=1, regularization=1e-3)
         np.testing.assert_array_equal(swapped.per_round, honest.per_round)
+
+
+def test_rounds_are_valued_again_when_more_samples_are_seen():
+    """Samples that a client uploads for the first time are in the mean of all rounds, also if these were valued."""
+    recorder = Recorder(None, [1, 0, 1, 0], ["a", "b"])
+    recorder.log([0, 1], {"a": [0.5, -0.5]}, absent=["b"])
+    earlier = value(recorder)
+    recorder.log([2, 3], {"b": [1.0, -0.2]}, absent=["a"])
+    at_once, continued = value(recorder), value(recorder, since=earlier)
+    assert (earlier.n_samples, at_once.n_samples) == (2, 4)
+    np.testing.assert_array_equal(continued.per_round, at_once.per_round)
+    np.testing.assert_array_equal(continued.losses, at_once.losses)

@@ -1,5 +1,7 @@
 """The books balance: the loss falls by what clients and server are credited with, round by round and in all."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -167,3 +169,17 @@ def test_a_server_that_goes_to_and_fro_is_named():
 def test_nothing_but_rounding_is_not_payable():
     """Clients whose values cancel lowered the loss by nothing."""
     assert not make_valuation([0.1, -0.1 + 1e-16]).books.has_shares
+
+
+def test_the_error_covers_the_rounding_of_the_mean_over_rounds():
+    """Exact means of what the rounds state: the value is no further from theirs than the error is above theirs."""
+    rng = np.random.default_rng(0)
+    n_rounds = 3000
+    recorder = Recorder(None, [1], ["a", "b"], "squared")
+    for size in rng.normal(size=(n_rounds, 2)) * 10.0 ** rng.integers(-3, 3, (n_rounds, 1)):
+        recorder.log([0], dict(zip("ab", size[:, None], strict=True)))
+    result = value(recorder, "closed-form")
+    for m in range(2):
+        mean, error = (sum(map(Fraction, a[:, m])) / n_rounds for a in (result.per_round, result.per_round_errors))
+        off = abs(Fraction(result.values[m]) - mean)
+        assert 0 < off <= Fraction(result.estimator_errors[m]) - error

@@ -1,5 +1,7 @@
 """Trainings of more clients than can be enumerated, held to the definition by lowering the limit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -105,3 +107,35 @@ def test_a_round_in_which_changes_cancel_is_sampled_too():
     assert result.method == "closed-form+sampling"
     exact = value(recorder, method="exact")
     assert (np.abs(result.values - exact.values) <= result.estimator_errors).all()
+
+
+def test_errors_of_rounds_hold_for_all_rounds_together():
+    """The bound of round t takes 1 / ((t + 2) (t + 3)) of the failure probability, and the total takes the half."""
+    result = value(Asynchronous(n_clients=7, n_samples=30, n_rounds=5, step=2.0).record())
+    assert result.sampled.largest[:, :7].any(axis=1).all()
+
+    def radius(variance, largest, look):
+        log = np.log(3 * 8 * (look + 1) * (look + 2) / 1e-3)
+        deviation = np.sqrt(variance + largest**2 * log / 2) + largest * np.sqrt(log / 2)
+        return deviation * np.sqrt(2 * log) + largest * log / 3
+
+    rounds = result.sampled
+    for t in range(5):
+        expected = rounds.errors[t] + radius(rounds.variance[t], rounds.largest[t], t + 1)
+        np.testing.assert_allclose(result.per_round_errors[t], expected[:7], rtol=1e-12)
+    total = rounds.errors.sum(axis=0) + radius(rounds.variance.sum(axis=0), rounds.largest.max(axis=0), 0)
+    np.testing.assert_allclose(result.estimator_errors, total[:7] / 5, rtol=1e-9)
+
+
+def test_a_valuation_can_be_continued_more_than_once():
+    """Continuing from a valuation leaves it as it was: the second time gives what the first gave."""
+    training = Asynchronous(n_clients=7, n_rounds=6, step=2.0)
+    earlier = value(training.record(last=3))
+    table, seen, budget = earlier.replay.table.copy(), earlier.replay.is_seen.copy(), replace(earlier.replay.budget)
+    recorder = training.record()
+    first, second = (value(recorder, since=earlier) for _ in range(2))
+    np.testing.assert_array_equal(earlier.replay.table, table)
+    np.testing.assert_array_equal(earlier.replay.is_seen, seen)
+    assert (earlier.replay.budget, earlier.replay.n_rounds, earlier.replay.unstamped) == (budget, 3, [])
+    np.testing.assert_array_equal(first.per_round, second.per_round)
+    np.testing.assert_array_equal(first.per_round_errors, second.per_round_errors)
