@@ -130,9 +130,10 @@ def test_errors_of_rounds_hold_for_all_rounds_together():
 def test_a_valuation_can_be_continued_more_than_once():
     """Continuing from a valuation leaves it as it was: the second time gives what the first gave."""
     training = Asynchronous(n_clients=7, n_rounds=6, step=2.0)
-    earlier = value(training.record(last=3))
+    recorder = training.record(last=3)
+    earlier = value(recorder)
     table, seen, budget = earlier.replay.table.copy(), earlier.replay.is_seen.copy(), replace(earlier.replay.budget)
-    recorder = training.record()
+    training.record(recorder=recorder, first=3)
     first, second = (value(recorder, since=earlier) for _ in range(2))
     np.testing.assert_array_equal(earlier.replay.table, table)
     np.testing.assert_array_equal(earlier.replay.is_seen, seen)
