@@ -1,5 +1,6 @@
 from math import comb
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -106,3 +107,14 @@ def test_beta_takes_positive_numbers(parameters):
     """Parameters that define no distribution are refused."""
     with pytest.raises(InputError, match="must be a positive number"):
         verfedsv.Beta(*parameters)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (16, 1), (0.1, 0.7), (1000, 3)])
+@pytest.mark.parametrize("n_others", [0, 1, 24])
+def test_weights_are_correctly_rounded(alpha, beta, n_others):
+    """To one unit in the last place, as the errors of exact values do not allow for more."""
+    with mpmath.workdps(50):
+        a, b = mpmath.mpf(alpha), mpmath.mpf(beta)
+        exact = [mpmath.beta(size + b, n_others - size + a) / mpmath.beta(a, b) for size in range(n_others + 1)]
+        found = [mpmath.mpf(float(weight)) for weight in verfedsv.Beta(alpha, beta).size_weights(n_others)]
+        assert all(abs(one - other) <= other * 2**-53 for one, other in zip(found, exact, strict=True))

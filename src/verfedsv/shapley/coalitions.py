@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.compiled import compiled
+from verfedsv.compiled import add, compiled
 from verfedsv.losses import Array, Floats, LogPartitionLoss, Loss
 from verfedsv.shapley.game import Block
 
@@ -140,7 +140,7 @@ class LogPartitionSums(CoalitionSums):
 def _sum_of_logs(left: Floats, right: Floats, zero_class: float, group: int) -> float:
     """Return the sum over samples of log(zero_class + sum_c left_c right_c), both (classes, samples)."""
     n_classes, n_samples = left.shape
-    total = 0.0
+    total, lost = 0.0, 0.0
     partition = np.empty(group)
     for first in range(0, n_samples, group):
         last = min(first + group, n_samples)
@@ -158,7 +158,7 @@ def _sum_of_logs(left: Floats, right: Floats, zero_class: float, group: int) -> 
             product = 1.0
             for i in range(last - first):
                 product *= partition[i]
-        total += np.log(product)
+        total, lost = add(total, lost, np.log(product))
     return total
 
 

@@ -91,29 +91,26 @@ def _estimate(game: RoundGame, values: Floats, utility: Floats, n_evaluations: i
 def rounding_errors(game: RoundGame) -> Floats:
     """Return a bound on what rounding does to the exact values, (players,); 0 for one that did not move.
 
-    A utility is a mean of losses f(x), and each of those is rounded in proportion to |f| + |x| (1 + |f'|). Both are
-    bounded over all coalitions from their values at the midpoint, and the Lipschitz constant or the smoothness.
+    docs/closed-form.md derives it. No coalition is further from the midpoint than half the `magnitude`, which bounds
+    the loss and the sum of its absolute slopes over all of them.
     """
-    largest_slope = math.sqrt(game.n_classes) * game.loss.lipschitz
+    n_players, n_classes, loss = game.n_players, game.n_classes, game.loss
 
     def noise_and_movement(block: Block) -> tuple[float, NDArray[np.bool_]]:
         moments = sum_moments(block)
-        middle = moments.base + 0.5 * moments.total
-        slope = np.abs(game.loss.gradient(middle, block.labels)).sum(axis=-1)
-        slope = np.minimum(slope + game.n_classes * game.loss.smoothness * moments.magnitude, largest_slope)
-        height = game.loss.value(middle, block.labels) + slope * moments.magnitude
-        noise = 1 + height + moments.magnitude * (1 + slope)
+        middle, size = moments.base + 0.5 * moments.total, moments.magnitude
+        slope = np.abs(loss.gradient(middle, block.labels)).sum(axis=-1) + n_classes * loss.smoothness * size / 2
+        slope = np.minimum(slope, math.sqrt(n_classes) * loss.lipschitz)
+        height = np.abs(loss.value(middle, block.labels)) + slope * size / 2
+        noise = size * (n_players + 44 + (2 * n_players + 24) * slope) + (n_classes + 40) * height
+        noise += 3 * n_players + 2 * n_classes + 16
         return float(noise.sum()), (block.change() != 0).any(axis=(1, 2))
 
-    noise, moved = 0.0, np.zeros(game.n_players, dtype=bool)
+    noise, moved = 0.0, np.zeros(n_players, dtype=bool)
     for noise_of_block, moved_in_block in game.map_blocks(noise_and_movement):
         noise += noise_of_block
         moved |= moved_in_block
-    # Twice, as a value is a mean of differences; a few roundings a sample, one per client and class. Sums over blocks
-    # are compensated.
-    n_roundings = 32 + game.n_players + game.n_classes
-    unit = np.finfo(np.float64).eps / 2
-    return np.asarray(np.where(moved, 2 * n_roundings * unit * noise / game.n_samples, 0.0))
+    return np.asarray(np.where(moved, np.finfo(np.float64).eps * noise / game.n_samples, 0.0))
 
 
 def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floats:
