@@ -3,7 +3,10 @@ import pytest
 
 import verfedsv
 from tests.games import LOSSES, Game, random_game, utility, values_by_definition
+from verfedsv.shapley.estimators import get_estimator
+from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.permutation import default_permutations
+from verfedsv.shapley.plan import Plan
 
 
 def sample(game, **options):
@@ -88,3 +91,16 @@ def test_the_bound_allows_for_draws_that_were_never_made(own, other, start):
     errors = [result.errors[1] for result in results if not result.standard_errors.any()]
     assert len(errors) > 1
     assert min(errors) >= 7 * np.log(3 * 2 * 2 / 1e-3) / 3 * 0.98 * draws_of_own
+
+
+def test_every_batch_of_every_call_is_a_look_of_its_own():
+    """Where draws do not vary, errors are in proportion to the logarithm of one over the failure probability.
+
+    600 permutations are three batches, so call 0 ends with look 2, and call 3 with look 11.
+    """
+    current = np.eye(3)[:, np.newaxis]  # each client moves a class of its own: no order matters
+    game = RoundGame.from_arrays(np.zeros_like(current), current, np.ones((1, 3)), "squared")
+    plan = Plan(get_estimator("permutation"), 1, 600)
+    first, later = (plan.estimator.estimate(game, plan, call).errors for call in (0, 3))
+    logs = [np.log(3 * 3 * (look + 1) * (look + 2) / 1e-3) for look in (2, 11)]
+    np.testing.assert_allclose(later / first, logs[1] / logs[0], rtol=1e-9)
