@@ -33,6 +33,9 @@ def test_a_sound_valuation_has_no_reasons():
         ({"values": [0.1, 0.05], "server": -0.5}, "rejected", "loss"),
         ({"values": [0.1, 0.05], "server": 0.5}, "doubtful", "server"),
         ({"losses": np.array([0.7, 0.6, 0.5, 0.4, 0.3])}, "doubtful", "balance"),
+        ({"server_error": np.nan, "losses": np.array([0.7, 0.6, 0.5, 0.4, 0.3])}, "doubtful", "balance"),
+        ({"values": [10.0, -9.9], "errors": 1e-9}, "doubtful", "cancel"),
+        ({"losses": np.log(2) - 4 * 0.15 * np.array([0, 2.5, 3, 2, 1])}, "doubtful", "rise"),
         ({"errors": [0.1, 0.1]}, "doubtful", "errors"),
         ({"values": [0.1] * 9, "errors": [0.2] + [0.0] * 8}, "doubtful", "errors"),
         ({"errors": [np.nan, 0.0], "completed": True}, "doubtful", "unknown"),
@@ -52,6 +55,19 @@ def test_each_reason_is_found(changes, word, kind):
     if kind != "falling":
         assert verdict.word == word
     assert kind in kinds(verdict)
+
+
+def test_shares_may_be_above_one():
+    """A client that does some harm leaves others a share above 100 %; only beyond 200 % is it a reason."""
+    assert kinds(judged(values=[0.3, -0.14])) == []
+    assert kinds(judged(values=[0.3, -0.16])) == ["cancel"]
+
+
+def test_a_loss_that_wavers_did_not_rise_again():
+    """Less than half of the decrease may be lost again."""
+    for end, is_said in ((0.45, False), (0.55, True)):
+        losses = np.array([0.8, 0.5, 0.2, end, end])
+        assert ("rise" in kinds(judged(losses=losses))) == is_said
 
 
 def test_reasons_of_most_weight_come_first():

@@ -22,6 +22,7 @@ if together they reach the sum of the values. Clients whose own error is unknown
 
 _LITTLE, _LEAST_ROUNDS = 0.02, 5
 _ROUNDING = 1e-9
+_LARGEST_SHARE = 2.0
 _WEIGHTS: tuple[Weight, ...] = "alarm", "doubt", "note"
 
 
@@ -88,11 +89,11 @@ NO_FACTS = RunFacts()
 def judge(valued: Valued, run: RunFacts = NO_FACTS) -> Verdict:
     """Return whether values can be trusted. Balance and training are only judged for a complete `Valuation`."""
     reasons = [
-        *_judge_books(valued.books),
+        *_judge_books(valued),
         *(_judge_balance(valued) if isinstance(valued, Valuation) else ()),
         *_judge_errors(valued),
         *_judge_extent(valued.n_rounds, run),
-        *(_judge_fault(text) for text in run.faults),
+        *map(_judge_fault, run.faults),
         *(Reason("doubt", "names", text, "names of clients are misleading") for text in misleading(valued.clients)),
         *(_judge_training(valued) if isinstance(valued, Valuation) else ()),
         *(Reason("note", "data", f"{note}.", note) for note in run.notes),
@@ -101,32 +102,37 @@ def judge(valued: Valued, run: RunFacts = NO_FACTS) -> Verdict:
 
 
 def _judge_fault(text: str) -> Reason:
-    # It may be about a file that somebody else wrote.
-    shown = printable(text.replace("\n", " "))
+    shown = printable(text.replace("\n", " "))  # it may quote a file that somebody else wrote
     return Reason("doubt", "record", shown, "something is wrong with the record of this run")
 
 
-def _judge_books(books: Books) -> Iterator[Reason]:
+def _judge_books(valued: Valued) -> Iterator[Reason]:
+    books = valued.books
     if books.loss_rose:
         text = f"The loss rose over the training, from {books.start:.4g} to {books.end:.4g}: the model became worse."
         yield Reason("alarm", "loss", text, "the loss rose")
     if not books.has_shares:
         text = f"The clients together did not lower the loss: their values add up to {books.clients:.4g}."
         yield Reason("alarm", "clients", text, "the clients together did not lower the loss")
-    brief = "the server's own part did more than the clients"
-    if abs(books.server) > abs(books.clients):
+    elif (share := float(np.abs(np.asarray(valued.values)).max() * valued.n_rounds / books.clients)) > _LARGEST_SHARE:
         text = (
-            f"The server's own part changed the loss more than all clients together: it {_changed(books.server)}, the "
-            f"clients {_changed(books.clients)}."
+            f"The values nearly cancel: they add up to {books.clients:.4g}, and the largest is {share:.3g} times that. "
+            "Shares of so small a sum mean little."
         )
-        yield Reason("doubt", "server", text, brief)
-    elif books.is_mostly_server:
-        text = (
-            "The server's own part moved the loss up and down more than all clients together, by "
-            f"{books.server_moved:.4g} in all rounds, the clients by {books.clients_moved:.4g}: what their changes "
-            "were worth depended on where it was."
-        )
-        yield Reason("doubt", "server", text, brief)
+        yield Reason("doubt", "cancel", text, "the values nearly cancel")
+    if books.is_mostly_server:
+        if abs(books.server) > abs(books.clients):
+            text = (
+                "The server's own part changed the loss more than all clients together: it "
+                f"{_changed(books.server)}, the clients {_changed(books.clients)}."
+            )
+        else:
+            text = (
+                "The server's own part moved the loss up and down more than all clients together, by "
+                f"{books.server_moved:.4g} in all rounds, the clients by {books.clients_moved:.4g}: what their changes "
+                "were worth depended on where it was."
+            )
+        yield Reason("doubt", "server", text, "the server's own part did more than the clients")
 
 
 def _changed(decrease: float) -> str:
@@ -141,7 +147,9 @@ def _judge_balance(valuation: Valuation) -> Iterator[Reason]:
     if valuation.settings.semivalue != "shapley":
         return
     books = valuation.books
-    allowed = valuation.n_rounds * (float(valuation.estimator_errors.sum()) + valuation.server_error)
+    # Those of completion have no part in the balance, and those that are unknown allow nothing.
+    allowed = valuation.n_rounds * float(np.nansum(valuation.estimator_errors))
+    allowed += float(np.nansum(valuation.per_round_server_errors))
     allowed += _ROUNDING * (abs(books.start) + abs(books.end) + books.clients_moved + books.server_moved)
     if abs(books.remainder) > allowed:
         text = (
@@ -220,7 +228,14 @@ def _judge_extent(n_rounds: int, run: RunFacts) -> Iterator[Reason]:
 
 
 def _judge_training(valuation: Valuation) -> Iterator[Reason]:
-    """Yield notes: what does not speak against the values, but should be read with them."""
+    """Yield a doubt if the loss rose again, and notes: what should be read with the values."""
+    losses, lowest = valuation.losses, float(valuation.losses.min())
+    if losses[0] >= losses[-1] > (losses[0] + lowest) / 2:
+        text = (
+            f"The loss rose again, from {lowest:.4g} after round {losses.argmin():,} to {losses[-1]:.4g} at the end: "
+            "more than half of its decrease was lost, and the values are what is left of it."
+        )
+        yield Reason("doubt", "rise", text, "the loss rose again")
     if valuation.tolerance_met is False:
         text = f"The tolerance of {valuation.settings.tolerance:g} was not reached; the errors say what remains."
         yield Reason("note", "tolerance", text, "the tolerance was not met")
@@ -230,8 +245,8 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
         verb = "was" if valuation.n_unseen == 1 else "were"
         text = f"{count(valuation.n_unseen, 'sample')} {verb} never uploaded by any client ({how})."
         yield Reason("note", "unseen", text, "some samples were never uploaded")
-    if (part := still_falling(valuation.losses)) is not None:
-        last = last_rounds(valuation.n_rounds)
+    if (part := still_falling(losses)) is not None:
+        last = _last_rounds(valuation.n_rounds)
         rounds = "round" if last == 1 else f"{last:,} rounds"
         text = (
             f"The loss was still falling at the end: the last {rounds} took off {100 * part:.1f} % of the "
@@ -251,13 +266,12 @@ def still_falling(losses: Floats) -> float | None:
     n_rounds, decrease = len(losses) - 1, float(losses[0] - losses[-1])
     if n_rounds < _LEAST_ROUNDS or decrease <= 0:
         return None
-    last = last_rounds(n_rounds)
+    last = _last_rounds(n_rounds)
     part = float(losses[-2 * last : -last].mean() - losses[-last:].mean()) / decrease
     return part if part * n_rounds > _LITTLE * 10 * last else None
 
 
-def last_rounds(n_rounds: int) -> int:
-    """Return the number of rounds in the last tenth, at least one."""
+def _last_rounds(n_rounds: int) -> int:
     return max(1, n_rounds // 10)
 
 
