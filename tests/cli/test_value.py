@@ -140,7 +140,7 @@ def test_options_without_effect_are_noted(asynchronous, options, notes):
         (["{folder}", "--rank", "0"], "rank must be at least 1; received 0"),
         (["{folder}", "--method", "magic"], "'magic' is not one of"),
         (["{folder}", "--tolerance", "-1"], "tolerance must be a positive number; received -1.0"),
-        (["{folder}", "--rows", "no-gradient"], "means no sample at all"),
+        (["{folder}", "--rows", "no-gradient"], "selects no sample"),
         (
             ["{folder}", "--output", "nowhere/values.json"],
             "cannot write nowhere/values.json: there is no folder nowhere",

@@ -135,7 +135,9 @@ class RoundGame:
             )
         own = _as_offset("offset", offset, n_samples, n_classes)
         own_before = _as_offset("previous_offset", previous_offset, n_samples, n_classes)
-        return cls(before, after, encoded, loss, own, own_before, _as_threads(n_threads))
+        hint = "; leave it out to use all cores"
+        threads = available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1, hint=hint)
+        return cls(before, after, encoded, loss, own, own_before, threads)
 
     @classmethod
     def of_block(cls, block: Block, loss: Loss) -> RoundGame:
@@ -295,9 +297,3 @@ def _as_offset(name: str, offset: ArrayLike | None, n_samples: int, n_classes: i
     if array.shape not in (expected, (n_samples, n_classes)):
         raise InputError(f"{name} must have shape {expected}; received {array.shape}")
     return array.astype(np.float64, copy=False).reshape(n_samples, n_classes)
-
-
-def _as_threads(n_threads: int | None) -> int:
-    if n_threads is None:
-        return available_threads()
-    return as_whole("n_threads", n_threads, at_least=1, hint="; leave it out to use all cores")

@@ -48,11 +48,7 @@ class ShapleyResult:
 
         If the clients raised the loss, the sum is negative and these are shares of the damage: look at `values` first.
         """
-        total = self.values.sum()
-        if total == 0:
-            return np.full(len(self.values), np.nan)
-        result: Floats = self.values / total
-        return result
+        return shares_of(self.values)
 
     def __repr__(self) -> str:
         parts = [
@@ -88,6 +84,12 @@ def count(number: int, noun: str) -> str:
     ('1 client', '48,842 samples')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shares_of(values: Floats) -> Floats:
+    """Return values as fractions of their sum; all are NaN if that is 0."""
+    total = values.sum()
+    return np.full(len(values), np.nan) if total == 0 else np.asarray(values / total)
 
 
 def bounds_of_shares(values: Floats, errors: Floats) -> Floats:

@@ -85,12 +85,11 @@ def shapley_values(
         previous, current, labels, loss, offset=offset, previous_offset=previous_offset, n_threads=n_threads
     )
     estimator, tolerance = get_estimator(method), as_positive("tolerance", tolerance)
+    n_permutations = default_permutations(game.n_players) if n_permutations is None else n_permutations
     plan = Plan(
         estimator,
         game.n_samples,
-        default_permutations(game.n_players)
-        if n_permutations is None
-        else as_whole("n_permutations", n_permutations, at_least=1),
+        as_whole("n_permutations", n_permutations, at_least=1),
         get_semivalue(semivalue),
         as_whole("seed", seed, at_least=0),
         antithetic,
@@ -99,12 +98,7 @@ def shapley_values(
         progress=as_progress(progress),
     )
     estimator.check(plan.semivalue, game.n_players)
-
-    def ask(plan: Plan) -> Estimate:
-        return estimate_game(game, plan, plan.first_round, plan.refined.get(0)).as_round()
-
-    found, (errors,) = estimate_rounds(ask, plan, game.n_clients, _Tolerance(tolerance), first_look=0)
-    result = _result(game, plan, found, errors)
+    result = _value(game, plan, tolerance)
     if result.tolerance_met is False:
         remains = say_what_remains(result.values, result.errors, result.error_kind, tolerance, plan.n_permutations)
         warnings.warn(remains, ToleranceWarning, stacklevel=2)
@@ -131,8 +125,13 @@ class _Tolerance:
         return {0: Allowance.of_round(wanted * 0.8 ** (self.n_asked - 1), sampled=0.0)}
 
 
-def _result(game: RoundGame, plan: Plan, found: Estimate, errors: Floats) -> ShapleyResult:
-    """Return the only round of an estimate as a result, with the server set apart from the clients."""
+def _value(game: RoundGame, plan: Plan, tolerance: float) -> ShapleyResult:
+    """Value a game as a training of one round, and set the server apart from the clients."""
+
+    def ask(plan: Plan) -> Estimate:
+        return estimate_game(game, plan, plan.first_round, plan.refined.get(0)).as_round()
+
+    found, (errors,) = estimate_rounds(ask, plan, game.n_clients, _Tolerance(tolerance), first_look=0)
     clients, has_server = slice(game.n_clients), game.n_players > game.n_clients
     values, errors_of_clients = found.values[0, clients], errors[clients]
     return ShapleyResult(

@@ -14,7 +14,7 @@ from verfedsv.errors import VerfedsvError
 from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count, say_totals
+from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count, say_totals, shares_of
 from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.transcript.description import Mode
 
@@ -101,10 +101,8 @@ class Valuation:
     of the estimator in single rounds; where "auto" sampled they average out over rounds, and `sampled` has what that is
     computed from.
 
-    An error divided by the sum of the values is that of the value, as a part of the sum, and not that of the share: the
-    sum has an error too. How far a share may be off, `share_bounds` says. Who is before whom depends on the values
-    alone: two clients are ranked for certain if value ± error of the one is above that of the other, also where the
-    bounds of their shares overlap.
+    `share_bounds` says how far a share may be off, which is a part of a sum that has an error too. Two clients are
+    ranked for certain if value ± error of one is above that of the other, even if the bounds of their shares overlap.
 
     `guarantee` is Proposition 2 of the paper evaluated from held-out embeddings, an estimate too, and a very
     pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be
@@ -184,20 +182,14 @@ class Valuation:
 
         If the clients raised the loss, the sum is negative and these are shares of the damage.
         """
-        total = self.values.sum()
-        if total == 0:
-            return np.full(len(self.values), np.nan)
-        result: Floats = self.values / total
-        return result
+        return shares_of(self.values)
 
     @property
     def share_bounds(self) -> Floats:
         """Between which fractions each share lies, (clients, 2), if every value is off by at most its error.
 
-        The sum that shares are fractions of is off too, so a share is v / (v + rest), where the rest is off by all
-        other errors together: the ends are among the four corners. NaN where the errors together reach the sum of the
-        values, so that there may be nothing to have a share of. If the errors of some clients are unknown, theirs are
-        NaN, and those of the others bound their shares among the clients whose errors are known.
+        NaN where the errors together reach the sum of the values. Clients of unknown error have NaN too, and the
+        bounds of the others are for their shares among the clients whose errors are known.
         """
         return bounds_of_shares(self.values, self.errors)
 
@@ -217,7 +209,7 @@ class Valuation:
         return bars(self.clients, totals, np.stack([totals - errors, totals + errors], axis=1), as_shares=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a pandas data frame with a row for each client. Needs pandas."""
+        """Return a pandas data frame with a row for each client."""
         try:
             import pandas as pd
         except ImportError:
@@ -232,10 +224,7 @@ class Valuation:
         return pd.DataFrame(columns, index=pd.Index(self.clients, name="client"))
 
     def to_json(self) -> str:
-        """Return the valuation as JSON, all but the embeddings; NaN is written as null.
-
-        Beside the fields there are `method`, `shares`, `errors` and `books`, for readers that are not this package.
-        """
+        """Return the valuation as JSON, all but the embeddings; NaN is written as null."""
         from verfedsv.valuation.document import to_json
 
         return to_json(self)

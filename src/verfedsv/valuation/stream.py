@@ -7,35 +7,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from verfedsv.losses import Floats, Loss
+from verfedsv.losses import Floats
 from verfedsv.shapley.blocks import ordered_map
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.estimators import estimate_rounds
 from verfedsv.shapley.plan import Allowance, Plan
 from verfedsv.valuation.backends import Backend
-from verfedsv.valuation.chunks import Chunk
 
-
-class Source(Protocol):
-    """Where chunks come from: a training whose embeddings are at hand, or some rounds of it."""
-
-    @property
-    def n_samples(self) -> int: ...
-    @property
-    def n_rounds(self) -> int: ...
-    @property
-    def n_clients(self) -> int: ...
-    @property
-    def n_classes(self) -> int: ...
-    @property
-    def loss(self) -> Loss: ...
-
-    def chunk(self, part: slice, index: int) -> Chunk:
-        """Return some samples of all rounds; `index` counts the chunks from 0 on."""
+if TYPE_CHECKING:
+    from verfedsv.valuation.replay import RoundSegment
 
 
 @dataclass
@@ -84,21 +68,21 @@ class ChunkStream:
     budget: Budget
     step: Callable[[], None] = field(default=lambda: None)
 
-    def value(self, source: Source) -> Estimate:
+    def value(self, segment: RoundSegment) -> Estimate:
         """Return the values of the next rounds, (rounds, clients and server)."""
-        parts = self.backend.split(source.n_samples, source.n_clients, source.n_classes)
-        plan = replace(self.plan, n_samples=source.n_samples, n_chunks=len(parts))
+        parts = self.backend.split(segment.n_samples, segment.n_clients, segment.n_classes)
+        plan = replace(self.plan, n_samples=segment.n_samples, n_chunks=len(parts))
 
         def sums(plan: Plan) -> Iterator[Estimate]:
-            chunks = (source.chunk(part, index) for index, part in enumerate(parts))
+            chunks = (segment.chunk(part, index) for index, part in enumerate(parts))
             for estimate in ordered_map(partial(self.backend.value, plan=plan), chunks, self.workers):
                 yield estimate
                 self.step()
 
         def ask(plan: Plan) -> Estimate:
-            return Estimate.sum(sums(plan)).divided(source.n_samples)
+            return Estimate.sum(sums(plan)).divided(segment.n_samples)
 
         # Look 0 is kept for the sum of all rounds.
-        found, _ = estimate_rounds(ask, plan, source.n_clients, self.budget, first_look=plan.first_round + 1)
-        self.plan = replace(self.plan, first_round=self.plan.first_round + source.n_rounds)
+        found, _ = estimate_rounds(ask, plan, segment.n_clients, self.budget, first_look=plan.first_round + 1)
+        self.plan = replace(self.plan, first_round=self.plan.first_round + segment.n_rounds)
         return found

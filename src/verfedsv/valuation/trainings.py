@@ -109,7 +109,7 @@ class Training:
         else:
             chosen = self._as_indices(as_array("rows", rows))
         if len(chosen) == 0:
-            raise InputError(f"rows {rows!r} means no sample at all")
+            raise InputError(f"rows {rows!r} selects no sample")
         return chosen
 
     def _as_indices(self, rows: Array) -> NDArray[np.intp]:

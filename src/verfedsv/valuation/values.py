@@ -112,28 +112,31 @@ def value(
     told = as_progress(progress) or (lambda _done, _total: None)
     job = Job(training, settings, kind, chosen, told, executor, since, like)
     result = _assemble(training, settings, job.run(), time.perf_counter() - begin)
-    if result.tolerance_met is False:
-        remains = say_what_remains(
-            result.values, result.estimator_errors, result.error_kind, settings.tolerance, job.n_permutations
-        )
-        warnings.warn(remains, ToleranceWarning, stacklevel=2)
-    if not np.isfinite(result.completion_errors).all():
-        warnings.warn(_say_what_is_missing(result), CompletionWarning, stacklevel=2)
+    _warn(result, job.n_permutations)
     return result
 
 
-def _say_what_is_missing(result: Valuation) -> str:
-    reports = zip(result.clients, result.completion or (), strict=True)
+def _warn(result: Valuation, n_permutations: int) -> None:
+    """Warn the caller of `value` of errors that are larger than the tolerance, or unknown."""
+    if result.tolerance_met is False:
+        remains = say_what_remains(
+            result.values, result.estimator_errors, result.error_kind, result.settings.tolerance, n_permutations
+        )
+        warnings.warn(remains, ToleranceWarning, stacklevel=3)
+    unknown = [name for name, error in zip(result.clients, result.completion_errors, strict=True) if np.isnan(error)]
+    reports = zip(result.clients, result.completion or (), strict=False)
     if guessed := [name for name, report in reports if report.rank and not report.n_held_out]:
-        return (
+        missing = (
             f"no sample was uploaded in two rounds by {', '.join(guessed)}, so embeddings of other rounds are little "
             "more than guessed and their error cannot be estimated; record more rounds"
         )
-    names = [name for name, error in zip(result.clients, result.completion_errors, strict=True) if np.isnan(error)]
-    return (
-        f"the completed embeddings of {', '.join(names)} are little better than zeros, as those show that were held "
-        "out; the error of such values cannot be estimated. Record more rounds, or try a smaller regularization"
-    )
+    else:
+        missing = (
+            f"the completed embeddings of {', '.join(unknown)} are little better than zeros, as held-out uploads show; "
+            "the error of such values cannot be estimated. Record more rounds, or try a smaller regularization"
+        )
+    if unknown:
+        warnings.warn(missing, CompletionWarning, stacklevel=3)
 
 
 def _open(run: str | os.PathLike[str] | Transcript | Recorder) -> Transcript:

@@ -164,12 +164,11 @@ def _judge_errors(valued: Valued) -> Iterator[Reason]:
     values, errors = np.asarray(valued.values), np.asarray(valued.errors)
     unknown = [name for name, error in zip(valued.clients, errors, strict=True) if np.isnan(error)]
     largest, worst = float(np.abs(values).max()), int(np.nan_to_num(errors).argmax())
+    cause, remedy = _cause(valued, worst)
     if _is_unreliable(values, errors):
-        cause, remedy = _cause(valued, worst)
         text = f"The values cannot be relied on: their errors together are as large as they are{cause}. {remedy}."
         yield Reason("doubt", "errors", text, "the numerical error is too large")
     elif 0 < largest < errors[worst]:
-        cause, remedy = _cause(valued, worst)
         whose, size = _quoted([valued.clients[worst]]), f"{errors[worst] / largest:.2g} times the largest value"
         text = f"The value of {whose} cannot be relied on: its error is {size}{cause}. {remedy}."
         yield Reason("doubt", "errors", text, f"the numerical error of {whose} is too large")
@@ -246,7 +245,7 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
         text = f"{count(valuation.n_unseen, 'sample')} {verb} never uploaded by any client ({how})."
         yield Reason("note", "unseen", text, "some samples were never uploaded")
     if (part := still_falling(losses)) is not None:
-        last = _last_rounds(valuation.n_rounds)
+        last = max(1, valuation.n_rounds // 10)
         rounds = "round" if last == 1 else f"{last:,} rounds"
         text = (
             f"The loss was still falling at the end: the last {rounds} took off {100 * part:.1f} % of the "
@@ -266,13 +265,9 @@ def still_falling(losses: Floats) -> float | None:
     n_rounds, decrease = len(losses) - 1, float(losses[0] - losses[-1])
     if n_rounds < _LEAST_ROUNDS or decrease <= 0:
         return None
-    last = _last_rounds(n_rounds)
+    last = max(1, n_rounds // 10)
     part = float(losses[-2 * last : -last].mean() - losses[-last:].mean()) / decrease
     return part if part * n_rounds > _LITTLE * 10 * last else None
-
-
-def _last_rounds(n_rounds: int) -> int:
-    return max(1, n_rounds // 10)
 
 
 def numerical_error(valuation: Valuation) -> NumericalError:
