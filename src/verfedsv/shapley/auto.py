@@ -25,7 +25,7 @@ class Auto(Estimator):
     """
 
     parts = ("closed-form", "exact", "permutation", "sampling")
-    adapts = True
+    samples = adapts = True
 
     def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
         """Return the closed form, or values of another semivalue."""

@@ -28,6 +28,7 @@ class Permutation(Estimator):
     """The estimator: random permutations of all samples together; random coalitions for other semivalues."""
 
     parts = ("permutation",)
+    samples = True
 
     def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
         """Return values from `plan.n_permutations`, or fewer once every standard error or bound is small enough.

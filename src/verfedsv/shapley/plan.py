@@ -51,10 +51,12 @@ class Allowance(NamedTuple):
 class Estimator(ABC):
     """A way to the values of a game: one object for each method, listed in `estimators.py`, without state.
 
-    `parts` are the names that it may put into `Estimate.methods`. It `adapts` if it works towards a tolerance.
+    `parts` are the names that it may put into `Estimate.methods`. It `samples` if it may draw at random, and `adapts`
+    if it works towards a tolerance.
     """
 
     parts: ClassVar[tuple[str, ...]]
+    samples: ClassVar[bool] = False
     adapts: ClassVar[bool] = False
 
     def check(self, semivalue: Semivalue, n_players: int) -> None:  # noqa: B027  # most take any
