@@ -7,7 +7,7 @@ import pytest
 
 from tests.valuation.test_values import Asynchronous
 from verfedsv import Recorder, Valuation, value
-from verfedsv.shapley import plan
+from verfedsv.shapley import plan, stratified
 from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.plan import Allowance
 from verfedsv.shapley.stratified import _cap, draw_enough
@@ -140,3 +140,13 @@ def test_a_valuation_can_be_continued_more_than_once():
     assert (earlier.replay.budget, earlier.replay.n_rounds, earlier.replay.unstamped) == (budget, 3, [])
     np.testing.assert_array_equal(first.per_round, second.per_round)
     np.testing.assert_array_equal(first.per_round_errors, second.per_round_errors)
+
+
+def test_the_pilot_is_not_part_of_the_result(monkeypatch):
+    """Draws that decide how many more are needed have a seed of their own, so that the number is independent."""
+    keys, draw = [], stratified.draw
+    monkeypatch.setattr(stratified, "draw", lambda *given: keys.append(given[-1]) or draw(*given))
+    current = np.random.default_rng(0).normal(size=(5, 200, 1))
+    game = RoundGame.from_arrays(np.zeros_like(current), current, np.arange(200) % 2)
+    draw_enough(game, np.arange(200), Allowance(0.0, 1e9, 1e9, 0.0), max_permutations=4, seed=0, call=3)
+    assert len(set(keys)) == len(keys) == 2
