@@ -5,6 +5,7 @@ from tests.report.valuations import make_valuation
 from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.payouts import Basis
+from verfedsv.valuation.result import Books
 from verfedsv.valuation.verdict import NO_FACTS, RunFacts, judge, numerical_error, still_falling
 
 SOUND = {"values": [0.1, 0.05], "errors": 1e-5}
@@ -156,3 +157,22 @@ def test_a_loss_that_falls_in_the_end_is_found(n_rounds, last):
     assert still_falling(0.3 + 0.4 * np.exp(-10 * steps)) is None
     assert still_falling(0.3 + 0.4 * steps) is None
     assert still_falling(np.linspace(0.7, 0.3, 5)) is None
+
+
+def test_small_differences_count_and_rounding_does_not():
+    """A loss that rose by a millionth rose; values that are rounding errors of the loss are none; nor is a balance."""
+    assert Books(0.7, 0.7 + 1e-6, -1e-6, 0.0).loss_rose
+    assert not Books(0.7, 0.7 + 1e-16, 0.0, 0.0).loss_rose
+    assert Books(0.7, 0.7 - 1e-6, 1e-6, 0.0).has_shares
+    assert not Books(0.7, 0.7, 1e-15, 0.0).has_shares
+    losses = make_valuation(**SOUND | {"errors": 0.0}).losses
+    for missing, is_said in ((1e-12, False), (1e-6, True)):
+        verdict = judged(errors=0.0, losses=losses + np.array([missing, 0, 0, 0, 0]))
+        assert ("balance" in kinds(verdict)) == is_said
+
+
+def test_two_per_cent_of_the_decrease_are_little():
+    """In the last tenth of the rounds; just above that the loss was still falling."""
+    for part, is_falling in ((0.019, False), (0.021, True)):
+        losses = np.concatenate([np.linspace(1.0, part, 80), np.full(11, part), np.zeros(10)])
+        assert (still_falling(losses) is not None) == is_falling
