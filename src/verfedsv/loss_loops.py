@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from verfedsv.compiled import Array, Floats, add, compiled, exp, sigmoid, softplus
+from verfedsv.compiled import Array, Floats, add, compiled, exp, inlined, log_of_ratio, sigmoid, softplus
 
 
 def each(function: Callable[[Floats, Floats], None], x: Array) -> Floats:
@@ -58,13 +58,14 @@ def expand_logistic(base: Floats, step: Floats, labels: Floats, gradient: Floats
     decrease, lost = 0.0, 0.0
     for first in range(0, len(base), 1024):
         part = slice(first, first + 1024)
-        of_run = _expand_run(base[part], step[part], labels[part], gradient[part], weights[part])
+        of_run = expand_run(base[part], step[part], labels[part], gradient[part], weights[part])
         decrease, lost = add(decrease, lost, of_run)
     return decrease
 
 
-@compiled
-def _expand_run(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
+@inlined
+def expand_run(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
+    """Do the same for a run of samples, without compensation."""
     decrease = 0.0
     for i in range(len(base)):
         sign, middle = -labels[i], base[i] + 0.5 * step[i]
@@ -74,7 +75,9 @@ def _expand_run(base: Floats, step: Floats, labels: Floats, gradient: Floats, we
         small *= large
         gradient[i] = sign * (large if sign * middle > 0 else small)
         weights[i] = small * large * (small - large if middle > 0 else large - small)
-        decrease += softplus(sign * base[i]) - softplus(sign * (base[i] + step[i]))
+        # log(1 + e^x) is max(x, 0) + log(1 + e^-|x|); of the difference of two, the logarithms need one series.
+        before, after = sign * base[i], sign * (base[i] + step[i])
+        decrease += (max(before, 0.0) - max(after, 0.0)) + log_of_ratio(exp(-abs(before)), exp(-abs(after)))
     return decrease
 
 
@@ -112,7 +115,7 @@ def expand_softmax(base: Floats, step: Floats, labels: Array, p: Floats, gradien
     return decrease
 
 
-@compiled
+@inlined
 def _powers(
     base: Floats, step: Floats, labels: Array, first: int, n: int, time: float, x: Floats, tops: Array
 ) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from verfedsv.compiled import add, compiled
+from verfedsv.compiled import add, compiled, inlined
 from verfedsv.losses import Array, CubicForm, Floats
 from verfedsv.shapley.moments import BoundConstants, Moments, truncation_of
 
@@ -66,7 +66,7 @@ def sum_classes(
     return values, errors
 
 
-@compiled
+@inlined
 def _turn(rows: Floats, plane: Floats) -> None:
     """Write (samples, classes) as (classes, samples)."""
     for c in range(rows.shape[1]):
@@ -75,7 +75,7 @@ def _turn(rows: Floats, plane: Floats) -> None:
             line[i] = column[i]
 
 
-@compiled
+@inlined
 def _turn_change(
     before: Array, after: Array, first: int, n: int, centre: Floats, change: Floats, means: Floats
 ) -> None:
@@ -92,7 +92,7 @@ def _turn_change(
             mean[i] += weight[i] * line[i]
 
 
-@compiled
+@inlined
 def _class_coefficients(
     change: Floats,
     means: Floats,
@@ -129,7 +129,7 @@ def _class_coefficients(
             of_linear[i] -= weight[i] * mean_cubic[i]
 
 
-@compiled
+@inlined
 def _class_errors(
     total: Floats,
     squares: Floats,
@@ -161,7 +161,7 @@ def _class_errors(
         rounding[i] += constants.sum_rounding * size
 
 
-@compiled
+@inlined
 def _sum_client(
     change: Floats,
     mean: Floats,
