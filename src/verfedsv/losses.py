@@ -35,8 +35,6 @@ from verfedsv.errors import InputError
 from verfedsv.loss_loops import (
     as_rows,
     each,
-    expand_logistic,
-    expand_softmax,
     log_partition_each,
     logistic_third_each,
     sigmoid_each,
@@ -182,12 +180,6 @@ class Logistic(LogPartitionLoss):
         result: Floats = np.abs(mean - each(sigmoid_each, c)) + np.abs(cubic)
         return result
 
-    def expand(self, base: Floats, step: Floats, labels: Array) -> Expansion:
-        # One compiled loop in place of some twenty array operations: twice as fast for a round of 14 clients.
-        gradient, weights = np.empty(base.shape), np.empty(base.shape)
-        decrease = expand_logistic(base.ravel(), step.ravel(), labels, gradient.ravel(), weights.ravel())
-        return Expansion(gradient, CubicForm(weights, np.zeros(base.shape)), decrease)
-
     def label_part(self, x: Array, labels: Array) -> Array:
         return x[..., 0] * (labels > 0)
 
@@ -236,12 +228,6 @@ class Softmax(LogPartitionLoss):
         # The third derivative of log-sum-exp is the third cumulant under p = softmax(x).
         p = softmax(x)
         return CubicForm(p, p)
-
-    def expand(self, base: Floats, step: Floats, labels: Array) -> Expansion:
-        # One compiled loop with vectorised exponentials in place of the four functions above: six times faster.
-        p, gradient = np.empty(base.shape), np.empty(base.shape)
-        decrease = expand_softmax(base, step, labels, p, gradient)
-        return Expansion(gradient, CubicForm(p, p), decrease)
 
     def label_part(self, x: Array, labels: Array) -> Array:
         return x[..., np.arange(x.shape[-2]), labels]

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.errors import InputError
-from verfedsv.loss_loops import expand_run
-from verfedsv.losses import Array, CubicForm, Floats, Logistic, Loss
+from verfedsv.loss_loops import expand_logistic
+from verfedsv.losses import Array, CubicForm, Floats, Logistic, Loss, Softmax
 from verfedsv.shapley.blocks import compensated_sum
-from verfedsv.shapley.class_sums import sum_classes
+from verfedsv.shapley.class_sums import sum_classes, sum_softmax
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.game import LARGEST_EMBEDDING, Block, RoundGame
 from verfedsv.shapley.moments import (
@@ -27,6 +27,7 @@ from verfedsv.shapley.moments import (
     BoundConstants,
     Moments,
     add_scalar_moments,
+    are_valid,
     sum_moments,
     truncation_of,
 )
@@ -76,11 +77,15 @@ def sum_third_order(block: Block, loss: Loss) -> Floats:
     The utility is NaN if an embedding is not finite, or too large to compute with.
     """
     constants = BoundConstants.of(loss, block)
+    arrays = block.previous, block.current, block.start, block.labels
+    # Exactly these classes: another loss, even one derived from them, has derivatives of its own.
     if type(loss) is Logistic:
         offset = np.empty(0) if block.offset is None else block.offset.ravel()
-        values, errors, decrease = sum_logistic(
-            block.previous, block.current, block.start, block.labels, offset, constants
-        )
+        values, errors, decrease = sum_logistic(*arrays, offset, constants)
+        return np.concatenate([values, errors, [decrease]])
+    if type(loss) is Softmax:
+        offset = np.empty((0, 0)) if block.offset is None else block.offset
+        values, errors, decrease = sum_softmax(*arrays, offset, block.n_classes, constants)
         return np.concatenate([values, errors, [decrease]])
     moments = sum_moments(block, constants.uses_range)
     if not moments.magnitude.max() < LARGEST_EMBEDDING:
@@ -191,12 +196,9 @@ def sum_logistic(
             for i in range(n):
                 base[i] += own[i]
                 absolute[i] += abs(own[i])
-        n_valid = 0
-        for i in range(n):
-            n_valid += absolute[i] < LARGEST_EMBEDDING
-        if n_valid < n:
+        if not are_valid(absolute):
             return values, errors, np.nan
-        of_tile = expand_run(base, total, labels[first : first + n], slope, third)
+        of_tile = expand_logistic(base, total, labels[first : first + n], slope, third)
         decrease, decrease_lost = add(decrease, decrease_lost, of_tile)
         # Not in place: the compiler would not use vector instructions.
         coefficients = linear[:n], quadratic[:n], error[:n]

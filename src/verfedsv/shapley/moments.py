@@ -8,7 +8,7 @@ import numpy as np
 
 from verfedsv.compiled import compiled, inlined, inlined_in_order
 from verfedsv.losses import Array, Floats, Loss
-from verfedsv.shapley.game import Block
+from verfedsv.shapley.game import LARGEST_EMBEDDING, Block
 
 RUN = 64
 """Values are summed over at most this many samples, and these sums are added with compensation: their rounding error
@@ -139,6 +139,15 @@ def add_scalar_moments(previous: Array, current: Array, first: int, sums: Scalar
     while k < len(previous):
         _add_one(previous[k, first:last], current[k, first:last], sums)
         k += 1
+
+
+@inlined
+def are_valid(magnitude: Floats) -> bool:
+    """Return whether all of these are finite and small enough to compute with."""
+    n_valid = 0
+    for i in range(len(magnitude)):
+        n_valid += magnitude[i] < LARGEST_EMBEDDING
+    return n_valid == len(magnitude)
 
 
 @inlined
