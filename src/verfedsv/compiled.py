@@ -41,8 +41,11 @@ def inlined(function: Function) -> Function:
     Compiled loops call nothing but inlined functions (a test holds them to it). Of a `compiled` callee there would be
     two versions, its own and the caller's copy, optimised apart: a process that compiles runs the one, a process that
     reads compiled code from disk the other, and their sums differ in the last bits.
+
+    The code is inserted before types are inferred, so that it is compiled once: as instructions, a caller of callers
+    took twice as long to compile.
     """
-    return _compile(function, fastmath=_REORDERED, forceinline=True)
+    return _compile(function, fastmath=_REORDERED, inline="always")
 
 
 def inlined_in_order(function: Function) -> Function:
@@ -50,8 +53,8 @@ def inlined_in_order(function: Function) -> Function:
     return _compile(function, fastmath={"contract"}, forceinline=True)
 
 
-def _compile(function: Function, *, fastmath: set[str], forceinline: bool = False) -> Function:
-    compile_it = partial(numba.njit, nogil=True, error_model="numpy", fastmath=fastmath, forceinline=forceinline)
+def _compile(function: Function, **options: Any) -> Function:
+    compile_it = partial(numba.njit, nogil=True, error_model="numpy", **options)
     try:
         return cast("Function", compile_it(cache=True)(function))
     except RuntimeError:

@@ -82,7 +82,7 @@ def expand_softmax(base: Floats, step: Floats, labels: Array, p: Floats, gradien
     top, index, others, others_before = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     for time in (0.0, 1.0, 0.5):
         if time == 1:
-            others_before[:] = others
+            others, others_before = others_before, others
         _write_points(base, step, time, p, top, index)
         sign = 1.0 - 2.0 * time  # 1 before the step, -1 after it and 0 half-way
         for i in range(n):

@@ -79,7 +79,8 @@ def sum_softmax(
         base[:], total[:], squares[:], absolute[:], path[:], magnitude[:] = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         if len(offset) > 0:
             _transpose(offset[first : first + n], base)
-            absolute[:] = np.abs(base)
+            for c in range(n_classes):
+                _write_larger(base[c, :n], absolute[c, :n])
         at = (start + first) * n_classes
         for k in range(n_clients):
             for c in range(n_classes):
@@ -112,8 +113,9 @@ def _add_class_moments(before: Floats, change: Floats, sums: tuple[Floats, Float
 
 @inlined
 def _write_larger(numbers: Floats, largest: Floats) -> None:
+    """Replace `largest` where the size of a number is larger."""
     for i in range(len(numbers)):
-        largest[i] = max(largest[i], numbers[i])
+        largest[i] = max(largest[i], abs(numbers[i]))
 
 
 @inlined
