@@ -111,7 +111,16 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
         (lambda run: (run / "metrics.jsonl").write_text("{}\n"), "'metrics.jsonl' was changed"),
         (lambda run: (run / "checkpoints" / "server.npz").unlink(), "'checkpoints/server.npz' is missing"),
         (lambda run: (run / "transcript" / "labels.arrow").unlink(), "'transcript/labels.arrow' is missing"),
-        (lambda run: (run / "chain-00001.bin").write_text("!"), "'chain-00001.bin' was added: it is not in the .*"),
+        (
+            lambda run: (run / "chain-00001.bin").write_text("!"),
+            "there are two transcripts, in .*: move one of them away",
+        ),
+        (
+            lambda run: shutil.copy(
+                run / "transcript" / "uploads-00001.arrows", run / "transcript" / "uploads-0.arrows"
+            ),
+            "'uploads-0.arrows' is named like a file of the transcript, and is none: move it away",
+        ),
         (lambda run: (run / "checkpoints" / "b.npz").write_text("!"), "'checkpoints/b.npz' was added: it is not .*"),
         (lambda run: (run / "transcript" / "report.html").write_text("!"), "'transcript/report.html' was added: .*"),
         (lambda run: (run / "transcript" / ".lock").write_text("!"), "'transcript/.lock' was added: .*"),
@@ -138,7 +147,7 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
             lambda run: flip(run / "transcript" / "chain-00001.bin", 48 * 3 + 20, 0),
             ".* changed: round 2 of .*, or its entry in chain-00001.bin",
         ),
-        (lambda run: record(run), "the transcript is not .*|'chain-00001.bin' was added.*"),
+        (lambda run: record(run), "there are two transcripts, in .*"),
     ],
 )
 def test_every_change_of_the_folder_is_said_in_one_line(run, change, difference):

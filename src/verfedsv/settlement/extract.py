@@ -202,7 +202,7 @@ def _verify(extract: Extract) -> VerifiedExtract:
     if extract.parts and description.mode is None:
         raise TranscriptError("the extract was changed: its description is of a transcript without uploads")
     precision = description.precision or "float64"
-    schema, number = fmt.upload_schema(precision), np.dtype(precision)
+    number = np.dtype(precision)
     rules = Rules(description)
     labels = bytes.fromhex(extract.labels_sha256)
     if labels.hex() != extract.labels_sha256:
@@ -214,7 +214,7 @@ def _verify(extract: Extract) -> VerifiedExtract:
         message, ranges = part.message()
         link = fmt.next_link(link, message, ranges)
         if part.kind not in fmt.RECORDS:
-            _check_plain(part, message, schema)
+            _check_plain(part, message, precision)
             continue
         place = f"round {found.n_rounds + 1}"
         rows = _read_rows(message, ranges, precision, place)
@@ -250,10 +250,10 @@ def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precisio
     return read_rows(message, precision)
 
 
-def _check_plain(part: Part, message: pa.Buffer, schema: pa.Schema) -> None:
+def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
     """Raise ValueError unless a message that is no record is the schema, or the end of a segment."""
     if part.kind is Kind.SCHEMA:
-        fmt.check_schema(message, schema)
+        fmt.check_schema(message, precision)
     elif part.kind is not Kind.END or message.to_pybytes() != fmt.END_OF_STREAM or any(part.gaps):
         raise ValueError("it has a message that is none of a transcript")
 

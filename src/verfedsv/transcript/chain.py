@@ -96,7 +96,10 @@ def read_segments(storage: Storage) -> list[Segment]:
 
     Of each, the chain is read before the stream is looked at, as a recorder writes them in the other order.
     """
-    numbers = sorted({number for name in storage.names() if (number := fmt.segment_of(name)) is not None})
+    names = {name: number for name in storage.names() if (number := fmt.segment_of(name)) is not None}
+    for name in (name for name, number in names.items() if number == 0):
+        raise TranscriptError(f"{name!a} is named like a file of the transcript, and is none: move it away")
+    numbers = sorted({*names.values()})
     result: list[Segment] = []
     for position, number in enumerate(numbers, 1):
         uploads, chain = fmt.uploads_file(position), fmt.chain_file(position)
@@ -125,9 +128,9 @@ class Chain:
 
     @classmethod
     def of(cls, segments: Sequence[Segment]) -> Chain:
-        """Return the entries of some segments."""
-        entries = [segment.entries for segment in segments]
-        numbers = np.repeat([segment.number for segment in segments], [len(part) for part in entries])
+        """Return the entries of some segments; one that has no record does not count, however far it was begun."""
+        entries = [segment.entries for segment in segments if segment.has_records]
+        numbers = np.repeat(np.arange(1, 1 + len(entries)), [len(part) for part in entries])
         return cls(np.concatenate(entries) if entries else np.empty(0, _ENTRY), numbers.astype(np.intp))
 
     def __len__(self) -> int:

@@ -103,7 +103,8 @@ class Transcript:
         Pass `mapped=False` to read record by record instead of through memory maps if the files may be truncated or
         overwritten meanwhile: access to a mapped file that was truncated can kill the process.
         """
-        folder = folder_of(Path(path))
+        path = Path(path)
+        folder = folder_of(path)
         if not (folder / fmt.DESCRIPTION).exists():
             why = f"it has no {fmt.DESCRIPTION}"
             if not folder.exists():
@@ -111,6 +112,9 @@ class Transcript:
             elif not folder.is_dir():
                 why = "that is a file; its folder is wanted"
             raise TranscriptError(f"there is no transcript in {folder}: {why}")
+        for place in (path, path / FOLDER, path / FOLDER / FOLDER):
+            if place != folder and fmt.files_of(place):
+                raise TranscriptError(f"there are two transcripts, in {folder} and in {place}: move one of them away")
         return cls(FolderStorage(folder, mapped=mapped))
 
     def __repr__(self) -> str:

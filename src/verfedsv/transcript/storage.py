@@ -102,6 +102,10 @@ class Storage(ABC):
         """Cut a file down to `size` bytes."""
 
     @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+
+    @abstractmethod
     def sync(self) -> None:
         """Make what was appended survive a power failure, where that is possible."""
 
@@ -140,6 +144,9 @@ class MemoryStorage(Storage):
 
     def truncate(self, name: str, size: int) -> None:
         del self._files[name][size:]
+
+    def remove(self, name: str) -> None:
+        self._files.pop(name, None)
 
     def sync(self) -> None:
         return
@@ -253,6 +260,10 @@ class FolderStorage(Storage):
 
     def truncate(self, name: str, size: int) -> None:
         os.truncate(self.folder / name, size)
+
+    def remove(self, name: str) -> None:
+        self.end(name)
+        (self.folder / name).unlink(missing_ok=True)
 
     def sync(self) -> None:
         for file in self._open.values():

@@ -37,11 +37,15 @@ class SegmentReader:
 
     def check_end(self, n_rounds: int) -> None:
         """Raise TranscriptError if there are bytes after the last of those rounds that no link covers."""
-        if not self._segments or self._segments[-1].n_after == self._segments[-1].n_chain_after == 0:
+        if not self._segments:
             return
         segment = self._segments[-1]
         uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
-        if segment.n_chain_after >= ENTRY_SIZE:
+        if segment.number > 1 and not segment.has_records:
+            why = f"{uploads} has no record: a recorder on the folder removes it, or delete it and {chain}"
+        elif segment.n_after == segment.n_chain_after == 0:
+            return
+        elif segment.n_chain_after >= ENTRY_SIZE:
             why = f"{uploads} ends within the next record: it was cut off"
         elif segment.n_after == 0:
             why = f"{chain} ends within an entry: it was cut off, or something was added"
@@ -66,7 +70,7 @@ class SegmentReader:
         entries = self._segments[segment - 1].entries
         try:
             if len(entries) > 1:
-                fmt.check_schema(stream.slice(0, int(entries["end"][1])), fmt.upload_schema(self._precision))
+                fmt.check_schema(stream.slice(0, int(entries["end"][1])), self._precision)
             if len(entries) and entries["kind"][-1] == Kind.END:
                 start = int(entries["end"][-2])
                 if stream.slice(start, int(entries["end"][-1]) - start).to_pybytes() != fmt.END_OF_STREAM:
