@@ -39,7 +39,6 @@ LATE = ASYNCHRONOUS + "\n[[client]]\nname = 'a'\nrandom_level = 1\nperiod = 0.1\
     ("text", "first", "n_planned"),
     [
         (LATE, 0.1, 28),  # its first upload is in the third round
-        (LATE, 0.03, 30),
         (LATE, 9e14, 28),
         (ASYNCHRONOUS, 0.01, 30),
         (ASYNCHRONOUS, 1.17, 30),  # one round that looks like the last of them
