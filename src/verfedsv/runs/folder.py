@@ -93,7 +93,7 @@ class RunFolder:
         """Whether a recorder is open on the transcript, here or in another process; on Windows always False."""
         return is_being_written(self.transcript_path)
 
-    def open(self, *, mapped: bool = True, for_values: bool = True) -> Transcript:
+    def open(self, *, mapped: bool = False, for_values: bool = True) -> Transcript:
         """Return the transcript, as `Transcript.open` does; raise InputError if values are needed and cannot be had.
 
         Those of a loss of the user's own can be had only in Python, where that loss can be passed.

@@ -288,8 +288,8 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
     if signed is not None:
         if signed.statement.content["head"] != verified.head:
             raise Difference("the extract is of another transcript than the statement: their heads differ")
-        shown = {"clients": [*verified.clients], "loss": about.loss, "mode": about.mode, "n_rounds": n_rounds}
-        shown |= {"agreed": about.agreed} | ({} if about.n_planned is None else {"n_planned": about.n_planned})
+        shown: dict[str, Any] = {"clients": [*verified.clients], "n_rounds": n_rounds, "agreed": about.agreed}
+        shown |= {name: said for name in ("loss", "mode", "n_planned") if (said := getattr(about, name)) is not None}
         compare_exactly(signed.statement, shown, "the transcript says")
     yield _chain(n_rounds, verified.head)
     if signed is None:

@@ -137,7 +137,7 @@ class Extract:
             parts = []
             for kind, number, pieces, gaps in rest.array(_HEADER).tolist():
                 first, *others = [rest.take(size) for size in pieces]
-                parts.append(Part(Kind(kind), [beginnings[number] + bytes(first), *others], gaps))
+                parts.append(Part(Kind(kind), [beginnings[number] + bytes(first), *others], gaps.tolist()))
         except (ValueError, IndexError, struct.error) as error:
             raise InputError(f"the extract is damaged: {error}") from None
         return cls(parts=parts, own=rest.rest, **about)

@@ -107,7 +107,9 @@ def read_segments(storage: Storage) -> list[Segment]:
             raise TranscriptError(f"{uploads} is missing, and there is {fmt.uploads_file(number)}")
         if not storage.exists(chain):
             raise TranscriptError(f"{chain} is missing, and there is {uploads}")
-        content = pa.py_buffer(storage.read(chain).to_pybytes())  # no view of a file that may be cut off
+        # A message takes many times as many bytes as its entry. Read into memory, as a view may be cut off meanwhile.
+        most = min(fmt.LARGEST_CHAIN, 2**20 + storage.size(uploads))
+        content = pa.py_buffer(storage.read(chain, most).to_pybytes())
         if content.size and not storage.exists(uploads):
             raise TranscriptError(f"{uploads} is missing, and there is {chain}")
         segment = Segment.of(number, content, storage.size(uploads))

@@ -19,7 +19,10 @@ _LONGEST = 2**16
 """Bytes of metadata. Those of a transcript take about a thousand."""
 _BLOCK, _PAIR = struct.Struct("<qi4xq"), struct.Struct("<qq")
 
-UNREADABLE = (ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, struct.error, pa.ArrowException)
+UNREADABLE = (
+    *(ValueError, LookupError, TypeError, ArithmeticError, EOFError, OSError, MemoryError, RecursionError),
+    *(struct.error, pa.ArrowException),
+)
 """What Arrow and the functions here raise at bytes that are not what they should be."""
 
 

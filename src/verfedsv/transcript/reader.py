@@ -1,9 +1,8 @@
-"""`Transcript`: read what was recorded, by memory map, and find out whether it was changed."""
+"""`Transcript`: read what was recorded, and find out whether it was changed."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
 from collections import Counter
@@ -25,6 +24,7 @@ from verfedsv.transcript.chain import Chain, read_segments
 from verfedsv.transcript.description import Description, Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
+from verfedsv.transcript.heads import read_tensor
 from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
 from verfedsv.transcript.rows import Rows, read_rows
@@ -87,7 +87,7 @@ class Transcript:
         self._storage = storage
         # In the reverse of the order in which a recorder writes them, so that what is referred to is always there.
         self._segments = read_segments(storage)
-        self._description_bytes = storage.read(fmt.DESCRIPTION).to_pybytes()
+        self._description_bytes = storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION).to_pybytes()
         self.description = Description.from_json(self._description_bytes)
         self._precision: Precision = self.description.precision or "float64"
         self._chain = Chain.of(self._segments)
@@ -97,11 +97,11 @@ class Transcript:
         self._labels = self._read_labels()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, mapped: bool = True) -> Transcript:
+    def open(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> Transcript:
         """Return the transcript in a folder, or in its subfolder `transcript`, where runs have it.
 
-        Pass `mapped=False` to read record by record instead of through memory maps if the files may be truncated or
-        overwritten meanwhile: access to a mapped file that was truncated can kill the process.
+        Records are read when they are asked for. With `mapped`, arrays are views of the files instead, for transcripts
+        larger than memory: if a file is truncated meanwhile, that kills the process.
         """
         path = Path(path)
         folder = folder_of(path)
@@ -137,11 +137,15 @@ class Transcript:
         if not self._storage.exists(fmt.LABELS):
             raise TranscriptError(f"{fmt.LABELS} is missing")
         try:
-            batch = read_file_of_one_batch(self._storage.read(fmt.LABELS))
+            batch = read_file_of_one_batch(self._read_labels_file())
         except UNREADABLE as error:
             raise TranscriptError(f"{fmt.LABELS} is damaged: it cannot be read ({error})") from None
         check_labels(batch, self.description)
         return batch
+
+    def _read_labels_file(self) -> pa.Buffer:
+        n_numbers = self.description.n_samples * (self.description.n_classes or 1)
+        return self._storage.read(fmt.LABELS, 2**20 + 16 * n_numbers)
 
     @property
     def labels(self) -> Array:
@@ -259,7 +263,7 @@ class Transcript:
     @property
     def origin(self) -> tuple[bytes, bytes]:
         """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
-        return self._description_bytes, self._storage.read(fmt.LABELS).to_pybytes()
+        return self._description_bytes, self._read_labels_file().to_pybytes()
 
     def entries(self) -> Iterator[Entry]:
         """Yield what the hash chain is made of, segment by segment."""
@@ -277,14 +281,13 @@ class Transcript:
         name = fmt.tensor_file(digest)
         if not self._storage.exists(name):
             raise TranscriptError(f"{name} is missing")
-        content = self._storage.read(name).to_pybytes()
+        content = self._storage.read(name, fmt.LARGEST_TENSOR).to_pybytes()
         if hashlib.sha256(content).hexdigest() != digest:
             raise TranscriptError(f"the transcript was changed: {name}")
         try:
-            tensor: Array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-        except (*UNREADABLE, SyntaxError) as error:
+            return read_tensor(content)
+        except UNREADABLE as error:
             raise TranscriptError(f"{name} is not valid: {error}") from None
-        return tensor
 
     def verify(self, *, may_go_on: bool = False) -> None:
         """Raise TranscriptError, naming the place, unless every byte is as it was written and every record is valid.

@@ -124,7 +124,8 @@ def _check_end(storage: Storage, segment: Segment) -> None:
     """
     uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
     end = segment.end
-    rest = memoryview(storage.read(uploads))[end:]
+    stream = storage.stream(uploads)
+    rest = memoryview(stream.slice(end, stream.size - end))
     size = len(fmt.END_OF_STREAM)
     if rest[:size] != fmt.END_OF_STREAM:
         extent = find_extent(rest)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, cast
 
 import pyarrow as pa
 
 from verfedsv.errors import TranscriptError
-from verfedsv.files import write_whole
+from verfedsv.files import read_whole, write_whole
 
 try:
     import fcntl
@@ -56,7 +57,7 @@ class FileStream:
     """An open file that is read part by part: if it is truncated meanwhile, reads return fewer bytes."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
+        self._file = path.open("rb")
         weakref.finalize(self, self._file.close)
         self.size = os.fstat(self._file.fileno()).st_size
 
@@ -81,8 +82,8 @@ class Storage(ABC):
         """Return the size of a file in bytes, 0 if it does not exist."""
 
     @abstractmethod
-    def read(self, name: str) -> pa.Buffer:
-        """Return the content of a file; of a file on disk, a view of it that reads as it is used."""
+    def read(self, name: str, most: int = sys.maxsize) -> pa.Buffer:
+        """Return the content of a file, empty if it does not exist; raise TranscriptError if it has more bytes."""
 
     def stream(self, name: str) -> Stream:
         """Return a file to be read part by part."""
@@ -133,7 +134,7 @@ class MemoryStorage(Storage):
     def size(self, name: str) -> int:
         return len(self._files.get(name, b""))
 
-    def read(self, name: str) -> pa.Buffer:
+    def read(self, name: str, most: int = sys.maxsize) -> pa.Buffer:  # noqa: ARG002  # it is in memory already
         return pa.py_buffer(bytes(self._files.get(name, b"")))
 
     def write(self, name: str, content: bytes) -> None:
@@ -172,10 +173,10 @@ def _readable(path: Path) -> Iterator[None]:
 class FolderStorage(Storage):
     """Files in a folder. Only one process at a time can write there.
 
-    Files are read as views of them if they are `mapped`, and if not, into memory.
+    Streams are views of their files if they are `mapped`. If not, they are read part by part.
     """
 
-    def __init__(self, folder: Path, *, writable: bool = False, mapped: bool = True) -> None:
+    def __init__(self, folder: Path, *, writable: bool = False, mapped: bool = False) -> None:
         self.folder = folder
         self._mapped = mapped
         self._open: dict[str, IO[bytes]] = {}
@@ -219,26 +220,24 @@ class FolderStorage(Storage):
         with _readable(path):
             return path.stat().st_size if path.exists() else 0
 
-    def read(self, name: str) -> pa.Buffer:
+    def read(self, name: str, most: int = sys.maxsize) -> pa.Buffer:
         path = self.folder / name
         with _readable(path):
-            if not path.exists() or path.stat().st_size == 0:
-                return pa.py_buffer(b"")
-            if not self._mapped:
-                return pa.py_buffer(path.read_bytes())
-            # A map of Python's keeps a file descriptor, and uploads of 1,000 segments would use up all that a process
-            # has. A map of pyarrow's does not, but takes no path that is not valid UTF-8.
-            with suppress(UnicodeEncodeError), pa.memory_map(str(path)) as mapped:
-                return mapped.read_buffer()
-            with path.open("rb") as file:
-                return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return pa.py_buffer(read_whole(path, most) if path.exists() else b"")
 
     def stream(self, name: str) -> Stream:
         path = self.folder / name
-        if self._mapped or not path.exists():
-            return super().stream(name)
         with _readable(path):
-            return FileStream(path)
+            if not path.exists() or path.stat().st_size == 0:
+                return cast("Stream", pa.py_buffer(b""))
+            if not self._mapped:
+                return FileStream(path)
+            # A map of Python's keeps a file descriptor, and uploads of 1,000 segments would use up all that a process
+            # has. A map of pyarrow's does not, but takes no path that is not valid UTF-8.
+            with suppress(UnicodeEncodeError), pa.memory_map(str(path)) as mapped:
+                return cast("Stream", mapped.read_buffer())
+            with path.open("rb") as file:
+                return cast("Stream", pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
 
     def write(self, name: str, content: bytes) -> None:
         path = self.folder / name
