@@ -981,3 +981,18 @@ def test_a_guarantee_where_nothing_was_completed_is_found(tmp_path):
     path = folder / "valuation.json"
     path.write_text(replace(value(folder), guarantee=1.0).to_json())
     assert audit(folder).difference == "guarantee: valuation.json says 1.0, the transcript gives null"
+
+
+def test_an_audit_reads_all_records_twice(tmp_path, monkeypatch):
+    """To verify and to value them: transcripts are large."""
+    run, n_passes = make_run(tmp_path / "run"), []
+    for name in ("verify_on", "_records"):
+        method = getattr(Transcript, name)
+
+        def counted(self, *arguments, method=method):
+            n_passes.append(method.__name__)
+            return method(self, *arguments)
+
+        monkeypatch.setattr(Transcript, name, counted)
+    assert audit(run).passes
+    assert n_passes == ["verify_on", "_records"]

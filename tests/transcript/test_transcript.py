@@ -704,7 +704,26 @@ def test_links_that_end_in_zeros_are_links():
     links = [bytes(32), bytes(31) + b"\1", b"\1" + bytes(31)]
     entries = zip([0, 8, 16], [Kind.START, Kind.SCHEMA, Kind.ROUND], links, strict=True)
     content = b"".join(pack_entry(*entry) for entry in entries)
-    chain = Chain.of([Segment.of(1, pa.py_buffer(content + b"cut short"), 16)])
+    chain = Chain.of([Segment.of(1, content + b"cut short", 16)])
     assert [chain.link(index)[-1] for index in range(3)] == [0, 1, 0]
     assert chain.contains("01" + "00" * 31)
     assert not any(chain.contains(head) for head in ("", "01", "zz", "02" + "00" * 31, "01" + "00" * 32))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "has_offset", "varies"),
+    [
+        ((None, None), False, False),
+        ((0.5, 0.25), True, False),
+        (([0.5, 0.5], [0.25, 0.25]), True, False),
+        (([0.5, 0.5], [0.25, 0.5]), True, True),
+    ],
+)
+def test_verifying_shows_absences_and_offsets(offsets, has_offset, varies):
+    """Absences are counted, and an intercept is told from an offset of each sample."""
+    with Recorder(None, [0, 1], ["bank", "telco", "shop"]) as recorder:
+        recorder.log([0, 1], {"bank": [-1.0, 1.0], "shop": [0.0, 0.1]}, offsets[0], absent=["telco"])
+        recorder.log([0, 1], {"bank": [-2.0, 2.0]}, offsets[1], absent=["telco", "shop"])
+    found = recorder.transcript.verify()
+    assert (found.n_rounds, found.absences) == (2, {"telco": 2, "shop": 1})
+    assert (found.has_offset, found.offset_varies) == (has_offset, varies)

@@ -9,7 +9,6 @@ from verfedsv.errors import InputError
 from verfedsv.runs.config import Config
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ROWS, ValuationSettings
-from verfedsv.settlement.survey import Survey
 from verfedsv.texts import shortened
 from verfedsv.transcript import Description, Transcript
 
@@ -51,7 +50,7 @@ def refuse_others(folder: RunFolder, transcript: Transcript, settings: Valuation
     if accepted:
         return
     config = folder.config_of(transcript)
-    for other in say_others(settings, transcript.description, config, lambda: Survey.of(transcript).has_offset):
+    for other in say_others(settings, transcript.description, config, lambda: transcript.verify_on().has_offset):
         raise InputError(f"{other}; train and value the run as agreed, or add --accept-settings")
 
 

@@ -39,11 +39,11 @@ from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.extract import Extract
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import Statement, fields_of
-from verfedsv.settlement.survey import Survey
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
-from verfedsv.texts import printable
+from verfedsv.texts import LONGEST_NAME, listed, printable, shortened
 from verfedsv.transcript import Transcript
+from verfedsv.transcript.reader import Verified
 from verfedsv.valuation import Valuation, value
 
 
@@ -220,7 +220,7 @@ class _Evidence:
 
     folder: RunFolder
     transcript: Transcript
-    survey: Survey
+    verified: Verified
 
     @classmethod
     def of(cls, folder: RunFolder) -> _Evidence:
@@ -231,8 +231,7 @@ class _Evidence:
             )
         with _as_difference(TranscriptError):
             transcript = folder.open()
-            transcript.verify()
-            return cls(folder, transcript, Survey.of(transcript))
+            return cls(folder, transcript, transcript.verify())
 
     @cached_property
     def config(self) -> Config | None:
@@ -250,8 +249,16 @@ class _Evidence:
             return self.folder.read_valuation()
 
     def say_chain(self) -> Iterator[Finding]:
+        """Yield how long the chain is, and what a reader should ask about: only the server's records show it."""
         yield _chain(self.transcript.n_rounds, self.transcript.head)
-        yield from self.survey.notes()
+        if absences := self.verified.absences.most_common():
+            who = listed([f"{shortened(name, LONGEST_NAME)!r} from {n_rounds:,}" for name, n_rounds in absences], 10)
+            yield f"declared absent, of {count(self.verified.n_rounds, 'round')}: {who}; ask them whether they were"
+        if self.verified.offset_varies:
+            yield (
+                "the server's own part differs between samples: it is more than an intercept, and the value of each "
+                "client's changes depends on it. Make sure that this was agreed"
+            )
 
     def say_agreed(self) -> Iterator[Finding]:
         yield Check("agreed", say_agreed(self.transcript.description))
@@ -261,7 +268,7 @@ class _Evidence:
 
 def _check_values(claim: Claim, evidence: _Evidence, written: Valuation | None, options: _Options) -> Iterator[Finding]:
     """Yield that values were computed as agreed, and are what the transcript gives; `written` is valuation.json."""
-    transcript, has_offset = evidence.transcript, evidence.survey.has_offset
+    transcript, has_offset = evidence.transcript, evidence.verified.has_offset
     others = say_others(claim.settings, transcript.description, evidence.config, lambda: has_offset)
     yield from _judge_settings(others, options)
     again = value(transcript, progress=options.progress, like=written, **options_of(claim.settings))

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from verfedsv.errors import InputError, TranscriptError
@@ -147,25 +147,13 @@ class Description:
             )
         values = {name: value for name, value in content.items() if name not in ("format", "version")}
         try:
-            _check_names(cls, values)
-            _check_names(Head, values["head"])
-            head = Head(**_as_tuples(values["head"]))
-            settings = _as_settings(values["valuation"])
-        except (InputError, TypeError, ValueError) as error:
+            head, settings = Head(**_as_tuples(values["head"])), ValuationSettings.of(values["valuation"])
+            found = cls(**_as_tuples(values) | {"head": head, "valuation": settings})
+        except (InputError, LookupError, TypeError, AttributeError) as error:
             raise TranscriptError(f"{DESCRIPTION} is not valid: {error}") from None
-        return cls(**_as_tuples(values) | {"head": head, "valuation": settings})
-
-
-def _as_settings(values: Any) -> ValuationSettings:
-    settings = ValuationSettings.of(values)
-    if json.dumps(settings.as_dict()) != json.dumps(values):
-        raise ValueError("valuation must have every setting, written as this package does")
-    return settings
-
-
-def _check_names(kind: type, values: object) -> None:
-    if not isinstance(values, dict) or values.keys() != {own.name for own in fields(kind)}:
-        raise ValueError(f"fields of the {kind.__name__.lower()} are missing or unknown")
+        if json.dumps(asdict(found), sort_keys=True) != json.dumps(values, sort_keys=True):
+            raise TranscriptError(f"{DESCRIPTION} is not valid: it must have every field, written as this package does")
+        return found
 
 
 def _as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -43,12 +44,14 @@ def folder_of(run: Path) -> Path:
     return run / FOLDER if (run / FOLDER / fmt.DESCRIPTION).exists() else run
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verified:
     """What was verified of a transcript: `n_entries` entries of the chain that begins at `origin`, up to `link`.
 
     They hold `n_records` records, of which `n_rounds` end a round, and for each client `n_uploads` uploads of
-    `n_embeddings` samples together. `roster` and `last_time` are those after the last record.
+    `n_embeddings` samples together; `absences` counts the rounds from which a client was declared absent. `roster` and
+    `last_time` are those after the last record. `has_offset` says whether the server has a part of its own in any
+    round, `offset_varies` whether that differs between samples, which makes it more than an intercept.
     """
 
     origin: bytes
@@ -60,6 +63,21 @@ class Verified:
     n_rounds: int = 0
     n_uploads: Counter[str] = field(default_factory=Counter)
     n_embeddings: Counter[str] = field(default_factory=Counter)
+    absences: Counter[str] = field(default_factory=Counter)
+    has_offset: bool = False
+    offset_varies: bool = False
+
+    def count(self, rows: Rows, n_classes: int) -> None:
+        """Add a record."""
+        self.n_records += 1
+        self.n_rounds += rows.kinds[-1] == "stamp"
+        for row in rows.uploads:
+            self.n_uploads[str(rows.clients[row])] += 1
+            self.n_embeddings[str(rows.clients[row])] += rows.samples.lengths[row]
+        self.absences.update(map(str, rows.absent))
+        if rows.offset is not None:
+            self.has_offset = True
+            self.offset_varies |= bool((rows.offset.reshape(-1, n_classes) != rows.offset[:n_classes]).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +105,7 @@ class Transcript:
         self._storage = storage
         # In the reverse of the order in which a recorder writes them, so that what is referred to is always there.
         self._segments = read_segments(storage)
-        self._description_bytes = storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION).to_pybytes()
+        self._description_bytes = storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION)
         self.description = Description.from_json(self._description_bytes)
         self._precision: Precision = self.description.precision or "float64"
         self._chain = Chain.of(self._segments)
@@ -137,15 +155,16 @@ class Transcript:
         if not self._storage.exists(fmt.LABELS):
             raise TranscriptError(f"{fmt.LABELS} is missing")
         try:
-            batch = read_file_of_one_batch(self._read_labels_file())
+            batch = read_file_of_one_batch(pa.py_buffer(self._read_labels_file()))
         except UNREADABLE as error:
             raise TranscriptError(f"{fmt.LABELS} is damaged: it cannot be read ({error})") from None
         check_labels(batch, self.description)
         return batch
 
-    def _read_labels_file(self) -> pa.Buffer:
-        n_numbers = self.description.n_samples * (self.description.n_classes or 1)
-        return self._storage.read(fmt.LABELS, 2**20 + 16 * n_numbers)
+    def _read_labels_file(self) -> bytes:
+        about = self.description
+        most = 2**20 + 16 * about.n_samples * (about.n_classes or 1)
+        return self._storage.read(fmt.LABELS, sys.maxsize if about.is_own_loss else most)
 
     @property
     def labels(self) -> Array:
@@ -263,7 +282,7 @@ class Transcript:
     @property
     def origin(self) -> tuple[bytes, bytes]:
         """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
-        return self._description_bytes, self._read_labels_file().to_pybytes()
+        return self._description_bytes, self._read_labels_file()
 
     def entries(self) -> Iterator[Entry]:
         """Yield what the hash chain is made of, segment by segment."""
@@ -281,7 +300,7 @@ class Transcript:
         name = fmt.tensor_file(digest)
         if not self._storage.exists(name):
             raise TranscriptError(f"{name} is missing")
-        content = self._storage.read(name, fmt.LARGEST_TENSOR).to_pybytes()
+        content = self._storage.read(name, fmt.LARGEST_TENSOR)
         if hashlib.sha256(content).hexdigest() != digest:
             raise TranscriptError(f"the transcript was changed: {name}")
         try:
@@ -289,14 +308,16 @@ class Transcript:
         except UNREADABLE as error:
             raise TranscriptError(f"{name} is not valid: {error}") from None
 
-    def verify(self, *, may_go_on: bool = False) -> None:
-        """Raise TranscriptError, naming the place, unless every byte is as it was written and every record is valid.
+    def verify(self, *, may_go_on: bool = False) -> Verified:
+        """Return what there is, if every byte is as it was written and every record is valid.
 
-        With `may_go_on`, bytes after the last complete record are ignored: a recorder may be writing the next.
+        Else raise TranscriptError, naming the place. With `may_go_on`, bytes after the last complete record are
+        ignored: a recorder may be writing the next.
         """
-        self.verify_on()
+        verified = self.verify_on()
         if not may_go_on:
             self._reader.check_end(self.n_rounds)
+        return verified
 
     def verify_on(
         self,
@@ -309,38 +330,33 @@ class Transcript:
         What was verified before is not read again if this transcript still begins with it; if not, verification starts
         over. `progress` is called with the number of messages verified and their total.
         """
-        origin = fmt.first_link(*self.origin)
-        known = set[str]()
-        if since is None or not self._begins_with(since, origin):
-            since = Verified(origin, origin, Roster.of_founders(self.description.clients))
+        origin, known = fmt.first_link(*self.origin), set[str]()
+        if since is not None and self._begins_with(since, origin):
+            found = deepcopy(since)
+        else:
+            found = Verified(origin, origin, Roster.of_founders(self.description.clients))
             self._check_tensors(self.description.head.state, known)
-        link, n_records, n_rounds = since.link, since.n_records, since.n_rounds
-        n_uploads, n_embeddings = since.n_uploads.copy(), since.n_embeddings.copy()
-        rules = Rules(self.description, since.roster, since.last_time)
+        rules = Rules(self.description, found.roster, found.last_time)
         total = len(self._chain)
-        last = total if most is None else min(total, since.n_entries + most)
-        for index in range(since.n_entries, last):
-            place = f"round {n_rounds + 1}" if self._chain.kind(index) in fmt.RECORDS else "the beginning or end"
+        last = total if most is None else min(total, found.n_entries + most)
+        for index in range(found.n_entries, last):
+            place = f"round {found.n_rounds + 1}" if self._chain.kind(index) in fmt.RECORDS else "the beginning or end"
             entry = self._entry(index, place)
             if entry.rows is not None:
                 _check_digests(entry.rows, place)
             if entry.kind is not Kind.START:
-                link = fmt.next_link(link, entry.message, entry.ranges)
-            if link != entry.link:
+                found.link = fmt.next_link(found.link, entry.message, entry.ranges)
+            if found.link != entry.link:
                 raise TranscriptError(f"the transcript was changed: {self._place(index, place)}")
             if entry.rows is not None:
                 rules.check(entry.kind, entry.rows, place)
-                n_records += 1
-                n_rounds += entry.kind is Kind.ROUND
                 self._check_tensors([digest.hex() for digest in entry.rows.state or ()], known)
-                for client, n_samples in zip(entry.rows.clients, entry.rows.samples.lengths, strict=True):
-                    if client is not None and n_samples:
-                        n_uploads[client] += 1
-                        n_embeddings[client] += n_samples
+                found.count(entry.rows, self.description.n_classes or 1)
             if index % _BETWEEN_REPORTS == 0:
                 progress(index, total)
-        last_time = -math.inf if rules.last_time is None else rules.last_time
-        return Verified(origin, link, rules.roster, last_time, last, n_records, n_rounds, n_uploads, n_embeddings)
+        found.n_entries, found.roster = last, rules.roster
+        found.last_time = -math.inf if rules.last_time is None else rules.last_time
+        return found
 
     def _check_tensors(self, hashes: Sequence[str], known: set[str]) -> None:
         """Raise TranscriptError unless the files of these hashes are as they were written; add them to those known."""

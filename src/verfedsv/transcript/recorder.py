@@ -285,7 +285,7 @@ class Recorder:
         """Return the description of the transcript in the folder, None if it has no uploads yet."""
         there = None
         if self._storage.exists(fmt.DESCRIPTION):
-            there = Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
+            there = Description.from_json(self._storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION))
         used = [name for name in self._storage.names() if fmt.segment_of(name) and self._storage.size(name)]
         if used and there is None:
             raise TranscriptError(
@@ -301,7 +301,7 @@ class Recorder:
         there.check_continues_with(self._description)
         self._writer = SegmentWriter(self._storage, there.segment_rounds)
         transcript = Transcript(self._storage)
-        if self._storage.read(fmt.LABELS).to_pybytes() != labels_file or there.classes != self._description.classes:
+        if self._storage.read(fmt.LABELS) != labels_file or there.classes != self._description.classes:
             raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
         verified = transcript.verify_on()
         del transcript  # and with it the views of files that may be cut off now
@@ -402,4 +402,4 @@ class Recorder:
         content = description.to_json()
         self._storage.write(fmt.DESCRIPTION, content)
         self._description = description
-        self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
+        self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS))

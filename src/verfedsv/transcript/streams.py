@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.chain import ENTRY_SIZE, Segment
+from verfedsv.transcript.chain import Segment
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE
-from verfedsv.transcript.storage import Storage, Stream
+from verfedsv.transcript.storage import FileStream, Storage
 
 
 class SegmentReader:
@@ -24,7 +24,7 @@ class SegmentReader:
     def __init__(self, storage: Storage, segments: Sequence[Segment], precision: Precision) -> None:
         self._storage, self._segments, self._precision = storage, segments, precision
         self._last = self._open(len(segments)) if segments else None
-        self._other: tuple[int, Stream] | None = None
+        self._other: tuple[int, pa.Buffer | FileStream] | None = None
 
     def message(self, segment: int, start: int, end: int) -> pa.Buffer:
         """Return the message between two bytes of the stream of a segment, the first being segment 1."""
@@ -45,25 +45,19 @@ class SegmentReader:
             why = f"{uploads} has no record: a recorder on the folder removes it, or delete it and {chain}"
         elif segment.n_after == segment.n_chain_after == 0:
             return
-        elif segment.n_chain_after >= ENTRY_SIZE:
-            why = f"{uploads} ends within the next record: it was cut off"
-        elif segment.n_after == 0:
-            why = f"{chain} ends within an entry: it was cut off, or something was added"
         else:
-            why = (
-                f"{uploads} has {segment.n_after:,} bytes after it that {chain} says nothing of: it is unfinished, "
-                f"{chain} was cut off, or something was added"
-            )
+            sizes = f"{uploads} has {segment.n_after:,} and {chain} {segment.n_chain_after:,} bytes after it"
+            why = f"{sizes}: one of them was cut off, the next record is unfinished, or something was added"
         raise TranscriptError(f"the transcript is whole up to round {n_rounds}, and {why}")
 
-    def _stream(self, segment: int) -> Stream:
+    def _stream(self, segment: int) -> pa.Buffer | FileStream:
         if self._last is not None and segment == len(self._segments):
             return self._last
         if self._other is None or self._other[0] != segment:
             self._other = segment, self._open(segment)
         return self._other[1]
 
-    def _open(self, segment: int) -> Stream:
+    def _open(self, segment: int) -> pa.Buffer | FileStream:
         """Return the stream of a segment; check what a reader without the chain relies on: its columns and its end."""
         name = fmt.uploads_file(segment)
         stream = self._storage.stream(name)
