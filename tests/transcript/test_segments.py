@@ -88,7 +88,7 @@ def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
         resume(run)
     assert contents(run) == before
     with pytest.raises(
-        TranscriptError, match=r"uploads-00001\.arrows has [\d,]+ bytes after it that chain-00001\.bin says nothing of"
+        TranscriptError, match=r"uploads-00001\.arrows has [\d,]+ and chain-00001\.bin 0 bytes after it"
     ):
         Transcript.open(run).verify()
 

@@ -605,7 +605,7 @@ def test_what_is_being_written_does_not_spoil_the_rest(tmp_path):
     with (tmp_path / UPLOADS).open("ab") as file:
         file.write(b"half a reco")
     Transcript.open(tmp_path).verify(may_go_on=True)
-    with pytest.raises(TranscriptError, match=r"whole up to round 5, and uploads-00001.arrows has 11 bytes after it"):
+    with pytest.raises(TranscriptError, match=r"whole up to round 5, and uploads-00001.arrows has 11 and chain-"):
         Transcript.open(tmp_path).verify()
 
 
