@@ -43,13 +43,6 @@ class Layout(NamedTuple):
         return self.head + self.body
 
 
-def read_plain(message: pa.Buffer) -> pa.Message:
-    """Return the message that a buffer consists of; raise ValueError if it is compressed, or not all of the buffer."""
-    if find_layout(metadata_of(message)).size != message.size:
-        raise ValueError("it does not end where its entry does")
-    return pa.ipc.read_message(message)
-
-
 def metadata_of(message: pa.Buffer) -> bytes:
     """Return the beginning of a message, up to where its body begins."""
     _, n_metadata = struct.unpack_from("<Ii", message)
@@ -102,7 +95,9 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
         extent = find_extent(whole[start:])
         if extent is None:
             raise ValueError("it ends within a message")
-        messages.append(read_plain(content.slice(start, extent.size)))
+        message = content.slice(start, extent.size)
+        find_layout(metadata_of(message))  # which refuses one that is compressed
+        messages.append(pa.ipc.read_message(message))
         blocks.append((start, extent.head, extent.body))
         start += extent.size
     end_of_footer = len(whole) - len(_MAGIC) - 4

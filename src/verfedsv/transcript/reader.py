@@ -105,14 +105,16 @@ class Transcript:
         self._storage = storage
         # In the reverse of the order in which a recorder writes them, so that what is referred to is always there.
         self._segments = read_segments(storage)
-        self._description_bytes = storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION)
-        self.description = Description.from_json(self._description_bytes)
+        content = storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION)
+        self.description = Description.from_json(content)
         self._precision: Precision = self.description.precision or "float64"
         self._chain = Chain.of(self._segments)
         self._merged_from: int | None = None
         self._check_begun()
         self._reader = SegmentReader(storage, self._segments, self._precision)
-        self._labels = self._read_labels()
+        labels, self._labels = self._read_labels()
+        self.origin = content, labels
+        """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> Transcript:
@@ -151,20 +153,19 @@ class Transcript:
                 name = fmt.chain_file(segment.number)
                 raise TranscriptError(f"{name} is not valid: it has {count(n_rounds, 'round')}, not {size:,}")
 
-    def _read_labels(self) -> pa.RecordBatch:
+    def _read_labels(self) -> tuple[bytes, pa.RecordBatch]:
+        """Return the content of labels.arrow, as bytes and as a batch that is valid."""
         if not self._storage.exists(fmt.LABELS):
             raise TranscriptError(f"{fmt.LABELS} is missing")
+        about = self.description
+        most = sys.maxsize if about.is_own_loss else 2**20 + 16 * about.n_samples * (about.n_classes or 1)
+        content = self._storage.read(fmt.LABELS, most)
         try:
-            batch = read_file_of_one_batch(pa.py_buffer(self._read_labels_file()))
+            batch = read_file_of_one_batch(pa.py_buffer(content))
         except UNREADABLE as error:
             raise TranscriptError(f"{fmt.LABELS} is damaged: it cannot be read ({error})") from None
-        check_labels(batch, self.description)
-        return batch
-
-    def _read_labels_file(self) -> bytes:
-        about = self.description
-        most = 2**20 + 16 * about.n_samples * (about.n_classes or 1)
-        return self._storage.read(fmt.LABELS, sys.maxsize if about.is_own_loss else most)
+        check_labels(batch, about)
+        return content, batch
 
     @property
     def labels(self) -> Array:
@@ -278,11 +279,6 @@ class Transcript:
             rules.check_frame(self._chain.kind(index), rows, place)
             roster = rules.roster
         return roster
-
-    @property
-    def origin(self) -> tuple[bytes, bytes]:
-        """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
-        return self._description_bytes, self._read_labels_file()
 
     def entries(self) -> Iterator[Entry]:
         """Yield what the hash chain is made of, segment by segment."""
