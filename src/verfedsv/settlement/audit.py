@@ -90,7 +90,7 @@ def audit(
         folder = RunFolder(path)
         there = statement_path or (folder.statement_path if folder.statement_path.exists() else None)
         if there is not None:
-            return _collect(_of_statement(_read_statement(there), folder, options))
+            return _collect(_of_statement(_Signed.read(there), folder, options))
         _refuse_unused("a run without a statement", public_key=public_key)
         return _collect(_of_run(folder, options))
     text = read_bytes(path)
@@ -98,9 +98,9 @@ def audit(
         _refuse_unused("an extract", run=run)
         if public_key is not None and statement_path is None:
             raise InputError("an extract is not signed; add --statement FILE to check it by the key")
-        signed = None if statement_path is None else _read_statement(statement_path)
+        signed = None if statement_path is None else _Signed.read(statement_path)
         return _collect(_of_extract(Extract.from_bytes(text), signed, options))
-    signed = _Signed(path, text, Statement.from_json(text))
+    signed = _Signed.read(path)
     _refuse_unused("a statement", statement=statement_path)
     return _collect(_of_statement(signed, None if run is None else RunFolder(run), options))
 
@@ -122,10 +122,10 @@ class _Signed:
     text: bytes
     statement: Statement
 
-
-def _read_statement(path: Path) -> _Signed:
-    text = read_bytes(path)
-    return _Signed(path, text, Statement.from_json(text))
+    @classmethod
+    def read(cls, path: Path) -> _Signed:
+        text = read_bytes(path)
+        return cls(path, text, Statement.from_json(text))
 
 
 def _collect(findings: Iterable[Finding]) -> Audit:
