@@ -108,3 +108,21 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, name):
     os.truncate(tmp_path / name, 2**40)
     with pytest.raises(TranscriptError, match=rf"cannot read .*{name}: it is larger than"):
         Transcript.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(MemoryError(), "it does not fit into memory"), (OSError(5, "Input error"), "Input error")],
+)
+def test_a_record_that_cannot_be_read_is_said(tmp_path, monkeypatch, error, why):
+    """One that is larger than memory, or on a disk that fails."""
+    with Recorder(tmp_path, [0, 1], ["a"]) as recorder:
+        recorder.log([0], {"a": [1.0]})
+    transcript = Transcript.open(tmp_path)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("verfedsv.transcript.storage.FileStream.slice", fail)
+    with pytest.raises(TranscriptError, match=rf"cannot read uploads-00001\.arrows: {why}"):
+        list(transcript)

@@ -28,7 +28,12 @@ class SegmentReader:
 
     def message(self, segment: int, start: int, end: int) -> pa.Buffer:
         """Return the message between two bytes of the stream of a segment, the first being segment 1."""
-        message = self._stream(segment).slice(start, end - start)
+        stream = self._stream(segment)
+        try:
+            message = stream.slice(start, end - start)
+        except (OSError, MemoryError) as error:
+            why = "it does not fit into memory" if isinstance(error, MemoryError) else error.strerror
+            raise TranscriptError(f"cannot read {fmt.uploads_file(segment)}: {why}") from None
         if message.size < end - start:
             raise TranscriptError(
                 f"the transcript was changed: {fmt.uploads_file(segment)} was cut off while it was read"
@@ -64,7 +69,7 @@ class SegmentReader:
         entries = self._segments[segment - 1].entries
         try:
             if len(entries) > 1:
-                fmt.check_schema(stream.slice(0, int(entries["end"][1])), self._precision)
+                fmt.check_schema(stream.slice(0, min(int(entries["end"][1]), 2**16)), self._precision)
             if len(entries) and entries["kind"][-1] == Kind.END:
                 start = int(entries["end"][-2])
                 if stream.slice(start, int(entries["end"][-1]) - start).to_pybytes() != fmt.END_OF_STREAM:
