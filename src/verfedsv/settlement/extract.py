@@ -101,7 +101,7 @@ class Extract:
         pieces: list[bytes | memoryview] = []
         for index, part in enumerate(self.parts):
             first, *others = part.pieces
-            size = _size_of_metadata(first)
+            size = min(len(first), 8 + struct.unpack_from("<I", first, 4)[0])  # of its metadata
             number = beginnings.setdefault(bytes(first[:size]), len(beginnings))
             own = [first[size:], *others]
             headers[index] = part.kind, number, [len(piece) for piece in own], part.gaps
@@ -189,12 +189,6 @@ def make_extract(transcript: Transcript, client: str) -> Extract:
 def _rows_of(rows: Rows, client: str) -> list[int]:
     """Return which rows are uploads of a client."""
     return [row for row in rows.uploads if rows.clients[row] == client]
-
-
-def _size_of_metadata(piece: bytes | memoryview) -> int:
-    """Return how many bytes of a message come before its body, all if it has none."""
-    size: int = struct.unpack_from("<I", piece, 4)[0]
-    return min(len(piece), 8 + size)
 
 
 def _verify(extract: Extract) -> VerifiedExtract:
