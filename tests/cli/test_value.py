@@ -348,7 +348,7 @@ def test_a_record_that_was_cut_off_is_named(tmp_path):
     assert done.returncode == 0
     reasons = json.loads(done.stdout)["verdict"]["reasons"]
     assert [reason["kind"] for reason in reasons] == ["extent", "record", "record", "falling"]
-    assert "uploads-00001.arrows ends within the next record: it was cut off" in reasons[1]["text"]
+    assert "bytes after it: one of them was cut off" in reasons[1]["text"]
     assert "Part of the record was lost or replaced" in reasons[2]["text"]
 
 

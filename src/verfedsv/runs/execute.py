@@ -40,7 +40,7 @@ from verfedsv.losses import Floats
 from verfedsv.runs import writing
 from verfedsv.runs.checkpoints import Saver
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.runs.extent import planned_rounds
+from verfedsv.runs.extent import agreed_by, planned_rounds
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
 from verfedsv.runs.reading import parse_config, read_text, resolve
@@ -232,18 +232,18 @@ class Run:
 
     def _record(self, path: Path | None, *, resume: bool | None = None) -> Recorder:
         """Return a recorder of the training, in memory if there is no path."""
-        data, section = self.data, self.config.training
+        data = self.data
+        labels = data.labels[~data.is_test]
         # Rare classes may be among the test rows only.
         loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
         return Recorder(
             path,
-            data.labels[~data.is_test],
+            labels,
             data.names,
             loss,
             n_classes=n_classes,
             resume=resume,
-            valuation=self.config.valuation.settings,
-            step={"kind": "gradient descent", "rate": section.rate, "decay": section.decay},
+            **agreed_by(self.config, data.names, len(labels)),
         )
 
     def _bring_up_to_date(self, n_rounds: int, saver: Saver) -> None:

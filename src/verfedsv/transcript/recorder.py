@@ -56,9 +56,12 @@ class Recorder:
     every class, and for losses of your own. `no_gradient` lists the samples that receive no gradients in training.
 
     `head` is what the server makes of the embeddings: "sum", or an object with `state_dict()`, such as a torch module,
-    whose parameters are recorded now and at each time stamp. `valuation` and `step` are recorded as agreed: how the
-    training is to be valued (settings of `value` by name; its defaults if None), and the step that clients are to
-    take (a text, or a few settings by name).
+    whose parameters are recorded now and at each time stamp.
+
+    What was agreed is recorded too, and statements and audits are held to it: `valuation`, how the training is to be
+    valued (settings of `value` by name; its defaults if None); `step`, the step that clients are to take (a text, or a
+    few settings by name); `n_planned`, the number of rounds; `intercept`, whether the server may add an offset. What is
+    None was not agreed; if `intercept` is False, an offset is an error.
 
     A folder that already holds a transcript of the same training is verified and continued, with a TranscriptWarning
     unless `resume` is True; if it is False, that is an error. What a crash left unfinished there is cut off, with a
@@ -85,6 +88,8 @@ class Recorder:
         head: Any = "sum",
         valuation: Mapping[str, Any] | ValuationSettings | None = None,
         step: Step | None = None,
+        n_planned: int | None = None,
+        intercept: bool | None = None,
         n_classes: int | None = None,
         no_gradient: ArrayLike | None = None,
         resume: bool | None = None,
@@ -111,6 +116,8 @@ class Recorder:
                 head=self._head.description,
                 valuation=ValuationSettings.of(valuation),
                 step=dict(step) if isinstance(step, Mapping) else step,
+                n_planned=n_planned,
+                intercept=intercept,
                 segment_rounds=as_whole("segment_rounds", segment_rounds, at_least=1),
             )
         except TranscriptError as error:
@@ -278,7 +285,7 @@ class Recorder:
         """Return the description of the transcript in the folder, None if it has no uploads yet."""
         there = None
         if self._storage.exists(fmt.DESCRIPTION):
-            there = Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
+            there = Description.from_json(self._storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION))
         used = [name for name in self._storage.names() if fmt.segment_of(name) and self._storage.size(name)]
         if used and there is None:
             raise TranscriptError(
@@ -294,7 +301,7 @@ class Recorder:
         there.check_continues_with(self._description)
         self._writer = SegmentWriter(self._storage, there.segment_rounds)
         transcript = Transcript(self._storage)
-        if self._storage.read(fmt.LABELS).to_pybytes() != labels_file or there.classes != self._description.classes:
+        if self._storage.read(fmt.LABELS) != labels_file or there.classes != self._description.classes:
             raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
         verified = transcript.verify_on()
         del transcript  # and with it the views of files that may be cut off now
@@ -349,6 +356,8 @@ class Recorder:
     def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Mapping[str, Array]) -> Array:
         """Return what the head adds of its own, as precise as the embeddings are."""
         known, arrays = self._description, [*uploads.values()]
+        if known.intercept is False:
+            raise InputError("it was agreed that the server adds no offset (intercept=False)")
         precision = known.precision
         if precision is None and arrays and all(array.dtype == np.float32 for array in arrays):
             precision = "float32"
@@ -393,4 +402,4 @@ class Recorder:
         content = description.to_json()
         self._storage.write(fmt.DESCRIPTION, content)
         self._description = description
-        self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
+        self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS))
