@@ -44,6 +44,9 @@ from verfedsv.loss_loops import (
     softplus_each,
 )
 
+LARGEST_LABEL = 1e60
+"""The squares of labels, summed, must stay within float64."""
+
 
 class CubicForm(NamedTuple):
     """The third derivative of a loss at a point: D^3 f[u, v, w] = sum_c weights_c (u - ū)_c (v - v̄)_c (w - w̄)_c.
@@ -268,7 +271,11 @@ class Squared(Loss):
                 f"loss 'squared' with embeddings of {n_classes} classes takes labels of shape {expected}; "
                 f"received {labels.shape}"
             )
-        return targets.astype(np.float64)
+        targets = targets.astype(np.float64)
+        if not (np.abs(targets) < LARGEST_LABEL).all():
+            largest = np.abs(targets).max()
+            raise InputError(f"loss 'squared' takes labels below {LARGEST_LABEL:g} in size; received {largest:g}")
+        return targets
 
     def value(self, x: Array, labels: Array) -> Array:
         residual = x - labels

@@ -1,3 +1,5 @@
+import decimal
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -236,7 +238,7 @@ def test_embeddings_nobody_can_compute_with_are_refused(size):
     bad = np.append(good[1:], size)
     with pytest.raises(InputError, match=r"telco: embeddings must be finite and below 1e\+12 in size; received"):
         recorder.log(np.arange(len(LABELS)), {"bank": good, "telco": bad})
-    with pytest.raises(InputError, match=r"offset: embeddings must be finite and below 1e\+12"):
+    with pytest.raises(InputError, match=r"offset must be finite and below 1e\+12"):
         recorder.log(np.arange(len(LABELS)), {"bank": good, "telco": good}, bad)
     assert recorder.n_rounds == 0
 
@@ -253,7 +255,7 @@ def test_an_offset_may_be_the_same_for_all_samples(dtype):
         recorder.update("bank", [0, 1, 2], np.ones((3, 2), dtype), time=1)
         recorder.stamp([0.5, -0.5], time=1)
     assert uploads_of(recorder)[1][0].offset.tolist() == [0.5, -0.5]
-    with pytest.raises(InputError, match="offset: embeddings must be real numbers"):
+    with pytest.raises(InputError, match="offset must be an array of numbers; received str"):
         Recorder(None, LABELS, CLIENTS).stamp("0.1")
 
 
@@ -286,3 +288,56 @@ def test_classes_that_may_be_mistakes_are_warned_about():
     assert messages[1] == "labels: 'Yes', 'yes' differ in capitals only, and are different classes"
     Recorder(None, ["a"] * 5 + ["b"] * 3, CLIENTS)
     Recorder(None, [False] * 100 + [True], CLIENTS)
+
+
+NUMBERS = {
+    "text": lambda labels: [str(label) for label in labels],
+    "array of text": lambda labels: np.array([f" {label}" for label in labels]),
+    "objects": lambda labels: np.array(labels, object),
+    "decimals": lambda labels: [decimal.Decimal(label) for label in labels],
+    "big-endian": lambda labels: np.array(labels, ">i4"),
+    "long double": lambda labels: np.array(labels, np.longdouble),
+    "nullable": lambda labels: pd.Series(labels, dtype="Int64"),
+}
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax", "squared"])
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_labels_that_can_be_read_as_numbers_are_these_numbers(tmp_path, kind, loss):
+    """Whatever their type, a training is recorded and valued as with plain numbers, and so is a single round."""
+    plain = [0, 1, 10, 2, 1, 0, 3, 4, 5, 6, 7, 8, 9] if loss == "softmax" else LABELS
+    given, n_samples = NUMBERS[kind](plain), len(plain)
+    width = {"softmax": 11}.get(loss, 1)
+    after = np.random.default_rng(0).normal(size=(2, n_samples, width))
+    for name, labels in (("plain", plain), ("given", given)):
+        with Recorder(tmp_path / name, labels, ["one", "two"], loss) as recorder:
+            recorder.log(range(n_samples), {"one": after[0], "two": after[1]})
+        assert recorder.transcript.description.classes is None
+    assert Transcript.open(tmp_path / "given").labels.tolist() == plain
+    expected, values = (verfedsv.value(tmp_path / name).values for name in ("plain", "given"))
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_allclose(verfedsv.shapley_values(0 * after, after, given, loss).values, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss", "message"),
+    [
+        (["1", "2"], "logistic", "takes labels -1 and [+]1, or 0 and 1; received the values 1, 2"),
+        (["0.5", "1"], "softmax", r"takes whole labels 0 to 1; received the values 0\.5, 1"),
+        (["low", "high"], "squared", "labels must hold real numbers: could not convert string to float: 'low'"),
+        (np.array(["2020-01-01", "2020-01-02"], "M8[D]"), "logistic", "labels must hold real numbers"),
+        ([b"0", b"1"], "softmax", "labels must hold real numbers; received b'0', b'1', ... of type"),
+        ([object(), object()], "softmax", "labels must hold real numbers: float"),
+        ([1j, 2], "squared", "labels must hold real numbers"),
+        ([1e300, 1.0], "squared", r"takes labels below 1e\+60 in size; received 1e\+300"),
+        ({0, 1}, "logistic", "labels must be an array of numbers; received set"),
+        ([decimal.Decimal(0), None], "logistic", "takes finite labels"),
+    ],
+)
+def test_other_labels_are_refused_at_once(labels, loss, message):
+    """With one sentence, before anything is recorded, and in a single round too."""
+    with pytest.raises(InputError, match=message):
+        Recorder(None, labels, ["one"], loss)
+    width = 2 if loss == "softmax" else 1
+    with pytest.raises(InputError, match=message):
+        verfedsv.shapley_values(np.zeros((1, 2, width)), np.ones((1, 2, width)), labels, loss)

@@ -401,7 +401,7 @@ BAD = [
     (lambda r: r.log([0, 1], full([1, np.nan])), "bank: embeddings must be finite"),
     (lambda r: r.log([0, 1], full(["a", "b"])), "real numbers"),
     (lambda r: r.log([0, 1], full([[1, 2], [3, 4]])), "takes one number per client and sample"),
-    (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "offset: received 2 numbers per sample, and there"),
+    (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "offset must be a number, or an array of shape"),
     (lambda r: r.log([0, 1], full([1, 2]), time=0.5), "time must not run backwards"),
     (lambda r: r.log([0, 1], full([1, 2]), time=1.7e308), r"seconds, from -1e\+15 to 1e\+15; received 1.7e\+308"),
     (lambda r: r.log([0, 1], full([1, 2]), time=np.nan), "received nan"),

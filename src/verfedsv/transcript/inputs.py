@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_numpy, as_whole
+from verfedsv.arguments import as_array, as_numpy, as_whole
 from verfedsv.errors import InputError
 from verfedsv.losses import LOSSES, Array, Loss, get_loss
 from verfedsv.texts import doubtful_classes
@@ -100,10 +100,8 @@ def _as_labels(labels: ArrayLike, loss: Loss, n_classes: int | None) -> Labels:
     kind = "own" if known.is_own_loss else loss.name
     if n_classes is not None and kind not in ("own", "softmax"):
         raise InputError(f"n_classes is for loss 'softmax'; loss {loss.name!r} needs none")
-    if kind != "squared" and values.ndim == 1:
-        values, classes = _encode(values)
-    else:
-        classes = None
+    values, classes = _encode(values) if kind != "squared" and values.ndim == 1 else (values, None)
+    values = _as_recorded(values)
     if classes is not None and kind == "logistic" and len(classes) != 2:
         shown = ", ".join(map(repr, classes[:6])) + (", ..." if len(classes) > 6 else "")
         raise InputError(f"loss 'logistic' takes labels of two classes; received {len(classes)}: {shown}")
@@ -111,29 +109,28 @@ def _as_labels(labels: ArrayLike, loss: Loss, n_classes: int | None) -> Labels:
         return Labels(values, classes, loss, as_whole("n_classes", n_classes, at_least=2 if kind == "softmax" else 1))
     width = values.shape[1] if values.ndim == 2 else 1
     if kind == "softmax":
-        is_number = values.dtype.kind in "biuf" and bool(np.isfinite(values).all())
-        width = max(2, int(values.max()) + 1) if is_number else 2
+        width = max(2, int(values.max()) + 1) if np.isfinite(values).all() else 2
     found = {"logistic": 1, "own": width if values.ndim == 2 else None}.get(kind, width)
     return Labels(values, classes, loss, found)
 
 
 def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
-    """Return texts and truth values as numbers from 0 on, and what these stand for, in order; numbers as they are."""
-    if values.dtype == bool:
+    """Return texts and truth values as numbers from 0 on, and what these stand for, in order.
+
+    Numbers are returned as they are, also if they are written as text.
+    """
+    kinds = {type(value) for value in values.tolist()} if values.dtype.kind == "O" else set()
+    if values.dtype == bool or (kinds and kinds <= {bool, np.bool_}):
         return values.astype(np.int64), _TRUTH
-    if values.dtype.kind == "O":
-        kinds = {type(value) for value in values.tolist()}
-        if kinds <= {bool, np.bool_}:
-            return _encode(values.astype(bool))
-        if str not in kinds:
-            return values, None
-        if kinds != {str}:
-            row = next(row for row, value in enumerate(values.tolist()) if not isinstance(value, str))
-            raise InputError(f"labels mix texts with other things, or are missing: label {row} is {values[row]!r}")
-    elif values.dtype.kind != "U":
+    if str not in kinds and values.dtype.kind not in "UT":
         return values, None
+    if kinds > {str}:
+        row = next(row for row, value in enumerate(values.tolist()) if not isinstance(value, str))
+        raise InputError(f"labels mix texts with other things, or are missing: label {row} is {values[row]!r}")
     texts = np.char.strip(values.astype(str))
     names, numbers = np.unique(texts, return_inverse=True)
+    if _are_numbers(names):
+        return texts, None
     if "" in names:
         raise InputError(f"labels must not be empty; label {int(np.flatnonzero(texts == '')[0])} is")
     if len(names) > _MOST_CLASSES or len(names) > max(_FEW, len(texts) / 2):
@@ -144,6 +141,20 @@ def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
     if len(names) == 1:
         raise InputError(f"all labels are {str(names[0])!r}; at least two classes are needed")
     return numbers.astype(np.int64), tuple(names.tolist())
+
+
+def _are_numbers(texts: Array) -> bool:
+    try:
+        return bool(np.isfinite(texts.astype(np.float64)).all())
+    except ValueError:
+        return False
+
+
+def _as_recorded(labels: Array) -> Array:
+    """Return labels as numbers of a type that Arrow has: in the byte order of this machine, and at most 64 bits."""
+    numbers = as_array("labels", labels)
+    is_long = numbers.dtype.kind == "f" and numbers.dtype.itemsize > 8
+    return numbers.astype(np.float64 if is_long else numbers.dtype.newbyteorder("="), copy=False)
 
 
 def as_names(clients: Sequence[str]) -> tuple[str, ...]:
@@ -234,25 +245,16 @@ def as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32
     return samples.astype(np.uint32)
 
 
-def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
+def as_embeddings(name: str, values: ArrayLike, n_samples: int) -> Array:
     """Return embeddings as (samples, width), in float32 if they have no more digits than that, else in float64."""
-    array = as_numpy(f"{name}: embeddings", values)
-    if array.dtype.kind == "O":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"{name}: embeddings must be real numbers; received objects") from None
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{name}: embeddings must be real numbers; received {array.dtype}")
+    array = as_array(name, values)
     if array.ndim not in (1, 2) or len(array) != n_samples:
         raise InputError(
-            f"{name}: embeddings must have shape ({n_samples},) or ({n_samples}, width), one row per sample; "
-            f"received {array.shape}"
+            f"{name} must have shape ({n_samples},) or ({n_samples}, width), one row per sample; received {array.shape}"
         )
     if not is_usable(array):
         wrong = array.ravel()[int(np.argmin(np.abs(array.ravel()) < fmt.LARGEST_EMBEDDING))]
-        limit = f"below {fmt.LARGEST_EMBEDDING:g} in size"
-        raise InputError(f"{name}: embeddings must be finite and {limit}; received {wrong:g}")
+        raise InputError(f"{name} must be finite and below {fmt.LARGEST_EMBEDDING:g} in size; received {wrong:g}")
     array = array if array.ndim == 2 else array[:, np.newaxis]
     return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
 
@@ -262,14 +264,17 @@ def as_offset(values: ArrayLike, n_samples: int, n_classes: int, precision: str 
 
     Numbers of Python are taken in the `precision` of the embeddings, as NumPy would.
     """
-    array = as_numpy("offset", values)
+    array = as_array("offset", values)
     if array.ndim == 0 or array.shape == (n_classes,):
         if precision == "float32" and not hasattr(values, "dtype") and array.dtype.kind in "fiu":
             array = array.astype(np.float32)
-        array, n_samples = np.broadcast_to(array, (1, n_classes)), 1
-    result = as_embeddings(array, n_samples, "offset")
-    if result.shape[1] != n_classes:
-        raise InputError(f"offset: received {result.shape[1]} numbers per sample, and there are {n_classes} classes")
+        array = np.broadcast_to(array, (1, n_classes))
+    elif array.shape != (n_samples, n_classes) and (n_classes > 1 or array.shape != (n_samples,)):
+        numbers, shape = (
+            ("a number", (n_samples,)) if n_classes == 1 else ("one number per class", (n_samples, n_classes))
+        )
+        raise InputError(f"offset must be {numbers}, or an array of shape {shape}; received shape {array.shape}")
+    result = as_embeddings("offset", array, len(array))
     is_constant = bool((result == result[0]).all())
     return result[:1].ravel() if is_constant else result
 

@@ -208,7 +208,9 @@ class Recorder:
         given = as_uploads(embeddings, absent, members)
         n_samples = self._description.n_samples
         batches, is_one = as_batches(batch, [*given], n_samples)
-        uploads = {name: as_embeddings(values, len(batches[name]), name) for name, values in given.items()}
+        uploads = {
+            name: as_embeddings(f"{name}: embeddings", values, len(batches[name])) for name, values in given.items()
+        }
         first, *others = batches.values()
         own = None
         if offset is not None:
@@ -227,7 +229,7 @@ class Recorder:
         if client not in self._roster.members:
             raise InputError(f"unknown client {client!r}; the clients are {', '.join(self.members)}")
         samples = as_batch(batch, self._description.n_samples)
-        array = as_embeddings(embeddings, len(samples), client)
+        array = as_embeddings(f"{client}: embeddings", embeddings, len(samples))
         message = Message(("upload",), (client,), self._now(time), [(samples, array)])
         self._write(Kind.UPLOAD, message, self._describe("asynchronous", {client: array}, None))
 
