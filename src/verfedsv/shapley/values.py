@@ -45,7 +45,7 @@ def shapley_values(
             classes). Any float type; never copied whole. Rows are matched by position.
         current: embeddings after the round, shaped as `previous`.
         labels: one per sample: -1/+1 or 0/1 for the loss "logistic", 0..C-1 for "softmax", numbers for "squared".
-        loss: "logistic", "softmax", "squared", or a `Loss` of your own.
+        loss: "logistic", "softmax", "squared" (half the squared distance), or a `Loss` of your own.
         method: "auto": the closed form, and where its proven error is above the tolerance, enumeration or sampling on
             the samples that cause it. "closed-form": linear in clients and samples, no sampling, a proven error for
             each client. "exact": all 2^clients coalitions, up to 25 clients. "permutation": the paper's Monte Carlo.

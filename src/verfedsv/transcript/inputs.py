@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array, as_numpy, as_whole
 from verfedsv.errors import InputError
+from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import LOSSES, Array, Loss, get_loss
 from verfedsv.texts import doubtful_classes
 from verfedsv.transcript import format as fmt
@@ -72,7 +73,7 @@ class Labels:
                 f"n_classes={width} to the Recorder"
             )
         if self.n_classes is None or not self.is_own_loss:
-            self.loss.encode(self.numbers, width)  # which says what the loss takes
+            encode_checked(self.loss, self.numbers, width)  # which says what the loss takes
         if self.n_classes is None:
             return
         raise InputError(

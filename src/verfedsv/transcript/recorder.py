@@ -50,10 +50,11 @@ SEGMENT_ROUNDS = 1000
 class Recorder:
     """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
 
-    `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is the name
-    of the loss or a `Loss` of your own. Labels that are texts or truth values are recorded as numbers, in the order of
-    the texts; `transcript.description.classes` has the texts. `n_classes` is for softmax, where the labels do not show
-    every class, and for losses of your own. `no_gradient` lists the samples that receive no gradients in training.
+    `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is
+    "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are texts or truth
+    values are recorded as numbers, in the order of the texts; `transcript.description.classes` has the texts. Numbers
+    that are written as text are taken as numbers. `n_classes` is for softmax, where the labels do not show every class,
+    and for losses of your own. `no_gradient` lists the samples that receive no gradients in training.
 
     `head` is what the server makes of the embeddings: "sum", or an object with `state_dict()`, such as a torch module,
     whose parameters are recorded now and at each time stamp. `valuation` and `step` are recorded as agreed: how the
