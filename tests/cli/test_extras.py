@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import verfedsv
 from tests.cli.test_demo import SMALL
-from tests.trainings import train
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,16 +37,6 @@ y, batches = np.arange(20) % 2, [rng.permutation(20)[:10] for _ in range(8)]
 h_bank, h_telco = rng.normal(size=10), rng.normal(size=10)
 """
 """What the training loop of the README's first example uses."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return the folder of a small run that was valued."""
-    path = tmp_path_factory.mktemp("runs") / "credit"
-    with train(n_samples=60, batch=20, n_epochs=4).record(path):
-        pass
-    (path / "valuation.json").write_text(verfedsv.value(path).to_json())
-    return path
 
 
 def call(code, *arguments, **options):

@@ -51,7 +51,7 @@ def test_clients_can_be_declared_absent(tmp_path):
     ("embeddings", "absent", "message"),
     [
         ({"bank": [1.0], "shop": [1.0]}, [], r"missing \['telco'\].* pass absent=\['telco'\], or use update for"),
-        ({"bank": [1.0], "shop": [1.0]}, ["telko"], r"missing \['telco'\], unknown \['telko'\]"),
+        ({"bank": [1.0], "shop": [1.0]}, ["telko"], "absent names 'telko', which takes no part; the clients are"),
         ({"bank": [1.0], "telco": [1.0], "shop": [1.0]}, ["telco"], "'telco' is declared absent, and there are"),
         ({}, CLIENTS, "all clients are declared absent"),
         ({"bank": [1.0], "shop": [1.0]}, "telco", "absent must be a list of names of clients; received 'telco'"),
@@ -341,3 +341,87 @@ def test_other_labels_are_refused_at_once(labels, loss, message):
     width = 2 if loss == "softmax" else 1
     with pytest.raises(InputError, match=message):
         verfedsv.shapley_values(np.zeros((1, 2, width)), np.ones((1, 2, width)), labels, loss)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([1, 2], "names of clients must be printable text.*; received 1$"),
+        (["one", None], "names of clients must be printable text.*; received None$"),
+        (["one", ""], "names of clients must be printable text, not empty.*; received ''$"),
+        ({"one", "two"}, "clients must be a list of names; received {"),
+        ([], "at least one client is needed"),
+    ],
+)
+def test_names_that_are_none(names, message):
+    """The first wrong one is shown, also when a client joins."""
+    with pytest.raises(InputError, match=message):
+        Recorder(None, LABELS, names)
+    with pytest.raises(InputError, match=r"not empty.*; received ''"):
+        Recorder(None, LABELS, CLIENTS).join("")
+
+
+def test_who_has_left_must_join_again():
+    """An upload after leaving is refused with what to do, and not as that of an unknown client."""
+    recorder = Recorder(None, LABELS, CLIENTS)
+    recorder.update("bank", [0], [1.0])
+    recorder.leave("bank")
+    with pytest.raises(InputError, match="client 'bank' has left, and must join again; the clients are telco, shop"):
+        recorder.update("bank", [0], [1.0])
+
+
+def test_absent_clients_must_be_clients():
+    """A mistyped name is said to be one."""
+    with pytest.raises(InputError, match="absent names 'shp', which takes no part; the clients are bank, telco, shop"):
+        Recorder(None, LABELS, CLIENTS).log([0], {name: [1.0] for name in CLIENTS}, absent=["shp"])
+
+
+@pytest.mark.parametrize(("loss", "width", "shape"), [("logistic", 1, r"\(6,\)"), ("softmax", 2, r"\(6, 2\)")])
+def test_offsets_of_another_shape(loss, width, shape):
+    """The message has the shapes that are allowed."""
+    recorder = Recorder(None, LABELS, CLIENTS, loss)
+    embeddings = dict.fromkeys(CLIENTS, np.zeros((6, width)))
+    for wrong in (np.zeros(7), np.zeros((6, 5)), np.zeros((1, 6, width))):
+        with pytest.raises(
+            InputError, match=f"offset must be .* number.*, or an array of shape {shape}; received shape"
+        ):
+            recorder.log(range(6), embeddings, wrong)
+
+
+def test_a_path_that_is_none():
+    """A number is no folder."""
+    with pytest.raises(InputError, match="path must be a folder, or None to record in memory; received 3"):
+        Recorder(3, LABELS, CLIENTS)
+
+
+def test_warnings_name_the_line_of_the_caller(tmp_path, monkeypatch):
+    """However deep in the package they arise; nobody should have to look for the call."""
+
+    def calls():
+        yield lambda: Recorder(tmp_path, LABELS, ["one"]).close()
+        yield lambda: Recorder(None, LABELS, ["bank", "Bank"])
+        recorder = Recorder(None, LABELS, ["bank", "telco"])
+        yield lambda: recorder.join("Bank")
+        recorder.update("bank", [0], [1.0])
+        monkeypatch.setattr("verfedsv.transcript.recorder.clock.time", lambda: 0.0)
+        yield lambda: recorder.leave("bank")
+
+    with Recorder(tmp_path, LABELS, ["one"]) as recorder:
+        recorder.log([0], {"one": [1.0]})
+    for call in calls():
+        with pytest.warns(TranscriptWarning) as caught:
+            call()
+        assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, call.__code__.co_firstlineno)}
+
+
+@pytest.mark.filterwarnings("error")
+def test_clients_that_changed_nothing_are_no_reason_to_warn():
+    """Values of 0 keep no relative tolerance, but their errors are those of rounding."""
+    embeddings = {"one": np.ones((6, 2)), "two": -np.ones((6, 2))}  # which softmax does not see
+    recorder = Recorder(None, LABELS, ["one", "two"], "softmax")
+    recorder.log(range(6), embeddings)
+    valuation = verfedsv.value(recorder)
+    assert valuation.tolerance_met
+    assert 0 < valuation.errors.max() < 1e-12
+    after = np.stack([*embeddings.values()])
+    assert verfedsv.shapley_values(0 * after, after, LABELS, "softmax").tolerance_met

@@ -407,7 +407,7 @@ BAD = [
     (lambda r: r.log([0, 1], full([1, 2]), time=np.nan), "received nan"),
     (lambda r: r.update("bank", [0], [1.0]), "this transcript is synchronous: use log"),
     (lambda r: r.stamp(), "this transcript is synchronous: use log"),
-    (lambda r: r.update("nobody", [0], [1.0]), "unknown client 'nobody'"),
+    (lambda r: r.update("nobody", [0], [1.0]), "client 'nobody' is unknown; the clients are"),
 ]
 
 
@@ -440,8 +440,8 @@ def test_bad_calls_write_nothing(tmp_path, call, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"clients": []}, "at least one name"),
-        ({"clients": "bank"}, "list of at least one name"),
+        ({"clients": []}, "at least one client"),
+        ({"clients": "bank"}, "list of names; received 'bank'"),
         ({"clients": ["a", "a"]}, "repeated: a"),
         ({"loss": "hinge"}, "unknown loss"),
         ({"labels": []}, "at least one"),

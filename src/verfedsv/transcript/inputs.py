@@ -160,9 +160,9 @@ def _as_recorded(labels: Array) -> Array:
 
 def as_names(clients: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the clients."""
-    names = tuple(clients) if isinstance(clients, Iterable) and not isinstance(clients, set | frozenset) else ()
-    if isinstance(clients, str) or not names or not all(isinstance(name, str) and name for name in names):
-        raise InputError(f"clients must be a list of at least one name; received {clients!r}")
+    if isinstance(clients, str | set | frozenset) or not isinstance(clients, Iterable):
+        raise InputError(f"clients must be a list of names; received {clients!r}")
+    names = tuple(clients)
     try:
         check_names(names)
     except ValueError as error:
@@ -182,11 +182,13 @@ def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[s
     if isinstance(absent, str) or not isinstance(absent, Iterable):
         raise InputError(f"absent must be a list of names of clients; received {absent!r}")
     away = list(absent)
-    both = [name for name in away if name in embeddings]
-    if both:
-        raise InputError(f"client {both[0]!r} is declared absent, and there are embeddings of it")
+    for name in away:
+        if name in embeddings:
+            raise InputError(f"client {name!r} is declared absent, and there are embeddings of it")
+        if name not in clients:
+            raise InputError(f"absent names {name!r}, which takes no part; the clients are {', '.join(clients)}")
     missing = [name for name in clients if name not in embeddings and name not in away]
-    unknown = [name for name in (*embeddings, *away) if name not in clients]
+    unknown = [name for name in embeddings if name not in clients]
     if missing or unknown:
         hint = f"; if that is meant, pass absent={missing}, or use update for asynchronous training" if missing else ""
         raise InputError(

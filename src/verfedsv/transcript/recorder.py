@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time as clock
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from verfedsv._version import __version__
 from verfedsv.arguments import as_whole
-from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
+from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
 from verfedsv.losses import Array, Loss
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
@@ -117,7 +116,9 @@ class Recorder:
         except TranscriptError as error:
             raise InputError(str(error).partition(" is not valid: ")[2]) from None
         for sentence in [*misleading(names), *self._labels.doubts]:
-            warnings.warn(sentence, TranscriptWarning, 2)
+            warn(sentence, TranscriptWarning)
+        if not isinstance(path, str | os.PathLike | None):
+            raise InputError(f"path must be a folder, or None to record in memory; received {path!r}")
         self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
         self._writer = SegmentWriter(self._storage, self._description.segment_rounds)
         self._closed = self._has_warned = False
@@ -176,7 +177,7 @@ class Recorder:
             raise InputError(str(error)) from None
         if is_join:
             for sentence in misleading(roster.clients):
-                warnings.warn(sentence, TranscriptWarning, 3)
+                warn(sentence, TranscriptWarning)
         if self._writer.number == 0:  # who takes part from the first record on is a founder, and the others are nobody
             founders = roster.clients if is_join else tuple(name for name in roster.clients if name != client)
             if not founders:
@@ -228,7 +229,8 @@ class Recorder:
     def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
         """Record one asynchronous upload. `time` defaults to the seconds since 1970."""
         if client not in self._roster.members:
-            raise InputError(f"unknown client {client!r}; the clients are {', '.join(self.members)}")
+            why = "has left, and must join again" if client in self._roster.clients else "is unknown"
+            raise InputError(f"client {client!r} {why}; the clients are {', '.join(self.members)}")
         samples = as_batch(batch, self._description.n_samples)
         array = as_embeddings(f"{client}: embeddings", embeddings, len(samples))
         message = Message(("upload",), (client,), self._now(time), [(samples, array)])
@@ -269,11 +271,10 @@ class Recorder:
             return now
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"the clock says {now}, earlier than the last record ({self._last_time}); until it has caught up, "
                 "records have the time of that one",
                 TranscriptWarning,
-                3,
             )
         return self._last_time
 
@@ -307,13 +308,12 @@ class Recorder:
             self._description = there
             self._labels = replace(self._labels, n_classes=there.n_classes)
         if lost:
-            warnings.warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning, 4)
+            warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning)
         if resume is None:
-            warnings.warn(
+            warn(
                 f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
                 "say resume=True if that is meant, or choose another folder",
                 TranscriptWarning,
-                4,
             )
 
     def _describe(self, mode: Mode, uploads: Mapping[str, Array], offset: Array | None) -> Description:
