@@ -12,7 +12,7 @@ from rich.table import Table
 
 from verfedsv.cli.progress import explain_interrupt
 from verfedsv.data.adult import attributes_of
-from verfedsv.data.catalogue import CATALOGUE, fetch, get_entry, load, locate
+from verfedsv.data.catalogue import CATALOGUE, INCLUDED, fetch, get_data_set, load, locate
 from verfedsv.data.vertical import split_edges
 
 STOPPED = "stopped; run the same command to start again."
@@ -31,11 +31,11 @@ def list_all() -> None:
     table = Table(header_style="bold", box=None, pad_edge=False)
     for name in ("name", "what", "samples", "features", "classes", "where"):
         table.add_column(name, justify="right" if name in ("samples", "features", "classes") else "left")
-    for entry in CATALOGUE.values():
-        found = locate(entry)
-        where = "in the package" if entry.is_included else "not fetched" if found is None else str(found[0].parent)
-        sizes = (f"{entry.n_samples:,}", f"{entry.n_features:,}", str(entry.n_classes))
-        table.add_row(entry.name, entry.title, *sizes, where)
+    for known in CATALOGUE.values():
+        found = locate(known)
+        where = "not fetched" if found is None else str(found[0].parent)
+        sizes = (f"{known.n_samples:,}", f"{known.n_features:,}", str(known.n_classes))
+        table.add_row(known.name, known.title, *sizes, "in the package" if where == str(INCLUDED) else where)
     Console().print(table)
 
 
@@ -68,16 +68,16 @@ def show_one(
     Example: verfedsv data show adult
     """
     with explain_interrupt(Console(stderr=True), STOPPED):
-        entry, samples = get_entry(name), load(name)
+        known, samples = get_data_set(name), load(name)
     n_samples, n_features = samples.features.shape
     filled = samples.features.nnz / (n_samples * n_features)
     counts = np.bincount(samples.labels)
     shown = ", ".join(f"{count:,}" for count in counts[:10]) + (", ..." if len(counts) > 10 else "")
-    typer.echo(f"{entry.title}")
+    typer.echo(known.title)
     typer.echo(f"{n_samples:,} samples, of which {samples.n_test:,} are the data set's own test part")
     typer.echo(f"{n_features:,} features, {filled:.1%} of them not zero")
     typer.echo(f"{samples.n_classes} classes: {shown} samples")
-    typer.echo(f"clients in the paper: {entry.n_clients}")
-    for m, (first, last) in enumerate(pairwise(split_edges(samples, clients or entry.n_clients)), 1):
-        attributes = f" ({', '.join(attributes_of(first + 1, last))})" if entry.name == "adult" else ""
+    typer.echo(f"clients in the paper: {known.n_clients}")
+    for m, (first, last) in enumerate(pairwise(split_edges(samples, clients or known.n_clients)), 1):
+        attributes = f" ({', '.join(attributes_of(first + 1, last))})" if known.name == "adult" else ""
         typer.echo(f"client {m}: features {first + 1:,} to {last:,}{attributes}")
