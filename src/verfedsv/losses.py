@@ -313,7 +313,7 @@ def get_loss(loss: str | Loss) -> Loss:
         raise InputError(f"{type(loss).__name__}: a loss needs a name, a text")
     for constant in CONSTANTS:
         size = getattr(loss, constant, None)
-        if not isinstance(size, Real) or not size >= 0:
+        if not isinstance(size, Real) or not float(size) >= 0:
             raise InputError(
                 f"loss {loss.name!r}: {constant} must be a number, at least 0 (math.inf if there is no bound); "
                 f"received {size!r}"

@@ -10,17 +10,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from verfedsv.cli.options import Command, Group
 from verfedsv.cli.progress import explain_interrupt
 from verfedsv.data.adult import attributes_of
 from verfedsv.data.catalogue import CATALOGUE, INCLUDED, fetch, get_data_set, load, locate
 from verfedsv.data.vertical import split_edges
 
 STOPPED = "stopped; run the same command to start again."
-data = typer.Typer(name="data", help="The data sets of the paper: list, fetch and show them.", no_args_is_help=True)
+data = typer.Typer(
+    cls=Group, name="data", help="The data sets of the paper: list, fetch and show them.", no_args_is_help=True
+)
 Name = Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.", metavar="NAME")]
 
 
-@data.command(name="list")
+@data.command(cls=Command, name="list")
 def list_all() -> None:
     """List the data sets, and where they are.
 
@@ -39,7 +42,7 @@ def list_all() -> None:
     Console().print(table)
 
 
-@data.command(name="fetch")
+@data.command(cls=Command, name="fetch")
 def fetch_one(name: Name) -> None:
     """Download a data set into the user's cache, unless it is already on this machine.
 
@@ -53,7 +56,7 @@ def fetch_one(name: Name) -> None:
             typer.echo(path)
 
 
-@data.command(name="show")
+@data.command(cls=Command, name="show")
 def show_one(
     name: Name,
     clients: Annotated[

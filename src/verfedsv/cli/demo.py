@@ -73,9 +73,7 @@ def demo(
             metavar="FOLDER",
         ),
     ] = Path("verfedsv-demo"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print both valuations as JSON and nothing else.", metavar="")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print both valuations as JSON and nothing else.")] = False,
 ) -> None:
     """Train on the Adult census data, which ships with the package, and value eight clients that share its columns.
 

@@ -12,13 +12,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from verfedsv.cli.output import explain_warnings
+
 EXIT_INTERRUPTED = 130
 
 
 def progress_bar(console: Console) -> Progress:
     """Return a bar with count and time, which keep their places, and a text, which is cut where the terminal ends."""
     text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
-    columns = BarColumn(bar_width=10), _fixed(MofNCompleteColumn), _fixed(TimeRemainingColumn), text
+    fixed = [kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeRemainingColumn)]
+    columns = BarColumn(bar_width=10), *fixed, text
     return Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_interactive)
 
 
@@ -32,12 +35,6 @@ def follow(bar: Progress, task: TaskID, check: Callable[[], None]) -> Callable[[
     return progress
 
 
-def _fixed(
-    column: type[MofNCompleteColumn] | type[TimeRemainingColumn],
-) -> MofNCompleteColumn | TimeRemainingColumn:
-    return column(table_column=Column(no_wrap=True))
-
-
 @contextmanager
 def explain_interrupt(console: Console, message: str) -> Iterator[None]:
     """End with a message and exit code 130 if Ctrl-C is pressed within."""
@@ -46,6 +43,14 @@ def explain_interrupt(console: Console, message: str) -> Iterator[None]:
     except KeyboardInterrupt:
         console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def working(console: Console, stopped: str) -> Iterator[Callable[[], None]]:
+    """Yield a function that raises if Ctrl-C was pressed, which ends the command with a message; print warnings."""
+    with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
+        yield check
+        check()
 
 
 @contextmanager

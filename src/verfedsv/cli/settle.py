@@ -11,8 +11,8 @@ from rich.console import Console
 
 from verfedsv._version import __version__
 from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose
-from verfedsv.cli.output import check_writable, print_text, write_file
-from verfedsv.cli.valuing import compute, notes_of, print_notes
+from verfedsv.cli.output import check_writable, print_notes, print_text, write_file
+from verfedsv.cli.valuing import compute, notes_of
 from verfedsv.errors import InputError
 from verfedsv.report.reading import summarise_settlement
 from verfedsv.report.tables import payouts
@@ -76,8 +76,8 @@ def settle(
 
     The payouts add up to the budget exactly. The range of a payout shows what the errors of the values allow. The run's
     valuation is used if it is up to date; otherwise the run is valued first, with the agreed settings. A training that
-    is still running is not settled. One that the clients did not improve is settled only with --even-if-the-loss-rose,
-    and one that was stopped early with a warning.
+    is still running is not settled; one that was stopped early is, with a warning. One in which the loss did not fall
+    is settled only with --even-if-the-loss-rose.
 
     Exit codes: 0 settled; 2 it cannot be settled on these terms, with a message that explains why; 130 interrupted.
 
