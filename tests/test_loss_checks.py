@@ -59,6 +59,30 @@ def test_a_sharp_loss_passes():
     check_loss(Sharp(), np.zeros(N_SAMPLES), n_points=4000)
 
 
+@pytest.mark.parametrize("unit", [1e-12, 1e9])
+def test_a_loss_in_any_unit(unit):
+    """Mistakes are found, and right derivatives pass, however large a loss is."""
+
+    class Scaled(LogCosh):
+        name = "scaled"
+        lipschitz, smoothness, gradient_range = unit, unit, 2 * unit
+        third_derivative, fifth_derivative = 0.77 * unit, 4.1 * unit
+
+        def value(self, x, labels):
+            return unit * super().value(x, labels)
+
+        def gradient(self, x, labels):
+            return unit * super().gradient(x, labels)
+
+        def cubic_form(self, x, labels):
+            return CubicForm(unit * super().cubic_form(x, labels).weights, np.zeros(x.shape))
+
+    check_loss(Scaled(), LABELS)
+    for wrong in ({"gradient": LogCosh.cubic_form}, {"fifth_derivative": 2 * unit}, {"smoothness": 0.0}):
+        with pytest.raises(InputError):
+            check_loss(variant(Scaled, **wrong), LABELS)
+
+
 WRONG = {
     "the slope by gradient is": variant(gradient=lambda _, x, y: 3 * np.tanh(x - y[:, None])),
     "the slope by gradient": variant(gradient=lambda _, x, y: -np.tanh(x - y[:, None])),
@@ -68,6 +92,7 @@ WRONG = {
     "gradient_range is said to be 1, and": variant(gradient_range=1.0),
     "third_derivative is said to be 0.3, and 0.7": variant(third_derivative=0.3),
     "fifth_derivative is said to be 2, and": variant(fifth_derivative=2.0),
+    "encode must return an array with a row for each of 60 samples": variant(encode=lambda _, y, n: [*y][: 60 - n]),
     "value must return finite numbers": variant(value=lambda _, x, y: x - y[:, None]),
     "gradient must return finite numbers": variant(gradient=lambda _, x, y: np.tanh(x[:, 0] - y)),
     "value must take arrays": variant(value=lambda _, x, y: LogCosh().value(x.reshape(-1, 1)[-len(y) :], y)),

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from verfedsv.arguments import as_array
 from verfedsv.errors import InputError
-from verfedsv.losses import LOSSES, Array, Floats, Loss, dot, get_loss
+from verfedsv.losses import Array, Floats, Loss, dot, get_loss, is_own
 
 STEPS = (-2, -1, 0, 1, 2)
 FIRST = np.array([1, -8, 0, 8, -1]) / 12
@@ -21,7 +21,10 @@ SECOND = np.array([-1, 16, -30, 16, -1]) / 12
 """Weights of function values at `STEPS` that give the first and second derivatives, to fourth order."""
 
 SLACK = 1e-3
-"""Relative to the largest derivative of its kind, which allows for losses that compute in float32."""
+"""How far derivatives may be apart, relative to the largest of their kind: also of a loss that computes in float32."""
+
+ROUNDING = 1e-13
+"""What numeric differences lose of the size of what they are taken of, with some margin."""
 
 
 def check_loss(loss: str | Loss, labels: ArrayLike, n_classes: int = 1, *, n_points: int = 256, seed: int = 0) -> None:
@@ -32,19 +35,21 @@ def check_loss(loss: str | Loss, labels: ArrayLike, n_classes: int = 1, *, n_poi
 
     >>> check_loss("softmax", labels=[0, 1, 2], n_classes=3)
     """
-    loss = get_loss(loss)
-    _check(loss, loss.encode(as_array("labels", labels), n_classes), n_classes, n_points, seed)
+    loss, array = get_loss(loss), as_array("labels", labels)
+    _check(loss, array, loss.encode(array, n_classes), n_classes, n_points, seed)
 
 
 def encode_checked(loss: Loss, labels: Array, n_classes: int) -> Array:
     """Return the labels as the loss takes them; a loss that is none of this package is checked at a few points."""
     encoded = loss.encode(labels, n_classes)
-    if type(loss) is not type(LOSSES.get(loss.name)):
-        _check(loss, encoded, n_classes, n_points=8, seed=0)
+    if is_own(loss):
+        _check(loss, labels, encoded, n_classes, n_points=8, seed=0)
     return encoded
 
 
-def _check(loss: Loss, encoded: Array, n_classes: int, n_points: int, seed: int) -> None:
+def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: int, seed: int) -> None:
+    if not isinstance(encoded, np.ndarray) or encoded.shape[:1] != given.shape[:1]:
+        raise InputError(f"loss {loss.name!r}: encode must return an array with a row for each of {len(given)} samples")
     rng = np.random.default_rng(seed)
     labels = encoded[np.linspace(0, len(encoded) - 1, n_points).astype(np.intp)]
     x = np.geomspace(0.1, 4, n_points)[:, np.newaxis] * rng.normal(size=(n_points, n_classes))
@@ -56,32 +61,38 @@ def _check(loss: Loss, encoded: Array, n_classes: int, n_points: int, seed: int)
     values = [_shaped(loss, "value", loss.value(point, labels), (n_points,)) for point in line]
     gradients = [_shaped(loss, "gradient", loss.gradient(point, labels), x.shape) for point in line]
     thirds = [_third(loss, point, labels, w) for point in line]
-    gradient, third = gradients[2], thirds[2]
-    hessian, numeric_third = _derivative(gradients, FIRST, h), _derivative(gradients, SECOND, h * h)
-    fifth = _derivative(thirds, SECOND, h * h)
-    if not np.allclose(loss.value(np.stack(line), labels), values, rtol=1e-6, atol=0):
+    size = _largest(values)
+    together = np.asarray(loss.value(np.stack(line), labels))
+    if together.shape != (len(STEPS), n_points) or _largest(together - values) > SLACK * size:
         raise InputError(f"loss {loss.name!r}: value must take arrays (..., samples, classes), and give (..., samples)")
-    _compare(loss, "the slope by gradient", dot(gradient, w), _derivative(values, FIRST, h)[:, np.newaxis], x)
-    _compare(loss, "the third derivative by cubic_form", third, numeric_third, x)
-    if loss.shift_invariant and n_classes > 1:
-        shifted = loss.value(x + 1, labels)
-        if not np.allclose(shifted, values[2], rtol=SLACK, atol=1e-6):
-            raise InputError(
-                f"loss {loss.name!r}: shift_invariant is True, and adding 1 to all classes changes its value"
-            )
-    jump = gradient - loss.gradient(x[::-1], labels)
-    norm = np.sqrt(dot(w, w)[:, 0])
+    if loss.shift_invariant and n_classes > 1 and _largest(loss.value(x + 1, labels) - values[2]) > SLACK * size:
+        raise InputError(f"loss {loss.name!r}: shift_invariant is True, and adding 1 to all classes changes its value")
+    slope = _derivative(values, FIRST, h)[:, np.newaxis]
+    _compare(loss, "the slope by gradient", dot(gradients[2], w), slope, x, ROUNDING * size / h)
+    noise = ROUNDING * _largest(gradients) / h**2
+    _compare(loss, "the third derivative by cubic_form", thirds[2], _derivative(gradients, SECOND, h**2), x, noise)
+    jump = gradients[2] - loss.gradient(x[::-1], labels)
+    bent, fifth = _derivative(gradients, FIRST, h), _derivative(thirds, SECOND, h**2)
     found = {
-        "lipschitz": np.sqrt(dot(gradient, gradient)[:, 0]),
-        "smoothness": np.sqrt(dot(hessian, hessian)[:, 0]) / norm,
-        "gradient_range": np.abs([dot(jump, v), dot(jump, w)]),
-        "third_derivative": np.abs([dot(third, v), dot(third, w)]),
-        "fifth_derivative": np.abs([dot(fifth, v), dot(fifth, w)]),
+        "lipschitz": _largest(_norm(gradients[2])),
+        "smoothness": _largest(_norm(bent) / _norm(w)),
+        "gradient_range": _largest([dot(jump, v), dot(jump, w)]),
+        "third_derivative": _largest([dot(thirds[2], v), dot(thirds[2], w)]),
+        "fifth_derivative": _largest([dot(fifth, v), dot(fifth, w)]),
     }
-    for name, sizes in found.items():
-        stated, largest = getattr(loss, name), float(sizes.max())
-        if largest > stated * (1 + 10 * SLACK) + 1e-6:
+    noise += ROUNDING * _largest(thirds) / h**2
+    for name, largest in found.items():
+        stated = getattr(loss, name)
+        if largest > stated * (1 + 10 * SLACK) + noise:
             raise InputError(f"loss {loss.name!r}: {name} is said to be {stated:g}, and {largest:g} was found")
+
+
+def _largest(numbers: ArrayLike) -> float:
+    return float(np.abs(numbers).max())
+
+
+def _norm(v: Floats) -> Floats:
+    return np.asarray(np.sqrt(dot(v, v)))
 
 
 def _third(loss: Loss, x: Floats, labels: Array, w: Floats) -> Floats:
@@ -104,10 +115,11 @@ def _shaped(loss: Loss, method: str, result: ArrayLike, shape: tuple[int, ...]) 
     return array
 
 
-def _compare(loss: Loss, what: str, stated: Floats, numeric: Floats, x: Floats) -> None:
+def _compare(loss: Loss, what: str, stated: Floats, numeric: Floats, x: Floats, noise: float) -> None:
+    """Raise InputError unless stated derivatives are the numeric ones, which have some noise of rounding."""
     off = np.abs(stated - numeric).max(axis=-1)
     row = int(off.argmax())
-    if off[row] > SLACK * max(np.abs(stated).max(), np.abs(numeric).max()) + 1e-6:
+    if off[row] > SLACK * _largest([stated, numeric]) + noise:
         ours, theirs, where = (array[row].round(6).tolist() for array in (stated, numeric, x))
         raise InputError(
             f"loss {loss.name!r}: {what} is {ours} at x = {where}, and by numeric differences it is {theirs}"

@@ -321,6 +321,11 @@ def get_loss(loss: str | Loss) -> Loss:
     return loss
 
 
+def is_own(loss: Loss) -> bool:
+    """Return whether a loss is a user's own, and none of this package."""
+    return type(loss) is not type(LOSSES.get(loss.name))
+
+
 def dot(v: Array, w: Array) -> Array:
     """Return the sum over classes of `v * w`, keeping that axis."""
     if v.shape[-1] == 1:

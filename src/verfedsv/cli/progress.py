@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import typer
 from rich.console import Console
@@ -60,35 +59,39 @@ def interrupts() -> Iterator[Callable[[], None]]:
     It raises by itself too; but an exception in the middle of compilation is lost on its way through foreign code. The
     first waits for blocks of samples that are being computed; a second does not.
     """
-    pressed: list[int] = []
+    pressed = list[bool]()
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        pressed.append(number)
+    def press() -> None:
+        pressed.append(True)
         raise KeyboardInterrupt
 
     def check() -> None:
         if pressed:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
+    with _on_interrupt(press):
         yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether Ctrl-C was pressed; a second one interrupts as usual."""
-    pressed: list[int] = []
+    pressed = list[bool]()
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
+    def press() -> None:
         if pressed:
             raise KeyboardInterrupt
-        pressed.append(number)
+        pressed.append(True)
 
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
+    with _on_interrupt(press):
         yield lambda: bool(pressed)
+
+
+@contextmanager
+def _on_interrupt(press: Callable[[], None]) -> Iterator[None]:
+    """Call a function when Ctrl-C is pressed within."""
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: press())
+    try:
+        yield
     finally:
         signal.signal(signal.SIGINT, before)

@@ -41,7 +41,10 @@ def run(
     Example: verfedsv run --init credit.toml && verfedsv run credit.toml
     """
     if init:
-        _write_example(config)
+        if config.exists():
+            raise InputError(f"{config} exists; name another file")
+        write_file(config, EXAMPLE, overwrite=False)
+        typer.echo(f"wrote {config}; now: verfedsv run {config}")
         return
     whole = Run.of_file(config)
     console = Console(stderr=as_json)
@@ -106,10 +109,3 @@ def _show_figures(console: Console, whole: Run) -> None:
     if not np.isnan(last["test_loss"]):  # there is something to test on
         text += f"; on test samples {last['test_loss']:.4f}, {last['test_accuracy']:.2%}"
     console.print(text + ".", highlight=False)
-
-
-def _write_example(path: Path) -> None:
-    if path.exists():
-        raise InputError(f"{path} exists; name another file")
-    write_file(path, EXAMPLE, overwrite=False)
-    typer.echo(f"wrote {path}; now: verfedsv run {path}")

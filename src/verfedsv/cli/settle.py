@@ -113,7 +113,9 @@ def settle(
         refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
     result = settle_valuation(valuation, terms, n_planned=n_planned, even_if_the_loss_rose=even_if_the_loss_rose)
     if output is not None:
-        write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
+        made = f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}, verfedsv {__version__}"
+        about = {"run": run.resolve().name, "made": made, "signed": "no, this is a draft"}
+        write_file(output, result.to_csv(about) if output.suffix.lower() == ".csv" else result.to_json())
     print_notes(*(cautions(result) if as_json else ()), *notes_of(folder, valuation))
     if as_json:
         print_text(result.to_json())
@@ -145,12 +147,6 @@ def _valuation_of(folder: RunFolder, transcript: Transcript) -> Valuation:
         return compute(folder, folder.agreed_settings(transcript).as_dict())
     transcript.verify(may_go_on=True)
     return known
-
-
-def _about(run: Path) -> dict[str, str]:
-    """Return the lines of a table for people that state its origin."""
-    today = dt.datetime.now(tz=dt.UTC).date().isoformat()
-    return {"run": run.resolve().name, "made": f"{today}, verfedsv {__version__}", "signed": "no, this is a draft"}
 
 
 def show(console: Console, result: Settlement, valuation: Valuation) -> None:

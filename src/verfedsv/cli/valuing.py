@@ -22,7 +22,6 @@ from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.result import count
-from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 from verfedsv.valuation.verdict import RunFacts, Verdict, judge
@@ -37,7 +36,12 @@ def value_folder(
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = folder.open()
-        faults = verify(transcript, folder)
+        faults: tuple[str, ...] = ()
+        try:
+            transcript.verify(may_go_on=folder.is_running)
+        except TranscriptError as error:  # of its end, if it is valid so far
+            transcript.verify(may_go_on=True)
+            faults = (f"{str(error).rstrip('.')}.",)
         bar.update(task, description=escape(f"{what} {shown(folder.path.name or str(folder), 40)}"))
         result = value_run(transcript, progress=follow(bar, task, check), **options)
     # It may have grown meanwhile.
@@ -63,16 +67,6 @@ def notes_of(folder: RunFolder | None, result: Valuation) -> list[str]:
     """Return notes on data and training: those of the run, and a loss that is still falling."""
     notes = () if folder is None else folder.notes()
     return judge(result, RunFacts(notes=notes)).texts("note")
-
-
-def verify(transcript: Transcript, folder: RunFolder) -> tuple[str, ...]:
-    """Check a transcript; return what is wrong with its end, unless it is being written."""
-    try:
-        transcript.verify(may_go_on=folder.is_running)
-    except TranscriptError as error:
-        transcript.verify(may_go_on=True)
-        return (f"{str(error).rstrip('.')}.",)
-    return ()
 
 
 def show(console: Console, result: Valuation, verdict: Verdict) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from verfedsv.arguments import as_array, as_numpy, as_whole
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
-from verfedsv.losses import LOSSES, Array, Loss, get_loss
+from verfedsv.losses import Array, Loss, get_loss, is_own
 from verfedsv.texts import doubtful_classes
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.meaning import check_fit, is_usable
@@ -38,11 +38,6 @@ class Labels:
     n_classes: int | None
 
     @property
-    def is_own_loss(self) -> bool:
-        """Whether the loss is the user's own, and none of this package."""
-        return type(self.loss) is not type(LOSSES.get(self.loss.name))
-
-    @property
     def doubts(self) -> list[str]:
         """What looks like a mistake in the classes, if they were texts, in sentences."""
         if self.classes in (None, _TRUTH):
@@ -64,7 +59,7 @@ class Labels:
 
     def check_width(self, name: str, width: int) -> None:
         """Raise InputError if embeddings of that width cannot be summed for the loss."""
-        if self.loss.name == "softmax" and not self.is_own_loss:
+        if self.loss.name == "softmax" and not is_own(self.loss):
             self.loss.encode(self.numbers, width)
             raise InputError(
                 f"{name}: the embeddings have {width} numbers per sample, and there are {self.n_classes} classes: "
@@ -72,7 +67,7 @@ class Labels:
                 f"part of the logits instead. If there are {width} classes, of which the labels show only some, pass "
                 f"n_classes={width} to the Recorder"
             )
-        if self.n_classes is None or not self.is_own_loss:
+        if self.n_classes is None or not is_own(self.loss):
             encode_checked(self.loss, self.numbers, width)  # which says what the loss takes
         if self.n_classes is None:
             return
@@ -84,12 +79,30 @@ class Labels:
 
 def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Labels:
     """Return the labels if the loss can use them, as far as that can be told before the first upload."""
-    result = _as_labels(labels, get_loss(loss), n_classes)
-    check_fit(result.numbers, result.loss, result.n_classes)
-    return result
+    loss = get_loss(loss)
+    kind = "own" if is_own(loss) else loss.name
+    if n_classes is not None and kind not in ("own", "softmax"):
+        raise InputError(f"n_classes is for loss 'softmax'; loss {loss.name!r} needs none")
+    values = _as_rows(labels)
+    values, classes = _encode(values) if kind != "squared" and values.ndim == 1 else (values, None)
+    values = _as_recorded(values)
+    if classes is not None and kind == "logistic" and len(classes) != 2:
+        shown = ", ".join(map(repr, classes[:6])) + (", ..." if len(classes) > 6 else "")
+        raise InputError(f"loss 'logistic' takes labels of two classes; received {len(classes)}: {shown}")
+    if n_classes is not None:
+        n_classes = as_whole("n_classes", n_classes, at_least=2 if kind == "softmax" else 1)
+    elif kind == "softmax":
+        n_classes = max(2, int(values.max()) + 1) if np.isfinite(values).all() else 2
+    elif values.ndim == 2 and kind != "logistic":
+        n_classes = values.shape[1]
+    elif kind != "own":
+        n_classes = 1
+    check_fit(values, loss, n_classes)
+    return Labels(values, classes, loss, n_classes)
 
 
-def _as_labels(labels: ArrayLike, loss: Loss, n_classes: int | None) -> Labels:
+def _as_rows(labels: ArrayLike) -> Array:
+    """Return labels as an array of whatever they are, (samples,) or (samples, classes)."""
     values = as_numpy("labels", labels)
     if values.dtype.kind == "U" and not hasattr(labels, "dtype"):
         values = np.asarray(labels, dtype=object)  # in which a NaN among texts has not become a text
@@ -97,22 +110,7 @@ def _as_labels(labels: ArrayLike, loss: Loss, n_classes: int | None) -> Labels:
         values = values[:, 0]  # a data frame of one column
     if values.ndim not in (1, 2) or len(values) == 0:
         raise InputError(f"labels need one row per sample, and at least one; received shape {values.shape}")
-    known = Labels(values, None, loss, None)
-    kind = "own" if known.is_own_loss else loss.name
-    if n_classes is not None and kind not in ("own", "softmax"):
-        raise InputError(f"n_classes is for loss 'softmax'; loss {loss.name!r} needs none")
-    values, classes = _encode(values) if kind != "squared" and values.ndim == 1 else (values, None)
-    values = _as_recorded(values)
-    if classes is not None and kind == "logistic" and len(classes) != 2:
-        shown = ", ".join(map(repr, classes[:6])) + (", ..." if len(classes) > 6 else "")
-        raise InputError(f"loss 'logistic' takes labels of two classes; received {len(classes)}: {shown}")
-    if n_classes is not None:
-        return Labels(values, classes, loss, as_whole("n_classes", n_classes, at_least=2 if kind == "softmax" else 1))
-    width = values.shape[1] if values.ndim == 2 else 1
-    if kind == "softmax":
-        width = max(2, int(values.max()) + 1) if np.isfinite(values).all() else 2
-    found = {"logistic": 1, "own": width if values.ndim == 2 else None}.get(kind, width)
-    return Labels(values, classes, loss, found)
+    return values
 
 
 def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from verfedsv._version import __version__
 from verfedsv.arguments import as_whole
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
-from verfedsv.losses import Array, Loss
+from verfedsv.losses import Array, Loss, is_own
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
 from verfedsv.texts import misleading
@@ -102,7 +102,7 @@ class Recorder:
             self._description = Description(
                 clients=names,
                 loss=self._labels.loss.name,
-                is_own_loss=self._labels.is_own_loss,
+                is_own_loss=is_own(self._labels.loss),
                 n_samples=n_samples,
                 n_classes=self._labels.n_classes,
                 created=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
