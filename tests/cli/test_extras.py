@@ -1,4 +1,4 @@
-"""What works without the extra `report`."""
+"""What works without the extras `report` and `frame`."""
 
 import os
 import re
@@ -20,7 +20,7 @@ class WithoutExtra:
         self._finder = finder
 
     def find_spec(self, name, path=None, target=None):
-        is_blocked = name.partition(".")[0] in ("altair", "vl_convert")
+        is_blocked = name.partition(".")[0] in ("altair", "vl_convert", "pandas")
         return None if is_blocked else self._finder.find_spec(name, path, target)
 
     def __getattr__(self, name):
@@ -86,6 +86,13 @@ def test_a_plot_needs_it_and_says_so(folder):
     code = "import verfedsv; verfedsv.Valuation.from_json(open(sys.argv[1]).read()).plot()"
     done = call(code, folder / "valuation.json")
     assert "InputError: charts need Altair: pip install 'verfedsv[report]'" in done.stderr
+
+
+def test_a_frame_needs_pandas_and_says_so(folder):
+    """With what to install, and what works without."""
+    code = "import verfedsv; verfedsv.Valuation.from_json(open(sys.argv[1]).read()).to_frame()"
+    done = call(code, folder / "valuation.json")
+    assert "VerfedsvError: to_frame needs pandas: pip install 'verfedsv[frame]', or use to_json" in done.stderr
 
 
 def test_a_run_does_not_need_it(tmp_path):

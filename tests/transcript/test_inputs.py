@@ -148,7 +148,7 @@ def test_a_data_frame_of_one_column_per_client():
 TEXTS = ["yes", "no ", "yes", "no", " yes", "no"]
 
 
-@pytest.mark.parametrize("kind", [list, np.array, pd.Categorical, pd.DataFrame])
+@pytest.mark.parametrize("kind", [list, np.array, pd.Categorical, pd.DataFrame, lambda texts: list(np.array(texts))])
 def test_labels_that_are_texts(tmp_path, kind):
     """They are numbered in the order of the texts, without the spaces around them; the transcript has both."""
     given = kind(TEXTS)

@@ -27,7 +27,7 @@ _TRUTH = ("False", "True")
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels as numbers, the names of their classes if they were texts, and the loss that they fit.
+    """The labels as numbers, the names of their classes if they were text, and the loss that they fit.
 
     `n_classes` is what the loss takes of each sample; None of a loss of the user's own until the first upload.
     """
@@ -39,7 +39,7 @@ class Labels:
 
     @property
     def doubts(self) -> list[str]:
-        """What looks like a mistake in the classes, if they were texts, in sentences."""
+        """What looks like a mistake in the classes, if they were text, in sentences."""
         if self.classes in (None, _TRUTH):
             return []
         counts = np.bincount(self.numbers, minlength=len(self.classes)).tolist()
@@ -105,7 +105,7 @@ def _as_rows(labels: ArrayLike) -> Array:
     """Return labels as an array of whatever they are, (samples,) or (samples, classes)."""
     values = as_numpy("labels", labels)
     if values.dtype.kind == "U" and not hasattr(labels, "dtype"):
-        values = np.asarray(labels, dtype=object)  # in which a NaN among texts has not become a text
+        values = np.asarray(labels, dtype=object)  # in which a NaN among text has not become text
     if hasattr(labels, "columns") and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]  # a data frame of one column
     if values.ndim not in (1, 2) or len(values) == 0:
@@ -114,18 +114,19 @@ def _as_rows(labels: ArrayLike) -> Array:
 
 
 def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
-    """Return texts and truth values as numbers from 0 on, and what these stand for, in order.
+    """Return text and booleans as numbers from 0 on, and what these stand for, in order.
 
     Numbers are returned as they are, also if they are written as text.
     """
-    kinds = {type(value) for value in values.tolist()} if values.dtype.kind == "O" else set()
+    is_object = values.dtype.kind == "O"
+    kinds = {str if isinstance(value, str) else type(value) for value in values.tolist()} if is_object else set()
     if values.dtype == bool or (kinds and kinds <= {bool, np.bool_}):
         return values.astype(np.int64), _TRUTH
     if str not in kinds and values.dtype.kind not in "UT":
         return values, None
     if kinds > {str}:
         row = next(row for row, value in enumerate(values.tolist()) if not isinstance(value, str))
-        raise InputError(f"labels mix texts with other things, or are missing: label {row} is {values[row]!r}")
+        raise InputError(f"labels mix text with other types, or some are missing: label {row} is {values[row]!r}")
     texts = np.char.strip(values.astype(str))
     names, numbers = np.unique(texts, return_inverse=True)
     if _are_numbers(names):
@@ -134,7 +135,7 @@ def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
         raise InputError(f"labels must not be empty; label {int(np.flatnonzero(texts == '')[0])} is")
     if len(names) > _MOST_CLASSES or len(names) > max(_FEW, len(texts) / 2):
         raise InputError(
-            f"labels are texts with {len(names)} different values in {len(texts)} samples, which are no classes; "
+            f"labels are text with {len(names)} different values in {len(texts)} samples, too many to be classes; "
             "pass numbers, or check that these are the labels"
         )
     if len(names) == 1:
@@ -204,7 +205,7 @@ def as_batches(batch: Any, clients: Sequence[str], n_samples: int) -> tuple[dict
     A batch is for all clients, or a mapping with one for each.
     """
     if not isinstance(batch, Mapping):
-        samples = as_batch(batch, n_samples)
+        samples = as_samples("batch", batch, n_samples)
         return dict.fromkeys(clients, samples), True
     missing, unknown = [name for name in clients if name not in batch], [name for name in batch if name not in clients]
     if missing or unknown:
@@ -212,18 +213,10 @@ def as_batches(batch: Any, clients: Sequence[str], n_samples: int) -> tuple[dict
             "batch must have the samples of every client that uploads, and of no other: "
             f"missing {missing or 'none'}, unknown {unknown or 'none'}"
         )
-    return {name: as_batch(batch[name], n_samples, f"batch of {name}") for name in clients}, False
+    return {name: as_samples(f"batch of {name}", batch[name], n_samples) for name in clients}, False
 
 
-def as_batch(batch: ArrayLike, n_samples: int, name: str = "batch") -> NDArray[np.uint32]:
-    """Return the sample numbers in a list or a mask, at least one."""
-    samples = as_samples(batch, n_samples, name)
-    if len(samples) == 0:
-        raise InputError(f"{name} must hold at least one sample; received none")
-    return samples
-
-
-def as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32]:
+def as_samples(name: str, batch: ArrayLike, n_samples: int, *, may_be_empty: bool = False) -> NDArray[np.uint32]:
     """Return the sample numbers in a list or a mask."""
     samples = as_numpy(name, batch)
     if samples.dtype == bool:
@@ -232,6 +225,8 @@ def as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32
         samples = np.flatnonzero(samples)
     if samples.size == 0:
         samples = samples.astype(np.uint32)
+    if samples.size == 0 and not may_be_empty:
+        raise InputError(f"{name} must hold at least one sample; received none")
     if samples.ndim != 1 or samples.dtype.kind not in "iu":
         raise InputError(f"{name} must be a list of sample numbers; received shape {samples.shape} of {samples.dtype}")
     if samples.size and not (samples.min() >= 0 and samples.max() < n_samples):

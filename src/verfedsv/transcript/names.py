@@ -22,7 +22,7 @@ def check_names(names: Sequence[str]) -> None:
             shown = ascii(name[:60] if isinstance(name, str) else name)[:62]
             raise ValueError(
                 "names of clients must be printable text, not empty, without invisible characters and without spaces "
-                f"around it; received {shown}"
+                f"around them; received {shown}"
             )
     if len(set(names)) < len(names):
         repeated = sorted(name for name, n_times in Counter(names).items() if n_times > 1)

@@ -26,7 +26,6 @@ from verfedsv.transcript.description import Description, Mode, Step
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.heads import RecordedHead
 from verfedsv.transcript.inputs import (
-    as_batch,
     as_batches,
     as_embeddings,
     as_labels,
@@ -50,10 +49,10 @@ class Recorder:
     """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
 
     `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is
-    "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are texts or truth
-    values are recorded as numbers, in the order of the texts; `transcript.description.classes` has the texts. Numbers
-    that are written as text are taken as numbers. `n_classes` is for softmax, where the labels do not show every class,
-    and for losses of your own. `no_gradient` lists the samples that receive no gradients in training.
+    "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are text or
+    booleans are classes: they are recorded as numbers, in alphabetical order, and `transcript.description.classes` has
+    their names. Numbers that are written as text are numbers. `n_classes` is for softmax, where the labels do not show
+    every class, and for losses of your own. `no_gradient` lists the samples that receive no gradients in training.
 
     `head` is what the server makes of the embeddings: "sum", or an object with `state_dict()`, such as a torch module,
     whose parameters are recorded now and at each time stamp. `valuation` and `step` are recorded as agreed: how the
@@ -95,7 +94,8 @@ class Recorder:
         self._head = RecordedHead(head)
         n_samples = len(self._labels.numbers)
         receives = np.ones(n_samples, dtype=bool)
-        receives[as_samples(no_gradient if no_gradient is not None else [], n_samples, "no_gradient")] = False
+        if no_gradient is not None:
+            receives[as_samples("no_gradient", no_gradient, n_samples, may_be_empty=True)] = False
         if self._labels.n_classes is None and self._head.description.kind != "sum":
             raise InputError("pass n_classes: how many numbers per sample your loss takes of the head")
         try:
@@ -231,7 +231,7 @@ class Recorder:
         if client not in self._roster.members:
             why = "has left, and must join again" if client in self._roster.clients else "is unknown"
             raise InputError(f"client {client!r} {why}; the clients are {', '.join(self.members)}")
-        samples = as_batch(batch, self._description.n_samples)
+        samples = as_samples("batch", batch, self._description.n_samples)
         array = as_embeddings(f"{client}: embeddings", embeddings, len(samples))
         message = Message(("upload",), (client,), self._now(time), [(samples, array)])
         self._write(Kind.UPLOAD, message, self._describe("asynchronous", {client: array}, None))
