@@ -121,7 +121,7 @@ class _Columns:
 
     def __str__(self) -> str:
         if not self.numeric and not self.text:
-            return "holds the labels only, and is no player"
+            return "holds only the labels, and is not valued"
         parts = [count(len(self.numeric), "numeric column")] if self.numeric else []
         if self.text:
             text = f"{len(self.text):,} of text" if self.numeric else f"{count(len(self.text), 'column')} of text"
