@@ -201,7 +201,7 @@ def test_an_offset_with_batches_of_ones_own_covers_all_samples():
     with Recorder(None, LABELS, ["a", "b"]) as recorder:
         recorder.log({"a": [3, 1], "b": [2]}, {"a": [1.0, 2.0], "b": [3.0]}, offset)
         recorder.log({"a": [3, 1], "b": [3, 1]}, {"a": [1.0, 2.0], "b": [3.0, 4.0]}, offset)
-        with pytest.raises(InputError, match=r"offset: embeddings must have shape \(12,\)"):
+        with pytest.raises(InputError, match=r"offset must be a number, or an array of shape \(12,\)"):
             recorder.log({"a": [3, 1], "b": [3, 1]}, {"a": [1.0, 2.0], "b": [3.0, 4.0]}, [1.0, 2.0])
     recorder.transcript.verify()
     first, second = (record.offset for record in recorder.transcript if isinstance(record, Stamp))

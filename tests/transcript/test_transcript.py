@@ -448,13 +448,13 @@ BAD = [
     (lambda r: r.log([0, 1], full([1, np.nan])), "bank: embeddings must be finite"),
     (lambda r: r.log([0, 1], full(["a", "b"])), "real numbers"),
     (lambda r: r.log([0, 1], full([[1, 2], [3, 4]])), "takes one number per client and sample"),
-    (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "offset: received 2 numbers per sample, and there"),
+    (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "offset must be a number, or an array of shape"),
     (lambda r: r.log([0, 1], full([1, 2]), time=0.5), "time must not run backwards"),
     (lambda r: r.log([0, 1], full([1, 2]), time=1.7e308), r"seconds, from -1e\+15 to 1e\+15; received 1.7e\+308"),
     (lambda r: r.log([0, 1], full([1, 2]), time=np.nan), "received nan"),
     (lambda r: r.update("bank", [0], [1.0]), "this transcript is synchronous: use log"),
     (lambda r: r.stamp(), "this transcript is synchronous: use log"),
-    (lambda r: r.update("nobody", [0], [1.0]), "unknown client 'nobody'"),
+    (lambda r: r.update("nobody", [0], [1.0]), "client 'nobody' is unknown; the clients are"),
 ]
 
 
@@ -487,8 +487,8 @@ def test_bad_calls_write_nothing(tmp_path, call, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"clients": []}, "at least one name"),
-        ({"clients": "bank"}, "list of at least one name"),
+        ({"clients": []}, "at least one client"),
+        ({"clients": "bank"}, "list of names; received 'bank'"),
         ({"clients": ["a", "a"]}, "repeated: a"),
         ({"loss": "hinge"}, "unknown loss"),
         ({"labels": []}, "at least one"),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from verfedsv.data.catalogue import get_entry, load
+from verfedsv.data.catalogue import get_data_set, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
 from verfedsv.errors import DivergedError, InputError, TooManyClientsError, TranscriptError
@@ -91,7 +91,7 @@ class Run:
         }
         if section.name is not None:
             samples = load(section.name)
-            n_clients = section.clients or get_entry(section.name).n_clients
+            n_clients = section.clients or get_data_set(section.name).n_clients
             test = 0.2 if section.test is None and samples.n_test == 0 else section.test
             data = split_features(samples, n_clients, test=test, seed=section.seed)
         else:

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array, as_whole
 from verfedsv.errors import InputError
+from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Array, Floats, Loss, get_loss
 from verfedsv.shapley.blocks import available_threads, compensated_sum, ordered_map, split
 
@@ -128,7 +129,7 @@ class RoundGame:
                 f"labels must have {n_samples} rows; received shape {label_array.shape}"
                 + ("; are the embeddings transposed? They must be (clients, samples)" if is_transposed else "")
             )
-        encoded = loss.encode(label_array, n_classes)
+        encoded = encode_checked(loss, label_array, n_classes)
         if previous_offset is not None and offset is None:
             raise InputError(
                 "previous_offset is the server's own part before the round; pass offset, that after it, too"

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from verfedsv.errors import InputError, TranscriptError
+from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Array, Loss, get_loss
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Description
@@ -257,7 +258,7 @@ def labels_of(batch: pa.RecordBatch) -> Array:
 def check_fit(labels: Array, loss: Loss | None, n_classes: int | None) -> None:
     """Raise InputError unless a loss can use the labels; if either is not known yet, unless they are finite."""
     if loss is not None and n_classes is not None:
-        loss.encode(labels, n_classes)
+        encode_checked(loss, labels, n_classes)
     elif labels.dtype.kind not in "biuf" or not np.isfinite(labels).all():
         raise InputError("labels must be finite numbers")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time as clock
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from verfedsv._version import __version__
 from verfedsv.arguments import as_whole
-from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
-from verfedsv.losses import Array, Loss
+from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
+from verfedsv.losses import Array, Loss, is_own
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
 from verfedsv.texts import misleading
@@ -27,7 +26,6 @@ from verfedsv.transcript.description import Description, Mode, Step
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.heads import RecordedHead
 from verfedsv.transcript.inputs import (
-    as_batch,
     as_batches,
     as_embeddings,
     as_labels,
@@ -50,9 +48,10 @@ SEGMENT_ROUNDS = 1000
 class Recorder:
     """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
 
-    `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is the name
-    of the loss or a `Loss` of your own. Labels that are texts or truth values are recorded as numbers, in the order of
-    the texts; `transcript.description.classes` has the texts. `n_classes` is for softmax, where the labels do not show
+    `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is
+    "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are text or
+    booleans are classes: they are recorded as numbers, in alphabetical order, and `transcript.description.classes` has
+    their names. Numbers that are written as text are numbers. `n_classes` is for softmax, where the labels do not show
     every class, and for losses of your own. `no_gradient` lists the samples that receive no gradients in training.
 
     `head` is what the server makes of the embeddings: "sum", or an object with `state_dict()`, such as a torch module,
@@ -100,14 +99,15 @@ class Recorder:
         self._head = RecordedHead(head)
         n_samples = len(self._labels.numbers)
         receives = np.ones(n_samples, dtype=bool)
-        receives[as_samples(no_gradient if no_gradient is not None else [], n_samples, "no_gradient")] = False
+        if no_gradient is not None:
+            receives[as_samples("no_gradient", no_gradient, n_samples, may_be_empty=True)] = False
         if self._labels.n_classes is None and self._head.description.kind != "sum":
             raise InputError("pass n_classes: how many numbers per sample your loss takes of the head")
         try:
             self._description = Description(
                 clients=names,
                 loss=self._labels.loss.name,
-                is_own_loss=self._labels.is_own_loss,
+                is_own_loss=is_own(self._labels.loss),
                 n_samples=n_samples,
                 n_classes=self._labels.n_classes,
                 created=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
@@ -123,7 +123,9 @@ class Recorder:
         except TranscriptError as error:
             raise InputError(str(error).partition(" is not valid: ")[2]) from None
         for sentence in [*misleading(names), *self._labels.doubts]:
-            warnings.warn(sentence, TranscriptWarning, 2)
+            warn(sentence, TranscriptWarning)
+        if not isinstance(path, str | os.PathLike | None):
+            raise InputError(f"path must be a folder, or None to record in memory; received {path!r}")
         self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
         self._writer = SegmentWriter(self._storage, self._description.segment_rounds)
         self._closed = self._has_warned = False
@@ -182,7 +184,7 @@ class Recorder:
             raise InputError(str(error)) from None
         if is_join:
             for sentence in misleading(roster.clients):
-                warnings.warn(sentence, TranscriptWarning, 3)
+                warn(sentence, TranscriptWarning)
         if self._writer.number == 0:  # who takes part from the first record on is a founder, and the others are nobody
             founders = roster.clients if is_join else tuple(name for name in roster.clients if name != client)
             if not founders:
@@ -215,7 +217,9 @@ class Recorder:
         given = as_uploads(embeddings, absent, members)
         n_samples = self._description.n_samples
         batches, is_one = as_batches(batch, [*given], n_samples)
-        uploads = {name: as_embeddings(values, len(batches[name]), name) for name, values in given.items()}
+        uploads = {
+            name: as_embeddings(f"{name}: embeddings", values, len(batches[name])) for name, values in given.items()
+        }
         first, *others = batches.values()
         own = None
         if offset is not None:
@@ -232,9 +236,10 @@ class Recorder:
     def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
         """Record one asynchronous upload. `time` defaults to the seconds since 1970."""
         if client not in self._roster.members:
-            raise InputError(f"unknown client {client!r}; the clients are {', '.join(self.members)}")
-        samples = as_batch(batch, self._description.n_samples)
-        array = as_embeddings(embeddings, len(samples), client)
+            why = "has left, and must join again" if client in self._roster.clients else "is unknown"
+            raise InputError(f"client {client!r} {why}; the clients are {', '.join(self.members)}")
+        samples = as_samples("batch", batch, self._description.n_samples)
+        array = as_embeddings(f"{client}: embeddings", embeddings, len(samples))
         message = Message(("upload",), (client,), self._now(time), [(samples, array)])
         self._write(Kind.UPLOAD, message, self._describe("asynchronous", {client: array}, None))
 
@@ -273,11 +278,10 @@ class Recorder:
             return now
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"the clock says {now}, earlier than the last record ({self._last_time}); until it has caught up, "
                 "records have the time of that one",
                 TranscriptWarning,
-                3,
             )
         return self._last_time
 
@@ -311,13 +315,12 @@ class Recorder:
             self._description = there
             self._labels = replace(self._labels, n_classes=there.n_classes)
         if lost:
-            warnings.warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning, 4)
+            warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning)
         if resume is None:
-            warnings.warn(
+            warn(
                 f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
                 "say resume=True if that is meant, or choose another folder",
                 TranscriptWarning,
-                4,
             )
 
     def _describe(self, mode: Mode, uploads: Mapping[str, Array], offset: Array | None) -> Description:
