@@ -20,7 +20,7 @@ from verfedsv.report.summary import (
     Setting,
     SettlementSummary,
     Summary,
-    Uploads,
+    UploadCounts,
     build,
     refuse_absurd,
 )
@@ -152,11 +152,11 @@ def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
     return metrics.curves(n_rounds)
 
 
-def uploads_of(description: Description, verified: Verified) -> dict[str, Uploads]:
+def uploads_of(description: Description, verified: Verified) -> dict[str, UploadCounts]:
     """Return what each client uploaded, by name."""
     size = _BYTES_OF_AN_ID + np.dtype(description.precision or "float64").itemsize * (description.n_classes or 1)
     counts = {name: (verified.n_uploads[name], verified.n_embeddings[name]) for name in verified.roster.clients}
-    return {name: Uploads(*numbers, numbers[1] * size) for name, numbers in counts.items()}
+    return {name: UploadCounts(*numbers, numbers[1] * size) for name, numbers in counts.items()}
 
 
 def _settings(config: Config | None, valuation: Valuation) -> tuple[Setting, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from verfedsv._version import __version__
 from verfedsv.errors import InputError
-from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import overlapping_groups, possible_places
@@ -30,7 +29,7 @@ _ABSURD = 1e100
 
 
 @dataclass(frozen=True)
-class Uploads:
+class UploadCounts:
     """What a client sent to the server: uploads, embeddings of samples in them, and bytes of numbers and sample ids."""
 
     n_uploads: int
@@ -82,7 +81,7 @@ class ClientSummary:
     cumulative: Curve | None
     per_round: Curve | None
     completion: CompletionSummary | None
-    uploads: Uploads
+    uploads: UploadCounts
 
     @property
     def share_contains_zero(self) -> bool:
@@ -231,7 +230,7 @@ class About:
 def build(
     valuation: Valuation,
     about: About | None = None,
-    uploads: Mapping[str, Uploads] | None = None,
+    uploads: Mapping[str, UploadCounts] | None = None,
     metrics: Mapping[str, Curve] | None = None,
     rounds: Sequence[int] | None = None,
 ) -> Summary:
@@ -244,27 +243,8 @@ def build(
     about = about or About()
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
+    groups = overlapping_groups(valuation.values[order], valuation.errors[order])
     quarters = _quarters(valuation.n_rounds)
-    shares = np.full((len(valuation.clients), 3), np.nan)
-    if valuation.books.has_shares:
-        shares = np.column_stack([valuation.shares, valuation.share_bounds])
-    n_curves = 0 if uploads is None else MOST_CURVES
-    drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:n_curves].tolist())
-    places = possible_places(valuation.values, valuation.errors)
-    clients = tuple(
-        _client(
-            valuation,
-            m,
-            quarters,
-            shares[m],
-            places[m],
-            Uploads(0, 0, 0) if uploads is None else uploads[valuation.clients[m]],
-            at if m in drawn else None,
-        )
-        for m in order.tolist()
-    )
-    values, errors = valuation.values[order], valuation.errors[order]
-    groups = overlapping_groups(values, errors)
     return Summary(
         run=about.run,
         package=f"verfedsv {__version__}",
@@ -286,7 +266,7 @@ def build(
         method=valuation.method,
         guarantee=known(valuation.guarantee),
         verdict=judge(valuation, about.facts),
-        clients=clients,
+        clients=tuple(_clients(valuation, order, quarters, uploads, at)),
         groups=tuple(groups[:_MOST_GROUPS]),
         n_groups=len(groups),
         losses=curve(valuation.losses, rounds=np.concatenate([[0], at])),
@@ -307,39 +287,45 @@ def refuse_absurd(valuation: Valuation) -> None:
         raise InputError(f"a valuation with numbers above {_ABSURD:g} is damaged; value the run again")
 
 
-def _client(
+def _clients(
     valuation: Valuation,
-    m: int,
+    order: NDArray[np.intp],
     quarters: Sequence[int],
-    shares: Floats,
-    places: tuple[int, int],
-    uploads: Uploads,
-    at: NDArray[np.intp] | None,
-) -> ClientSummary:
+    uploads: Mapping[str, UploadCounts] | None,
+    at: NDArray[np.intp],
+) -> Iterator[ClientSummary]:
     n_clients, n_rounds = len(valuation.clients), valuation.n_rounds
-    value, error = float(valuation.values[m]), float(valuation.errors[m])
-    cumulative = np.cumsum(valuation.per_round[:, m])
-    return ClientSummary(
-        name=valuation.clients[m],
-        best_place=places[0],
-        worst_place=places[1],
-        value=value,
-        decrease=value * n_rounds,
-        decrease_low=known((value - error) * n_rounds),
-        decrease_high=known((value + error) * n_rounds),
-        share=known(shares[0]),
-        share_low=known(shares[1]),
-        share_high=known(shares[2]),
-        error=known(error),
-        estimator_error=known(valuation.estimator_errors[m]),
-        completion_error=known(valuation.completion_errors[m]),
-        n_negative_rounds=int((valuation.per_round[:, m] < 0).sum()),
-        quarters=tuple(float(cumulative[number - 1]) for number in quarters),
-        cumulative=None if at is None else curve(cumulative, n_clients, at),
-        per_round=None if at is None else curve(valuation.per_round[:, m], n_clients, at),
-        completion=_completion(valuation, m),
-        uploads=uploads,
-    )
+    values, errors = valuation.values, valuation.errors
+    shares = np.full((n_clients, 3), np.nan)
+    if valuation.books.has_shares:
+        shares = np.column_stack([valuation.shares, valuation.share_bounds])
+    places = possible_places(values, errors)
+    n_curves = 0 if uploads is None else MOST_CURVES
+    drawn = set(np.argsort(-np.abs(values), kind="stable")[:n_curves].tolist())
+    for m in order.tolist():
+        per_round = valuation.per_round[:, m]
+        cumulative = np.cumsum(per_round)
+        yield ClientSummary(
+            name=valuation.clients[m],
+            best_place=places[m][0],
+            worst_place=places[m][1],
+            value=float(values[m]),
+            decrease=float(values[m] * n_rounds),
+            decrease_low=known((values[m] - errors[m]) * n_rounds),
+            decrease_high=known((values[m] + errors[m]) * n_rounds),
+            share=known(shares[m, 0]),
+            share_low=known(shares[m, 1]),
+            share_high=known(shares[m, 2]),
+            error=known(errors[m]),
+            estimator_error=known(valuation.estimator_errors[m]),
+            completion_error=known(valuation.completion_errors[m]),
+            n_negative_rounds=int((per_round < 0).sum()),
+            quarters=tuple(float(cumulative[number - 1]) for number in quarters),
+            cumulative=curve(cumulative, n_clients, at) if m in drawn else None,
+            per_round=curve(per_round, n_clients, at) if m in drawn else None,
+            completion=_completion(valuation, m),
+            uploads=UploadCounts(0, 0, 0) if uploads is None else uploads[valuation.clients[m]],
+        )
 
 
 def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
