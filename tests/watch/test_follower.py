@@ -181,7 +181,7 @@ def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
     assert ("may hang" in state.stalled) == (n_stamps > 4)
     run.close()
     follow(run.folder).poll()
-    assert ("the training was stopped" in follow.states[-1].stalled) == (n_stamps > 4)
+    assert ("The training was stopped" in follow.states[-1].stalled) == (n_stamps > 4)
 
 
 def test_numbers_of_a_state_are_those_of_its_texts(run, follow):

@@ -137,7 +137,7 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
     shown = [(client.name, client.cumulative) for client in summary.clients[:N_SHOWN] if client.cumulative]
     figures = {
         "shares": _bars(summary),
-        "rounds": charts.lines("decrease of the loss", _rows(shown, hover), hover=hover),
+        "rounds": charts.lines("decrease in loss", _rows(shown, hover), hover=hover),
     }
     for name, lines in series(summary.metrics, summary.losses).items():
         form = "~%" if name == "accuracy" else ".3~g"

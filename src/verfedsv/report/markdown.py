@@ -75,7 +75,7 @@ def _contributions(summary: Summary) -> list[str]:
         for client in summary.clients
     )
     negative = wording.negative(summary)
-    note = [f"> **What a share below zero means.** {escape(negative)}"] if negative else []
+    note = [f"> **What a negative share means.** {escape(negative)}"] if negative else []
     server = [escape(wording.server(summary))] if summary.books.server else []
     intro = wording.SHARES if summary.has_shares else wording.NO_SHARES
     return ["## Contributions", intro, sentences, *note, *_table(tables.contributions(summary)), *server]

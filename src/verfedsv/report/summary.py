@@ -57,7 +57,7 @@ class ClientSummary:
     """One client. Shares are fractions, and None where they mean nothing; errors are None where they are unknown.
 
     `value` and the errors are those of the valuation, averages over the rounds. `decrease` is the value times the
-    rounds, by how much the client lowered the loss in all, and lies between `decrease_low` and `decrease_high` if the
+    rounds, how much the client lowered the loss in all, and lies between `decrease_low` and `decrease_high` if the
     error is right; by these, clients are ranked. The place of the client is from `best_place` to `worst_place`.
     `quarters` is the decrease after each quarter of the rounds. `n_negative_rounds` counts rounds in which the client's
     value was negative. The curves are None for all but the 200 largest values; without uploads, all are.
@@ -124,7 +124,7 @@ class Setting:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """Everything a report says of a run. `clients` are sorted by falling value; `groups` hold indices of them.
 
@@ -140,9 +140,9 @@ class Summary:
     not. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
     """
 
-    run: str
-    package: str
-    recorded: str
+    run: str = ""
+    package: str = f"verfedsv {__version__}"
+    recorded: str = ""
     head: str
     mode: Mode
     loss: str
@@ -151,8 +151,8 @@ class Summary:
     n_planned: int | None
     n_samples: int
     n_unseen: int
-    n_recorded: int
-    n_classes: int
+    n_recorded: int = 0
+    n_classes: int = 1
     numerical_error: NumericalError
     books: Books
     server_error: float | None
@@ -166,7 +166,7 @@ class Summary:
     losses: Curve
     metrics: Mapping[str, Curve | None]
     quarters: tuple[int, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[Setting, ...] = ()
     settlement: SettlementSummary | None = None
 
     @property
@@ -214,66 +214,45 @@ class Summary:
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-@dataclass(frozen=True)
-class About:
-    """What a report says of a run besides its values."""
-
-    run: str = ""
-    recorded: str = ""
-    n_recorded: int = 0
-    n_classes: int = 1
-    settings: tuple[Setting, ...] = ()
-    settlement: SettlementSummary | None = None
-    facts: RunFacts = NO_FACTS
-
-
 def build(
     valuation: Valuation,
-    about: About | None = None,
+    facts: RunFacts = NO_FACTS,
     uploads: Mapping[str, UploadCounts] | None = None,
     metrics: Mapping[str, Curve] | None = None,
     rounds: Sequence[int] | None = None,
 ) -> Summary:
     """Return the summary of a valuation; nothing is read, so that a growing run can be summarised again and again.
 
-    `uploads` is what each client sent, `metrics` is what was measured of METRICS. `rounds` are the last of those that
-    were valued as one, where that was done. Without uploads there are no curves of clients either: that is enough for
-    a table of their values.
+    The values are judged by `facts`. `uploads` is what each client sent; without it there are no curves of clients
+    either, which is enough for a table of their values. `metrics` are the measured ones of METRICS. `rounds` are the
+    last rounds of those that were valued as one, if any were. The fields with defaults are left to the caller.
     """
-    about = about or About()
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
     groups = overlapping_groups(valuation.values[order], valuation.errors[order])
     quarters = _quarters(valuation.n_rounds)
     return Summary(
-        run=about.run,
-        package=f"verfedsv {__version__}",
-        recorded=about.recorded,
         head=valuation.head,
         mode=valuation.mode,
         loss=valuation.loss,
         n_rounds=int(at[-1]),
         n_games=valuation.n_rounds,
-        n_planned=about.facts.n_planned,
+        n_planned=facts.n_planned,
         n_samples=valuation.n_samples,
         n_unseen=valuation.n_unseen,
-        n_recorded=about.n_recorded,
-        n_classes=about.n_classes,
         numerical_error=numerical_error(valuation),
         books=valuation.books,
         server_error=known(valuation.server_error),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
         guarantee=known(valuation.guarantee),
-        verdict=judge(valuation, about.facts),
+        verdict=judge(valuation, facts),
         clients=tuple(_clients(valuation, order, quarters, uploads, at)),
         groups=tuple(groups[:_MOST_GROUPS]),
         n_groups=len(groups),
         losses=curve(valuation.losses, rounds=np.concatenate([[0], at])),
         metrics={name: (metrics or {}).get(name) for name in METRICS},
         quarters=quarters,
-        settings=about.settings,
-        settlement=about.settlement,
     )
 
 

@@ -113,12 +113,12 @@ def contributions(summary: Summary, medium: Medium = "report", most: int | None 
         Column("Total value", lambda client: values.value(client.decrease), number=lambda client: client.decrease),
         Column("Value lies between", values.ends, on=PAGES),
         Column("± error", lambda client: f"± {digits(summary.total(client.error), 2)}", "error", on=("terminal",)),
-        Column("Rounds below zero", lambda c: f"{c.n_negative_rounds:,} of {summary.n_rounds:,}", on=("report",)),
+        Column("Negative rounds", lambda c: f"{c.n_negative_rounds:,} of {summary.n_rounds:,}", on=("report",)),
         Column("", kind="bar", number=lambda client: client.decrease, on=("terminal",)),
     ]
     caption = (
-        f"Contributions in numbers. {wording.VALUE} For a place like 2\N{EN DASH}3, the errors leave the order open. "
-        "Single rounds below zero happen to everybody."
+        f"Contributions in numbers. {wording.VALUE} A place such as 2\N{EN DASH}3 means that the errors leave the "
+        "order open. Negative values in single rounds happen to every client."
     )
     listed = summary.clients if most is None else wording.first(summary, most)
     return make_table("numbers", caption, listed, columns, medium)
@@ -236,7 +236,7 @@ def _errors(summary: Summary, most: int | None) -> Table:
         Column("Together", lambda client: digits(summary.total(client.error), 2)),
         Column("Of the value", relative_error),
     ]
-    return _of_clients("parts", "Errors of the values, over all rounds together", summary, columns, most)
+    return _of_clients("parts", "Errors of the values, over all rounds", summary, columns, most)
 
 
 def _completion(summary: Summary, most: int | None) -> Table:
@@ -287,7 +287,7 @@ def _facts(summary: Summary) -> Table:
     }
     if summary.guarantee is not None:
         bound = f"{digits(summary.guarantee)} (the bound of the paper's Proposition 2, estimated; very pessimistic)"
-        recorded["error at worst"] = bound
+        recorded["worst-case error"] = bound
     rows = [*(Setting("run", name, text) for name, text in recorded.items()), *summary.settings]
     return make_table("facts", "Where this report comes from", rows, columns)
 

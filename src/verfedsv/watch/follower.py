@@ -11,8 +11,8 @@ from pathlib import Path
 
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.report.metrics import GrowingMetrics
-from verfedsv.report.reading import about_run, uploads_of
-from verfedsv.report.summary import Summary, build, refuse_absurd
+from verfedsv.report.reading import summarise_valuation
+from verfedsv.report.summary import Summary
 from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
@@ -128,11 +128,11 @@ class Follower:
         if growth.transcript is None or growth.verified is None or growth.valuation is None:
             self._summary = None
             return
-        uploads = uploads_of(growth.transcript.description, growth.verified)
+        transcript = growth.transcript.up_to(growth.verified)
         # Metrics are drawn from the columns that are kept of them.
-        refuse_absurd(growth.valuation)
-        about = about_run(self._run, growth.transcript.up_to(growth.verified))
-        self._summary = build(growth.valuation, about, uploads, {}, growth.rounds)
+        self._summary = summarise_valuation(
+            growth.valuation, self._run, transcript, growth.verified, rounds=growth.rounds
+        )
 
     def _on_progress(self, what: str) -> Progress:
         """Return a callback for checking and valuing: it ends them with the server, and keeps the loss up to date."""
@@ -181,19 +181,19 @@ class Follower:
             return ""
         is_open = self._run.is_running
         if summary is not None and summary.is_unfinished and not is_open and os.name == "posix":
-            return "Nothing is being recorded any more: the training was stopped before its last round."
+            return "The training was stopped before its last round: nothing is being recorded any more."
         if quiet < _QUIET[0]:
             return ""
         if summary is not None and summary.n_planned is not None and not summary.is_unfinished:
             return f"All planned rounds are recorded; there is no {self._run.valuation_path.name} of them yet."
-        why = "may hang, or a step of it take that long" if is_open else "may have ended, or been stopped"
+        why = "may hang, or one step may take that long" if is_open else "may have ended or been stopped"
         since = _duration(max(step for step in _QUIET if step <= quiet))
         return f"Nothing new has been recorded for more than {since}: the training {why}."
 
     def _show(self, status: Status, message: str) -> None:
         n_bad = self._metrics.n_bad
         name = self._run.metrics_path.name
-        damaged = f"{count(n_bad, 'line')} of {name} cannot be read and skipped" if n_bad else None
+        damaged = f"skipped {count(n_bad, 'unreadable line')} of {name}" if n_bad else None
         problems = tuple(text for text in (self._problem, self._growth.note, self._unreadable, damaged) if text)
         found = map(stat, self._run.growing_files)
         last = max((each[2] / 1e9 for each in found if each is not None), default=None)  # in seconds since 1970

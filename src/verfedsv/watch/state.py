@@ -135,7 +135,7 @@ def with_values(
 
 def _caption(summary: Summary, status: Status) -> str:
     """Return the caption of the table."""
-    text = wording.VALUE if status == "finished" else wording.VALUE.replace("all rounds together", "all rounds so far")
+    text = wording.VALUE if status == "finished" else wording.VALUE.replace("all rounds", "all rounds so far")
     missing = len(summary.clients) - len(wording.first(summary, N_LISTED))
     text = text if summary.has_shares else f"{wording.NO_SHARES} {text}"
     return f"{text} {missing:,} more clients are not listed." if missing else text
@@ -166,7 +166,7 @@ def _numerical_error(summary: Summary, omitted: Sequence[str]) -> str:
     if not omitted:
         return wording.numerical_error(summary)
     return (
-        f"To keep up with the training, {', and '.join(omitted)}: a first impression, with an unknown error. "
+        f"To keep up with the training, {', and '.join(omitted)}: a first impression with an unknown error. "
         "The report (verfedsv report) checks and values everything."
     )
 
@@ -183,7 +183,7 @@ def _without_ranges(summary: Summary) -> Summary:
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
     if summary is not None:
         shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
-        yield _drawing("By how much each client lowered the loss, up to each round", "", shown, has_zero=True)
+        yield _drawing("How much each client lowered the loss, up to each round", "", shown, has_zero=True)
     for title, lines in series(metrics, None if summary is None else summary.losses).items():
         yield _drawing(title.capitalize(), "%" if title == "accuracy" else "", [line[1:] for line in lines])
 
