@@ -162,6 +162,7 @@ def _settings(config: Config | None, valuation: Valuation) -> tuple[Setting, ...
         clients = [(f"client {client.name}", client) for client in config.client]
         sections: list[tuple[str, Section]] = [("data", config.data), *clients]
         for part, section in [*sections, ("model", config.model), ("training", config.training)]:
+            # The name of a client is the name of its part.
             given = section.model_fields_set - ({"name"} if section in config.client else set())
             parts.append((part, {name: content for name, content in section if name in given}))
     parts.append(("valuation", asdict(valuation.settings)))
