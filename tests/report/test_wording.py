@@ -233,9 +233,7 @@ def test_rounds_are_rounds_in_both_modes(render):
 @pytest.mark.parametrize("render", [to_html, to_markdown])
 def test_values_are_said_to_be_totals(render):
     """Over all rounds, as in the terminal."""
-    assert "Total value: how much the client lowered the loss over all rounds" in render(
-        make_summary([3.0, 1.0], 0.01)
-    )
+    assert "Total value: how much the client lowered the loss over all rounds" in render(make_summary([3.0, 1.0], 0.01))
 
 
 def diverged():
