@@ -17,7 +17,7 @@ from verfedsv.shapley import Progress
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.reader import Verified
 from verfedsv.valuation import Valuation, value
-from verfedsv.valuation.trainings import Training
+from verfedsv.valuation.trainings import RecordedTraining
 
 Stat = tuple[int, int, int]
 """Inode, size and modification time of a file."""
@@ -188,7 +188,7 @@ class Growth:
         They are the same each time, so that the valuation can be continued. In a synchronous run most of the time goes
         into completion, which needs all samples.
         """
-        options, training = self.folder.agreed_settings(transcript).as_dict(), Training(transcript)
+        options, training = self.folder.agreed_settings(transcript).as_dict(), RecordedTraining(transcript)
         if training.is_synchronous:
             return options
         rows = training.select(options.get("rows", "all"))
