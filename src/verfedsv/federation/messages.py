@@ -104,12 +104,6 @@ _NUMBERS = {number: np.dtype(number) for number in ("<f8", "<f4", "<i8")}
 _TYPES = {"str": str, "int": int, "Array": np.ndarray, "Floats": np.ndarray, "Array | None": np.ndarray | None}
 
 
-def is_finite(values: Floats) -> bool:
-    """Return whether all numbers are finite."""
-    # If their squares have a finite sum, they are: 0.8 instead of 2 microseconds for 2,837 of them.
-    return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
-
-
 def to_bytes(message: Message) -> bytes:
     """Return a message as bytes: the length of a JSON header, the header, the numbers of its arrays."""
     content = {field.name: getattr(message, field.name) for field in fields(message)}
