@@ -6,7 +6,7 @@ import pytest
 
 from tests.federation.textbook import clients_of, make_data, records_of, slope
 from verfedsv import InputError, Recorder, TranscriptError
-from verfedsv.errors import DivergedError
+from verfedsv.errors import AnswerError, DivergedError
 from verfedsv.federation import (
     Client,
     InProcess,
@@ -135,20 +135,51 @@ def test_an_upload_that_was_not_asked_for_is_refused(changes, says, now):
     assert_same(server.state(), before)
     assert recorder.transcript.n_records == 0
     server.receive(answer(request, EMBEDDINGS[0]), now=now)
+    if now is None:
+        server.end_round()
     np.testing.assert_array_equal(server.state()["table"][0, FIRST], EMBEDDINGS[0])
 
 
 def test_an_upload_of_the_last_round_is_refused():
-    """It came too late: the round went on without it, and the table keeps what was there."""
+    """It came too late: the round ended without it, the table keeps what was there, and clients may join."""
     server, recorder = make_server()
     late = {request.client: request for request in server.begin_round(FIRST)}["b"]
     server.receive(answer(next(iter(server._asked.values())), EMBEDDINGS[0]))
     server.end_round()
+    with pytest.raises(AnswerError, match="b was asked for nothing, and answers message 2 of round 1"):
+        server.receive(answer(late, EMBEDDINGS[1]))
+    server.join("c")
     server.begin_round(SECOND)
-    with pytest.raises(InputError, match="b was asked for message 5 of round 2, and answers message 2 of round 1"):
+    with pytest.raises(AnswerError, match="b was asked for message 5 of round 2, and answers message 2 of round 1"):
         server.receive(answer(late, EMBEDDINGS[1]))
     assert not server.state()["table"][1].any()
     assert recorder.n_rounds == 1
+
+
+def test_a_round_that_is_not_recorded_does_not_count(monkeypatch):
+    """A full disk, say: the table is that of the records, and the round can be ended again."""
+    server, recorder = make_server()
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    before = server.state()
+    for request, embeddings in zip(server.begin_round(FIRST), EMBEDDINGS[2:], strict=True):
+        server.receive(answer(request, embeddings))
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "log", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            server.end_round()
+    for name in ("table", "n_rounds", "n_uploads"):
+        np.testing.assert_array_equal(server.state()[name], before[name])
+
+
+@pytest.mark.parametrize("now", [None, lambda: 1.0])
+def test_no_client_decides_the_precision_of_the_others(now):
+    """What one uploads in single precision is recorded in double, and the others can still upload."""
+    server, recorder = make_server()
+    for name, number in (("a", np.float32), ("b", np.float64)):
+        server.receive(answer(server.request(name, FIRST), EMBEDDINGS[0].astype(number)), now=now)
+        if now is None:
+            server.end_round()
+    assert recorder.transcript.description.precision == "float64"
 
 
 def test_a_round_goes_on_without_a_client_that_is_absent():
@@ -380,15 +411,11 @@ def test_a_state_is_a_snapshot():
 def test_predictions_of_another_shape_are_refused():
     """Wherever they come from."""
     server = Server(LABELS, ["a"], 1)
-    with pytest.raises(InputError, match=r"a: embeddings must be numbers of shape \(6, 1\)"):
-        server.evaluate({"a": Prediction("a", 0, 1, np.zeros((5, 1)))})
-
-
-def test_a_refusal_ends_the_training_with_its_reason():
-    """A model that does not fit its features, say."""
-    training, _ = make_deaf()
-    with pytest.raises(InputError, match="samples must be from 0 to 5; received 6 to 6"):
-        training.train_round(np.array([6]))
+    for samples, n_samples in ((None, 6), (FIRST, 3)):
+        with pytest.raises(AnswerError, match=rf"a: embeddings must be numbers of shape \({n_samples}, 1\)"):
+            server.embeddings_of(Prediction("a", 0, 1, np.zeros((5, 1))), samples)
+    with pytest.raises(DivergedError, match="a: embeddings must be finite"):
+        server.embeddings_of(Prediction("a", 0, 1, np.full((6, 1), np.nan)), None)
 
 
 def test_gradients_may_be_of_a_part_of_what_was_uploaded():

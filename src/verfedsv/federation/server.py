@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.errors import DivergedError, InputError
+from verfedsv.errors import AnswerError, DivergedError, InputError
 from verfedsv.federation.checkpoints import check_fingerprint, fingerprint, read_checkpoint, write_checkpoint
 from verfedsv.federation.evaluation import Evaluation
 from verfedsv.federation.heads import SumHead
@@ -144,21 +144,22 @@ class Server:
     ) -> Gradients | None:
         """Accept the upload that a client was asked for, once: if it comes again, only the same answer is returned.
 
-        Raises InputError, and changes nothing, if it is of an unknown client, another request, or has other numbers
-        than were asked for. In an asynchronous training, which has a clock `now`, it is recorded, and the answer is the
+        Raises AnswerError, or DivergedError if its numbers are too large, and changes nothing, unless it is the answer
+        to an open request. In an asynchronous training, which has a clock `now`, it is recorded, and the answer is the
         gradients of `batch`. Otherwise it is recorded by `end_round`, which makes the answers; until then it is None.
         """
         with self._lock:
             name, asked = upload.client, self._check(upload)
             if name in self._answers or name in self._uploads:
                 return self._answers.get(name)
+            # The first upload decides the precision of a transcript, and no client is to decide it for the others.
+            embeddings = upload.embeddings.astype(np.float64, copy=False)
             if now is None:
-                self._uploads[name] = upload.embeddings
-                self._store(name, asked.samples, upload.embeddings)
+                self._uploads[name] = embeddings
                 return None
             self.time = now()
-            self._tape.update(name, asked.samples, upload.embeddings, self.time)
-            self._store(name, asked.samples, upload.embeddings)
+            self._tape.update(name, asked.samples, embeddings, self.time)
+            self._store(name, asked.samples, embeddings)
             samples = asked.samples if batch is None else batch
             answer = Gradients(name, asked.round, next(self._sequence), samples, self._gradients(samples, {}))
             self._answers[name] = answer
@@ -174,9 +175,12 @@ class Server:
             absent = [name for name in self.present if name not in uploads]
             t = self.n_rounds + 1
             self._tape.log(batch, uploads, self._checked_offset(), absent, float(t))
+            for name, embeddings in uploads.items():
+                self._store(name, batch, embeddings)
             values = self._gradients(batch, uploads)
             self._answers = {name: Gradients(name, t, next(self._sequence), batch, values) for name in uploads}
-            self._uploads = {}
+            # What was not answered until now is too late.
+            self._asked, self._uploads = {name: self._asked[name] for name in uploads}, {}
             self.n_rounds, self.time = t, float(t)
             return [*self._answers.values()]
 
@@ -190,12 +194,12 @@ class Server:
             return True
 
     def _check(self, upload: Upload) -> Embed:
-        """Return the request that an upload answers; raise InputError if it is not a valid answer to an open one."""
+        """Return the request that an upload answers; raise AnswerError if it is not a valid answer to an open one."""
         name, asked = upload.client, self._asked.get(upload.client)
         if asked is None or upload.round != asked.round or upload.sequence != asked.sequence:
             self._check_present(name)
             expected = "nothing" if asked is None else f"message {asked.sequence} of round {asked.round}"
-            raise InputError(
+            raise AnswerError(
                 f"{name} was asked for {expected}, and answers message {upload.sequence} of round {upload.round}"
             )
         check_embeddings(name, upload.embeddings, (len(asked.samples), self.n_classes))
@@ -236,8 +240,17 @@ class Server:
         with self._lock:
             return [Predict(name, self.n_rounds, next(self._sequence), samples) for name in self.present]
 
-    def evaluate(self, predictions: Mapping[str, Prediction]) -> Evaluation:
-        """Return how well the model does, from predictions for all samples.
+    def embeddings_of(self, prediction: Prediction, samples: Array | None) -> Floats:
+        """Return the embeddings that a client predicted for some samples, for all if `samples` is None.
+
+        Raises AnswerError unless they are of that many samples, and DivergedError if they are too large.
+        """
+        n_samples = len(self.labels) if samples is None else len(samples)
+        check_embeddings(prediction.client, prediction.embeddings, (n_samples, self.n_classes))
+        return prediction.embeddings
+
+    def evaluate(self, predictions: Mapping[str, Floats]) -> Evaluation:
+        """Return how well the model does, from `embeddings_of` all samples, by client.
 
         A client that sent none, because it left or did not answer, counts as in `scores`.
         """
@@ -249,25 +262,23 @@ class Server:
         figures = (*self._score(scores, train), *self._score(scores, test))
         return Evaluation(n_rounds, time, *figures, np.stack([of_client[train] for of_client in embeddings]), offset)
 
-    def scores(self, predictions: Mapping[str, Prediction], samples: Array) -> Floats:
-        """Return the scores of some samples, (samples, classes), from predictions of all clients that take part.
+    def scores(self, predictions: Mapping[str, Floats], samples: Array) -> Floats:
+        """Return the scores of some samples, (samples, classes), from `embeddings_of` all clients that take part.
 
         A client that left counts with its last embeddings of training samples, and with zero for all others.
         """
         if missing := [name for name in self.present if name not in predictions]:
-            raise InputError(f"there is no prediction without {', '.join(missing)}: no answer")
+            raise InputError(f"there is no prediction without {', '.join(missing)}: no valid answer")
         with self._lock:
             return self._head.scores(self._predicted(predictions, samples))
 
-    def _predicted(self, predictions: Mapping[str, Prediction], samples: Array) -> list[Floats]:
+    def _predicted(self, predictions: Mapping[str, Floats], samples: Array) -> list[Floats]:
         """Return the embeddings of some samples, (samples, classes), for each client."""
         result, is_train = [], samples < self.n_train
         for name, known in zip(self.clients, self._table, strict=True):
-            embeddings = np.zeros((len(samples), self.n_classes))
-            if name in predictions:
-                embeddings = predictions[name].embeddings
-                check_embeddings(name, embeddings, (len(samples), self.n_classes))
-            else:
+            embeddings = predictions.get(name)
+            if embeddings is None:
+                embeddings = np.zeros((len(samples), self.n_classes))
                 embeddings[is_train] = known[samples[is_train]]
             result.append(embeddings)
         return result
@@ -362,10 +373,10 @@ class Server:
 
 
 def check_embeddings(client: str, embeddings: Any, shape: tuple[int, ...]) -> None:
-    """Raise InputError unless embeddings are numbers of a shape, and DivergedError if they are too large."""
+    """Raise AnswerError unless embeddings are numbers of a shape, and DivergedError if they are too large."""
     if not isinstance(embeddings, np.ndarray) or embeddings.dtype.kind != "f" or embeddings.shape != shape:
         found = f"{embeddings.dtype} {embeddings.shape}" if isinstance(embeddings, np.ndarray) else type(embeddings)
-        raise InputError(f"{client}: embeddings must be numbers of shape {shape}; received {found}")
+        raise AnswerError(f"{client}: embeddings must be numbers of shape {shape}; received {found}")
     _check_size(f"{client}: embeddings", embeddings)
 
 
