@@ -18,7 +18,7 @@ from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import AnswerError, ClientWarning, DivergedError, InputError
 from verfedsv.federation.clients import BuildModel, Client
 from verfedsv.federation.evaluation import Evaluation
-from verfedsv.federation.messages import Request, check_kind
+from verfedsv.federation.messages import Predict, Request, Restore, Save, check_kind
 from verfedsv.federation.models import Linear, Rate, State
 from verfedsv.federation.server import Server
 from verfedsv.federation.transports import InProcess, Transport
@@ -124,7 +124,7 @@ class Training:
 
     def _predict(self, samples: Array | None) -> dict[str, Floats]:
         with self._turn(*self.server.present):
-            requests = self.server.request_predictions(samples)
+            requests = self.server.request_all(Predict, samples)
             return self._ask(requests, partial(self.server.embeddings_of, samples=samples))
 
     def save(self, extra: State) -> None:
@@ -133,7 +133,7 @@ class Training:
         `extra` are arrays to keep with the server's.
         """
         with self._turn(*self.server.present):
-            requests = self.server.request_saving()
+            requests = self.server.request_all(Save, self.server.saved_round)
             if len(self._ask(requests)) == len(requests):
                 self.server.save(extra)
 
@@ -144,7 +144,7 @@ class Training:
         """
         kept = self.server.load(extra)
         if kept is not None:
-            requests = self.server.request_restoring()
+            requests = self.server.request_all(Restore)
             if missing := {request.client for request in requests} - set(self._ask(requests)):
                 raise InputError(f"training cannot continue without {', '.join(sorted(missing))}: no valid answer")
         return kept
