@@ -370,9 +370,9 @@ def test_the_intercept_takes_one_step_in_each_round():
     """However many clients there are."""
     server, _ = make_server(intercept=Rate(0.5))
     for _ in range(2):
-        before = server.offset
+        before = server.state()["intercept"]
         gradients = play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
-        np.testing.assert_allclose(server.offset, before - 0.5 * gradients["a"].values.mean(axis=0))
+        np.testing.assert_allclose(server.state()["intercept"], before - 0.5 * gradients["a"].values.mean(axis=0))
 
 
 def test_a_restored_server_forgets_what_it_asked():

@@ -41,7 +41,7 @@ def test_synchronous_training_is_sgd_on_the_joined_data(n_classes, n_clients, op
     weights, own = plain_sgd(data, schedule, 0.5, **options)
     np.testing.assert_allclose(weights_of(training), weights, atol=1e-10)
     if options.get("intercept"):
-        np.testing.assert_allclose(training.server.offset, own, atol=1e-10)
+        np.testing.assert_allclose(training.server.state()["intercept"], own, atol=1e-10)
 
 
 def test_sparse_and_dense_features_give_the_same_model():

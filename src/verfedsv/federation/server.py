@@ -75,12 +75,6 @@ class Server:
         with self._lock:
             self._recorder, self.tape = recorder, Tape(recorder, n_records=self.tape.n_records)
 
-    @property
-    def offset(self) -> Floats | None:
-        """What the head adds of its own, (classes,), or None if it adds nothing."""
-        with self._lock:
-            return self._head.offset
-
     # Who takes part
 
     def join(self, client: str) -> None:

@@ -76,7 +76,7 @@ class Tape:
 
 
 def _write(recorder: Recorder, *record: Record) -> None:
-    *uploads, last = record
+    uploads, last = [part for part in record if isinstance(part, Upload)], record[-1]
     match last:
         case Stamp() if uploads:
             embeddings = {upload.client: upload.embeddings for upload in uploads}

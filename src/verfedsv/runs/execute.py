@@ -45,7 +45,6 @@ from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
 from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import Saver, resume_server
-from verfedsv.runs.writing import describe_progress, write_notes
 from verfedsv.shapley import Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.transcript import Recorder
@@ -254,7 +253,7 @@ class Run:
         if server.saved_round < 0:
             saver.save()
         writing.cut_metrics(self._files.metrics_path, n_rounds)
-        write_notes(self._files.notes_path, self.data.cautions)
+        writing.write_notes(self._files.notes_path, self.data.cautions)
 
     def value(self, progress: Progress | None = None) -> Valuation:
         """Value what was recorded, and write the valuation to the folder."""
@@ -272,10 +271,10 @@ class Run:
 
     def note_progress(self) -> list[str]:
         """Return notes on the finished training, and write them to the folder with those on the data."""
-        # Before the first round all embeddings are zero.
-        start = math.log(self.data.n_classes)
-        lines = describe_progress(writing.read_metrics(self._files.metrics_path), start, self.advice)
-        write_notes(self._files.notes_path, [*self.data.cautions, *lines])
+        last, start = self.last_metrics(), math.log(self.data.n_classes)  # at first, all embeddings are zero
+        rose = last is not None and not last["train_loss"] <= start  # so did a loss that is not a number
+        lines = [f"the loss is larger than at the start: {self.advice}"] if rose else []
+        writing.write_notes(self._files.notes_path, [*self.data.cautions, *lines])
         return lines
 
     def last_metrics(self) -> dict[str, float] | None:
