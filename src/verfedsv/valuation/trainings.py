@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array
 from verfedsv.errors import InputError
+from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import LOSSES, Array, Loss, get_loss
 from verfedsv.transcript import Stamp, Transcript, Upload
 from verfedsv.valuation.chunks import Change, Round
@@ -60,7 +61,7 @@ class Training:
     @cached_property
     def labels(self) -> Array:
         """The labels as the loss takes them."""
-        return self.loss.encode(self.transcript.labels, self.n_classes)
+        return encode_checked(self.loss, self.transcript.labels, self.n_classes)
 
     @property
     def is_synchronous(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import warnings
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
 from typing import Literal
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_progress
-from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning
+from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, warn
 from verfedsv.losses import Floats, Loss, get_loss
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method, Progress, Semivalue
@@ -116,9 +115,9 @@ def value(
         remains = say_what_remains(
             result.values, result.estimator_errors, result.error_kind, settings.tolerance, job.n_permutations
         )
-        warnings.warn(remains, ToleranceWarning, stacklevel=2)
+        warn(remains, ToleranceWarning)
     if not np.isfinite(result.completion_errors).all():
-        warnings.warn(_say_what_is_missing(result), CompletionWarning, stacklevel=2)
+        warn(_say_what_is_missing(result), CompletionWarning)
     return result
 
 
@@ -178,6 +177,7 @@ def _assemble(training: Training, settings: ValuationSettings, done: JobResult, 
     estimator_errors = rounds.total().bound(look=0) / n_rounds + rounding
     per_round_errors = rounds.bound(look=1 + np.arange(n_rounds))
     reports = None if done.factorisation is None else done.factorisation.reports
+    losses = _losses(training, done)
     guarantee = None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes)
     return Valuation(
         clients=training.clients,
@@ -191,14 +191,14 @@ def _assemble(training: Training, settings: ValuationSettings, done: JobResult, 
         server_error=float(estimator_errors[n_clients] + done.completion_errors[n_clients]),
         per_round_server=rounds.values[:, n_clients],
         per_round_server_errors=per_round_errors[:, n_clients],
-        losses=_losses(training, done),
+        losses=losses,
         methods=tuple(sorted(rounds.methods)),
         mode="synchronous" if training.is_synchronous else "asynchronous",
         loss=training.loss.name,
         n_rounds=training.n_rounds,
         n_samples=len(done.rows),
         n_unseen=done.n_unseen,
-        tolerance_met=keeps(settings.tolerance, values[:n_clients], estimator_errors[:n_clients])
+        tolerance_met=keeps(settings.tolerance, values[:n_clients], estimator_errors[:n_clients], losses.min())
         if get_estimator(settings.method).adapts
         else None,
         completion=reports,
