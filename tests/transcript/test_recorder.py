@@ -12,7 +12,7 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.transcript import Join, Leave, Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.framing import Layout
-from verfedsv.transcript.messages import Message, _serialize_large
+from verfedsv.transcript.messages import RecordMessage, _serialize_large
 
 LABELS = np.arange(12) % 2
 
@@ -463,7 +463,7 @@ def test_a_message_that_was_filled_in_is_the_one_that_arrow_builds(n_samples):
     rng = np.random.default_rng(0)
     batches = [rng.permutation(n_samples).astype(np.uint32) for _ in range(2)]
     uploads = [(batches[0], rng.normal(size=(n_samples, 1))), None, (batches[1], rng.normal(size=(n_samples, 1))), None]
-    message = Message(
+    message = RecordMessage(
         ("upload", "absent", "upload", "stamp"), ("a", "b", "c", None), 2.5, uploads, rng.normal(size=n_samples)
     )
     for _ in range(2):

@@ -36,7 +36,7 @@ from verfedsv.transcript.inputs import (
     as_uploads,
 )
 from verfedsv.transcript.meaning import Roster
-from verfedsv.transcript.messages import Message
+from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.reader import Transcript, describe
 from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
@@ -196,7 +196,7 @@ class Recorder:
             self._roster = Roster.of_founders(founders)
             return
         at = self._last_time if time is None and self._description.mode == "synchronous" else self._now(time)
-        self._write(kind, Message(("join" if is_join else "leave",), (client,), at, [None]))
+        self._write(kind, RecordMessage(("join" if is_join else "leave",), (client,), at, [None]))
         self._roster = roster
 
     def log(
@@ -232,7 +232,7 @@ class Recorder:
         at = float(self._n_rounds + 1) if time is None else as_time(time)
         rows = [(batches[name], uploads[name]) if name in uploads else None for name in members]
         kinds = tuple("absent" if row is None else "upload" for row in rows)
-        message = Message((*kinds, "stamp"), (*members, None), at, [*rows, None], own)
+        message = RecordMessage((*kinds, "stamp"), (*members, None), at, [*rows, None], own)
         self._write(Kind.ROUND, message, description)
 
     def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
@@ -242,7 +242,7 @@ class Recorder:
             raise InputError(f"client {client!r} {why}; the clients are {', '.join(self.members)}")
         samples = as_samples("batch", batch, self._description.n_samples)
         array = as_embeddings(f"{client}: embeddings", embeddings, len(samples))
-        message = Message(("upload",), (client,), self._now(time), [(samples, array)])
+        message = RecordMessage(("upload",), (client,), self._now(time), [(samples, array)])
         self._write(Kind.UPLOAD, message, self._describe("asynchronous", {client: array}, None))
 
     def stamp(self, offset: ArrayLike | None = None, *, time: float | None = None) -> None:
@@ -251,7 +251,7 @@ class Recorder:
         If it is not the same for all samples, it has one row for each of all samples.
         """
         own = None if offset is None else self._as_offset(offset, self._description.n_samples, {})
-        message = Message(("stamp",), (None,), self._now(time), [None], own)
+        message = RecordMessage(("stamp",), (None,), self._now(time), [None], own)
         self._write(Kind.ROUND, message, self._describe("asynchronous", {}, own))
 
     def sync(self) -> None:
@@ -379,7 +379,7 @@ class Recorder:
         if self._closed:
             raise InputError("the recorder is closed; open the folder with a new one to continue")
 
-    def _write(self, kind: Kind, message: Message, description: Description | None = None) -> None:
+    def _write(self, kind: Kind, message: RecordMessage, description: Description | None = None) -> None:
         """Check the time, and append one record."""
         self._check_open()
         time = message.time

@@ -12,7 +12,7 @@ from verfedsv.transcript.chain import ENTRY_SIZE, Segment, pack_entry, read_segm
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import find_extent
-from verfedsv.transcript.messages import Message
+from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.storage import Storage
 
 
@@ -37,7 +37,7 @@ class SegmentWriter:
         self._end = self._n_entries = self._n_rounds = 0
         self._is_sealed = False
 
-    def write(self, kind: Kind, message: Message, precision: Precision) -> None:
+    def write(self, kind: Kind, message: RecordMessage, precision: Precision) -> None:
         """Append a record; when this returns, it survives the end of the process."""
         self._seal()
         if self._is_sealed:

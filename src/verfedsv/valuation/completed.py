@@ -22,7 +22,7 @@ from verfedsv.shapley.blocks import available_threads, ordered_map
 from verfedsv.valuation.chunks import Change, Columns, Round
 from verfedsv.valuation.replay import RoundSegment, of_rows, segments
 from verfedsv.valuation.result import Factorisation
-from verfedsv.valuation.trainings import Training, Uploads
+from verfedsv.valuation.trainings import RecordedTraining, Uploads
 
 TOLERANCE, MAX_SWEEPS = 1e-3, 100
 
@@ -54,7 +54,7 @@ class CompletionPlan:
 
 
 def complete_players(
-    training: Training,
+    training: RecordedTraining,
     uploads: Uploads,
     plan: CompletionPlan,
     earlier: Factorisation | None,
@@ -125,14 +125,14 @@ def _intercept(changes: Mapping[int, Change], n_samples: int) -> Completion:
     return Completion(weights, np.ones((n_samples, 1)), CompletionReport.of_uploads(0, 0))
 
 
-def _report_uploaded(changes: Mapping[int, Change], training: Training) -> CompletionReport:
+def _report_uploaded(changes: Mapping[int, Change], training: RecordedTraining) -> CompletionReport:
     """Return the report of a client all of whose uploads have the same samples."""
     sizes = [len(samples) for samples in _samples(changes)]
     return CompletionReport.of_uploads(sum(sizes), training.n_samples - max(sizes, default=0))
 
 
 def completed_segments(
-    training: Training, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
+    training: RecordedTraining, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
 ) -> Iterator[RoundSegment]:
     """Yield all rounds, with completed embeddings in place of uploads wherever some are missing."""
     completions = factorisation.completions
@@ -158,7 +158,7 @@ def _completed_rounds(uploads: Uploads, completions: Mapping[int, Completion]) -
 
 
 def completion_errors(
-    training: Training, rows: NDArray[np.intp], factorisation: Factorisation, per_round: Floats
+    training: RecordedTraining, rows: NDArray[np.intp], factorisation: Factorisation, per_round: Floats
 ) -> Floats:
     """Return an estimate of what completion changes in the values, (players,); NaN where there is none.
 

@@ -18,7 +18,7 @@ from verfedsv.valuation.chunks import Change, Round
 
 
 @dataclass(frozen=True)
-class Training:
+class RecordedTraining:
     """A recorded training with at least one round. `own_loss` is the loss it was recorded with, if a user's own."""
 
     transcript: Transcript
@@ -145,7 +145,7 @@ class Uploads:
     n_samples: int
 
     @classmethod
-    def of(cls, training: Training) -> Uploads:
+    def of(cls, training: RecordedTraining) -> Uploads:
         """Read the uploads of a training."""
         n_clients, n_samples = len(training.clients), training.n_samples
         rounds = _with_one_kind_of_offset(list(training.rounds()), n_clients, training.all_samples)

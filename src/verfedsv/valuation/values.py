@@ -25,7 +25,7 @@ from verfedsv.transcript import Recorder, Transcript
 from verfedsv.valuation.completed import approximation_guarantee
 from verfedsv.valuation.job import Job, JobResult
 from verfedsv.valuation.result import Valuation
-from verfedsv.valuation.trainings import Training
+from verfedsv.valuation.trainings import RecordedTraining
 
 
 def value(
@@ -89,7 +89,7 @@ def value(
     array([0.899, 0.101])
     """
     begin = time.perf_counter()
-    training = Training(_open(run), None if loss is None else get_loss(loss))
+    training = RecordedTraining(_open(run), None if loss is None else get_loss(loss))
     agreed = training.transcript.description.valuation
     rows = agreed.rows if rows is None else rows
     chosen = training.select(rows)
@@ -145,7 +145,9 @@ def _open(run: str | os.PathLike[str] | Transcript | Recorder) -> Transcript:
     raise InputError(f"run must be a folder, a Transcript or a Recorder; received {type(run).__name__}")
 
 
-def _check(training: Training, settings: ValuationSettings, semivalue: Semivalue, since: Valuation | None) -> None:
+def _check(
+    training: RecordedTraining, settings: ValuationSettings, semivalue: Semivalue, since: Valuation | None
+) -> None:
     """Raise InputError if the training cannot be valued like this, or does not continue the earlier valuation."""
     get_estimator(settings.method).check(semivalue, len(training.clients))
     if since is None:
@@ -169,7 +171,7 @@ def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
     return f"{len(chosen)} chosen ({hashlib.sha256(chosen.astype(np.int64).tobytes()).hexdigest()[:16]})"
 
 
-def _assemble(training: Training, settings: ValuationSettings, done: JobResult, seconds: float) -> Valuation:
+def _assemble(training: RecordedTraining, settings: ValuationSettings, done: JobResult, seconds: float) -> Valuation:
     rounds, n_clients, n_rounds = done.rounds, len(training.clients), training.n_rounds
     # Pairwise sums over rounds, whose rounding 64 units cover for any number of rounds.
     values = np.ascontiguousarray(rounds.values.T).mean(axis=1)
@@ -212,7 +214,7 @@ def _assemble(training: Training, settings: ValuationSettings, done: JobResult, 
     )
 
 
-def _losses(training: Training, done: JobResult) -> Floats:
+def _losses(training: RecordedTraining, done: JobResult) -> Floats:
     """Return the mean loss before the first round, when every embedding is zero, and after each round."""
     labels = training.labels[done.rows]
     start = training.loss.value(np.zeros((len(labels), training.n_classes)), labels).mean()
