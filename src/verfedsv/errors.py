@@ -2,6 +2,7 @@
 
     VerfedsvError
     ├── InputError (also a ValueError)      what was passed in cannot be used
+    │   ├── AnswerError                     a client refused, or did not answer what it was asked
     │   └── DivergedError                   embeddings or an intercept have grown too large
     ├── TooManyClientsError                 the method asked for cannot enumerate that many coalitions
     ├── TranscriptError                     a transcript is damaged, of another version, or in use
@@ -9,6 +10,7 @@
 
     ToleranceWarning (a UserWarning)        the result is valid, its error is larger than was asked for
     TranscriptWarning (a UserWarning)       what is recorded is valid, and something about it should be looked at
+    ClientWarning (a UserWarning)           a client's answer cannot be used; training continues without it
     CompletionWarning (a UserWarning)       how far completed embeddings are from the true ones cannot be estimated
 
 Every message says what was received, what is allowed, and, where there is one, what to do instead.
@@ -24,6 +26,10 @@ class VerfedsvError(Exception):
 
 class InputError(VerfedsvError, ValueError):
     """An argument has a wrong shape, range, type or name."""
+
+
+class AnswerError(InputError):
+    """In a training, a client refused a request, or answered something else."""
 
 
 class DivergedError(InputError):
@@ -48,6 +54,10 @@ class ToleranceWarning(UserWarning):
 
 class TranscriptWarning(UserWarning):
     """A recorder found an earlier transcript, an unfinished record, names that look alike, or a clock set back."""
+
+
+class ClientWarning(UserWarning):
+    """A client's answer cannot be used; the training continues without it."""
 
 
 class CompletionWarning(UserWarning):

@@ -37,14 +37,20 @@ def test_a_client_restores_the_round_that_it_is_told(tmp_path):
     assert "cannot be read (FileNotFoundError)" in client.answer(Restore("client 1", 0, 3)).reason
 
 
-@pytest.mark.parametrize("n_features", [1, 3, 8, 15, 16, 31, 100])
-def test_rows_are_gathered_whatever_their_width(n_features):
-    """How rows lie in memory changes nothing: a batch has the embeddings that all samples have."""
-    features = np.random.default_rng(n_features).normal(size=(50, n_features))
-    client = Client("bank", features, Linear(n_features, 2), Rate(0.1))
-    batch = np.array([3, 1, 49, 7])
+@pytest.mark.parametrize(
+    ("largest", "n_bytes"), [(1.0, 1), (-128.0, 1), (127.0, 1), (128.0, 8), (0.5, 8), (300.0, 8), (1e30, 8)]
+)
+def test_features_that_fit_into_bytes_are_held_in_bytes(largest, n_bytes):
+    """Exactly or not at all: embeddings, steps and predictions are those of the numbers that were given."""
+    features = np.random.default_rng(0).integers(0, 2, (50, 7)).astype(float)
+    features[3, 2] = largest
+    client = Client("bank", features, Linear(7, 2), Rate(0.1))
+    assert client._features.itemsize == n_bytes
+    batch, gradients = np.array([3, 1, 49, 7]), np.random.default_rng(1).normal(size=(4, 2))
     client.answer(Embed("bank", 1, 1, batch))
-    client.answer(Gradients("bank", 1, 2, batch, np.ones((4, 2))))
+    client.answer(Gradients("bank", 1, 2, batch, gradients))
+    weights = client.state()["weights"]
+    np.testing.assert_allclose(weights, -0.1 * features[batch].T @ gradients / 4, rtol=1e-13)
     every = client.answer(Predict("bank", 1, 3, None)).embeddings
-    np.testing.assert_allclose(every, features @ client.state()["weights"], rtol=1e-13)
+    np.testing.assert_allclose(every, features @ weights, rtol=1e-13)
     np.testing.assert_allclose(client.answer(Predict("bank", 1, 4, batch)).embeddings, every[batch], rtol=1e-13)

@@ -1,12 +1,13 @@
 import gc
 from types import FunctionType, ModuleType
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from tests.federation.textbook import clients_of, make_data, records_of, slope
 from verfedsv import InputError, Recorder, TranscriptError
-from verfedsv.errors import DivergedError
+from verfedsv.errors import AnswerError, DivergedError
 from verfedsv.federation import (
     Client,
     InProcess,
@@ -79,7 +80,7 @@ def test_a_round_is_recorded_and_answered_with_gradients():
         with pytest.raises(ValueError, match="read-only"):
             found.values[:] *= 2
     assert [record[0] for record in records_of(recorder)] == ["Upload", "Upload", "Stamp"]
-    assert (server.n_rounds, server.n_records, server.n_uploads) == (1, 1, {"a": 1, "b": 1})
+    assert (server.n_rounds, server.tape.n_records, server.n_uploads) == (1, 1, {"a": 1, "b": 1})
 
 
 def test_a_repeated_upload_is_neither_applied_nor_recorded_twice():
@@ -135,20 +136,53 @@ def test_an_upload_that_was_not_asked_for_is_refused(changes, says, now):
     assert_same(server.state(), before)
     assert recorder.transcript.n_records == 0
     server.receive(answer(request, EMBEDDINGS[0]), now=now)
+    if now is None:
+        server.end_round()
     np.testing.assert_array_equal(server.state()["table"][0, FIRST], EMBEDDINGS[0])
 
 
 def test_an_upload_of_the_last_round_is_refused():
-    """It came too late: the round went on without it, and the table keeps what was there."""
+    """It came too late: the round ended without it, the table keeps what was there, and clients may join."""
     server, recorder = make_server()
     late = {request.client: request for request in server.begin_round(FIRST)}["b"]
     server.receive(answer(next(iter(server._asked.values())), EMBEDDINGS[0]))
     server.end_round()
+    with pytest.raises(AnswerError, match="b was asked for nothing, and answers message 2 of round 1"):
+        server.receive(answer(late, EMBEDDINGS[1]))
+    server.join("c")
     server.begin_round(SECOND)
-    with pytest.raises(InputError, match="b was asked for message 5 of round 2, and answers message 2 of round 1"):
+    with pytest.raises(AnswerError, match="b was asked for message 5 of round 2, and answers message 2 of round 1"):
         server.receive(answer(late, EMBEDDINGS[1]))
     assert not server.state()["table"][1].any()
     assert recorder.n_rounds == 1
+
+
+def test_a_round_that_is_not_recorded_does_not_count(monkeypatch):
+    """A full disk, say: the table is that of the records, and the round can be ended again."""
+    server, recorder = make_server()
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    before = server.state()
+    for request, embeddings in zip(server.begin_round(FIRST), EMBEDDINGS[2:], strict=True):
+        server.receive(answer(request, embeddings))
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "log", Mock(side_effect=OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            server.end_round()
+    assert_same(server.state(), before)
+    server.end_round()
+    assert (recorder.n_rounds, server.tape.n_records) == (2, 2)
+    np.testing.assert_array_equal(server.state()["table"][:, FIRST], EMBEDDINGS[2:])
+
+
+@pytest.mark.parametrize("now", [None, lambda: 1.0])
+def test_no_client_decides_the_precision_of_the_others(now):
+    """What one uploads in single precision is recorded in double, and the others can still upload."""
+    server, recorder = make_server()
+    for name, number in (("a", np.float32), ("b", np.float64)):
+        server.receive(answer(server.request(name, FIRST), EMBEDDINGS[0].astype(number)), now=now)
+        if now is None:
+            server.end_round()
+    assert recorder.transcript.description.precision == "float64"
 
 
 def test_a_round_goes_on_without_a_client_that_is_absent():
@@ -224,7 +258,7 @@ def test_a_checkpoint_that_a_client_did_not_write_does_not_count(tmp_path):
     training, _ = make_deaf(checkpoint=tmp_path / "server.npz")
     training.transport.unreachable = {"a", "b"}
     training.save({})
-    assert not training.server.is_saved
+    assert training.server.saved_round == -1
     assert not (tmp_path / "server.npz").exists()
 
 
@@ -242,7 +276,7 @@ def test_clients_join_and_leave_between_rounds():
     server.join("a")
     kinds = [record[0] for record in records_of(recorder)]
     assert kinds == ["Upload", "Upload", "Stamp", "Join", "Leave", "Upload", "Upload", "Stamp", "Join"]
-    assert (server.n_records, recorder.transcript.n_records) == (5, 5)
+    assert (server.tape.n_records, recorder.transcript.n_records) == (5, 5)
     assert {request.client for request in server.begin_round(FIRST)} == {"a", "b", "c"}
     server.receive(answer(server._asked["a"], EMBEDDINGS[0]))
     for change in (lambda: server.leave("b"), lambda: server.join("d")):
@@ -293,7 +327,7 @@ def test_who_joins_or_leaves_is_compared_when_a_training_is_repeated():
         play_round(server, FIRST, dict(zip("abd", EMBEDDINGS, strict=False)))
         server.join("c")
         server.leave(leaving)
-        assert not server.is_repeating
+        assert not server.tape.is_repeating
         return records_of(recorder)
 
     first = repeat("a")
@@ -336,9 +370,9 @@ def test_the_intercept_takes_one_step_in_each_round():
     """However many clients there are."""
     server, _ = make_server(intercept=Rate(0.5))
     for _ in range(2):
-        before = server.offset
+        before = server.state()["intercept"]
         gradients = play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
-        np.testing.assert_allclose(server.offset, before - 0.5 * gradients["a"].values.mean(axis=0))
+        np.testing.assert_allclose(server.state()["intercept"], before - 0.5 * gradients["a"].values.mean(axis=0))
 
 
 def test_a_restored_server_forgets_what_it_asked():
@@ -380,15 +414,11 @@ def test_a_state_is_a_snapshot():
 def test_predictions_of_another_shape_are_refused():
     """Wherever they come from."""
     server = Server(LABELS, ["a"], 1)
-    with pytest.raises(InputError, match=r"a: embeddings must be numbers of shape \(6, 1\)"):
-        server.evaluate({"a": Prediction("a", 0, 1, np.zeros((5, 1)))})
-
-
-def test_a_refusal_ends_the_training_with_its_reason():
-    """A model that does not fit its features, say."""
-    training, _ = make_deaf()
-    with pytest.raises(InputError, match="samples must be from 0 to 5; received 6 to 6"):
-        training.train_round(np.array([6]))
+    for samples, n_samples in ((None, 6), (FIRST, 3)):
+        with pytest.raises(AnswerError, match=rf"a: embeddings must be numbers of shape \({n_samples}, 1\)"):
+            server.embeddings_of(Prediction("a", 0, 1, np.zeros((5, 1))), samples)
+    with pytest.raises(DivergedError, match="a: embeddings must be finite"):
+        server.embeddings_of(Prediction("a", 0, 1, np.full((6, 1), np.nan)), None)
 
 
 def test_gradients_may_be_of_a_part_of_what_was_uploaded():

@@ -5,6 +5,7 @@ import pytest
 
 from verfedsv import InputError, Recorder, TranscriptError
 from verfedsv.federation.tape import Tape
+from verfedsv.transcript import Stamp, Upload
 
 
 def record(recorder):
@@ -16,8 +17,8 @@ def record(recorder):
 
 def repeat(tape, *, client="b", samples=(1,), embeddings=(4.0,), time=2.0, own=0.5):
     """Give a tape the last two records of those, or others."""
-    tape.update(client, np.array(samples), np.array(embeddings)[:, np.newaxis], time)
-    tape.stamp(None if own is None else np.array([own]), 3.0)
+    tape.write(Upload(client, time, np.array(samples), np.array(embeddings)[:, np.newaxis]))
+    tape.write(Stamp(3.0, None if own is None else np.array([own])))
 
 
 def test_records_that_are_there_are_compared_and_not_written_again():
@@ -27,7 +28,7 @@ def test_records_that_are_there_are_compared_and_not_written_again():
         tape = Tape(recorder, n_records=1)
         repeat(tape)
         assert (tape.n_records, tape.is_repeating, recorder.n_rounds) == (3, False, 1)
-        tape.stamp(None, 4.0)
+        tape.write(Stamp(4.0, None))
         assert (tape.n_records, recorder.n_rounds) == (4, 2)
 
 
@@ -39,9 +40,9 @@ def test_rounds_that_are_there_are_compared_too():
         tape = Tape(recorder, n_records=1)
         assert tape.is_repeating
         with pytest.raises(TranscriptError, match=r"record 2 of .* the samples of 'a' are others"):
-            tape.log(np.array([0]), {"a": np.array([[2.0]])}, None, [], 2.0)
+            tape.write(Upload("a", 2.0, np.array([0]), np.array([[2.0]])), Stamp(2.0, None))
         tape = Tape(recorder, n_records=1)
-        tape.log(np.array([1]), {"a": np.array([[2.0]])}, None, [], 2.0)
+        tape.write(Upload("a", 2.0, np.array([1]), np.array([[2.0]])), Stamp(2.0, None))
         assert not tape.is_repeating
 
 
@@ -73,7 +74,7 @@ def test_another_kind_of_record_is_a_difference():
     with Recorder(None, [0, 1], ["a", "b"]) as recorder:
         record(recorder)
         with pytest.raises(TranscriptError, match="it is an upload of 'a', not the end of a round"):
-            Tape(recorder, n_records=0).stamp(None, 1.0)
+            Tape(recorder, n_records=0).write(Stamp(1.0, None))
 
 
 def test_a_tape_cannot_begin_after_the_end():
@@ -88,7 +89,7 @@ def test_what_was_recorded_can_be_brought_to_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
     with Recorder(tmp_path / "run", [0, 1], ["a"]) as recorder:
         tape = Tape(recorder)
-        tape.log([0], {"a": [1.0]}, None, [], 1.0)
+        tape.write(Upload("a", 1.0, np.array([0]), np.array([[1.0]])), Stamp(1.0, None))
         synced.clear()
         tape.sync()
         assert set(synced) == {

@@ -5,8 +5,9 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.special import expit, softmax
 
-from tests.federation.textbook import hand_over, joined, make_data, plain_sgd, weights_of
+from tests.federation.textbook import hand_over, joined, make_data, plain_sgd, records_of, weights_of
 from verfedsv import InputError, Recorder, value
+from verfedsv.errors import ClientWarning, DivergedError
 from verfedsv.federation import (
     AsynchronousSchedule,
     Client,
@@ -21,7 +22,7 @@ from verfedsv.federation import (
     asynchronous_rounds,
     synchronous_rounds,
 )
-from verfedsv.federation.messages import Embed, Gradients
+from verfedsv.federation.messages import Done, Embed, Gradients, Refusal
 from verfedsv.federation.schedules import batch_of_client, batch_of_round
 from verfedsv.transcript import Stamp
 
@@ -40,7 +41,7 @@ def test_synchronous_training_is_sgd_on_the_joined_data(n_classes, n_clients, op
     weights, own = plain_sgd(data, schedule, 0.5, **options)
     np.testing.assert_allclose(weights_of(training), weights, atol=1e-10)
     if options.get("intercept"):
-        np.testing.assert_allclose(training.server.offset, own, atol=1e-10)
+        np.testing.assert_allclose(training.server.state()["intercept"], own, atol=1e-10)
 
 
 def test_sparse_and_dense_features_give_the_same_model():
@@ -292,6 +293,101 @@ def test_of_two_equal_clients_the_one_that_uploads_less_often_is_worth_less(rho)
     bound = 0.5 * ((1 - rho) / (1 + rho)) ** 2 * optimum @ optimum
     assert np.mean(differences) >= bound
     assert (np.mean(differences) < 2 * bound) == (rho == 0.2)
+
+
+class Hostile(InProcess):
+    """A transport to clients of which the first answers some requests with `spoil(answer)`; None is no answer."""
+
+    def __init__(self, clients, spoil, is_spoilt):
+        super().__init__(clients)
+        self.spoil, self.is_spoilt = spoil, is_spoilt
+
+    def exchange(self, requests, timeout=None):
+        kept = []
+        for request in requests:
+            (answer,) = super().exchange([request], timeout)
+            if request.client == "client 1" and self.is_spoilt(request):
+                answer = self.spoil(answer)
+            kept += [] if answer is None else [answer]
+        return kept
+
+
+def about(answer):
+    return answer.client, answer.round, answer.sequence
+
+
+def filled(number):
+    return lambda answer: type(answer)(*about(answer), np.full_like(answer.embeddings, number))
+
+
+SPOILT = {
+    "NaN": (filled(np.nan), "client 1: embeddings must be finite and below 1e[+]12 in size"),
+    "too large": (filled(1e13), "client 1: embeddings must be finite and below 1e[+]12 in size"),
+    "of another shape": (lambda a: type(a)(*about(a), a.embeddings[1:]), "client 1: embeddings must be numbers of"),
+    "of another kind": (lambda a: Done(*about(a)), "(Embed|Predict) was answered with Done"),
+    "a refusal": (lambda a: Refusal(*about(a), "\x1b[2Jno"), "cannot be used: \N{REPLACEMENT CHARACTER}.2Jno$"),
+}
+
+
+def train_hostile(mode, spoil, is_spoilt, **options):
+    """Return a training with a hostile client after four rounds, and its records."""
+    data = make_data()
+    recorder = Recorder(None, data.labels[~data.is_test], data.names)
+    made = Training.in_process(data, rate=Rate(0.5), intercept=True, recorder=recorder)
+    transport = Hostile(made.transport.clients.values(), spoil, is_spoilt)
+    training = Training(made.server, transport, n_tries=1, **options)
+    train(training, mode)
+    return training, records_of(recorder)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("kind", SPOILT)
+def test_an_answer_that_cannot_be_used_is_as_none(mode, kind):
+    """The training continues without it and says so: its transcript, model and scores are as if it had been lost."""
+    spoil, says = SPOILT[kind]
+
+    def is_spoilt(request):
+        return request.round == 2 and not isinstance(request, Gradients)
+
+    lost, expected = train_hostile(mode, lambda _: None, is_spoilt)
+    with pytest.warns(ClientWarning, match=f"round 2: the answer of client 1 cannot be used: .*{says.split(': ')[-1]}"):
+        training, records = train_hostile(mode, spoil, is_spoilt)
+    assert records == expected
+    np.testing.assert_array_equal(training.server.state()["table"], lost.server.state()["table"])
+    for one in (training, lost):
+        one.transport.is_spoilt = lambda _: True
+    with pytest.warns(ClientWarning, match=says):
+        found = training.evaluate()
+    assert found.metrics() == lost.evaluate().metrics()
+    with pytest.warns(ClientWarning, match=says), pytest.raises(InputError, match="no prediction without client 1"):
+        training.predict(np.arange(3))
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_whoever_trains_decides_what_an_answer_that_cannot_be_used_means(mode):
+    """Clients of one process end the training with it, as it is their divergence or a mistake in the program."""
+    seen = []
+    is_spoilt = lambda request: isinstance(request, Embed)  # noqa: E731
+    train_hostile(mode, filled(np.nan), is_spoilt, on_invalid=lambda request, error: seen.append((request, error)))
+    assert {(type(request), request.client, type(error)) for request, error in seen} == {
+        (Embed, "client 1", DivergedError)
+    }
+    data = make_data()
+    with pytest.raises(DivergedError, match="embeddings must be finite"), np.errstate(over="ignore"):
+        train(Training.in_process(data, rate=Rate(1e14)), mode)
+    with pytest.raises(InputError, match="samples must be from 0 to 119; received 120 to 120"):
+        Training.in_process(data, rate=Rate(0.5)).train_round(np.array([120]))
+
+
+def test_what_the_recorder_refuses_is_no_clients_fault():
+    """It ends the training: a closed recorder records nobody."""
+    data = make_data()
+    for mode in ("synchronous", "asynchronous"):
+        recorder = Recorder(None, data.labels[~data.is_test], data.names)
+        made = Training.in_process(data, rate=Rate(0.5), recorder=recorder)
+        recorder.close()
+        with pytest.raises(InputError, match="the recorder is closed"):
+            train(Training(made.server, made.transport), mode)
 
 
 def test_nothing_to_train_on():

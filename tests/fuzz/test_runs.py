@@ -19,7 +19,7 @@ from verfedsv.federation.messages import Gradients, Predict, Refusal, Save
 from verfedsv.runs import EXAMPLE, read_config
 from verfedsv.runs.extent import planned_rounds
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.writing import cut_metrics, describe_progress, read_metrics
+from verfedsv.runs.writing import cut_metrics, read_metrics
 
 FILES = """[data]
 label = "y"
@@ -139,7 +139,6 @@ def test_metrics(tmp_path):
     for number, changed in enumerate(islice(mutations_of_json(line), count_of_inputs(400))):
         path.write_bytes(line + b"\n" + changed + b"\n" + line.replace(b"20", b"40"))
         known = read_metrics(path)
-        describe_progress(known, 0.7, "advice")
         if number % 20 == 0:  # written to the disk, which takes its time
             cut_metrics(path, 20)
             assert 1 <= len(read_metrics(path)) <= len(known)

@@ -179,7 +179,7 @@ def test_on_the_real_clock_the_server_has_what_was_uploaded(is_repeatable):
     expected = np.zeros((2, 4)) if is_repeatable else [[0, 0, 0, 0], [0, 1, 3, 4]]
     np.testing.assert_array_equal(server.state()["table"][:, :, 0], expected)
     assert (server.n_rounds, server.n_uploads) == (1, {"a": 1, "b": 0 if is_repeatable else 2})
-    assert server.is_repeating == is_repeatable
+    assert server.tape.is_repeating == is_repeatable
 
 
 def test_live_shares_go_on(tmp_path):

@@ -12,6 +12,7 @@ from tests.transcript.forgeries import ABOUT, LABELS, absent, row, stamp, upload
 from verfedsv.errors import TranscriptError
 from verfedsv.settlement.audit import audit
 from verfedsv.transcript import Recorder, Stamp, Transcript
+from verfedsv.transcript.meaning import is_usable
 
 NAMES = ("bank", "telco", "shop")
 NUMBERS = {"bank": [1.0, -2.0], "telco": [0.5, 0.25], "shop": [-1.5, 3.0]}
@@ -413,3 +414,16 @@ def test_labels_are_one_batch_that_the_footer_lists(tmp_path):
         folder = write(tmp_path / f"{len(content)}", [round_of()], labels=content)
         with pytest.raises(TranscriptError, match=r"labels\.arrow is damaged"):
             Transcript.open(folder)
+
+
+@pytest.mark.parametrize("number", [np.float16, np.float32, np.float64, np.int64])
+def test_numbers_are_usable_one_by_one(number):
+    """Each must be finite and below 1e12 in size, however large or small the sum of all squares is."""
+    many = np.full((50, 2), 6e4 if number is np.float16 else 9e11, dtype=number)
+    assert is_usable(many)
+    assert is_usable(many[:0])
+    wrong = [2**62, -(2**32) * 10**3] if number is np.int64 else [np.nan, np.inf, -np.inf]
+    for value in [*wrong, *([1e12, -1e300] if number is np.float64 else [])]:
+        few = np.zeros((50, 2), dtype=number)
+        few[7, 1] = value
+        assert not is_usable(few)

@@ -219,6 +219,9 @@ def test_a_full_segment_is_sealed_at_once_and_never_touched_again(tmp_path):
     full = [(tmp_path / name).read_bytes() for name in ("uploads-00001.arrows", "chain-00001.bin")]
     assert full[0].endswith(fmt.END_OF_STREAM)
     assert Transcript.open(tmp_path).head == head
+    for other in (1, 3, 1000):
+        with pytest.raises(InputError, match=f"in segments of 2 rounds, .* with segment_rounds={other}; leave that"):
+            Recorder(tmp_path, [0, 1], ["a"], segment_rounds=other, resume=True)
     with Recorder(tmp_path, [0, 1], ["a"], segment_rounds=2, resume=True) as recorder:
         recorder.log([0, 1], {"a": [0.5, 0.6]})
     assert [(tmp_path / name).read_bytes() for name in ("uploads-00001.arrows", "chain-00001.bin")] == full

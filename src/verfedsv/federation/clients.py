@@ -26,17 +26,12 @@ from verfedsv.federation.messages import (
     Restore,
     Save,
     Upload,
-    is_finite,
 )
 from verfedsv.federation.models import Linear, Model, Rate, State
 from verfedsv.losses import Array, Floats
 
 BuildModel = Callable[[int, int], Model]
 """Makes a client's model from its numbers of features and classes."""
-
-
-_LINE = 8
-"""Numbers in a line of the processor's cache."""
 
 
 class Client:
@@ -57,8 +52,7 @@ class Client:
         fingerprint: Array | None = None,
     ) -> None:
         self.name = name
-        self._features = _align(features) if isinstance(features, np.ndarray) else features
-        self._n_features = int(features.shape[1])
+        self._features: Any = _compact(features) if isinstance(features, np.ndarray) else features
         self._model, self._rate = model, rate
         self._checkpoint = checkpoint
         self._fingerprint = np.array("") if fingerprint is None else fingerprint
@@ -121,9 +115,7 @@ class Client:
             case Gradients():
                 self._learn(message)
             case Predict():
-                every = self._features[:, : self._n_features]
-                features = every if message.samples is None else self._take(message.samples)
-                return Prediction(*about, self._model.embed(features))
+                return Prediction(*about, self._model.embed(self._take(message.samples)))
             case Save():
                 self._save(message.round, message.keep)
             case Restore():
@@ -138,21 +130,25 @@ class Client:
         if samples is not message.samples and not np.array_equal(samples, message.samples):
             features = self._take(message.samples)
         values, shape = message.values, (len(message.samples), upload.embeddings.shape[1])
-        if values.shape != shape or not is_finite(values):
+        if values.shape != shape or not np.isfinite(values).all():
             raise InputError(f"gradients must be finite numbers of shape {shape}; received {values.shape}")
         self._model.learn(features, values / len(values), self._rate.at(self._n_steps + 1))
         self._n_steps += 1
         self._uploaded = None
 
-    def _take(self, samples: Array) -> Matrix:
-        n_samples = self._features.shape[0]
-        if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
-            raise InputError(f"samples must be a list of whole numbers; received {samples.dtype} {samples.shape}")
-        if np.maximum.reduce(samples.view(np.uint64)) >= n_samples:  # negative numbers are large ones then
-            raise InputError(f"samples must be from 0 to {n_samples - 1}; received {samples.min()} to {samples.max()}")
-        if isinstance(self._features, np.ndarray):
-            return self._features.take(samples, axis=0)[:, : self._n_features]
-        return self._features[samples]
+    def _take(self, samples: Array | None) -> Matrix:
+        """Return the features of some samples, of all if `samples` is None."""
+        rows = self._features
+        if samples is not None:
+            n_samples = rows.shape[0]
+            if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
+                raise InputError(f"samples must be a list of whole numbers; received {samples.dtype} {samples.shape}")
+            if np.maximum.reduce(samples.view(np.uint64)) >= n_samples:  # negative numbers are large ones then
+                ends = f"{samples.min()} to {samples.max()}"
+                raise InputError(f"samples must be from 0 to {n_samples - 1}; received {ends}")
+            rows = rows.take(samples, axis=0) if isinstance(rows, np.ndarray) else rows[samples]
+        result: Matrix = rows.astype(np.float64, copy=False)
+        return result
 
     def state(self) -> State:
         """Return a copy of everything that `restore` needs to continue exactly from here."""
@@ -187,17 +183,11 @@ class Client:
         self.restore({name: value for name, value in state.items() if name not in own})
 
 
-def _align(features: Floats) -> Floats:
-    """Return features in rows that begin with a line of the processor's cache, if that takes little more memory.
+def _compact(features: Floats) -> Array:
+    """Return features as single bytes if these hold them exactly, as they do one-hot columns; else as they are.
 
-    Gathering a batch of 2,837 rows of 15 or 16 numbers takes 41 instead of 62 microseconds.
+    Gathering eight clients' batches of 2,837 rows and 15 columns takes 170 instead of 430 microseconds.
     """
-    n_samples, n_features = features.shape
-    width = -(-n_features // _LINE) * _LINE
-    if width > 1.1 * n_features:
-        return features
-    memory = np.zeros(n_samples * width + _LINE)
-    start = -(memory.ctypes.data // memory.itemsize) % _LINE
-    rows = memory[start : start + n_samples * width].reshape(n_samples, width)
-    rows[:, :n_features] = features
-    return rows
+    with np.errstate(invalid="ignore"):
+        small = features.astype(np.int8)
+    return small if (small == features).all() else features

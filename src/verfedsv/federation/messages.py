@@ -23,8 +23,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from verfedsv.errors import InputError
+from verfedsv.errors import AnswerError, InputError
 from verfedsv.losses import Array, Floats
+from verfedsv.texts import shortened
 
 
 @dataclass(eq=False, slots=True)
@@ -99,15 +100,20 @@ class Refusal(Message):
 Request = Embed | Gradients | Predict | Save | Restore
 Answer = Upload | Prediction | Done | Refusal
 
+ANSWERS = {Embed: Upload, Gradients: Done, Predict: Prediction, Save: Done, Restore: Done}
+_LONGEST_REASON = 1000
+
 _KINDS = {kind.__name__: kind for kind in (Embed, Upload, Gradients, Predict, Prediction, Save, Restore, Done, Refusal)}
 _NUMBERS = {number: np.dtype(number) for number in ("<f8", "<f4", "<i8")}
 _TYPES = {"str": str, "int": int, "Array": np.ndarray, "Floats": np.ndarray, "Array | None": np.ndarray | None}
 
 
-def is_finite(values: Floats) -> bool:
-    """Return whether all numbers are finite."""
-    # If their squares have a finite sum, they are: 0.8 instead of 2 microseconds for 2,837 of them.
-    return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
+def check_kind(answer: Answer, request: Request) -> None:
+    """Raise AnswerError if an answer is a refusal, or of another kind than the request asks for."""
+    if isinstance(answer, Refusal):
+        raise AnswerError(shortened(answer.reason, _LONGEST_REASON))
+    if not isinstance(answer, ANSWERS[type(request)]):
+        raise AnswerError(f"{type(request).__name__} was answered with {type(answer).__name__}")
 
 
 def to_bytes(message: Message) -> bytes:
@@ -129,9 +135,10 @@ def from_bytes(content: bytes) -> Message:
         for field, (number, shape) in shapes.items():
             values[field] = np.frombuffer(content, _NUMBERS[number], math.prod(shape), start).reshape(shape)
             start += values[field].nbytes
-        is_right = all(isinstance(values[field.name], _TYPES[str(field.type)]) for field in fields(kind))
-        if is_right and start == len(content) and len(values) == len(fields(kind)):
+        is_typed = all(isinstance(values[field.name], _TYPES[str(field.type)]) for field in fields(kind))
+        is_shaped = all(list(values[field].shape) == shape for field, (_, shape) in shapes.items())
+        if is_typed and is_shaped and start == len(content) and len(values) == len(fields(kind)):
             return kind(**values)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         pass
     raise InputError(f"{len(content):,} bytes are not a message of this version")

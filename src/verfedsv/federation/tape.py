@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from verfedsv.arguments import as_whole
 from verfedsv.errors import TranscriptError
-from verfedsv.losses import Array, Floats
+from verfedsv.losses import Array
 from verfedsv.transcript import Recorder, Stamp, Upload
 from verfedsv.transcript.records import Join, Leave, Record
 
@@ -44,52 +44,17 @@ class Tape:
         """Whether the next record is in the transcript already."""
         return self._n_left > 0
 
-    def log(
-        self, batch: Array, embeddings: Mapping[str, Floats], offset: Floats | None, absent: Sequence[str], time: float
-    ) -> None:
-        """Record a synchronous round."""
-        self.n_records += 1
-        if self.is_repeating:
-            uploads = (Upload(name, time, batch, values) for name, values in embeddings.items())
-            self._compare(*uploads, Stamp(time, offset, tuple(absent)))
-        elif self._recorder is not None:
-            self._recorder.log(batch, embeddings, offset, absent=absent, time=time)
+    def write(self, *record: Record) -> None:
+        """Record an upload, the end of a round, a synchronous round as both, or that a client joins or leaves.
 
-    def update(self, client: str, samples: Array, embeddings: Floats, time: float) -> None:
-        """Record an asynchronous upload."""
-        self.n_records += 1
-        if self.is_repeating:
-            self._compare(Upload(client, time, samples, embeddings))
-        elif self._recorder is not None:
-            self._recorder.update(client, samples, embeddings, time=time)
-
-    def stamp(self, offset: Floats | None, time: float) -> None:
-        """Record the end of an asynchronous round."""
-        self.n_records += 1
-        if self.is_repeating:
-            self._compare(Stamp(time, offset))
-        elif self._recorder is not None:
-            self._recorder.stamp(offset, time=time)
-
-    def join(self, client: str, time: float) -> None:
-        """Record that a client takes part from here on; before the first record it is one of the founders."""
-        if self._is_new(Join(client, time)) and self._recorder is not None:
-            self._recorder.join(client, time=time)
-
-    def leave(self, client: str, time: float) -> None:
-        """Record that a client takes part no more; before the first record it never did."""
-        if self._is_new(Leave(client, time)) and self._recorder is not None:
-            self._recorder.leave(client, time=time)
-
-    def _is_new(self, change: Join | Leave) -> bool:
-        """Count a change of the clients; return whether it is to be recorded, after comparing it if it was before."""
-        if self.n_records == 0:
-            return not self.is_repeating
-        self.n_records += 1
-        if self.is_repeating:
-            self._compare(change)
-            return False
-        return True
+        Before the first record, joining and leaving only change who begins.
+        """
+        is_counted = self.n_records > 0 or not isinstance(record[0], Join | Leave)
+        if self.is_repeating and is_counted:
+            self._compare(*record)
+        elif self._recorder is not None and not self.is_repeating:
+            _write(self._recorder, *record)
+        self.n_records += is_counted
 
     def sync(self) -> None:
         """Bring what was recorded to the disk."""
@@ -103,11 +68,27 @@ class Tape:
             difference = _difference(computed, next(self._recorded, None))
             if difference:
                 raise TranscriptError(
-                    f"record {self.n_records} of the transcript is not what this training computes again from its "
+                    f"record {self.n_records + 1} of the transcript is not what this training computes again from its "
                     f"checkpoint: {difference}. The checkpoint, the transcript or the data were changed, or computed "
                     "by other software; nothing was overwritten. Bring the right files back, or begin a new run in "
                     "another folder"
                 )
+
+
+def _write(recorder: Recorder, *record: Record) -> None:
+    uploads, last = [part for part in record if isinstance(part, Upload)], record[-1]
+    match last:
+        case Stamp() if uploads:
+            embeddings = {upload.client: upload.embeddings for upload in uploads}
+            recorder.log(uploads[0].samples, embeddings, last.offset, absent=last.absent, time=last.time)
+        case Stamp():
+            recorder.stamp(last.offset, time=last.time)
+        case Upload():
+            recorder.update(last.client, last.samples, last.embeddings, time=last.time)
+        case Join():
+            recorder.join(last.client, time=last.time)
+        case Leave():
+            recorder.leave(last.client, time=last.time)
 
 
 def _difference(computed: Record, recorded: Record | None) -> str:

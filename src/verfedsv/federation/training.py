@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
 from verfedsv.data.preparation import Scale
 from verfedsv.data.vertical import VerticalData
-from verfedsv.errors import InputError
+from verfedsv.errors import AnswerError, ClientWarning, DivergedError, InputError
 from verfedsv.federation.clients import BuildModel, Client
 from verfedsv.federation.evaluation import Evaluation
-from verfedsv.federation.messages import Answer, Prediction, Refusal, Request, Upload
+from verfedsv.federation.messages import Predict, Request, Restore, Save, check_kind
 from verfedsv.federation.models import Linear, Rate, State
 from verfedsv.federation.server import Server
 from verfedsv.federation.transports import InProcess, Transport
 from verfedsv.losses import Array, Floats
+from verfedsv.texts import LONGEST_NAME, shortened
 from verfedsv.transcript import Recorder
+
+
+def _warn(request: Request, error: InputError) -> None:
+    name = shortened(request.client, LONGEST_NAME)
+    warnings.warn(f"round {request.round}: the answer of {name} cannot be used: {error}", ClientWarning, 2)
+
+
+def _raise(_: Request, error: InputError) -> None:
+    raise error
 
 
 @dataclass(frozen=True)
@@ -28,13 +41,16 @@ class Training:
     """Carries messages between the server and its clients, and has no state of its own.
 
     A request without an answer after `timeout` seconds (None: however long it takes) is sent again, `n_tries` times in
-    all. A client that still has not answered is absent from the round.
+    all. A client that still has not answered is absent from the round. So is one whose answer cannot be used, or that
+    refuses: `on_invalid` is called with the request and the error. It warns, unless another is given; one that raises
+    ends the training.
     """
 
     server: Server
     transport: Transport
     timeout: float | None = None
     n_tries: int = 3
+    on_invalid: Callable[[Request, InputError], None] = _warn
     _turns: dict[str, Lock] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -52,6 +68,7 @@ class Training:
     ) -> Training:
         """Return a training on vertically split data, with all parties in this process.
 
+        An answer that cannot be used ends it: nobody is hostile here, and the rate may be too large.
         The loss is logistic for two classes and softmax for more, unless said otherwise. Checkpoints are written to the
         folder `checkpoints`, if that is given.
         """
@@ -83,22 +100,19 @@ class Training:
         )
         if recorder is not None:
             server.record(recorder)
-        return cls(server, InProcess(clients))
+        return cls(server, InProcess(clients), on_invalid=_raise)
 
     def train_round(self, batch: Array) -> None:
         """Let all clients upload the same batch, and take a step."""
         with self._turn(*self.server.present):
-            for answer in self._ask(self.server.begin_round(batch)).values():
-                if isinstance(answer, Upload):
-                    self.server.receive(answer)
+            self._ask(self.server.begin_round(batch), self.server.receive)
             self._ask(self.server.end_round())
 
     def train_client(self, client: str, samples: Array, batch: Array, now: Callable[[], float]) -> None:
         """Let one client upload some samples, and take a step from the gradients of a batch."""
         with self._turn(client):
-            answer = self._ask([self.server.request(client, samples)]).get(client)
-            if isinstance(answer, Upload) and (gradients := self.server.receive(answer, batch, now)):
-                self._ask([gradients])
+            request = self.server.request(client, samples)
+            self._ask([*self._ask([request], partial(self.server.receive, batch=batch, now=now)).values()])
 
     def evaluate(self) -> Evaluation:
         """Return how well the model does, from embeddings of all samples."""
@@ -108,10 +122,10 @@ class Training:
         """Return the scores of some samples, (samples, classes)."""
         return self.server.scores(self._predict(samples), samples)
 
-    def _predict(self, samples: Array | None) -> dict[str, Prediction]:
+    def _predict(self, samples: Array | None) -> dict[str, Floats]:
         with self._turn(*self.server.present):
-            answers = self._ask(self.server.request_predictions(samples))
-        return {name: answer for name, answer in answers.items() if isinstance(answer, Prediction)}
+            requests = self.server.request_all(Predict, samples)
+            return self._ask(requests, partial(self.server.embeddings_of, samples=samples))
 
     def save(self, extra: State) -> None:
         """Let all parties write a checkpoint; if some client cannot, the last one counts.
@@ -119,7 +133,7 @@ class Training:
         `extra` are arrays to keep with the server's.
         """
         with self._turn(*self.server.present):
-            requests = self.server.request_saving()
+            requests = self.server.request_all(Save, self.server.saved_round)
             if len(self._ask(requests)) == len(requests):
                 self.server.save(extra)
 
@@ -130,9 +144,9 @@ class Training:
         """
         kept = self.server.load(extra)
         if kept is not None:
-            requests = self.server.request_restoring()
+            requests = self.server.request_all(Restore)
             if missing := {request.client for request in requests} - set(self._ask(requests)):
-                raise InputError(f"training cannot continue without {', '.join(sorted(missing))}: no answer")
+                raise InputError(f"training cannot continue without {', '.join(sorted(missing))}: no valid answer")
         return kept
 
     @contextmanager
@@ -149,16 +163,18 @@ class Training:
             for lock in held:
                 lock.release()
 
-    def _ask(self, requests: Sequence[Request]) -> dict[str, Answer]:
-        """Return the answers of clients, by their names; raise InputError if one of them refuses."""
-        left, answers = {request.client: request for request in requests}, dict[str, Answer]()
+    def _ask(self, requests: Sequence[Request], use: Callable[[Any], Any] = lambda answer: answer) -> dict[str, Any]:
+        """Return what `use` makes of the answers, by client; those that are missing or cannot be used are left out."""
+        left, results = {request.client: request for request in requests}, {}
         for _ in range(self.n_tries):
             for answer in self.transport.exchange([*left.values()], self.timeout) if left else ():
-                asked = left.get(answer.client)
-                # Answers to earlier requests may come late.
-                if asked is not None and asked.sequence == answer.sequence:
-                    if isinstance(answer, Refusal):
-                        raise InputError(answer.reason)
-                    answers[answer.client] = answer
-                    del left[answer.client]
-        return answers
+                request = left.get(answer.client)
+                if request is None or request.sequence != answer.sequence:
+                    continue  # a late answer to an earlier request
+                del left[answer.client]
+                try:
+                    check_kind(answer, request)
+                    results[answer.client] = use(answer)
+                except (AnswerError, DivergedError) as error:
+                    self.on_invalid(request, error)
+        return results

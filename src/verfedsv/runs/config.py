@@ -52,6 +52,12 @@ def _usable(path: Path) -> Path:
     return path
 
 
+def _data_set(name: str) -> str:
+    if name not in CATALOGUE:
+        raise ValueError(f"should be one of {', '.join(CATALOGUE)}")
+    return name
+
+
 def _semivalue(name: str) -> str:
     try:
         return str(get_semivalue(name))
@@ -67,7 +73,7 @@ MOST_ROUNDS = 10**9
 """Of a plan, and as many epochs. A statement says how many were planned, and no reader of it takes any number."""
 Place = Annotated[Path, AfterValidator(_usable)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
-DataName = Literal["adult", "web", "covtype", "rcv1", "sector"]
+DataName = Annotated[str, AfterValidator(_data_set)]
 CountOrAuto = Annotated[Count | Literal["auto"], _or_auto("a whole number from 1 on")]
 PositiveOrAuto = Annotated[Positive | Literal["auto"], _or_auto("a positive number")]
 

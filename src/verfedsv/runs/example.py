@@ -4,7 +4,7 @@ EXAMPLE = """# A run of verfedsv: `verfedsv run FILE`. A setting behind a # is e
 # being written, or an example of what could be there; it says which. To set it, take off the # in front.
 
 [data]
-name = "adult"            # adult (ships with the package), web, covtype, rcv1, sector; see `verfedsv data list`
+name = "adult"            # ships with the package; `verfedsv data list` shows the others
 clients = 8               # the features are split into this many blocks, one per client; see `verfedsv data show adult`
 scale = "standardise"     # each client's own: none (default of data sets by name), standardise (default of files),
                           # unit-rows, standardise-unit-rows

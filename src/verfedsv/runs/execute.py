@@ -28,6 +28,7 @@ from verfedsv.federation import (
     Linear,
     Rate,
     RealClock,
+    Server,
     SynchronousSchedule,
     Training,
     VirtualClock,
@@ -38,14 +39,12 @@ from verfedsv.federation.clients import BuildModel
 from verfedsv.files import write_whole
 from verfedsv.losses import Floats
 from verfedsv.runs import writing
-from verfedsv.runs.checkpoints import Saver
 from verfedsv.runs.config import ClientSection, Config
 from verfedsv.runs.extent import agreed_by, planned_rounds
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
 from verfedsv.runs.reading import parse_config, read_text, resolve
-from verfedsv.runs.resume import resume_server
-from verfedsv.runs.writing import describe_progress, write_notes
+from verfedsv.runs.resume import Saver, resume_server
 from verfedsv.shapley import Progress
 from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.transcript import Recorder
@@ -175,9 +174,9 @@ class Run:
         """
         server, in_all = training.server, planned_rounds(self.config.training, training.server.n_train)
         n_before, measured = server.n_rounds, list[dict[str, float | None]]()
-        is_repeating = server.is_repeating
+        is_repeating = server.tape.is_repeating
         if not is_repeating:
-            self._bring_up_to_date(n_before, saver)
+            self._bring_up_to_date(n_before, server, saver)
         for done in rounds:
             is_last, stopped = done >= in_all, should_stop()
             update = Update(done, in_all)
@@ -185,9 +184,9 @@ class Run:
                 evaluation = training.evaluate()
                 measured.append(evaluation.metrics())
                 update = Update(done, in_all, evaluation, live.after(evaluation))
-            if is_repeating and not server.is_repeating:
+            if is_repeating and not server.tape.is_repeating:
                 is_repeating = False
-                self._bring_up_to_date(n_before, saver)
+                self._bring_up_to_date(n_before, server, saver)
             if not is_repeating:
                 writing.add_metrics(self._files.metrics_path, measured)
                 measured.clear()
@@ -196,7 +195,7 @@ class Run:
             yield update
             if stopped:
                 return
-        if server.is_repeating:
+        if server.tape.is_repeating:
             raise TranscriptError(
                 "the transcript has more records than the whole training: it is of another one, or was added to"
             )
@@ -246,29 +245,19 @@ class Run:
             **agreed_by(self.config, data.names, len(labels)),
         )
 
-    def _bring_up_to_date(self, n_rounds: int, saver: Saver) -> None:
+    def _bring_up_to_date(self, n_rounds: int, server: Server, saver: Saver) -> None:
         """Write what the folder lacks, and remove the metrics after the round that training continues from."""
         writing.remove_leftovers(self.folder)
         if read_text(self._files.config_path) != self._text:
             write_whole(self._files.config_path, self._text.encode())
-        if not saver.is_saved:
+        if server.saved_round < 0:
             saver.save()
         writing.cut_metrics(self._files.metrics_path, n_rounds)
-        write_notes(self._files.notes_path, self.data.cautions)
+        writing.write_notes(self._files.notes_path, self.data.cautions)
 
     def value(self, progress: Progress | None = None) -> Valuation:
         """Value what was recorded, and write the valuation to the folder."""
-        section = self.config.valuation
-        result = value(
-            self.folder,
-            section.method,
-            section.rank,
-            section.seed,
-            progress=progress,
-            tolerance=section.tolerance,
-            regularization=section.regularization,
-            semivalue=section.semivalue,
-        )
+        result = value(self.folder, progress=progress, **self.config.valuation.settings.as_dict())
         write_whole(self._files.valuation_path, result.to_json().encode())
         return result
 
@@ -282,10 +271,10 @@ class Run:
 
     def note_progress(self) -> list[str]:
         """Return notes on the finished training, and write them to the folder with those on the data."""
-        # Before the first round all embeddings are zero.
-        start = math.log(self.data.n_classes)
-        lines = describe_progress(writing.read_metrics(self._files.metrics_path), start, self.advice)
-        write_notes(self._files.notes_path, [*self.data.cautions, *lines])
+        last, start = self.last_metrics(), math.log(self.data.n_classes)  # at first, all embeddings are zero
+        rose = last is not None and not last["train_loss"] <= start  # so did a loss that is not a number
+        lines = [f"the loss is larger than at the start: {self.advice}"] if rose else []
+        writing.write_notes(self._files.notes_path, [*self.data.cautions, *lines])
         return lines
 
     def last_metrics(self) -> dict[str, float] | None:

@@ -1,18 +1,48 @@
-"""Where a training that was stopped or killed continues."""
+"""Where a training that was stopped or killed continues: its checkpoints, and whether they fit the transcript."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable
 
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.federation import Server
+from verfedsv.federation import Server, Training
 from verfedsv.federation.checkpoints import REMEDY
 from verfedsv.runs.config import Config
 from verfedsv.runs.extent import planned_rounds, skipped_rounds
+from verfedsv.runs.live import LiveShares
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript.records import Record
+
+SAVE_COST = 20
+"""A checkpoint is written when training has run for this many times as long as the last one took to write."""
+
+
+class Saver:
+    """Writes checkpoints, at a small fraction of the training time, and restores the last one."""
+
+    def __init__(self, training: Training, live: LiveShares) -> None:
+        self._training, self._live = training, live
+        self._took, self._last = 0.5, time.monotonic()
+
+    def restore(self) -> None:
+        """Restore the last checkpoint, if there is one."""
+        kept = self._training.restore({"live": self._live.values()})
+        if kept is not None:
+            self._live.restore(kept["live"])
+
+    def is_due(self) -> bool:
+        """Return whether it is time for another one."""
+        return time.monotonic() - self._last > SAVE_COST * self._took
+
+    def save(self) -> None:
+        """Write the training as it is now."""
+        begin = time.monotonic()
+        self._training.save({"live": self._live.values()})
+        self._last = time.monotonic()
+        self._took = self._last - begin
 
 
 def resume_server(server: Server, recorder: Recorder, config: Config) -> float:
@@ -32,12 +62,12 @@ def resume_server(server: Server, recorder: Recorder, config: Config) -> float:
 
 def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
     section, n_there = config.training, transcript.n_records
-    if n_there < server.n_records:
+    if n_there < server.tape.n_records:
         raise TranscriptError(
-            f"the checkpoint was written after {server.n_records} records, of which the transcript has only "
+            f"the checkpoint was written after {server.tape.n_records} records, of which the transcript has only "
             f"{n_there}: others were lost, as in a power failure. {REMEDY}, and what it lost is recorded again"
         )
-    whole, after = (_count(transcript.records(1 + first)) for first in (0, server.n_records))
+    whole, after = (_count(transcript.records(1 + first)) for first in (0, server.tape.n_records))
     n_planned = planned_rounds(section, transcript.description.n_samples)
     n_skipped = skipped_rounds(config, server.clients) if section.is_repeatable else 0
     if whole[None] + n_skipped > n_planned:
@@ -54,7 +84,7 @@ def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
     if not is_timed or any(server.n_uploads[name] != whole[name] - after[name] for name in server.clients):
         raise InputError(
             f"the checkpoint does not fit the transcript: it counts {count(server.n_rounds, 'round')} in "
-            f"{count(server.n_records, 'record')}, where the transcript has {n_rounds:,}, or other uploads of "
+            f"{count(server.tape.n_records, 'record')}, where the transcript has {n_rounds:,}, or other uploads of "
             f"clients. {REMEDY}"
         )
 

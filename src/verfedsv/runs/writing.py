@@ -129,13 +129,6 @@ def write_notes(path: Path, lines: Sequence[str]) -> None:
         write_whole(path, (json.dumps(list(lines), indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def describe_progress(figures: Sequence[Mapping[str, float]], start: float, advice: str) -> list[str]:
-    """Return what to do, `advice`, if the last of some evaluations has a larger loss than there was at the start."""
-    if not figures or figures[-1]["train_loss"] <= start:
-        return []
-    return [f"the loss is larger than at the start: {advice}"]
-
-
 def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None:
     """Append measurements to a file."""
     if lines:

@@ -64,7 +64,8 @@ class Recorder:
 
     A folder that already holds a transcript of the same training is verified and continued, with a TranscriptWarning
     unless `resume` is True; if it is False, that is an error. What a crash left unfinished there is cut off, with a
-    TranscriptWarning. After `segment_rounds` rounds a file of the transcript is ended and the next is begun.
+    TranscriptWarning. After `segment_rounds` rounds a file of the transcript is ended and the next is begun: 1,000 if
+    it is None, or as many as in the transcript that is continued.
 
     Synchronous training calls `log` once per round. Asynchronous training calls `update` for each upload and
     `stamp` at each time of valuation. A batch is a list of sample numbers, or a mask of all samples. Embeddings are
@@ -92,9 +93,10 @@ class Recorder:
         n_classes: int | None = None,
         no_gradient: ArrayLike | None = None,
         resume: bool | None = None,
-        segment_rounds: int = SEGMENT_ROUNDS,
+        segment_rounds: int | None = None,
     ) -> None:
         names = as_names(clients)
+        rounds = SEGMENT_ROUNDS if segment_rounds is None else segment_rounds
         self._labels = as_labels(labels, loss, n_classes)
         self._head = RecordedHead(head)
         n_samples = len(self._labels.numbers)
@@ -118,7 +120,7 @@ class Recorder:
                 step=dict(step) if isinstance(step, Mapping) else step,
                 n_planned=n_planned,
                 intercept=intercept,
-                segment_rounds=as_whole("segment_rounds", segment_rounds, at_least=1),
+                segment_rounds=as_whole("segment_rounds", rounds, at_least=1),
             )
         except TranscriptError as error:
             raise InputError(str(error).partition(" is not valid: ")[2]) from None
@@ -139,7 +141,7 @@ class Recorder:
                 self._storage.write(fmt.LABELS, content)
                 self._storage.write(fmt.DESCRIPTION, self._description.to_json())
             else:
-                self._continue(there, content, resume)
+                self._continue(there, content, resume, segment_rounds)
         except BaseException:
             self.close()
             raise
@@ -298,11 +300,18 @@ class Recorder:
         is_lost = there is not None and there.mode is not None and not self._storage.exists(fmt.chain_file(1))
         return there if used or is_lost else None
 
-    def _continue(self, there: Description, labels_file: bytes, resume: bool | None) -> None:
+    def _continue(
+        self, there: Description, labels_file: bytes, resume: bool | None, segment_rounds: int | None
+    ) -> None:
         """Verify the transcript that is already there, and continue it."""
         if resume is False:
             raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
         there.check_continues_with(self._description)
+        if segment_rounds not in (None, there.segment_rounds):
+            raise InputError(
+                f"the folder holds a transcript in segments of {count(there.segment_rounds, 'round')}, which cannot be "
+                f"continued with segment_rounds={segment_rounds}; leave that out"
+            )
         self._writer = SegmentWriter(self._storage, there.segment_rounds)
         transcript = Transcript(self._storage)
         if self._storage.read(fmt.LABELS) != labels_file or there.classes != self._description.classes:
