@@ -139,7 +139,6 @@ def test_hard_rounds(method, kind, loss, n_classes):
         assert_within(result, values_in_many_digits(*everything, labels, loss))
 
 
-@pytest.mark.xfail(strict=True, reason="the linear term is not centred: docs/closed-form.md, Rounding")
 def test_a_shift_of_all_classes_beside_large_changes_that_cancel():
     """It is worth nothing to softmax, whatever the others do; its truncation error is 0, and only rounding is left."""
     change = np.zeros((3, 1, 2))

@@ -190,7 +190,9 @@ def _add_values(
     _write_errors(moments, linear, quadratic, constants, truncation, rounding)
     for k in range(len(change)):
         _write_mean(change[k], cubic.centre, mean)
-        value, error = _sum_client(change[k], mean, spreads[k, :n], linear, quadratic, truncation, rounding)
+        value, error = _sum_client(
+            change[k], mean, spreads[k, :n], linear, quadratic, truncation, rounding, constants.uses_range
+        )
         values[k], lost[k] = add(values[k], lost[k], value)
         errors[k] += error
 
@@ -278,14 +280,18 @@ def _sum_client(
     quadratic: Floats,
     truncation: Floats,
     rounding: Floats,
+    uses_range: bool,
 ) -> tuple[float, float]:
     """Return the sums over some samples of the value of a client and of its error."""
     n = len(mean)
+    # A change of all classes alike is worth nothing to a loss whose spread is the range: its rounding errors must not
+    # be multiplied by the others' changes.
+    shift = 1.0 if uses_range else 0.0
     value, error = 0.0, 0.0
     for c in range(len(change)):
         d, of_linear, of_quadratic = change[c, :n], linear[c, :n], quadratic[c, :n]
         for i in range(n):
-            value += of_quadratic[i] * (d[i] - mean[i]) ** 2 - of_linear[i] * d[i]
+            value += of_quadratic[i] * (d[i] - mean[i]) ** 2 - of_linear[i] * (d[i] - shift * mean[i])
             error += abs(d[i]) * rounding[i]
     for i in range(n):
         error += spread[i] * truncation[i]
