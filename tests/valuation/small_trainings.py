@@ -87,11 +87,11 @@ def main(first: int, last: int) -> None:
     off = np.concatenate([ratios for _, ratios in pairs])
     sound = sum((ratios > 1).sum() for found, ratios in pairs if judge(found).word == "sound")
     known, outside = np.isfinite(off), off > 1
-    print(f"{len(off)} values, {(~known).sum()} errors unknown, {outside.sum()} of {known.sum()} values outside")
-    print(
-        f"their errors, {sound} of them sound, by {np.nanmax(off):.3g} errors at most, median {np.nanmedian(off):.2g}"
+    seeds = [seed for seed, (_, ratios) in enumerate(pairs, first) if (ratios > 1).any()]
+    sys.stdout.write(
+        f"{len(off)} values, {(~known).sum()} errors unknown; of the others {known.sum()}, {outside.sum()} are outside "
+        f"({sound} of them sound), by {np.nanmax(off):.3g} errors at most, median {np.nanmedian(off):.2g}\n{seeds}\n"
     )
-    print("seeds", [seed for seed, (_, ratios) in enumerate(pairs, first) if (ratios > 1).any()])
 
 
 if __name__ == "__main__":

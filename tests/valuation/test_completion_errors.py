@@ -16,7 +16,7 @@ HARD = [21, 35, 46, 48, 51, 63, 113, 114, 122, 123, 135, 154, 160, 213, 214, 220
 
 
 def test_errors_hold_where_held_out_uploads_say_too_little(monkeypatch):
-    """Values of trainings with few uploads, late joins and own samples are within their errors; not by a third of it."""
+    """Values of trainings with few uploads, late joins and own samples are within their errors, and need the margin."""
     off = np.concatenate([values_against_truth(seed)[1] for seed in HARD])
     assert np.isfinite(off).sum() > 30
     assert np.nanmax(off) <= 1
@@ -27,22 +27,22 @@ def test_errors_hold_where_held_out_uploads_say_too_little(monkeypatch):
 
 def test_a_class_of_zeros_changes_no_error():
     """Errors are of the whole embedding of a sample, however many classes it is counted by."""
-    rng = np.random.default_rng(0)
-    data, steps = rng.normal(size=(2, 60, 2)), np.cumsum(0.3 * rng.normal(size=(20, 2, 2)), axis=0)
-    labels, batches = rng.normal(size=60), [rng.permutation(60)[:15] for _ in range(20)]
+    rng, n_rounds = np.random.default_rng(0), 40
+    data, steps = rng.normal(size=(2, 60, 2)), np.cumsum(0.3 * rng.normal(size=(n_rounds, 2, 2)), axis=0)
+    labels, batches = rng.normal(size=60), [rng.permutation(60)[:30] for _ in range(n_rounds)]
+    table = np.einsum("mnf,tmf->tmn", data, steps) + 0.5 * rng.normal(size=(n_rounds, 2, 60))
     found = []
     for n_classes in (1, 3):
-        wide = np.zeros((20, 2, 60, n_classes))
-        wide[..., 0] = np.einsum("mnf,tmf->tmn", data, steps)
-        wide[..., 0] += 0.1 * np.random.default_rng(1).normal(size=wide.shape[:3])
-        targets = np.zeros((60, n_classes))
-        targets[:, 0] = labels
+        wide, targets = np.zeros((n_rounds, 2, 60, n_classes)), np.zeros((60, n_classes))
+        wide[..., 0], targets[:, 0] = table, labels
         with Recorder(None, targets if n_classes > 1 else labels, ["a", "b"], "squared") as recorder:
-            for batch, table in zip(batches, wide, strict=True):
-                recorder.log(batch, dict(zip("ab", table[:, batch], strict=True)))
+            for batch, embeddings in zip(batches, wide, strict=True):
+                recorder.log(batch, dict(zip("ab", embeddings[:, batch], strict=True)))
         found.append(value(recorder, rank=2, regularization=0.1))
+        # The expected errors depend on how noise is spread over classes: here they do not count.
+        assert all(report.expected_rmse < report.held_out_rmse for report in found[-1].completion)
     np.testing.assert_allclose(found[1].values, found[0].values, rtol=1e-9)
-    np.testing.assert_allclose(found[1].completion_errors, found[0].completion_errors, rtol=1e-9)
+    np.testing.assert_allclose(found[1].completion_errors, found[0].completion_errors, rtol=1e-6)
 
 
 def late(n_rounds, n_samples=40, batch=20, joins=3):

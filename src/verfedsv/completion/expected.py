@@ -23,10 +23,10 @@ def expected_errors(
 ) -> tuple[float, float]:
     """Return the root of the mean squared error expected of all embeddings, and that of their mean square.
 
-    With A_i the sum of w w' over the uploads of sample i, least squares find of its true factors h the part
-    A_i (A_i + lambda)^-1 h and lose Q_i h, where Q_i = lambda (A_i + lambda)^-1. So the second moment S of the true
-    factors is that of the fitted ones plus the mean of Q_i S Q_i, which is solved for S by iteration. Uploads that are
-    off by `held_out_rmse` add the mean of (A_i + lambda)^-1 A_i (A_i + lambda)^-1 times its square.
+    With A_i the sum of w w' over the uploads of sample i, least squares find the part R_i = A_i (A_i + lambda)^-1 of
+    its true factors and lose the part Q_i = I - R_i. So the second moment S of the true factors is such that the mean
+    of R_i S R_i is that of the fitted ones, which is solved by iteration, in few steps, as some directions may hardly
+    be known. The mean squared error is that of Q_i S Q_i, and what uploads that are off by `held_out_rmse` add to it.
     """
     rounds, samples = factors
     of_rounds = np.einsum("tca,tcb->tab", rounds, rounds)
@@ -35,12 +35,13 @@ def expected_errors(
     sizes, vectors = np.linalg.eigh(known)
     sizes = np.maximum(sizes, 0.0)
     turned = vectors.transpose(0, 2, 1)
-    lost = vectors * (regularization / (sizes + regularization))[:, np.newaxis] @ turned
-    noise = (vectors * (sizes / (sizes + regularization) ** 2)[:, np.newaxis] @ turned).mean(axis=0)
+    found = vectors * (sizes / (sizes + regularization))[:, np.newaxis] @ turned
+    noise = vectors * (sizes / (sizes + regularization) ** 2)[:, np.newaxis] @ turned
     fitted = samples[chosen].T @ samples[chosen] / len(chosen)
     true = fitted
     for _ in range(_STEPS):
-        true = fitted + (lost @ true @ lost).mean(axis=0)
+        true = fitted + true - (found @ true @ found).mean(axis=0)
+    lost = np.eye(len(fitted)) - found
+    squared_error = (lost @ true @ lost + held_out_rmse**2 * noise).mean(axis=0)
     mean_round = of_rounds.mean(axis=0) / rounds.shape[1]
-    squared_error = np.vdot(mean_round, true - fitted) + held_out_rmse**2 * np.vdot(mean_round, noise)
-    return float(np.sqrt(squared_error)), float(np.sqrt(np.vdot(mean_round, true)))
+    return float(np.sqrt(np.vdot(mean_round, squared_error))), float(np.sqrt(np.vdot(mean_round, true)))
