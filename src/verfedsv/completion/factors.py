@@ -89,8 +89,8 @@ class CompiledSolver:
         for sweep in range(1, self.max_sweeps + 1):
             left = self._sweep(rounds, samples, is_held_out, size)
             if left < EXACT_BELOW * size:
-                used, _ = self.errors(Factors(rounds, samples), is_held_out)
-                left = used.n_observations * used.rmse**2
+                fitted, _ = self.errors(Factors(rounds, samples), is_held_out)
+                left = fitted.n_observations * fitted.rmse**2
             self.n_sweeps += 1
             if has_settled(before, left, size, self.tolerance, None if n_sweeps is None else sweep >= n_sweeps):
                 break

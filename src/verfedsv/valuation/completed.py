@@ -80,8 +80,7 @@ def complete_players(
             completions[player] = _intercept(changes, training.n_samples)
         reports.append(completions[player].report if player in completions else _report_uploaded(changes, training))
         step()
-    withheld = _count_withheld(uploads)
-    of_clients = zip(reports, withheld, strict=False)  # the server has a report too
+    of_clients = zip(reports, _count_withheld(uploads), strict=False)  # the server has a report too
     return Factorisation(completions, tuple(replace(report, n_withheld=n) for report, n in of_clients))
 
 
@@ -91,18 +90,18 @@ def _count_withheld(uploads: Uploads) -> list[int]:
     Counted are rounds in which the client took part, and samples that it uploaded in any round: these are completed.
     """
     is_seen = np.zeros((uploads.n_clients, uploads.n_samples), bool)
-    for seen, changes in zip(is_seen, uploads.by_player, strict=False):
-        for samples in _samples(changes):
+    for seen, own in zip(is_seen, uploads.by_player, strict=False):
+        for samples in _samples(own):
             seen[samples] = True
     withheld = [0] * uploads.n_clients
     for changes in uploads.rounds:
-        own = [change for change in changes if change.player < uploads.n_clients]
-        if shared_samples(own) is None:
+        of_clients = [change for change in changes if change.player < uploads.n_clients]
+        if shared_samples(of_clients) is None:
             is_uploaded = np.zeros(uploads.n_samples, bool)
-            for change in own:
+            for change in of_clients:
                 is_uploaded[change.samples] = True
-            for change in own:
-                withheld[change.player] += int((is_uploaded & is_seen[change.player]).sum()) - len(change.values)
+            for player, _, values in of_clients:
+                withheld[player] += int((is_uploaded & is_seen[player]).sum()) - len(values)
     return withheld
 
 

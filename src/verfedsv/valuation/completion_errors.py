@@ -18,7 +18,7 @@ from verfedsv.valuation.trainings import Training, Uploads
 
 SAFETY = 3.0
 """What the missed part of a player's own embeddings is multiplied by: without it, true errors were up to 2.6 times as
-large on Adult, Web and Covtype, and up to 5 times in random small trainings."""
+large on Adult, Web and Covtype, and up to 1.9 times in random small trainings."""
 
 FEWEST = 3
 """The error of completion is unknown where fewer uploads were held out."""
