@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
-from verfedsv.shapley.blocks import available_threads
+from experiments import Table, results
+from experiments.page import markdown
 
 Result = TypeVar("Result")
 
@@ -27,23 +26,15 @@ def timed(function: Callable[[], Result], repeat: int = 1) -> tuple[Result, floa
 
 
 def machine() -> str:
-    """Return one sentence that names the machine and the versions that matter."""
-    model = platform.processor() or "unknown processor"
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
+    """Return the name of the machine, its memory, and the versions that matter."""
     memory = psutil.virtual_memory().total / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "shapiq", "cmfrec"))
-    return (
-        f"{model}, {available_threads()} cores, {memory:.0f} GiB of memory, {platform.system()}, "
-        f"Python {platform.python_version()}, {packages}"
-    )
+    return f"{results.machine()}, {memory:.0f} GiB of memory, {packages}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table; all columns but the first are numbers."""
-    rule = "|".join(["---", *["---:"] * (len(header) - 1)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, *rows]).replace("|\n", f"|\n|{rule}|\n", 1)
+    return markdown(Table(header, rows))
 
 
 def seconds(value: float) -> str:

@@ -13,7 +13,7 @@ from shapiq.approximator import KernelSHAP, PermutationSamplingSV, kADDSHAP
 
 from benchmarks.measure import seconds, table, timed, times
 from verfedsv import shapley_values
-from verfedsv.data import Round, load_adult_round
+from verfedsv.data import AdultRound, load_adult_round
 from verfedsv.shapley.permutation import default_permutations
 
 BUDGETS = (500, 2_000, 10_000)
@@ -31,7 +31,7 @@ class Row(NamedTuple):
     error: float
 
 
-def vectorised_utility(training_round: Round) -> Utility:
+def vectorised_utility(training_round: AdultRound) -> Utility:
     """Return the utility of a matrix of coalitions, as one would write it in NumPy for speed.
 
     A matrix product over clients and the loss over coalitions and samples at once, in slices that fit the cache and

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -11,12 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array
 from scipy.special import expit, softmax
-from sklearn.datasets import load_svmlight_file
 
-from verfedsv import Recorder
-from verfedsv.data import load_adult
+from verfedsv import Recorder, data
 from verfedsv.data.catalogue import CATALOGUE, locate
 
 Array = NDArray[Any]
@@ -38,20 +35,12 @@ def has(name: str) -> bool:
 
 @cache
 def load(name: str) -> tuple[csr_array[Any], Array]:
-    """Return the features of all samples and the labels, 0 to C - 1."""
-    if name == "adult":
-        features, labels = load_adult()
-        return features, (labels > 0).astype(int)
-    folder = Path(os.environ["VERFEDSV_DATA"])
-    if name == "web":
-        parts = [load_svmlight_file(str(folder / file), n_features=300) for file in ("w8a.bz2", "w8a.t.bz2")]
-        return csr_array(vstack([x for x, _ in parts])), (np.concatenate([y for _, y in parts]) > 0).astype(int)
-    features, labels = load_svmlight_file(str(folder / "covtype.scale01.bz2"), n_features=54)
-    if name == "covtype":
-        # As many rows as the authors' code took.
-        chosen = np.sort(np.random.default_rng(0).permutation(len(labels))[:100_000])
-        features, labels = features[chosen], labels[chosen]
-    return csr_array(features), labels.astype(int) - 1
+    """Return the features of all samples and the labels, 0 to C - 1; of "covtype", as many rows as the authors took."""
+    samples = data.load(name.split()[0])
+    if name != "covtype":
+        return samples.features, samples.labels
+    chosen = np.sort(np.random.default_rng(0).permutation(len(samples.labels))[:100_000])
+    return csr_array(samples.features[chosen]), samples.labels[chosen]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from benchmarks.one_round import permutations_by_calls, vectorised_utility
 from benchmarks.trainings import has, train
 from verfedsv import value
 from verfedsv.completion.factors import Factors
-from verfedsv.data import Round
+from verfedsv.data import AdultRound
 from verfedsv.losses import Floats, get_loss
 from verfedsv.shapley.blocks import available_threads, ordered_map, split
 from verfedsv.shapley.closed_form import ClosedForm
@@ -94,7 +94,7 @@ def against_monte_carlo(n_rounds: int = 3, n_permutations: int = 5) -> tuple[str
     by_paper, total = default_permutations(20), 0.0
     for t in range(1, 500, 500 // n_rounds):
         before, after = training.embeddings(t - 1)[..., 0], training.embeddings(t)[..., 0]
-        utility = vectorised_utility(Round((), before, after, np.where(training.labels > 0, 1.0, -1.0)))
+        utility = vectorised_utility(AdultRound((), before, after, np.where(training.labels > 0, 1.0, -1.0)))
         _, took = timed(lambda utility=utility: permutations_by_calls(utility, 20, n_permutations), repeat=3)
         total += took / n_permutations / n_rounds
     monte_carlo = total * by_paper * 500

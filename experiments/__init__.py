@@ -9,7 +9,6 @@ from experiments import (
     frequency,
     guarantees,
     random_features,
-    random_features_async,
     rank,
     shap,
     similar_features,
@@ -19,18 +18,18 @@ from experiments.page import claims_table, write_page
 from experiments.results import ResultFile
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
-    module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (
-        rank,
-        similar_features,
-        random_features,
-        frequency,
-        random_features_async,
-        efficiency,
-        shap,
-        ablation,
-        guarantees,
-        baselines,
+    experiment.name: experiment
+    for experiment in (
+        rank.EXPERIMENT,
+        similar_features.EXPERIMENT,
+        random_features.SYNCHRONOUS,
+        frequency.EXPERIMENT,
+        random_features.ASYNCHRONOUS,
+        efficiency.EXPERIMENT,
+        shap.EXPERIMENT,
+        ablation.EXPERIMENT,
+        guarantees.EXPERIMENT,
+        baselines.EXPERIMENT,
     )
 }
 """In the order of the paper."""

@@ -16,7 +16,7 @@ from experiments import EXPERIMENTS, Experiment, ResultFile, Table, claims_table
 from verfedsv.cli.output import explain_warnings, print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.data import CATALOGUE
-from verfedsv.data.catalogue import get_entry, locate
+from verfedsv.data.catalogue import get_data_set, locate
 from verfedsv.errors import InputError
 
 ALL = "all"
@@ -80,7 +80,7 @@ def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[
 
 
 def _is_there(name: str) -> bool:
-    return locate(get_entry(name)) is not None
+    return locate(get_data_set(name)) is not None
 
 
 def _measure(

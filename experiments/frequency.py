@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.experiment import Claim, Experiment, Findings, Results, Table, plot_each
-from experiments.lab import Settings, split, train_asynchronously
+from experiments.lab import Settings, shares_of_last, split, train_asynchronously
 from verfedsv.data import noisy_copy
 from verfedsv.losses import Floats
 
@@ -30,15 +30,14 @@ def parts(name: str, settings: FrequencySettings) -> Mapping[str, Callable[[], F
     def measure(seed: int) -> Findings:
         data = split(name, settings)
         copies = (noisy_copy(data.clients[0], f"copy {i}", 0.0, np.random.default_rng()) for i in settings.slowness)
-        periods = [settings.period] * settings.clients + [settings.period * i for i in settings.slowness]
         seeded = settings.model_copy(update={"seed": seed})
-        trained = train_asynchronously(data.with_clients(*copies), seeded, periods)
+        trained = train_asynchronously(data.with_clients(*copies), seeded, settings.slowness)
         valuation = trained.value()
-        n_copies = len(settings.slowness)
+        shares, errors = shares_of_last(valuation, len(settings.slowness))
         return {
             "per_second": [1 / (settings.period * i) for i in settings.slowness],
-            "shares": (100 * valuation.shares[-n_copies:]).tolist(),
-            "errors": (100 * valuation.errors[-n_copies:] / valuation.values.sum()).tolist(),
+            "shares": shares,
+            "errors": errors,
             "client 1": float(100 * valuation.shares[0]),
             "accuracy": trained.accuracy,
         }

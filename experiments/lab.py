@@ -113,6 +113,12 @@ class Trained:
         return value(self.path, **{"method": self.settings.method, "rank": self.settings.rank, **settings})
 
 
+def shares_of_last(valuation: Valuation, n_clients: int) -> tuple[list[float], list[float]]:
+    """Return the shares of the last clients in percent, and their errors."""
+    errors = 100 * valuation.errors[-n_clients:] / valuation.values.sum()
+    return (100 * valuation.shares[-n_clients:]).tolist(), errors.tolist()
+
+
 @cache
 def _load(name: str) -> Samples:
     return load(name)
@@ -153,6 +159,23 @@ def run_rounds(training: Training, settings: Settings) -> Iterator[Training]:
         yield training
 
 
+def run_asynchronously(training: Training, settings: Settings, slowness: Sequence[int] = ()) -> Iterator[Training]:
+    """Train by VAFL on the virtual clock, yielding the server and clients after each time stamp.
+
+    All clients have the same period, multiplied for the last ones by their `slowness`.
+    """
+    n_clients = len(training.server.clients)
+    schedule = AsynchronousSchedule(
+        [settings.period * i for i in [1] * (n_clients - len(slowness)) + [*slowness]],
+        [settings.batch_size] * n_clients,
+        settings.stamp_every,
+        round(settings.duration / settings.stamp_every),
+        settings.seed,
+    )
+    for _ in asynchronous_rounds(training, schedule, VirtualClock()):
+        yield training
+
+
 def final_loss(data: VerticalData, settings: Settings) -> float:
     """Train by FedSGD without recording; return the loss on all training samples at the end."""
     *_, training = run_rounds(build(data, settings), settings)
@@ -180,20 +203,12 @@ def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: b
     return Trained(training, settings, folder, truth.values / settings.rounds)
 
 
-def train_asynchronously(data: VerticalData, settings: Settings, periods: Sequence[float] | None = None) -> Trained:
-    """Train by VAFL on the virtual clock and record it; all clients have the same period unless `periods` are given."""
+def train_asynchronously(data: VerticalData, settings: Settings, slowness: Sequence[int] = ()) -> Trained:
+    """Train by VAFL and record it; see `run_asynchronously`."""
     folder = _Folder()
-    n_clients = len(data.clients)
-    schedule = AsynchronousSchedule(
-        periods or [settings.period] * n_clients,
-        [settings.batch_size] * n_clients,
-        settings.stamp_every,
-        round(settings.duration / settings.stamp_every),
-        settings.seed,
-    )
     with _record(data, folder) as recorder:
         training = build(data, settings, recorder)
-        for _ in asynchronous_rounds(training, schedule, VirtualClock()):
+        for _ in run_asynchronously(training, settings, slowness):
             pass
     return Trained(training, settings, folder)
 

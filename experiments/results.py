@@ -102,7 +102,7 @@ def _plain(found: Any) -> Any:
 
 
 def machine() -> str:
-    """Return what names the machine: processor, cores, Python."""
+    """Return what names the machine: processor, cores, system, Python."""
     model = platform.processor() or platform.machine()
     known = Path("/proc/cpuinfo")
     if known.exists():

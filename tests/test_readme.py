@@ -67,3 +67,18 @@ def test_named_tests_and_modules_exist(page):
         assert f"def {name}(" in tests, name
     for path in re.findall(r"`((?:src|tests|benchmarks|experiments|scripts)/[\w/.]+\.py)", page.read_text()):
         assert (ROOT / path).exists(), path
+
+
+def test_the_loss_in_the_page_on_valuing_is_right(tmp_path):
+    """The example passes its own check as printed, and can be recorded and valued with."""
+    text = (ROOT / "docs" / "valuation.md").read_text(encoding="utf-8")
+    code = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "verfedsv.Loss" in block)
+    names = {}
+    exec(compile(code, "valuation.md", "exec"), names)  # noqa: S102  # our own example
+    rng = np.random.default_rng(0)
+    with verfedsv.Recorder(tmp_path, rng.normal(size=20), ["bank", "telco"], names["LogCosh"]()) as recorder:
+        recorder.log(range(20), {"bank": 0.1 * rng.normal(size=20), "telco": 0.1 * rng.normal(size=20)})
+    found = verfedsv.value(tmp_path, loss=names["LogCosh"]())
+    exact = verfedsv.value(tmp_path, "exact", loss=names["LogCosh"]())
+    assert found.error_kind == "certified but for rounding"
+    assert (np.abs(found.values - exact.values) <= found.errors + exact.errors).all()

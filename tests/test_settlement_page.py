@@ -29,6 +29,7 @@ def test_commands_print_what_the_page_shows(tmp_path, monkeypatch):
             command, _, shown = block.partition("\n")
             done = call(*shlex.split(command))
             assert done.returncode == 0, done.stderr
-            assert plain(done.stdout) == plain(shown)
+            notes = plain(done.stderr)  # printed first
+            assert "\n".join([*notes.splitlines(), *plain(done.stdout).splitlines()]) == plain(shown)
             n_commands += 1
     assert n_commands == 6

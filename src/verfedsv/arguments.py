@@ -36,6 +36,8 @@ def as_positive(name: str, value: Any) -> float:
 
 def as_numpy(name: str, values: Any) -> NDArray[Any]:
     """Return `values` as an array of whatever it holds: a tensor off its graph and its device, a data frame's cells."""
+    if values is None or isinstance(values, str | bytes | dict | set):
+        raise InputError(f"{name} must be an array of numbers; received {type(values).__name__}")
     if isinstance(values, np.ma.MaskedArray):
         raise InputError(f"{name} is a masked array, and masks are not supported; fill or remove the masked entries")
     # Neither torch nor scipy is imported for this: their types are recognised by their methods.
@@ -55,15 +57,13 @@ def as_numpy(name: str, values: Any) -> NDArray[Any]:
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """Return `values` as an array of numbers."""
-    if values is None or isinstance(values, str | bytes | dict | set):
-        raise InputError(f"{name} must be an array of numbers; received {type(values).__name__}")
     array = as_numpy(name, values)
-    if array.dtype == object:
-        # Columns of a pandas frame with missing values come like this; so do numbers of mixed types.
+    if array.dtype.kind in "OUT":
+        # Columns of a data frame with missing values come like this; so do decimals, and numbers written as text.
         try:
-            array = array.astype(np.float64)
+            array = array.astype(object).astype(np.float64)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
+            raise InputError(f"{name} must hold real numbers: {error}") from None
     if array.dtype.kind not in "biuf":
         shown = ", ".join(repr(value) for value in array.ravel()[:2].tolist())
         raise InputError(f"{name} must hold real numbers; received {shown}, ... of type {array.dtype}")

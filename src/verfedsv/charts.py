@@ -54,14 +54,10 @@ def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool
         | ({} if np.isnan(ends[m]).any() else {"low": float(ends[m, 0]), "high": float(ends[m, 1])})
         for label, m in zip(labels, order, strict=True)
     ]
-    form = "~%" if as_shares else ".3~g"
-    title = "share" if as_shares else "total value"
-    tooltip = [
-        alt.Tooltip("name:N", title="client"),
-        alt.Tooltip("amount:Q", title="share" if as_shares else "value", format=".3%" if as_shares else ".4~g"),
-        alt.Tooltip("low:Q", title="at least", format=".3%" if as_shares else ".4~g"),
-        alt.Tooltip("high:Q", title="at most", format=".3%" if as_shares else ".4~g"),
-    ]
+    form, fine, title = ("~%", ".3%", "share") if as_shares else (".3~g", ".4~g", "total value")
+    titles = {"amount": title, "low": "at least", "high": "at most"}
+    tooltip = [alt.Tooltip("name:N", title="client")]
+    tooltip += [alt.Tooltip(f"{name}:Q", title=text, format=fine) for name, text in titles.items()]
     # Names are cut here and not by Vega, which cuts through letters of two UTF-16 units and then cannot draw them. With
     # its domain given, and without stacking, no name is ever a key of an object, where "constructor" is one already.
     base = alt.Chart(alt.InlineData(values=rows)).encode(

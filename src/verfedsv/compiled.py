@@ -24,22 +24,37 @@ Floats = NDArray[np.float64]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
+_REORDERED = {"reassoc", "contract", "nsz", "arcp"}
+
 
 def compiled(function: Function) -> Function:
     """Return `function` compiled on its first call; it runs without the interpreter lock.
 
     Sums may be reordered, so that they use vector instructions; NaN and infinity keep their meaning.
     """
-    return _compile(function, fastmath={"reassoc", "contract", "nsz", "arcp"})
+    return _compile(function, fastmath=_REORDERED)
 
 
 def inlined(function: Function) -> Function:
+    """Return `function` compiled into each compiled loop that calls it; sums may be reordered.
+
+    Compiled loops call nothing but inlined functions (a test holds them to it). Of a `compiled` callee there would be
+    two versions, its own and the caller's copy, optimised apart: a process that compiles runs the one, a process that
+    reads compiled code from disk the other, and their sums differ in the last bits.
+
+    The code is inserted before types are inferred, so that it is compiled once: as instructions, a caller of callers
+    took twice as long to compile.
+    """
+    return _compile(function, fastmath=_REORDERED, inline="always")
+
+
+def inlined_in_order(function: Function) -> Function:
     """Return `function` compiled into each compiled loop that calls it, its arithmetic kept in the order written."""
     return _compile(function, fastmath={"contract"}, forceinline=True)
 
 
-def _compile(function: Function, *, fastmath: set[str], forceinline: bool = False) -> Function:
-    compile_it = partial(numba.njit, nogil=True, error_model="numpy", fastmath=fastmath, forceinline=forceinline)
+def _compile(function: Function, **options: Any) -> Function:
+    compile_it = partial(numba.njit, nogil=True, error_model="numpy", **options)
     try:
         return cast("Function", compile_it(cache=True)(function))
     except RuntimeError:
@@ -64,7 +79,7 @@ _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11, _E12, _E13 = (1 / math.factorial(k) for k in range(2, 14))
 
 
-@inlined
+@inlined_in_order
 def exp(x: float) -> float:
     """Return e to the x; x is taken as -700 below that and as 700 above."""
     x = min(max(x, -700.0), 700.0)
@@ -76,7 +91,7 @@ def exp(x: float) -> float:
     return result
 
 
-@inlined
+@inlined_in_order
 def add(total: float, lost: float, term: float) -> tuple[float, float]:
     """Return a sum with one more term, and the rounding error so far (Kahan), initially 0.
 
@@ -88,23 +103,26 @@ def add(total: float, lost: float, term: float) -> tuple[float, float]:
     return longer, (longer - total) - term
 
 
-@inlined
-def log1p_of_fraction(y: float) -> float:
-    """Return log(1 + y) for y in [0, 1]: twice the artanh of t = y / (2 + y), which is at most 1/3."""
-    t = y / (2 + y)
+@inlined_in_order
+def log_of_ratio(y: float, z: float) -> float:
+    """Return log((1 + y) / (1 + z)) for y and z in [0, 1]: twice the artanh of t = (y - z) / (2 + y + z).
+
+    |t| is at most 1/3.
+    """
+    t = (y - z) / (2 + (y + z))
     s = t * t
     tail = 1 / 25 + s * (1 / 27 + s * (1 / 29 + s * (1 / 31 + s * (1 / 33 + s * (1 / 35)))))
     middle = 1 / 13 + s * (1 / 15 + s * (1 / 17 + s * (1 / 19 + s * (1 / 21 + s * (1 / 23 + s * tail)))))
     return 2 * t * (1 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * (1 / 11 + s * middle))))))
 
 
-@inlined
+@inlined_in_order
 def softplus(x: float) -> float:
     """Return log(1 + e^x), to full relative precision for every x."""
-    return max(x, 0.0) + log1p_of_fraction(exp(-abs(x)))
+    return max(x, 0.0) + log_of_ratio(exp(-abs(x)), 0.0)
 
 
-@inlined
+@inlined_in_order
 def sigmoid(x: float) -> float:
     """Return 1 / (1 + e^-x), to full relative precision for every x above -700."""
     return 1 / (1 + exp(-x))

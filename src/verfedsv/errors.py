@@ -14,6 +14,9 @@
 Every message says what was received, what is allowed, and, where there is one, what to do instead.
 """
 
+import sys
+import warnings
+
 
 class VerfedsvError(Exception):
     """Base of every exception this package raises on purpose."""
@@ -49,3 +52,11 @@ class TranscriptWarning(UserWarning):
 
 class CompletionWarning(UserWarning):
     """The error of completion cannot be estimated, because no sample was uploaded in two rounds."""
+
+
+def warn(message: str, category: type[UserWarning]) -> None:
+    """Warn, naming the line outside this package that led here."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "verfedsv":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, level)

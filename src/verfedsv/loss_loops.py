@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from verfedsv.compiled import Array, Floats, add, compiled, exp, sigmoid, softplus
+from verfedsv.compiled import Array, Floats, compiled, exp, inlined, log_of_ratio, sigmoid, softplus
 
 
 def each(function: Callable[[Floats, Floats], None], x: Array) -> Floats:
@@ -52,19 +52,9 @@ def logistic_third_each(x: Floats, result: Floats) -> None:
         result[i] = s * (1 - s) * (1 - 2 * s)
 
 
-@compiled
+@inlined
 def expand_logistic(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
     """Write gradient and third derivative at the midpoints of scalar steps; return how much the loss falls in all."""
-    decrease, lost = 0.0, 0.0
-    for first in range(0, len(base), 1024):
-        part = slice(first, first + 1024)
-        of_run = _expand_run(base[part], step[part], labels[part], gradient[part], weights[part])
-        decrease, lost = add(decrease, lost, of_run)
-    return decrease
-
-
-@compiled
-def _expand_run(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
     decrease = 0.0
     for i in range(len(base)):
         sign, middle = -labels[i], base[i] + 0.5 * step[i]
@@ -74,70 +64,66 @@ def _expand_run(base: Floats, step: Floats, labels: Floats, gradient: Floats, we
         small *= large
         gradient[i] = sign * (large if sign * middle > 0 else small)
         weights[i] = small * large * (small - large if middle > 0 else large - small)
-        decrease += softplus(sign * base[i]) - softplus(sign * (base[i] + step[i]))
+        # log(1 + e^x) is max(x, 0) + log(1 + e^-|x|); of the difference of two, the logarithms need one series.
+        before, after = sign * base[i], sign * (base[i] + step[i])
+        decrease += (max(before, 0.0) - max(after, 0.0)) + log_of_ratio(exp(-abs(before)), exp(-abs(after)))
     return decrease
 
 
-@compiled
+@inlined
 def expand_softmax(base: Floats, step: Floats, labels: Array, p: Floats, gradient: Floats) -> float:
-    """Write the softmax and the gradient at the midpoints of steps; return how much the loss falls in all.
+    """Write the softmax and the gradient at the midpoints of steps, (classes, samples); return how much the loss falls.
 
     A loss is log(1 + sum over other classes of exp(x_c - x_top)) + x_top - x_y: both parts are relative to the largest
     class, so that a large embedding does not swallow a small loss.
     """
-    n_samples, n_classes = base.shape
-    decrease, lost = 0.0, 0.0
-    # 64 samples at a time, their classes side by side, so that the exponentials are vectorised.
-    x, tops = np.empty(64 * n_classes), np.empty(64, np.intp)
-    for first in range(0, n_samples, 64):
-        n = min(64, n_samples - first)
-        of_run = 0.0
-        for end in range(2):
-            of_run += (1 - 2 * end) * _powers(base, step, labels, first, n, end, x, tops)
-            for i in range(n):
-                others = 0.0
-                x[i * n_classes + tops[i]] = 0.0
-                for c in range(n_classes):
-                    others += x[i * n_classes + c]
-                of_run += (1 - 2 * end) * np.log1p(others)
-        decrease, lost = add(decrease, lost, of_run)
-        _powers(base, step, labels, first, n, 0.5, x, tops)
+    n_classes, n = len(base), len(labels)
+    decrease = 0.0
+    top, index, others, others_before = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    for time in (0.0, 1.0, 0.5):
+        if time == 1:
+            others, others_before = others_before, others
+        _write_points(base, step, time, p, top, index)
+        sign = 1.0 - 2.0 * time  # 1 before the step, -1 after it and 0 half-way
         for i in range(n):
-            total = 0.0
-            for c in range(n_classes):
-                total += x[i * n_classes + c]
-            for c in range(n_classes):
-                p[first + i, c] = gradient[first + i, c] = x[i * n_classes + c] / total
-            gradient[first + i, labels[first + i]] -= 1
+            decrease += sign * (top[i] - p[labels[i], i])
+        _write_powers(p, top, index, others)
+        if time == 1:
+            for i in range(n):
+                decrease += np.log1p((others_before[i] - others[i]) / (1 + others[i]))
+    for c in range(n_classes):
+        x, slope = p[c, :n], gradient[c, :n]
+        for i in range(n):
+            x[i] /= 1 + others[i]
+            slope[i] = x[i]
+    for i in range(n):
+        gradient[labels[i], i] -= 1
     return decrease
 
 
-@compiled
-def _powers(
-    base: Floats, step: Floats, labels: Array, first: int, n: int, time: float, x: Floats, tops: Array
-) -> float:
-    """Write exp(x_c - x_top) of `n` samples at a `time` of the step, and their largest classes.
+@inlined
+def _write_points(base: Floats, step: Floats, time: float, x: Floats, top: Floats, index: Floats) -> None:
+    """Write the points at a `time` of the steps, the largest number of each sample, and its class."""
+    n = len(top)
+    top[:], index[:] = -np.inf, 0.0
+    for c in range(len(base)):
+        line, old, moved = x[c, :n], base[c, :n], step[c, :n]
+        for i in range(n):
+            line[i] = old[i] + time * moved[i]
+            index[i] = c if line[i] > top[i] else index[i]
+            top[i] = max(top[i], line[i])
 
-    Return the sum of x_top - x_y.
-    """
-    n_classes = base.shape[1]
-    missed = 0.0
-    for i in range(n):
-        row = x[i * n_classes : (i + 1) * n_classes]
-        top = 0
-        for c in range(n_classes):
-            row[c] = base[first + i, c] + time * step[first + i, c]
-            if row[c] > row[top]:
-                top = c
-        tops[i] = top
-        largest = row[top]
-        missed += largest - row[labels[first + i]]
-        for c in range(n_classes):
-            row[c] -= largest
-    flat = x[: n * n_classes]
-    for j in range(len(flat)):
-        flat[j] = exp(flat[j])
-    return missed
+
+@inlined
+def _write_powers(x: Floats, top: Floats, index: Floats, others: Floats) -> None:
+    """Replace x_c by exp(x_c - x_top); write the sums of those over all classes but the largest."""
+    n = len(top)
+    others[:] = 0.0
+    for c in range(len(x)):
+        line = x[c, :n]
+        for i in range(n):
+            line[i] = exp(line[i] - top[i])
+            others[i] += 0.0 if index[i] == c else line[i]
 
 
 @compiled

@@ -3,27 +3,13 @@
 Shapes, used by every method here: an embedding `x` is `(..., samples, classes)`, `classes` being 1 for a scalar
 embedding; `labels` is what `encode` returned, with the samples in front; a loss value is `(..., samples)`. Results are
 float64 whatever `x` is.
-
-Each loss states the constants that the error bounds need. They hold for every label and every embedding:
-
-- `lipschitz`: G of the paper, the largest Euclidean norm of the gradient;
-- `smoothness`: L of the paper, the largest eigenvalue of the Hessian;
-- `gradient_range`: the largest |(f'(x) - f'(x')) . v| over all x, x' and v of `spread` 1;
-- `third_derivative`, `fifth_derivative`: the largest |D^n f(x)[v, w, ..., w]| for n = 3 and 5 over v and w of `spread`
-  1. docs/closed-form.md derives them.
-
-A loss that does not change when the same number is added to all classes sets `shift_invariant`: its `spread` is
-then the range over classes, and otherwise the Euclidean norm.
-
-The error bounds allow for rounding: `value` may be off by a few units in the last place of |f| + |x| (1 + |f'|), and
-`gradient` and `cubic_form` by a few of their own. A loss that is proven to keep to that sets `rounding_is_bounded`;
-errors of others are proven but for the rounding in the loss itself.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from numbers import Real
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -35,14 +21,17 @@ from verfedsv.errors import InputError
 from verfedsv.loss_loops import (
     as_rows,
     each,
-    expand_logistic,
-    expand_softmax,
     log_partition_each,
     logistic_third_each,
     sigmoid_each,
     softmax,
     softplus_each,
 )
+
+CONSTANTS = ("lipschitz", "smoothness", "gradient_range", "third_derivative", "fifth_derivative")
+
+LARGEST_LABEL = 1e60
+"""The squares of labels, summed, must stay within float64."""
 
 
 class CubicForm(NamedTuple):
@@ -67,7 +56,24 @@ class Expansion(NamedTuple):
 
 
 class Loss(ABC):
-    """A smooth loss f(x; y) of the summed embedding x of one sample and its label y."""
+    """A smooth loss f(x; y) of the summed embedding x of one sample and its label y.
+
+    To add one, implement `encode`, `value`, `gradient` and `cubic_form`, and state these constants. They must hold for
+    every label and every embedding, as error bounds are computed from them; `math.inf` states no bound.
+
+    - `lipschitz`: the largest Euclidean norm of the gradient, G of the paper;
+    - `smoothness`: the largest eigenvalue of the Hessian, L of the paper;
+    - `gradient_range`: the largest |(f'(x) - f'(x')) . v| over all x, x' and v of `spread` 1;
+    - `third_derivative`, `fifth_derivative`: the largest |D^n f(x)[v, w, ..., w]| for n = 3 and 5 over v and w of
+      `spread` 1. docs/closed-form.md derives those of the losses here.
+
+    The `spread` of a change is its Euclidean norm; for a loss that does not change when the same number is added to all
+    classes, and says so by `shift_invariant`, it is the range over classes.
+
+    Bounds allow for rounding: `value` may be off by a few units in the last place of |f| + |x| (1 + |f'|), `gradient`
+    and `cubic_form` by a few of their own. A loss that is proven to keep to that sets `rounding_is_bounded`; otherwise
+    errors are "certified but for rounding". `check_loss` compares all of this with numeric differences.
+    """
 
     name: ClassVar[str]
     lipschitz: ClassVar[float]
@@ -182,12 +188,6 @@ class Logistic(LogPartitionLoss):
         result: Floats = np.abs(mean - each(sigmoid_each, c)) + np.abs(cubic)
         return result
 
-    def expand(self, base: Floats, step: Floats, labels: Array) -> Expansion:
-        # One compiled loop in place of some twenty array operations: twice as fast for a round of 14 clients.
-        gradient, weights = np.empty(base.shape), np.empty(base.shape)
-        decrease = expand_logistic(base.ravel(), step.ravel(), labels, gradient.ravel(), weights.ravel())
-        return Expansion(gradient, CubicForm(weights, np.zeros(base.shape)), decrease)
-
     def label_part(self, x: Array, labels: Array) -> Array:
         return x[..., 0] * (labels > 0)
 
@@ -237,18 +237,12 @@ class Softmax(LogPartitionLoss):
         p = softmax(x)
         return CubicForm(p, p)
 
-    def expand(self, base: Floats, step: Floats, labels: Array) -> Expansion:
-        # One compiled loop with vectorised exponentials in place of the four functions above: six times faster.
-        p, gradient = np.empty(base.shape), np.empty(base.shape)
-        decrease = expand_softmax(base, step, labels, p, gradient)
-        return Expansion(gradient, CubicForm(p, p), decrease)
-
     def label_part(self, x: Array, labels: Array) -> Array:
         return x[..., np.arange(x.shape[-2]), labels]
 
 
 class Squared(Loss):
-    """Half the squared distance between the embedding and the label, (samples,) or (samples, classes)."""
+    """Half the squared distance, |x - y|^2 / 2, of the embedding x to the label y, (samples,) or (samples, classes)."""
 
     name = "squared"
     rounding_is_bounded = True
@@ -268,7 +262,11 @@ class Squared(Loss):
                 f"loss 'squared' with embeddings of {n_classes} classes takes labels of shape {expected}; "
                 f"received {labels.shape}"
             )
-        return targets.astype(np.float64)
+        targets = targets.astype(np.float64)
+        if not (np.abs(targets) < LARGEST_LABEL).all():
+            largest = np.abs(targets).max()
+            raise InputError(f"loss 'squared' takes labels below {LARGEST_LABEL:g} in size; received {largest:g}")
+        return targets
 
     def value(self, x: Array, labels: Array) -> Array:
         residual = x - labels
@@ -288,13 +286,30 @@ LOSSES: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Softmax(), S
 
 
 def get_loss(loss: str | Loss) -> Loss:
-    """Return the loss of that name, or `loss` itself when it is one already."""
-    if isinstance(loss, Loss):
-        return loss
-    try:
-        return LOSSES[loss]
-    except (KeyError, TypeError):
-        raise InputError(f"unknown loss {loss!r}; allowed are {', '.join(map(repr, LOSSES))}") from None
+    """Return the loss of that name, or `loss` itself if it is one with all constants."""
+    if isinstance(loss, type) and issubclass(loss, Loss):
+        raise InputError(f"loss must be an instance, and {loss.__name__} is a class; pass {loss.__name__}()")
+    if not isinstance(loss, Loss):
+        known = LOSSES.get(loss) if isinstance(loss, str) else None
+        if known is None:
+            allowed = ", ".join(map(repr, LOSSES))
+            raise InputError(f"unknown loss {loss!r}; allowed are {allowed} and a verfedsv.Loss of your own")
+        return known
+    if not isinstance(getattr(loss, "name", None), str):
+        raise InputError(f"{type(loss).__name__}: a loss needs a name, a text")
+    for constant in CONSTANTS:
+        size = getattr(loss, constant, None)
+        if not isinstance(size, Real) or not float(size) >= 0:
+            raise InputError(
+                f"loss {loss.name!r}: {constant} must be a number, at least 0 (math.inf if there is no bound); "
+                f"received {size!r}"
+            )
+    return loss
+
+
+def is_own(loss: Loss) -> bool:
+    """Return whether a loss is a user's own, and none of this package."""
+    return type(loss) is not type(LOSSES.get(loss.name))
 
 
 def dot(v: Array, w: Array) -> Array:

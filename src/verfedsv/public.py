@@ -11,6 +11,7 @@ from verfedsv.errors import (
     TranscriptWarning,
     VerfedsvError,
 )
+from verfedsv.loss_checks import check_loss
 from verfedsv.losses import CubicForm, Loss
 from verfedsv.shapley import Beta, Method, Progress, RoundGame, Semivalue, ShapleyResult, shapley_values
 from verfedsv.transcript import Recorder, Transcript
@@ -38,6 +39,7 @@ __all__ = [
     "Valuation",
     "VerfedsvError",
     "__version__",
+    "check_loss",
     "complete",
     "epsilon_rank",
     "rank_bound",

@@ -1,4 +1,4 @@
-"""What works without the extra `report`."""
+"""What works without the extras `report` and `frame`."""
 
 import os
 import re
@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import verfedsv
 from tests.cli.test_demo import SMALL
-from tests.trainings import train
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +20,7 @@ class WithoutExtra:
         self._finder = finder
 
     def find_spec(self, name, path=None, target=None):
-        is_blocked = name.partition(".")[0] in ("altair", "vl_convert")
+        is_blocked = name.partition(".")[0] in ("altair", "vl_convert", "pandas")
         return None if is_blocked else self._finder.find_spec(name, path, target)
 
     def __getattr__(self, name):
@@ -39,16 +37,6 @@ y, batches = np.arange(20) % 2, [rng.permutation(20)[:10] for _ in range(8)]
 h_bank, h_telco = rng.normal(size=10), rng.normal(size=10)
 """
 """What the training loop of the README's first example uses."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return the folder of a small run that was valued."""
-    path = tmp_path_factory.mktemp("runs") / "credit"
-    with train(n_samples=60, batch=20, n_epochs=4).record(path):
-        pass
-    (path / "valuation.json").write_text(verfedsv.value(path).to_json())
-    return path
 
 
 def call(code, *arguments, **options):
@@ -98,6 +86,13 @@ def test_a_plot_needs_it_and_says_so(folder):
     code = "import verfedsv; verfedsv.Valuation.from_json(open(sys.argv[1]).read()).plot()"
     done = call(code, folder / "valuation.json")
     assert "InputError: charts need Altair: pip install 'verfedsv[report]'" in done.stderr
+
+
+def test_a_frame_needs_pandas_and_says_so(folder):
+    """With what to install, and what works without."""
+    code = "import verfedsv; verfedsv.Valuation.from_json(open(sys.argv[1]).read()).to_frame()"
+    done = call(code, folder / "valuation.json")
+    assert "VerfedsvError: to_frame needs pandas: pip install 'verfedsv[frame]', or use to_json" in done.stderr
 
 
 def test_a_run_does_not_need_it(tmp_path):

@@ -12,20 +12,9 @@ from typer.testing import CliRunner
 import verfedsv
 from tests.cli.inprocess import call as run
 from tests.cli.processes import run_process
-from tests.trainings import train
 from verfedsv import InputError
 from verfedsv.cli import _typer
 from verfedsv.cli.output import explain_warnings
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return the folder of a small run that was valued."""
-    path = tmp_path_factory.mktemp("runs") / "credit"
-    with train(n_samples=60, batch=20, n_epochs=4).record(path):
-        pass
-    (path / "valuation.json").write_text(verfedsv.value(path).to_json())
-    return path
 
 
 def report(*arguments):

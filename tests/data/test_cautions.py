@@ -65,7 +65,7 @@ def test_missing_numbers_are_counted():
     some, most = NOISE.copy(), NOISE.copy()
     some[:7], most[7:] = np.nan, np.nan
     assert caution_of(some=some, most=most, none=np.full(N, np.nan), blank=np.full(N, None), empty=["typeless"]) == [
-        "bank: no values in 'typeless', 'none', 'blank', of which nothing is learnt",
+        "bank: no values in 'typeless', 'none', 'blank', so nothing is learnt from them",
         "bank: missing numbers become the mean of their column: 7 of 400 in 'some', 393 of 400 in 'most'",
     ]
 

@@ -257,7 +257,7 @@ def test_a_client_with_labels_only(tmp_path):
     data = join_tables(files, ("judge", "y"), test=0)
     assert data.names == ("bank", "telco")
     assert data.labels.tolist() == [0, 1, 0]
-    assert "judge: 3 rows in judge.csv; holds the labels only, and is no player" in data.notes
+    assert "judge: 3 rows in judge.csv; holds only the labels, and is not valued" in data.notes
     with pytest.raises(DataError, match=r"judge\.csv has labels only; at least one client with features is needed"):
         join_tables({"judge": judge}, ("judge", "y"))
     with pytest.raises(DataError, match="client 'judge' has no features"):

@@ -209,7 +209,7 @@ def test_the_switch_shows_single_rounds(show):
     page.wait_for_selector("#chart-rounds[data-lines='2']")
     assert labels.all_text_contents() != before
     assert not page.get_by_text("It ends at the client's value").is_visible()
-    assert page.get_by_text("in each single round").is_visible()
+    assert page.get_by_text("for every client; what counts").is_visible()
 
 
 @pytest.mark.parametrize(("name", "width"), [("2", 1100), ("20", 1100), ("200", 1100), ("20", 390), ("payouts", 390)])

@@ -167,7 +167,7 @@ def test_markdown_shows_names_as_they_are():
     assert "](http" not in text.replace("\\]", "")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert all(row.replace("\\|", "").count("|") in (3, 4, 5, 6, 7, 8) for row in rows)
-    assert "What a share below zero means" in text
+    assert "What a negative share means" in text
 
 
 def test_markdown_has_the_sections_of_the_page():

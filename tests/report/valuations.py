@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from verfedsv import CompletionReport, Valuation
 from verfedsv.report.curves import curve
 from verfedsv.report.metrics import METRICS
-from verfedsv.report.summary import About, Setting, Uploads, build
+from verfedsv.report.summary import Setting, UploadCounts, build
 from verfedsv.settings import ValuationSettings
 from verfedsv.valuation.verdict import RunFacts
 
@@ -77,12 +79,19 @@ def make_summary(
 ):
     """Return the summary of a valuation with those values."""
     valuation = make_valuation(values, errors, **changes)
-    uploads = {name: Uploads(4, 400, 4800) for name in valuation.clients}
+    uploads = {name: UploadCounts(4, 400, 4800) for name in valuation.clients}
     given = tuple(Setting(*each) for each in settings)
-    about = About(run, "2025-01-01T00:00:00+00:00", 100, 1, given, settlement, RunFacts(n_planned, faults=faults))
     measured = {name: [line.get(name, np.nan) for line in metrics] for name in METRICS}
     curves = {name: curve(column, rounds=[line["n_rounds"] for line in metrics]) for name, column in measured.items()}
-    return build(valuation, about, uploads, {name: found for name, found in curves.items() if found.rounds})
+    curves = {name: found for name, found in curves.items() if found.rounds}
+    return replace(
+        build(valuation, RunFacts(n_planned, faults=faults), uploads, curves),
+        run=run,
+        recorded="2025-01-01T00:00:00+00:00",
+        n_recorded=100,
+        settings=given,
+        settlement=settlement,
+    )
 
 
 def make_large_summary(n_clients, n_rounds=600):

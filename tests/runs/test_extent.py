@@ -20,16 +20,21 @@ def extent_of(folder):
     [(SYNCHRONOUS, 30), (SYNCHRONOUS.replace("rounds = 30", "epochs = 2"), 14), (ASYNCHRONOUS, 30)],
 )
 def test_a_training_that_was_stopped_is_unfinished_until_it_has_gone_on(tmp_path, text, n_planned):
-    """The plan is in the configuration."""
+    """The plan is in the configuration and, before the first round, in the transcript."""
     run = make(tmp_path, text)
     n_updates = iter(range(100))
     list(run.train(should_stop=lambda: next(n_updates) >= 4))
     assert extent_of(run.folder) == Extent(5, n_planned, is_running=False)
     assert extent_of(run.folder).is_unfinished
+    about = Transcript.open(run.folder).description
+    assert (about.n_planned, about.intercept) == (n_planned, False)
+    assert about.step == {"kind": "gradient descent", "rate": 0.5, "decay": "constant"}
     assert str(extent_of(run.folder)) == f"5 of {n_planned} rounds"
     finish(run, resume=True)
     assert extent_of(run.folder) == Extent(n_planned, n_planned, is_running=False)
     assert not extent_of(run.folder).is_unfinished
+    (run.folder / "config.toml").unlink()
+    assert extent_of(run.folder).n_planned == n_planned
 
 
 LATE = ASYNCHRONOUS + "\n[[client]]\nname = 'a'\nrandom_level = 1\nperiod = 0.1\n"
@@ -39,7 +44,6 @@ LATE = ASYNCHRONOUS + "\n[[client]]\nname = 'a'\nrandom_level = 1\nperiod = 0.1\
     ("text", "first", "n_planned"),
     [
         (LATE, 0.1, 28),  # its first upload is in the third round
-        (LATE, 0.03, 30),
         (LATE, 9e14, 28),
         (ASYNCHRONOUS, 0.01, 30),
         (ASYNCHRONOUS, 1.17, 30),  # one round that looks like the last of them

@@ -38,14 +38,14 @@ def record(
     n_samples=40,
     precision=np.float64,
     recorder=None,
-    valuation=None,
+    **agreed,
 ):
     """Record rounds in which bank's embeddings grow fastest, and shop's the wrong way; return the recorder, closed."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n_samples) % 2
     data = (2 * labels - 1)[:, None] * [1.0, 0.5, -0.1] + 0.3 * rng.normal(size=(n_samples, 3))
     everybody = np.arange(n_samples)
-    with recorder or Recorder(folder, labels, CLIENTS, valuation=valuation) as recorder:
+    with recorder or Recorder(folder, labels, CLIENTS, **agreed) as recorder:
         for t in range(1, n_rounds + 1):
             uploads = {name: (0.2 * t * data[:, m]).astype(precision) for m, name in enumerate(CLIENTS)}
             if mode == "synchronous":

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from tests.settlement.runs import CLIENTS, CONFIG, diverge, make_run, record, sign
+from tests.settlement.runs import ASYNCHRONOUS, CLIENTS, CONFIG, diverge, make_run, record, sign
 from verfedsv import InputError, Recorder, TranscriptError, Valuation, value
 from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
@@ -48,11 +48,11 @@ def flip(path, position, bit):
 
 
 def test_a_true_statement_passes(run):
-    """Signature, chain, files, values and payouts, in this order."""
+    """Signature, chain, files, what was agreed, values and payouts, in this order."""
     result = audit(run / "statement.json", public_key=read_public_key(run.parent / "consortium.pub"))
     assert result.difference is None
     assert [check.name for check in result.checks] == [
-        *("signature", "chain", "files", "values", "books", "payouts", "terms")
+        *("signature", "chain", "files", "agreed", "values", "books", "payouts", "terms")
     ]
     assert result.notes == ()
     assert audit(run).passes
@@ -111,7 +111,16 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
         (lambda run: (run / "metrics.jsonl").write_text("{}\n"), "'metrics.jsonl' was changed"),
         (lambda run: (run / "checkpoints" / "server.npz").unlink(), "'checkpoints/server.npz' is missing"),
         (lambda run: (run / "transcript" / "labels.arrow").unlink(), "'transcript/labels.arrow' is missing"),
-        (lambda run: (run / "chain-00001.bin").write_text("!"), "'chain-00001.bin' was added: it is not in the .*"),
+        (
+            lambda run: (run / "chain-00001.bin").write_text("!"),
+            "there are two transcripts, in .*: move one of them away",
+        ),
+        (
+            lambda run: shutil.copy(
+                run / "transcript" / "uploads-00001.arrows", run / "transcript" / "uploads-0.arrows"
+            ),
+            "'uploads-0.arrows' is named like a file of the transcript, and is none: move it away",
+        ),
         (lambda run: (run / "checkpoints" / "b.npz").write_text("!"), "'checkpoints/b.npz' was added: it is not .*"),
         (lambda run: (run / "transcript" / "report.html").write_text("!"), "'transcript/report.html' was added: .*"),
         (lambda run: (run / "transcript" / ".lock").write_text("!"), "'transcript/.lock' was added: .*"),
@@ -126,8 +135,11 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
             "'transcript/labels.arrow' was changed, or is that of another run",
         ),
         (lambda run: cut_last_round(run), "the transcript is not .* cut off .* signed are 6 rounds, found 5 rounds"),
-        (lambda run: cut(run, "uploads-00001.arrows", 9000), "the transcript is whole up to round 2, .* was cut off"),
-        (lambda run: cut(run, "uploads-00001.arrows", 40), "the transcript is whole up to round 5, .* it was cut off"),
+        (
+            lambda run: cut(run, "uploads-00001.arrows", 9000),
+            "the transcript is whole up to round 2, .* was cut off, .*",
+        ),
+        (lambda run: cut(run, "uploads-00001.arrows", 40), "the transcript is whole up to round 5, .* was cut off, .*"),
         (lambda run: cut(run, "chain-00001.bin", 40), "the transcript is whole up to round 5, .* was cut off, .*"),
         (lambda run: flip(run / "transcript" / "labels.arrow", 40, 0), "'transcript/labels.arrow' was changed, or .*"),
         (
@@ -138,7 +150,7 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
             lambda run: flip(run / "transcript" / "chain-00001.bin", 48 * 3 + 20, 0),
             ".* changed: round 2 of .*, or its entry in chain-00001.bin",
         ),
-        (lambda run: record(run), "the transcript is not .*|'chain-00001.bin' was added.*"),
+        (lambda run: record(run), "there are two transcripts, in .*"),
     ],
 )
 def test_every_change_of_the_folder_is_said_in_one_line(run, change, difference):
@@ -477,20 +489,67 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
     assert audit(run, accept_settings=True).passes
 
 
-def test_a_configuration_that_cannot_be_read_agrees_on_nothing(run, key):
-    """A client with an extract is told so, unless it accepts any settings; a run with one cannot be audited."""
-    resign(run, key, configuration="[valuation\n")
-    path = run.parent / "telco.json"
-    path.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
-    found = audit(path, statement_path=run / "statement.json")
-    assert found.difference.startswith("what was agreed is unknown: config.toml is not valid TOML")
-    found = audit(path, statement_path=run / "statement.json", accept_settings=True)
-    assert found.passes
-    assert any(note.startswith("what was agreed is unknown: ") for note in found.notes)
+def test_a_configuration_that_cannot_be_read_differs(run):
+    """What was agreed cannot be compared with it."""
     (run / "statement.json").unlink()
     (run / "config.toml").write_text("[valuation\n")
-    with pytest.raises(InputError, match=r"config\.toml is not valid TOML"):
-        audit(run)
+    assert "config.toml is not valid TOML" in audit(run).difference
+
+
+PLAN = {"step": {"kind": "gradient descent", "rate": 0.5, "decay": "constant"}, "n_planned": 6, "intercept": False}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "difference"),
+    [
+        ("rate = 0.5", "rate = 0.05", "step is .*0.05.* and not .*0.5"),
+        ("rounds = 6", "rounds = 60", "n_planned is 60 and not 6"),
+        ("rate = 0.5", "rate = 0.5\nintercept = true", "intercept is True and not False"),
+        ('name = "adult"', 'name = "sector"', "loss is softmax and not logistic"),
+        ("[output]", "[[client]]\nname = 'ship'\nrandom_level = 1\n[output]", "client 'ship' is in one of them only"),
+        ("[output]", "[valuation]\nrank = 3\n[output]", "is not what was agreed, .*: rank is 3 and not auto"),
+        ("rounds = 6", ASYNCHRONOUS, "is of an asynchronous training, and the transcript of a synchronous one"),
+    ],
+)
+def test_a_configuration_that_contradicts_the_transcript_differs(tmp_path, before, after, difference):
+    """It could be edited when the values are known; the transcript, in which the plan is, could not."""
+    run = make_run(tmp_path / "run", **PLAN)
+    found = audit(run)
+    assert found.passes, found.difference
+    said = (
+        "valuation: default settings; step: kind gradient descent, rate 0.5, decay constant; rounds: 6; intercept: no"
+    )
+    assert [check.said for check in found.checks if check.name == "agreed"] == [said]
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace(before, after))
+    assert re.search(difference, audit(run).difference)
+    (run / "config.toml").unlink()
+    found = audit(run)
+    assert found.passes
+    assert "there is no config.toml, so what was agreed is what the transcript says" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"step": None}, "agreed, step: the statement says null, the transcript says"),
+        ({"n_planned": 5}, "agreed, n_planned: the statement says 5, the transcript says 6"),
+        ({"intercept": True}, "agreed, intercept: the statement says true, the transcript says false"),
+        ({"head": {}}, 'agreed, head, kind: the statement says null, the transcript says "sum"'),
+        ({"valuation": {}}, 'agreed, valuation, method: the statement says null, the transcript says "auto"'),
+        ({"more": 1}, "agreed, more: the statement says 1, the transcript says null"),
+    ],
+)
+def test_both_audits_hold_a_statement_to_what_was_agreed(tmp_path, change, difference):
+    """Settings of the valuation, head, step and plan are in the first link of the chain, and so in every extract."""
+    run = make_run(tmp_path / "run", **PLAN)
+    place, part = sign(run), tmp_path / "telco.extract"
+    part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
+    agreed = Statement.from_json(place.read_bytes()).content["agreed"]
+    assert agreed == Transcript.open(run).description.agreed
+    resign(run, read_private_key(tmp_path / "consortium.key"), agreed={**agreed, **change})
+    assert audit(place).difference.startswith(difference)
+    assert audit(part, statement_path=place).difference.startswith(difference)
 
 
 def test_settings_of_the_transcript_are_the_agreed_ones(tmp_path):
@@ -503,25 +562,40 @@ def test_settings_of_the_transcript_are_the_agreed_ones(tmp_path):
     (run / "valuation.json").write_text(value(run, "exact").to_json())
     assert audit(run).passes
     (run / "config.toml").write_text(CONFIG)
-    with pytest.raises(InputError, match="is not what was agreed, which the transcript says: method is auto and not"):
-        audit(run)
+    assert "is not what was agreed, which the transcript says: method is auto and not" in audit(run).difference
 
 
 def test_an_own_part_of_the_server_that_was_not_agreed_on_is_found(tmp_path):
-    """By both audits, unless the reader accepts it: with it a server can move value from one client to another."""
+    """Unless the reader accepts it: with it a server can move value from one client to another."""
     run = make_run(tmp_path / "run", mode="asynchronous")
     config = (run / "config.toml").read_text()
     (run / "config.toml").write_text(config.replace("intercept = true", "intercept = false"))
     place, part = sign(run), tmp_path / "telco.json"
     part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
     told = "it was agreed that the server has no intercept, and the transcript has a part of its own (offset); "
-    for path, options in ((place, {}), (part, {"statement_path": place})):
-        assert audit(path, **options).difference == f"{told}to accept that, add --accept-settings"
-        found = audit(path, accept_settings=True, **options)
-        assert found.passes, found.difference
-        assert f"{told}accepted, as asked" in found.notes
+    assert audit(place).difference == f"{told}to accept that, add --accept-settings"
+    found = audit(place, accept_settings=True)
+    assert found.passes, found.difference
+    assert f"{told}accepted, as asked" in found.notes
+    found = audit(part, statement_path=place)
+    assert found.passes
+    assert any(note.startswith("the server has a part of its own (offset), and the tr") for note in found.notes)
     (run / "config.toml").write_text(config)
     assert audit(sign(run)).passes
+
+
+def test_an_offset_where_the_transcript_excludes_one_is_found_by_both_audits(tmp_path):
+    """A recorder does not write it, and a server that writes its own transcript does not get away with it."""
+    with pytest.raises(InputError, match="it was agreed that the server adds no offset"):
+        record(tmp_path / "none", mode="asynchronous", intercept=False)
+    with patch("verfedsv.transcript.recorder.Recorder._as_offset", lambda _self, offset, *_: offset):
+        run = make_run(tmp_path / "run", mode="asynchronous", intercept=False)
+    (run / "config.toml").unlink()
+    place, part = sign(run), tmp_path / "telco.json"
+    part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
+    for path, options in ((place, {}), (part, {"statement_path": place})):
+        assert audit(path, **options).difference.startswith("it was agreed that the server has no intercept, and the")
+        assert audit(path, accept_settings=True, **options).passes
 
 
 def files_of(run):
@@ -619,7 +693,7 @@ def test_a_run_without_a_statement_is_checked_as_far_as_can_be(run):
     (run / "statement.json").unlink()
     found = audit(run)
     assert found.passes
-    assert [check.name for check in found.checks] == ["chain", "values", "books"]
+    assert [check.name for check in found.checks] == ["chain", "agreed", "values", "books"]
     assert "without a statement nobody vouches" in found.notes[0]
     text = (run / "valuation.json").read_text()
     changed = json.loads(text)
@@ -673,7 +747,7 @@ def test_only_what_is_true_can_be_signed(run, key):
     with (run / "transcript" / "uploads-00001.arrows").open("ab") as file:
         file.write(b"unfinished")
     transcript = Transcript.open(run)
-    with pytest.raises(TranscriptError, match=r"whole up to round 6, and uploads-00001.arrows has 10 bytes after it"):
+    with pytest.raises(TranscriptError, match=r"whole up to round 6, and uploads-00001.arrows has 10 and chain-"):
         make()
 
 
@@ -910,3 +984,18 @@ def test_a_guarantee_where_nothing_was_completed_is_found(tmp_path):
     path = folder / "valuation.json"
     path.write_text(replace(value(folder), guarantee=1.0).to_json())
     assert audit(folder).difference == "guarantee: valuation.json says 1.0, the transcript gives null"
+
+
+def test_an_audit_reads_all_records_twice(tmp_path, monkeypatch):
+    """To verify and to value them: transcripts are large."""
+    run, n_passes = make_run(tmp_path / "run"), []
+    for name in ("verify_on", "_records"):
+        method = getattr(Transcript, name)
+
+        def counted(self, *arguments, method=method):
+            n_passes.append(method.__name__)
+            return method(self, *arguments)
+
+        monkeypatch.setattr(Transcript, name, counted)
+    assert audit(run).passes
+    assert n_passes == ["verify_on", "_records"]

@@ -39,7 +39,7 @@ def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
         ("EUR", "٣", "must be an amount"),
         ("EUR", "", "must be an amount"),
         ("EUR", "9" * 16, "budget may have 15 digits before the point at most; received 9999999999999999"),
-        ("EUR", 0.5, "must be an amount"),
+        ("EUR", 0.5, "must be a text such as '2500.50', a whole number or a Decimal; received the float 0.5"),
         ("EUR", True, "must be an amount"),
         ("EUR", Decimal("Infinity"), "must be an amount"),
         ("euros", "1", "a code of three letters, such as EUR; received 'euros'"),

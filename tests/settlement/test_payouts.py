@@ -560,3 +560,10 @@ def test_what_the_clients_did_not_make_better_is_not_settled():
         settle(valuation, Terms.of(100, "EUR", negative="zero"))
     paid = settle(valuation, Terms.of(100, "EUR", negative="zero"), even_if_the_loss_rose=True)
     assert paid.payouts == (0, 10_000)
+
+
+@pytest.mark.parametrize("arguments", [(3, Terms.of(1, "EUR")), (None, None)])
+def test_what_cannot_be_settled(arguments):
+    """Anything but a valuation and terms is refused with an example."""
+    with pytest.raises(InputError, match=r"settle takes a Valuation and Terms, such as settle\(value\(run\), Terms.of"):
+        settle(*arguments)

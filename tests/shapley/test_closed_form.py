@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 import verfedsv
 from tests.games import Game, LogCosh, random_game, values_by_definition
 from verfedsv.data import load_adult_round
+from verfedsv.losses import Logistic, Softmax
 from verfedsv.shapley.closed_form import sample_errors, third_order
 from verfedsv.shapley.game import RoundGame
 
@@ -147,3 +148,43 @@ def test_exact_values_sum_to_the_utility_of_the_game():
     everybody = round_game([[True, True, True]])[0]
     result = verfedsv.shapley_values(*game.arguments, method="exact")
     assert result.values.sum() == pytest.approx(everybody, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("has_offset", [False, True])
+@pytest.mark.parametrize(
+    ("n_clients", "n_samples", "n_classes"),
+    [(1, 1, 1), (3, 700, 1), (4, 256, 1), (9, 257, 1), (1, 1, 2), (2, 65, 3), (5, 200, 7), (3, 30, 105)],
+)
+def test_the_fused_loops_agree_with_the_separate_steps(n_clients, n_samples, n_classes, has_offset, dtype):
+    """The loops of the built-in losses give what moments, derivatives and sums computed one after the other give."""
+    rng = np.random.default_rng(n_samples)
+    previous = (2 * rng.normal(size=(n_clients, n_samples, n_classes))).astype(dtype)
+    current = (previous + 0.5 * rng.normal(size=previous.shape)).astype(dtype)
+    current[0] = previous[0]
+    labels = rng.integers(0, max(n_classes, 2), n_samples)
+    offset = rng.normal(size=(n_samples, n_classes)) if has_offset else None
+    loss = Softmax if n_classes > 1 else Logistic
+    separate = type("Separate", (loss,), {})  # not one of the two classes that have loops of their own
+    arguments = previous, current, labels
+    fused, plain = (third_order(RoundGame.from_arrays(*arguments, own(), offset=offset)) for own in (loss, separate))
+    np.testing.assert_allclose(fused.values, plain.values, rtol=0, atol=(fused.errors + plain.errors).max() * 1e-3)
+    np.testing.assert_allclose(fused.values, plain.values, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(fused.errors, plain.errors, rtol=1e-6)
+    assert fused.utility == pytest.approx(plain.utility, rel=1e-12, abs=1e-14)
+    assert fused.values[0] == fused.errors[0] == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e61])
+@pytest.mark.parametrize("n_classes", [1, 3])
+@pytest.mark.parametrize("name", ["previous", "current", "offset"])
+def test_embeddings_that_cannot_be_computed_with_are_found(n_classes, bad, name):
+    """One bad number anywhere, also in the last class of the last sample, is an InputError."""
+    rng = np.random.default_rng(0)
+    arrays = {key: rng.normal(size=(5, 300, n_classes)) for key in ("previous", "current")}
+    arrays["offset"] = rng.normal(size=(300, n_classes))
+    arrays[name][..., -1, -1] = bad
+    labels = rng.integers(0, 2, 300)
+    loss = "softmax" if n_classes > 1 else "logistic"
+    with pytest.raises(verfedsv.InputError, match=r"finite|less than"):
+        verfedsv.shapley_values(labels=labels, loss=loss, method="closed-form", **arrays)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import verfedsv
 from tests.games import LOSSES, Game, random_game, utility, values_by_definition
-from verfedsv.cli.value import Methods
 from verfedsv.errors import InputError, ToleranceWarning, TooManyClientsError
 from verfedsv.shapley.estimators import ESTIMATORS, PARTS
 
@@ -102,9 +101,8 @@ def test_one_client_gets_everything(method, game):
 
 
 def test_every_method_has_its_name():
-    """Types, settings and command line take the names of the registry."""
+    """The type, which settings and command line take, has the names of the registry."""
     assert get_args(verfedsv.Method) == METHODS
-    assert {str(method) for method in Methods} == set(METHODS)
 
 
 @pytest.mark.filterwarnings("ignore::verfedsv.errors.ToleranceWarning")
@@ -211,12 +209,12 @@ BAD_INPUT = [
     ({"labels": [0, 1, 2]}, "received the values 0, 1, 2"),
     ({"labels": [[0], [1], [1]]}, r"use labels\.ravel\(\)"),
     ({"labels": [[0], [1, 2], [3]]}, "labels cannot be read"),
-    ({"labels": ["yes", "no", "no"]}, "labels cannot be read|received 'yes', 'no'"),
+    ({"labels": ["yes", "no", "no"]}, "labels must hold real numbers: .*'yes'"),
     ({"labels": None}, "labels must be an array of numbers; received NoneType"),
     ({"previous": None}, "previous must be an array of numbers; received NoneType"),
     ({"previous": {"bank": [1, 2, 3]}}, "received dict"),
     ({"previous": np.ma.zeros((2, 3))}, "masks are not supported"),
-    ({"previous": np.array([["a"] * 3] * 2)}, "real numbers; received 'a', 'a'"),
+    ({"previous": np.array([["a"] * 3] * 2)}, "real numbers: .*'a'"),
     ({"previous": np.zeros((2, 3), dtype=complex)}, "real numbers"),
     ({"previous": [[1, 2, 3], [1, 2]]}, "previous cannot be read as an array"),
     ({"offset": [1.0, 2.0]}, r"offset must have shape \(3,\)"),

@@ -155,6 +155,8 @@ ABOUT = {
     "head": {"kind": "sum", "architecture": None, "parameters": [], "state": []},
     "valuation": ValuationSettings().as_dict(),
     "step": None,
+    "n_planned": None,
+    "intercept": None,
 }
 LABELS = {"label": [0, 1, 1, 0], "receives_gradient": [True, True, True, True]}
 

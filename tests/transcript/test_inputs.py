@@ -1,3 +1,5 @@
+import decimal
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -49,7 +51,7 @@ def test_clients_can_be_declared_absent(tmp_path):
     ("embeddings", "absent", "message"),
     [
         ({"bank": [1.0], "shop": [1.0]}, [], r"missing \['telco'\].* pass absent=\['telco'\], or use update for"),
-        ({"bank": [1.0], "shop": [1.0]}, ["telko"], r"missing \['telco'\], unknown \['telko'\]"),
+        ({"bank": [1.0], "shop": [1.0]}, ["telko"], "absent names 'telko', which takes no part; the clients are"),
         ({"bank": [1.0], "telco": [1.0], "shop": [1.0]}, ["telco"], "'telco' is declared absent, and there are"),
         ({}, CLIENTS, "all clients are declared absent"),
         ({"bank": [1.0], "shop": [1.0]}, "telco", "absent must be a list of names of clients; received 'telco'"),
@@ -146,7 +148,7 @@ def test_a_data_frame_of_one_column_per_client():
 TEXTS = ["yes", "no ", "yes", "no", " yes", "no"]
 
 
-@pytest.mark.parametrize("kind", [list, np.array, pd.Categorical, pd.DataFrame])
+@pytest.mark.parametrize("kind", [list, np.array, pd.Categorical, pd.DataFrame, lambda texts: list(np.array(texts))])
 def test_labels_that_are_texts(tmp_path, kind):
     """They are numbered in the order of the texts, without the spaces around them; the transcript has both."""
     given = kind(TEXTS)
@@ -236,7 +238,7 @@ def test_embeddings_nobody_can_compute_with_are_refused(size):
     bad = np.append(good[1:], size)
     with pytest.raises(InputError, match=r"telco: embeddings must be finite and below 1e\+12 in size; received"):
         recorder.log(np.arange(len(LABELS)), {"bank": good, "telco": bad})
-    with pytest.raises(InputError, match=r"offset: embeddings must be finite and below 1e\+12"):
+    with pytest.raises(InputError, match=r"offset must be finite and below 1e\+12"):
         recorder.log(np.arange(len(LABELS)), {"bank": good, "telco": good}, bad)
     assert recorder.n_rounds == 0
 
@@ -253,7 +255,7 @@ def test_an_offset_may_be_the_same_for_all_samples(dtype):
         recorder.update("bank", [0, 1, 2], np.ones((3, 2), dtype), time=1)
         recorder.stamp([0.5, -0.5], time=1)
     assert uploads_of(recorder)[1][0].offset.tolist() == [0.5, -0.5]
-    with pytest.raises(InputError, match="offset: embeddings must be real numbers"):
+    with pytest.raises(InputError, match="offset must be an array of numbers; received str"):
         Recorder(None, LABELS, CLIENTS).stamp("0.1")
 
 
@@ -286,3 +288,140 @@ def test_classes_that_may_be_mistakes_are_warned_about():
     assert messages[1] == "labels: 'Yes', 'yes' differ in capitals only, and are different classes"
     Recorder(None, ["a"] * 5 + ["b"] * 3, CLIENTS)
     Recorder(None, [False] * 100 + [True], CLIENTS)
+
+
+NUMBERS = {
+    "text": lambda labels: [str(label) for label in labels],
+    "array of text": lambda labels: np.array([f" {label}" for label in labels]),
+    "objects": lambda labels: np.array(labels, object),
+    "decimals": lambda labels: [decimal.Decimal(label) for label in labels],
+    "big-endian": lambda labels: np.array(labels, ">i4"),
+    "long double": lambda labels: np.array(labels, np.longdouble),
+    "nullable": lambda labels: pd.Series(labels, dtype="Int64"),
+}
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax", "squared"])
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_labels_that_can_be_read_as_numbers_are_these_numbers(tmp_path, kind, loss):
+    """Whatever their type, a training is recorded and valued as with plain numbers, and so is a single round."""
+    plain = [0, 1, 10, 2, 1, 0, 3, 4, 5, 6, 7, 8, 9] if loss == "softmax" else LABELS
+    given, n_samples = NUMBERS[kind](plain), len(plain)
+    width = {"softmax": 11}.get(loss, 1)
+    after = np.random.default_rng(0).normal(size=(2, n_samples, width))
+    for name, labels in (("plain", plain), ("given", given)):
+        with Recorder(tmp_path / name, labels, ["one", "two"], loss) as recorder:
+            recorder.log(range(n_samples), {"one": after[0], "two": after[1]})
+        assert recorder.transcript.description.classes is None
+    assert Transcript.open(tmp_path / "given").labels.tolist() == plain
+    expected, values = (verfedsv.value(tmp_path / name).values for name in ("plain", "given"))
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_allclose(verfedsv.shapley_values(0 * after, after, given, loss).values, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss", "message"),
+    [
+        (["1", "2"], "logistic", "takes labels -1 and [+]1, or 0 and 1; received the values 1, 2"),
+        (["0.5", "1"], "softmax", r"takes whole labels 0 to 1; received the values 0\.5, 1"),
+        (["low", "high"], "squared", "labels must hold real numbers: could not convert string to float: 'low'"),
+        (np.array(["2020-01-01", "2020-01-02"], "M8[D]"), "logistic", "labels must hold real numbers"),
+        ([b"0", b"1"], "softmax", "labels must hold real numbers; received b'0', b'1', ... of type"),
+        ([object(), object()], "softmax", "labels must hold real numbers: float"),
+        ([1j, 2], "squared", "labels must hold real numbers"),
+        ([1e300, 1.0], "squared", r"takes labels below 1e\+60 in size; received 1e\+300"),
+        ({0, 1}, "logistic", "labels must be an array of numbers; received set"),
+        ([decimal.Decimal(0), None], "logistic", "takes finite labels"),
+    ],
+)
+def test_other_labels_are_refused_at_once(labels, loss, message):
+    """With one sentence, before anything is recorded, and in a single round too."""
+    with pytest.raises(InputError, match=message):
+        Recorder(None, labels, ["one"], loss)
+    width = 2 if loss == "softmax" else 1
+    with pytest.raises(InputError, match=message):
+        verfedsv.shapley_values(np.zeros((1, 2, width)), np.ones((1, 2, width)), labels, loss)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([1, 2], "names of clients must be printable text.*; received 1$"),
+        (["one", None], "names of clients must be printable text.*; received None$"),
+        (["one", ""], "names of clients must be printable text, not empty.*; received ''$"),
+        ({"one", "two"}, "clients must be a list of names; received {"),
+        ([], "at least one client is needed"),
+    ],
+)
+def test_names_that_are_none(names, message):
+    """The first wrong one is shown, also when a client joins."""
+    with pytest.raises(InputError, match=message):
+        Recorder(None, LABELS, names)
+    with pytest.raises(InputError, match=r"not empty.*; received ''"):
+        Recorder(None, LABELS, CLIENTS).join("")
+
+
+def test_who_has_left_must_join_again():
+    """An upload after leaving is refused with what to do, and not as that of an unknown client."""
+    recorder = Recorder(None, LABELS, CLIENTS)
+    recorder.update("bank", [0], [1.0])
+    recorder.leave("bank")
+    with pytest.raises(InputError, match="client 'bank' has left, and must join again; the clients are telco, shop"):
+        recorder.update("bank", [0], [1.0])
+
+
+def test_absent_clients_must_be_clients():
+    """A mistyped name is said to be one."""
+    with pytest.raises(InputError, match="absent names 'shp', which takes no part; the clients are bank, telco, shop"):
+        Recorder(None, LABELS, CLIENTS).log([0], {name: [1.0] for name in CLIENTS}, absent=["shp"])
+
+
+@pytest.mark.parametrize(("loss", "width", "shape"), [("logistic", 1, r"\(6,\)"), ("softmax", 2, r"\(6, 2\)")])
+def test_offsets_of_another_shape(loss, width, shape):
+    """The message has the shapes that are allowed."""
+    recorder = Recorder(None, LABELS, CLIENTS, loss)
+    embeddings = dict.fromkeys(CLIENTS, np.zeros((6, width)))
+    for wrong in (np.zeros(7), np.zeros((6, 5)), np.zeros((1, 6, width))):
+        with pytest.raises(
+            InputError, match=f"offset must be .* number.*, or an array of shape {shape}; received shape"
+        ):
+            recorder.log(range(6), embeddings, wrong)
+
+
+def test_a_path_that_is_none():
+    """A number is no folder."""
+    with pytest.raises(InputError, match="path must be a folder, or None to record in memory; received 3"):
+        Recorder(3, LABELS, CLIENTS)
+
+
+def test_warnings_name_the_line_of_the_caller(tmp_path, monkeypatch):
+    """However deep in the package they arise; nobody should have to look for the call."""
+
+    def calls():
+        yield lambda: Recorder(tmp_path, LABELS, ["one"]).close()
+        yield lambda: Recorder(None, LABELS, ["bank", "Bank"])
+        recorder = Recorder(None, LABELS, ["bank", "telco"])
+        yield lambda: recorder.join("Bank")
+        recorder.update("bank", [0], [1.0])
+        monkeypatch.setattr("verfedsv.transcript.recorder.clock.time", lambda: 0.0)
+        yield lambda: recorder.leave("bank")
+
+    with Recorder(tmp_path, LABELS, ["one"]) as recorder:
+        recorder.log([0], {"one": [1.0]})
+    for call in calls():
+        with pytest.warns(TranscriptWarning) as caught:
+            call()
+        assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, call.__code__.co_firstlineno)}
+
+
+@pytest.mark.filterwarnings("error")
+def test_clients_that_changed_nothing_are_no_reason_to_warn():
+    """Values of 0 keep no relative tolerance, but their errors are those of rounding."""
+    embeddings = {"one": np.ones((6, 2)), "two": -np.ones((6, 2))}  # which softmax does not see
+    recorder = Recorder(None, LABELS, ["one", "two"], "softmax")
+    recorder.log(range(6), embeddings)
+    valuation = verfedsv.value(recorder)
+    assert valuation.tolerance_met
+    assert 0 < valuation.errors.max() < 1e-12
+    after = np.stack([*embeddings.values()])
+    assert verfedsv.shapley_values(0 * after, after, LABELS, "softmax").tolerance_met

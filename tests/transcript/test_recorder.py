@@ -12,7 +12,7 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.transcript import Join, Leave, Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.framing import Layout
-from verfedsv.transcript.messages import Message, _serialize_large
+from verfedsv.transcript.messages import RecordMessage, _serialize_large
 
 LABELS = np.arange(12) % 2
 
@@ -201,7 +201,7 @@ def test_an_offset_with_batches_of_ones_own_covers_all_samples():
     with Recorder(None, LABELS, ["a", "b"]) as recorder:
         recorder.log({"a": [3, 1], "b": [2]}, {"a": [1.0, 2.0], "b": [3.0]}, offset)
         recorder.log({"a": [3, 1], "b": [3, 1]}, {"a": [1.0, 2.0], "b": [3.0, 4.0]}, offset)
-        with pytest.raises(InputError, match=r"offset: embeddings must have shape \(12,\)"):
+        with pytest.raises(InputError, match=r"offset must be a number, or an array of shape \(12,\)"):
             recorder.log({"a": [3, 1], "b": [3, 1]}, {"a": [1.0, 2.0], "b": [3.0, 4.0]}, [1.0, 2.0])
     recorder.transcript.verify()
     first, second = (record.offset for record in recorder.transcript if isinstance(record, Stamp))
@@ -353,6 +353,36 @@ def test_changed_parameters_are_found(tmp_path):
         Transcript.open(tmp_path).verify()
 
 
+def of_header(header, version=1, body=bytes(16)):
+    """Return a NumPy file with that header."""
+    size = len(header).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header.encode("latin1") + body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *map(of_header, ["{'descr': (", "'''", "  1\n 2\n", "\0\0", "(" * 900, "-" * 9000 + "1", "[" * 90 + "]" * 90]),
+        *(
+            of_header(f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}")
+            for kind, shape in [
+                *(("'|O'", "(2,)"), ("'<f8'", "(10000000000000,)"), ("'<f8'", "(-1,)"), ("'<f8'", f"({10**30},)")),
+                *(("'<f8'", f"({2**62}, 4)"), ("[('a', '<f8'), ('a', '<f8')]", "(1,)"), ("'f8,f8'", "(1,)")),
+                *(("'<f8'", "(2,)"), ("'|S0'", "(1000000000,)"), ("'<U2'", "(2,)"), ("('<f8', (2,))", "(1,)")),
+            ]
+        ),
+        of_header("{'descr': (", 2),
+        of_header("{'descr': '\xff", 3),
+        b"",
+    ],
+)
+def test_parameters_that_no_recorder_wrote_are_not_valid(tmp_path, monkeypatch, content):
+    """Although their hash fits. NumPy raises errors of many kinds for them, and reads some in its own way."""
+    monkeypatch.setattr("verfedsv.transcript.heads._as_file", lambda *_: content)
+    with pytest.raises(TranscriptError, match=r"tensors/.*\.npy is not valid: it is (no NumPy file|not written as)"):
+        record_head(tmp_path, Linear()).verify()
+
+
 def test_a_head_is_continued_by_the_same_one(tmp_path):
     """Whatever its state is by now; another architecture, or widths that change, are refused."""
     record_head(tmp_path, Linear())
@@ -433,7 +463,7 @@ def test_a_message_that_was_filled_in_is_the_one_that_arrow_builds(n_samples):
     rng = np.random.default_rng(0)
     batches = [rng.permutation(n_samples).astype(np.uint32) for _ in range(2)]
     uploads = [(batches[0], rng.normal(size=(n_samples, 1))), None, (batches[1], rng.normal(size=(n_samples, 1))), None]
-    message = Message(
+    message = RecordMessage(
         ("upload", "absent", "upload", "stamp"), ("a", "b", "c", None), 2.5, uploads, rng.normal(size=n_samples)
     )
     for _ in range(2):

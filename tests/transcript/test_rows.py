@@ -4,7 +4,7 @@ import pytest
 
 from tests.transcript import forgeries
 from verfedsv.transcript.framing import UNREADABLE
-from verfedsv.transcript.messages import Message
+from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.rows import read_rows
 
 
@@ -14,7 +14,9 @@ def message_of(rng, with_state):
     state = [rng.bytes(32), rng.bytes(32)] if with_state else None
     kinds, clients = ("upload", "absent", "upload", "stamp"), ("a", "b", "c", None)
     rows = [uploads[0], None, uploads[1], None]
-    message, _ = Message(kinds, clients, float(rng.normal()), rows, rng.normal(size=4), state).build("float64", b"")
+    message, _ = RecordMessage(kinds, clients, float(rng.normal()), rows, rng.normal(size=4), state).build(
+        "float64", b""
+    )
     return bytes(memoryview(message))
 
 

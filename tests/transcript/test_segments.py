@@ -88,7 +88,7 @@ def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
         resume(run)
     assert contents(run) == before
     with pytest.raises(
-        TranscriptError, match=r"uploads-00001\.arrows has [\d,]+ bytes after it that chain-00001\.bin says nothing of"
+        TranscriptError, match=r"uploads-00001\.arrows has [\d,]+ and chain-00001\.bin 0 bytes after it"
     ):
         Transcript.open(run).verify()
 
@@ -147,7 +147,10 @@ def test_a_crash_before_the_first_record(run):
 
 
 def test_a_crash_between_two_segments(tmp_path):
-    """After the end of one, and before the next or within its beginning: recording goes on to the same bytes."""
+    """After the end of one, and before the next or within its beginning: recording goes on to the same bytes.
+
+    Until then the beginning has no link of its own, so it is not whole: else two sets of files would have one head.
+    """
     with Recorder(tmp_path / "run", LABELS, CLIENTS, segment_rounds=2) as recorder:
         for number in range(3):
             recorder.log([number], {name: [1.0] for name in CLIENTS})
@@ -163,14 +166,47 @@ def test_a_crash_between_two_segments(tmp_path):
             (folder / name).unlink()
             if content is not None:
                 (folder / name).write_bytes(content)
+        begun = Transcript.open(folder)
+        begun.verify(may_go_on=True)
+        assert begun.head == before[CHAIN][-32:].hex()
+        if contents_of_two[0] is not None:
+            with pytest.raises(TranscriptError, match=r"up to round 2, and uploads-00002\.arrows has no record"):
+                begun.verify()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TranscriptWarning)
             recorder = Recorder(folder, LABELS, CLIENTS, resume=True)
+        Transcript.open(folder).verify()
+        assert not (folder / uploads).exists()
         with recorder:
             assert recorder.n_rounds == 2
             recorder.log([2], {name: [1.0] for name in CLIENTS})
         Transcript.open(folder).verify()
         assert contents(folder) == before
+
+
+@pytest.mark.parametrize("n_appends", range(6))
+def test_a_full_disk_at_the_beginning_of_a_segment_leaves_nothing_of_it(tmp_path, monkeypatch, n_appends):
+    """Wherever it happens: the transcript stays whole, and the next record begins the segment again."""
+    append, appended = FolderStorage.append, []
+
+    def fail(self, name, content):
+        if len(content) and len(appended) == n_appends:
+            raise OSError(errno.ENOSPC, "no space left")
+        appended.extend([name] if len(content) else [])
+        append(self, name, content)
+
+    with Recorder(tmp_path, [0, 1], ["a"], segment_rounds=1) as recorder:
+        recorder.log([0, 1], {"a": [0.1, 0.2]})
+        head = recorder.transcript.head
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderStorage, "append", fail)
+            if n_appends < 5:
+                with pytest.raises(OSError, match="no space"):
+                    recorder.log([0, 1], {"a": [0.3, 0.4]})
+                Transcript.open(tmp_path).verify()
+                assert Transcript.open(tmp_path).head == head
+        recorder.log([0, 1], {"a": [0.5, 0.6]})
+    Transcript.open(tmp_path).verify()
 
 
 def test_a_full_segment_is_sealed_at_once_and_never_touched_again(tmp_path):

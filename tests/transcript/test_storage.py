@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from verfedsv.errors import TranscriptError
@@ -62,12 +63,15 @@ def test_uploads_of_many_segments_keep_maps_but_no_descriptors(tmp_path):
         for step in range(40):
             recorder.log([0, 1], {"a": [float(step), 0.0]})
     before = len([*Path("/proc/self/fd").iterdir()])
-    records = list(Transcript.open(tmp_path))
+    records = list(Transcript.open(tmp_path, mapped=True))
     maps = Path("/proc/self/maps").read_text().count(f"{tmp_path}/uploads-")
     assert (len([*Path("/proc/self/fd").iterdir()]), maps) == (before, 40)
     assert [record.embeddings[0, 0] for record in records[::2]] == list(range(40))
     del records
     assert f"{tmp_path}/uploads-" not in Path("/proc/self/maps").read_text()
+    records = list(Transcript.open(tmp_path))
+    assert len(records) == 80
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_a_file_that_cannot_be_mapped_is_reported_with_the_reason(tmp_path, monkeypatch):
@@ -79,4 +83,46 @@ def test_a_file_that_cannot_be_mapped_is_reported_with_the_reason(tmp_path, monk
     (tmp_path / "labels.arrow").write_bytes(b"1")
     monkeypatch.setattr("verfedsv.transcript.storage.pa.memory_map", fail)
     with pytest.raises(TranscriptError, match=r"cannot read .*labels.arrow: .*Cannot allocate memory"):
-        FolderStorage(tmp_path).read("labels.arrow")
+        FolderStorage(tmp_path, mapped=True).stream("labels.arrow")
+
+
+def test_a_file_that_is_cut_off_while_it_is_read_is_named(tmp_path):
+    """A view of it would end the process with SIGBUS."""
+    with Recorder(tmp_path, np.arange(5000) % 2, ["a"]) as recorder:
+        for step in range(9):
+            recorder.log(np.arange(5000), {"a": np.full(5000, float(step))})
+    transcript = Transcript.open(tmp_path)
+    records = iter(transcript)
+    next(records)
+    os.truncate(tmp_path / "uploads-00001.arrows", 100_000)
+    for read in (lambda: list(records), transcript.verify):
+        with pytest.raises(TranscriptError, match=r"uploads-00001\.arrows was cut off while it was read"):
+            read()
+
+
+@pytest.mark.parametrize("name", ["transcript.json", "chain-00001.bin", "labels.arrow"])
+def test_a_file_that_is_too_large_is_not_read(tmp_path, name):
+    """A file of holes costs its sender nothing, and its reader all memory."""
+    with Recorder(tmp_path, [0, 1], ["a"]) as recorder:
+        recorder.log([0], {"a": [1.0]})
+    os.truncate(tmp_path / name, 2**40)
+    with pytest.raises(TranscriptError, match=rf"cannot read .*{name}: it is larger than"):
+        Transcript.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(MemoryError(), "it does not fit into memory"), (OSError(5, "Input error"), "Input error")],
+)
+def test_a_record_that_cannot_be_read_is_said(tmp_path, monkeypatch, error, why):
+    """One that is larger than memory, or on a disk that fails."""
+    with Recorder(tmp_path, [0, 1], ["a"]) as recorder:
+        recorder.log([0], {"a": [1.0]})
+    transcript = Transcript.open(tmp_path)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("verfedsv.transcript.storage.FileStream.slice", fail)
+    with pytest.raises(TranscriptError, match=rf"cannot read uploads-00001\.arrows: {why}"):
+        list(transcript)

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import re
@@ -357,6 +358,52 @@ def test_the_stream_says_what_is_read(tmp_path):
         Transcript.open(tmp_path / "run").verify()
 
 
+def test_a_schema_that_only_means_the_same_is_refused(tmp_path):
+    """Another reader may refuse it, or see an extension type in it: the bytes are those of the documentation."""
+    for precision in ("float32", "float64"):
+        message = fmt.upload_schema(precision).serialize()
+        fmt.check_schema(message, precision)
+        assert hashlib.sha256(message).hexdigest() in (ROOT / "docs" / "transcript.md").read_text()
+    record(tmp_path / "run", n_rounds=1)
+    entries = list(Transcript.open(tmp_path / "run", mapped=False).entries())
+    named = {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
+    flipped = bytearray(entries[1].message.to_pybytes())
+    flipped[20] = 0  # which pyarrow reads as a message, and not as the beginning of a stream
+    others = [
+        pa.schema([field.with_metadata(named) for field in forgeries.SCHEMA]).serialize(),
+        forgeries.SCHEMA.with_metadata({"a": "b"}).serialize(),
+        pa.py_buffer(bytes(flipped)),
+    ]
+    for other in others:
+        rest = [(entry.kind, entry.message, forgeries.read(entry.message)) for entry in entries[2:]]
+        stream, chain, _ = forgeries.chained(entries[0].link, [(Kind.SCHEMA, other, None), *rest])
+        (tmp_path / "run" / UPLOADS).write_bytes(stream)
+        (tmp_path / "run" / CHAIN).write_bytes(chain)
+        with pytest.raises(TranscriptError, match="the columns are not those of a transcript"):
+            Transcript.open(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "name", ["uploads-000015.arrows", "uploads-1.arrows", "uploads-.arrows", "Uploads-00002.arrows", "chain-x.bin"]
+)
+def test_files_that_another_reader_could_take_for_segments_are_refused(tmp_path, name):
+    """By readers, and by a recorder that would continue the transcript."""
+    record(tmp_path, n_rounds=1)
+    (tmp_path / name).write_bytes((tmp_path / UPLOADS).read_bytes())
+    for read in (Transcript.open, lambda path: Recorder(path, LABELS, CLIENTS, resume=True)):
+        with pytest.raises(TranscriptError, match="is named like a file of the transcript, and is none"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("", "transcript"), ("transcript", "transcript/transcript")])
+def test_a_run_has_one_transcript(tmp_path, outer, inner):
+    """Else it would depend on the folder that was named which of the two is read."""
+    record(tmp_path / outer, n_rounds=1)
+    record(tmp_path / inner, n_rounds=2)
+    with pytest.raises(TranscriptError, match=r"there are two transcripts, in .*: move one of them away"):
+        Transcript.open(tmp_path)
+
+
 @pytest.mark.parametrize("version", [1, 3])
 def test_an_unknown_version_is_refused(tmp_path, version):
     """A transcript of an earlier or a later format is answered with both versions and what to do."""
@@ -401,13 +448,13 @@ BAD = [
     (lambda r: r.log([0, 1], full([1, np.nan])), "bank: embeddings must be finite"),
     (lambda r: r.log([0, 1], full(["a", "b"])), "real numbers"),
     (lambda r: r.log([0, 1], full([[1, 2], [3, 4]])), "takes one number per client and sample"),
-    (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "offset: received 2 numbers per sample, and there"),
+    (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "offset must be a number, or an array of shape"),
     (lambda r: r.log([0, 1], full([1, 2]), time=0.5), "time must not run backwards"),
     (lambda r: r.log([0, 1], full([1, 2]), time=1.7e308), r"seconds, from -1e\+15 to 1e\+15; received 1.7e\+308"),
     (lambda r: r.log([0, 1], full([1, 2]), time=np.nan), "received nan"),
     (lambda r: r.update("bank", [0], [1.0]), "this transcript is synchronous: use log"),
     (lambda r: r.stamp(), "this transcript is synchronous: use log"),
-    (lambda r: r.update("nobody", [0], [1.0]), "unknown client 'nobody'"),
+    (lambda r: r.update("nobody", [0], [1.0]), "client 'nobody' is unknown; the clients are"),
 ]
 
 
@@ -440,8 +487,8 @@ def test_bad_calls_write_nothing(tmp_path, call, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"clients": []}, "at least one name"),
-        ({"clients": "bank"}, "list of at least one name"),
+        ({"clients": []}, "at least one client"),
+        ({"clients": "bank"}, "list of names; received 'bank'"),
         ({"clients": ["a", "a"]}, "repeated: a"),
         ({"loss": "hinge"}, "unknown loss"),
         ({"labels": []}, "at least one"),
@@ -558,7 +605,7 @@ def test_what_is_being_written_does_not_spoil_the_rest(tmp_path):
     with (tmp_path / UPLOADS).open("ab") as file:
         file.write(b"half a reco")
     Transcript.open(tmp_path).verify(may_go_on=True)
-    with pytest.raises(TranscriptError, match=r"whole up to round 5, and uploads-00001.arrows has 11 bytes after it"):
+    with pytest.raises(TranscriptError, match=r"whole up to round 5, and uploads-00001.arrows has 11 and chain-"):
         Transcript.open(tmp_path).verify()
 
 
@@ -657,7 +704,26 @@ def test_links_that_end_in_zeros_are_links():
     links = [bytes(32), bytes(31) + b"\1", b"\1" + bytes(31)]
     entries = zip([0, 8, 16], [Kind.START, Kind.SCHEMA, Kind.ROUND], links, strict=True)
     content = b"".join(pack_entry(*entry) for entry in entries)
-    chain = Chain.of([Segment.of(1, pa.py_buffer(content + b"cut short"), 16)])
+    chain = Chain.of([Segment.of(1, content + b"cut short", 16)])
     assert [chain.link(index)[-1] for index in range(3)] == [0, 1, 0]
     assert chain.contains("01" + "00" * 31)
     assert not any(chain.contains(head) for head in ("", "01", "zz", "02" + "00" * 31, "01" + "00" * 32))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "has_offset", "varies"),
+    [
+        ((None, None), False, False),
+        ((0.5, 0.25), True, False),
+        (([0.5, 0.5], [0.25, 0.25]), True, False),
+        (([0.5, 0.5], [0.25, 0.5]), True, True),
+    ],
+)
+def test_verifying_shows_absences_and_offsets(offsets, has_offset, varies):
+    """Absences are counted, and an intercept is told from an offset of each sample."""
+    with Recorder(None, [0, 1], ["bank", "telco", "shop"]) as recorder:
+        recorder.log([0, 1], {"bank": [-1.0, 1.0], "shop": [0.0, 0.1]}, offsets[0], absent=["telco"])
+        recorder.log([0, 1], {"bank": [-2.0, 2.0]}, offsets[1], absent=["telco", "shop"])
+    found = recorder.transcript.verify()
+    assert (found.n_rounds, found.absences) == (2, {"telco": 2, "shop": 1})
+    assert (found.has_offset, found.offset_varies) == (has_offset, varies)

@@ -77,7 +77,7 @@ def growth(path, mode, size) -> int:
     "size", [(4, 200_000, 1, 100, 10_000), (16, 50_000, 1, 100, 2_500), (4, 50_000, 3, 100, 2_500)]
 )
 def test_synchronous_valuation_keeps_to_its_formula(tmp_path, size):
-    """One client's uploads, the factors of all, the start of completion; and the file, which is mapped."""
+    """One client's uploads, the factors of all, the start of completion; and the file, which is read."""
     n_clients, n_samples, n_classes, n_rounds, batch = size
     grown = growth(tmp_path / "run", "synchronous", size)
     n_observations, rank = n_rounds * batch, 3
@@ -93,7 +93,7 @@ def test_synchronous_valuation_keeps_to_its_formula(tmp_path, size):
     "size", [(4, 1_000_000, 1, 40, 50_000), (30, 100_000, 1, 40, 5_000), (5, 100_000, 7, 40, 5_000)]
 )
 def test_asynchronous_valuation_keeps_to_its_formula(tmp_path, size):
-    """The server's table, and the uploads of some rounds; and the file, which is mapped."""
+    """The server's table, and the uploads of some rounds; and the file, which is read."""
     n_clients, n_samples, n_classes, n_rounds, batch = size
     grown = growth(tmp_path / "run", "asynchronous", size)
     held = max(2**22 // n_classes, n_clients * batch)

@@ -1,7 +1,5 @@
 import dataclasses
 import json
-import subprocess
-import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -260,32 +258,11 @@ class SerialExecutor(Executor):
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_any_executor_gives_the_same_numbers(mode):
-    """Threads, processes and an executor of one's own agree to the last bit with the default.
-
-    In a process that finds all loops compiled: one that compiles a loop itself may sum in another order than the code
-    that it stores, so a process before it values the same.
-    """
-    for function in ("value_once", "compare_executors"):
-        code = f"from tests.valuation.test_values import {function}; {function}({mode!r})"
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
-        assert done.returncode == 0, done.stderr
-
-
-def value_once(mode):
-    """Value the training of a mode, so that all loops it needs are compiled."""
-    value(training_of(mode), rank=2, regularization=0.1)
-
-
-def training_of(mode):
-    """Return a recorder with a training of some chunks."""
+    """Threads, processes and an executor of one's own agree to the last bit with the default."""
     if mode == "synchronous":
-        return train(n_samples=26_000, batch=2600, n_epochs=2).record()
-    return Asynchronous(n_samples=26_000, n_rounds=3).record()
-
-
-def compare_executors(mode):
-    """Assert that valuations on all executors are the same."""
-    recorder = training_of(mode)
+        recorder = train(n_samples=26_000, batch=2600, n_epochs=2).record()
+    else:
+        recorder = Asynchronous(n_samples=26_000, n_rounds=3).record()
     settings = {"rank": 2, "regularization": 0.1}
     expected = value(recorder, **settings)
     serial = SerialExecutor()

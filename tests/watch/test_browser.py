@@ -112,7 +112,7 @@ def test_damage_is_shown_as_text(show, watched):
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write("<b>nonsense\n")
     tab = show()
-    tab.get_by_text("1 line of metrics.jsonl cannot be read").wait_for()
+    tab.get_by_text("skipped 1 unreadable line of metrics.jsonl").wait_for()
 
 
 @pytest.mark.parametrize(("colours", "width"), [("light", 1100), ("dark", 320)])

@@ -15,7 +15,7 @@ from verfedsv.report.reading import summarise
 from verfedsv.transcript import Transcript, reader
 from verfedsv.watch import growth as module
 from verfedsv.watch.follower import Ended, Follower
-from verfedsv.watch.state import Report, build_state
+from verfedsv.watch.state import State, with_values
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
     assert ("may hang" in state.stalled) == (n_stamps > 4)
     run.close()
     follow(run.folder).poll()
-    assert ("the training was stopped" in follow.states[-1].stalled) == (n_stamps > 4)
+    assert ("The training was stopped" in follow.states[-1].stalled) == (n_stamps > 4)
 
 
 def test_numbers_of_a_state_are_those_of_its_texts(run, follow):
@@ -272,7 +272,7 @@ def test_a_state_is_bounded(run, follow):
     names = [f"{m}{chr(0x1D538) * 300}" for m in range(1000)]
     values = np.linspace(1, -0.01, 1000)
     summary = make_summary(values, 1e-4, clients=names, n_rounds=5000)
-    many = build_state(Report("x" * 9999, "following", "y" * 99_999), summary, metrics_of(100_000))
+    many = with_values(State("x" * 9999, "following", "y" * 99_999), summary, metrics_of(100_000))
     assert len(many.to_json().encode()) < 300_000
     assert (many.n_clients, len(many.table.rows)) == (1000, 205)
 

@@ -15,6 +15,7 @@ from verfedsv.cli.data import data
 from verfedsv.cli.demo import demo
 from verfedsv.cli.extract import extract
 from verfedsv.cli.keys import keys
+from verfedsv.cli.options import Command, Group
 from verfedsv.cli.output import as_shown, describe_os_error
 from verfedsv.cli.progress import EXIT_INTERRUPTED
 from verfedsv.cli.report import report
@@ -30,6 +31,7 @@ EXIT_BAD_INPUT = 2
 
 _typer = typer.Typer(
     name="verfedsv",
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,31 +50,21 @@ def _print_version(wanted: bool) -> None:
 def _main(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Print the version and exit.", metavar="", callback=_print_version, is_eager=True
-        ),
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """What each data owner of a vertical federated learning consortium contributed.
 
-    Exit codes: 0 done; 2 wrong input, with a message that explains why; 130 interrupted. verfedsv audit has more.
+    Exit codes: 0 done; 2 wrong input, with a message that explains why; 130 interrupted. verfedsv audit has two more.
 
     Example: verfedsv demo
     """
 
 
-_typer.command()(demo)
-_typer.command()(run)
-_typer.command()(value)
-_typer.command()(report)
-_typer.command()(watch)
-_typer.command()(settle)
-_typer.command()(statement)
-_typer.command()(audit)
-_typer.command()(extract)
+for _command in (demo, run, value, report, watch, settle, statement, audit, extract, reproduce):
+    _typer.command(cls=Command)(_command)
 _typer.add_typer(keys)
 _typer.add_typer(data)
-_typer.command()(reproduce)
 
 
 def app() -> None:

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from verfedsv.cli.options import AcceptSettings, AsJson
-from verfedsv.cli.output import explain_warnings, print_text
-from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar
+from verfedsv.cli.output import print_text
+from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.settlement.audit import Audit
 from verfedsv.settlement.audit import audit as audit_anything
 from verfedsv.settlement.keys import read_public_key
@@ -48,18 +48,16 @@ def audit(
     key = None if public_key is None else read_public_key(public_key)
     console = Console(stderr=True)
     stopped = "stopped before the audit was complete: there is no result."
-    with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
-        with progress_bar(console) as bar:
-            task = bar.add_task("auditing", total=None)
-            result = audit_anything(
-                path,
-                run=run,
-                statement_path=statement,
-                public_key=key,
-                accept_settings=accept_settings,
-                progress=follow(bar, task, check),
-            )
-        check()
+    with working(console, stopped) as check, progress_bar(console) as bar:
+        task = bar.add_task("auditing", total=None)
+        result = audit_anything(
+            path,
+            run=run,
+            statement_path=statement,
+            public_key=key,
+            accept_settings=accept_settings,
+            progress=follow(bar, task, check),
+        )
     if as_json:
         print_text(result.to_json())
     else:

@@ -10,17 +10,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from verfedsv.cli.options import Command, Group
 from verfedsv.cli.progress import explain_interrupt
 from verfedsv.data.adult import attributes_of
-from verfedsv.data.catalogue import CATALOGUE, fetch, get_entry, load, locate
+from verfedsv.data.catalogue import CATALOGUE, INCLUDED, fetch, get_data_set, load, locate
 from verfedsv.data.vertical import split_edges
 
 STOPPED = "stopped; run the same command to start again."
-data = typer.Typer(name="data", help="The data sets of the paper: list, fetch and show them.", no_args_is_help=True)
+data = typer.Typer(
+    cls=Group, name="data", help="The data sets of the paper: list, fetch and show them.", no_args_is_help=True
+)
 Name = Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.", metavar="NAME")]
 
 
-@data.command(name="list")
+@data.command(cls=Command, name="list")
 def list_all() -> None:
     """List the data sets, and where they are.
 
@@ -31,15 +34,15 @@ def list_all() -> None:
     table = Table(header_style="bold", box=None, pad_edge=False)
     for name in ("name", "what", "samples", "features", "classes", "where"):
         table.add_column(name, justify="right" if name in ("samples", "features", "classes") else "left")
-    for entry in CATALOGUE.values():
-        found = locate(entry)
-        where = "in the package" if entry.is_included else "not fetched" if found is None else str(found[0].parent)
-        sizes = (f"{entry.n_samples:,}", f"{entry.n_features:,}", str(entry.n_classes))
-        table.add_row(entry.name, entry.title, *sizes, where)
+    for known in CATALOGUE.values():
+        found = locate(known)
+        where = "not fetched" if found is None else str(found[0].parent)
+        sizes = (f"{known.n_samples:,}", f"{known.n_features:,}", str(known.n_classes))
+        table.add_row(known.name, known.title, *sizes, "in the package" if where == str(INCLUDED) else where)
     Console().print(table)
 
 
-@data.command(name="fetch")
+@data.command(cls=Command, name="fetch")
 def fetch_one(name: Name) -> None:
     """Download a data set into the user's cache, unless it is already on this machine.
 
@@ -53,7 +56,7 @@ def fetch_one(name: Name) -> None:
             typer.echo(path)
 
 
-@data.command(name="show")
+@data.command(cls=Command, name="show")
 def show_one(
     name: Name,
     clients: Annotated[
@@ -68,16 +71,16 @@ def show_one(
     Example: verfedsv data show adult
     """
     with explain_interrupt(Console(stderr=True), STOPPED):
-        entry, samples = get_entry(name), load(name)
+        known, samples = get_data_set(name), load(name)
     n_samples, n_features = samples.features.shape
     filled = samples.features.nnz / (n_samples * n_features)
     counts = np.bincount(samples.labels)
     shown = ", ".join(f"{count:,}" for count in counts[:10]) + (", ..." if len(counts) > 10 else "")
-    typer.echo(f"{entry.title}")
+    typer.echo(known.title)
     typer.echo(f"{n_samples:,} samples, of which {samples.n_test:,} are the data set's own test part")
     typer.echo(f"{n_features:,} features, {filled:.1%} of them not zero")
     typer.echo(f"{samples.n_classes} classes: {shown} samples")
-    typer.echo(f"clients in the paper: {entry.n_clients}")
-    for m, (first, last) in enumerate(pairwise(split_edges(samples, clients or entry.n_clients)), 1):
-        attributes = f" ({', '.join(attributes_of(first + 1, last))})" if entry.name == "adult" else ""
+    typer.echo(f"clients in the paper: {known.n_clients}")
+    for m, (first, last) in enumerate(pairwise(split_edges(samples, clients or known.n_clients)), 1):
+        attributes = f" ({', '.join(attributes_of(first + 1, last))})" if known.name == "adult" else ""
         typer.echo(f"client {m}: features {first + 1:,} to {last:,}{attributes}")

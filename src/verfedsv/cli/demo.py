@@ -29,37 +29,26 @@ from verfedsv.valuation import Valuation
 
 HEADER = "# Written by `verfedsv demo`; run it again with `verfedsv run`, after naming another output folder.\n"
 
+LENGTHS = {
+    "synchronous": "epochs = 20",
+    "asynchronous": "period = 0.04\nstamp_every = 0.04\nduration = 10.0",
+}
 CONFIGS = {
-    "synchronous": """
+    mode: f"""
 [data]
 name = "adult"
 clients = 8
 
 [training]
-mode = "synchronous"
+mode = "{mode}"
 batch_size = 2837
 rate = 0.2
-epochs = 20
+{length}
 
 [output]
-folder = "synchronous"
-""",
-    "asynchronous": """
-[data]
-name = "adult"
-clients = 8
-
-[training]
-mode = "asynchronous"
-batch_size = 2837
-rate = 0.2
-period = 0.04
-stamp_every = 0.04
-duration = 10.0
-
-[output]
-folder = "asynchronous"
-""",
+folder = "{mode}"
+"""
+    for mode, length in LENGTHS.items()
 }
 
 
@@ -73,9 +62,7 @@ def demo(
             metavar="FOLDER",
         ),
     ] = Path("verfedsv-demo"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print both valuations as JSON and nothing else.", metavar="")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print both valuations as JSON and nothing else.")] = False,
 ) -> None:
     """Train on the Adult census data, which ships with the package, and value eight clients that share its columns.
 
@@ -123,16 +110,12 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
         highlight=False,
     )
     console.print(f"Results: {folder}", highlight=False, markup=False, soft_wrap=True)
-    next_step = f"{_command()} report {quote(str(folder / 'synchronous'))}"
+    command = "verfedsv" if shutil.which("verfedsv") else str(Path(sys.executable).parent / "verfedsv")
+    next_step = f"{command} report {quote(str(folder / 'synchronous'))}"
     if find_spec("altair") is None or find_spec("vl_convert") is None:
         next_step += " -o report.md (with charts: pip install 'verfedsv[report]')"
     console.print(f"A report on one of them: {next_step}", highlight=False, markup=False, soft_wrap=True)
     return results
-
-
-def _command() -> str:
-    """Return how to call verfedsv: by its name if the shell finds it, else by its path."""
-    return "verfedsv" if shutil.which("verfedsv") else str(Path(sys.executable).parent / "verfedsv")
 
 
 def _check_place(folder: Path, mode: str, text: str) -> None:
@@ -140,16 +123,17 @@ def _check_place(folder: Path, mode: str, text: str) -> None:
     path, place = folder / f"{mode}.toml", folder / mode
     # A demo that was killed may have written only part of it.
     is_ours = not path.exists() or text.encode().startswith(path.read_bytes())
-    if not is_ours or (place.exists() and not is_free(place, text) and not _is_of_a_demo(place)):
+    config = RunFolder(place).config_path
+    is_replaceable = (
+        not place.exists()
+        or is_free(place, text)
+        or (config.exists() and config.read_bytes().startswith(HEADER.encode()) and not has_others(place))
+    )
+    if not is_ours or not is_replaceable:
         raise InputError(
             f"{place if is_ours else path} already exists and is not of an earlier demo, or was changed since; move it "
             "away, or choose another --output"
         )
-
-
-def _is_of_a_demo(place: Path) -> bool:
-    config = RunFolder(place).config_path
-    return config.exists() and config.read_bytes().startswith(HEADER.encode()) and not has_others(place)
 
 
 def _prepare(folder: Path, mode: str, text: str) -> Run:

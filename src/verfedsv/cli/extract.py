@@ -17,15 +17,15 @@ from verfedsv.shapley.result import count
 
 def extract(
     run: RunArgument,
-    client: Annotated[str, typer.Option(help="Whose part.", metavar="NAME")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    client: Annotated[str, typer.Option(help="The client whose part to write.", metavar="NAME")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", metavar="FILE")],
 ) -> None:
     """Write one client's part of a run: its own uploads, and the hashes that tie them to a statement.
 
     The embeddings of other clients and the labels are not in it. The client checks it with verfedsv audit FILE
     --statement STATEMENT.
 
-    Exit codes: 0 written; 2 something cannot be used, with a message that says why.
+    Exit codes: 0 written; 2 the run or an option cannot be used, with a message that explains why.
 
     Example: verfedsv extract runs/credit --client telco -o telco.extract
     """

@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
+from verfedsv.cli.options import Command, Group
 from verfedsv.settlement.keys import fingerprint, new_keys, read_public_key
 
 keys = typer.Typer(
-    name="keys", help="Keys to sign statements with: make a pair, show the fingerprint of one.", no_args_is_help=True
+    cls=Group,
+    name="keys",
+    help="Keys to sign statements with: make a pair, show the fingerprint of one.",
+    no_args_is_help=True,
 )
 
 
-@keys.command()
+@keys.command(cls=Command)
 def new(
     name: Annotated[Path, typer.Argument(help="The name of the two files, without ending.", metavar="NAME")],
 ) -> None:
@@ -32,7 +36,7 @@ def new(
     typer.echo(f"fingerprint: {fingerprint(read_public_key(public))}")
 
 
-@keys.command()
+@keys.command(cls=Command)
 def show(path: Annotated[Path, typer.Argument(help="A private or public key.", metavar="FILE")]) -> None:
     """Print the fingerprint of a key, to compare over another channel.
 

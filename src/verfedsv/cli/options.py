@@ -1,21 +1,40 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands have, and how all of them are shown."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.", metavar="")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 AcceptSettings = Annotated[
-    bool,
-    typer.Option(
-        "--accept-settings", help="Accept values computed with other settings than the agreed ones.", metavar=""
-    ),
+    bool, typer.Option("--accept-settings", help="Accept values computed with other settings than the agreed ones.")
 ]
 EvenIfTheLossRose = Annotated[
-    bool,
-    typer.Option("--even-if-the-loss-rose", help="Continue even if the clients did not improve the model.", metavar=""),
+    bool, typer.Option("--even-if-the-loss-rose", help="Continue even if the clients did not improve the model.")
 ]
+
+
+class Command(TyperCommand):
+    """A command whose help has no types of flags."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands whose help has no types of flags."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+def _without_types_of_flags(params: Any) -> Any:
+    # Typer would print <bool> beside each, --help included.
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params

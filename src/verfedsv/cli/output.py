@@ -23,10 +23,10 @@ from verfedsv.settlement.keys import is_key
 from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
 
-Document = Literal["report", "settlement", "valuation", "extract", "statement"]
+FileKind = Literal["report", "settlement", "valuation", "extract", "statement"]
 
 
-def check_writable(path: Path, kind: Document) -> None:
+def check_writable(path: Path, kind: FileKind) -> None:
     """Raise InputError, before any work, if a file of some kind cannot be written there.
 
     It may replace an earlier one of the same kind and nothing else, in particular no irreplaceable file: part of a
@@ -47,9 +47,10 @@ def check_writable(path: Path, kind: Document) -> None:
             "elsewhere with -o"
         )
     if is_there and not _is_of(path, kind):
+        called = f"{'an' if kind == 'extract' else 'a'} {kind}"
         raise InputError(
-            f"cannot write {path}: the existing file is not {_called(kind)} that verfedsv wrote, and is not "
-            "overwritten; name another file with -o, or delete it"
+            f"cannot write {path}: the existing file is not {called} that verfedsv wrote, and is not overwritten; name "
+            "another file with -o, or delete it"
         )
 
 
@@ -62,7 +63,7 @@ def _what_is_kept(path: Path) -> str | None:
     return "a signed statement" if format_of(path) == statement.FORMAT else None
 
 
-def _is_of(path: Path, kind: Document) -> bool:
+def _is_of(path: Path, kind: FileKind) -> bool:
     """Return whether a file is of a kind, as this package writes it."""
     content = path.read_bytes()
     if kind == "extract":
@@ -85,10 +86,6 @@ def _is_report(content: bytes) -> bool:
 
 _HEAD_OF_A_PAGE = 2000
 """The generator is named within that many bytes; it ends at byte 800."""
-
-
-def _called(kind: Document) -> str:
-    return f"{'an' if kind == 'extract' else 'a'} {kind}"
 
 
 def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
@@ -134,23 +131,22 @@ def print_text(text: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def print_note(console: Console, message: str) -> None:
-    """Print something that the user should know."""
-    console.print(f"note: {as_shown(message)}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+def print_notes(*lines: str, console: Console | None = None) -> None:
+    """Print what the user should know, by default on standard error."""
+    console = console or Console(stderr=True)
+    for line in lines:
+        console.print(f"note: {as_shown(line)}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
-def explain_warnings(console: Console) -> Iterator[list[str]]:
-    """Print the warnings of what runs within, one line each, when it is done; yield a list that then has them."""
-    messages = list[str]()
+def explain_warnings(console: Console) -> Iterator[None]:
+    """Print the warnings of what runs within, one line each, when it is done."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         for said_by_verdict in (CompletionWarning, ToleranceWarning):
             warnings.simplefilter("ignore", said_by_verdict)
-        yield messages
-    messages += dict.fromkeys(str(warning.message) for warning in caught)
-    for message in messages:
-        print_note(console, message)
+        yield
+    print_notes(*dict.fromkeys(str(warning.message) for warning in caught), console=console)
 
 
 def as_shown(message: str) -> str:

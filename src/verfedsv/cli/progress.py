@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
+
+from verfedsv.cli.output import explain_warnings
 
 EXIT_INTERRUPTED = 130
 
@@ -18,7 +19,8 @@ EXIT_INTERRUPTED = 130
 def progress_bar(console: Console) -> Progress:
     """Return a bar with count and time, which keep their places, and a text, which is cut where the terminal ends."""
     text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
-    columns = BarColumn(bar_width=10), _fixed(MofNCompleteColumn), _fixed(TimeRemainingColumn), text
+    fixed = [kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeRemainingColumn)]
+    columns = BarColumn(bar_width=10), *fixed, text
     return Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_interactive)
 
 
@@ -32,12 +34,6 @@ def follow(bar: Progress, task: TaskID, check: Callable[[], None]) -> Callable[[
     return progress
 
 
-def _fixed(
-    column: type[MofNCompleteColumn] | type[TimeRemainingColumn],
-) -> MofNCompleteColumn | TimeRemainingColumn:
-    return column(table_column=Column(no_wrap=True))
-
-
 @contextmanager
 def explain_interrupt(console: Console, message: str) -> Iterator[None]:
     """End with a message and exit code 130 if Ctrl-C is pressed within."""
@@ -49,41 +45,53 @@ def explain_interrupt(console: Console, message: str) -> Iterator[None]:
 
 
 @contextmanager
+def working(console: Console, stopped: str) -> Iterator[Callable[[], None]]:
+    """Yield a function that raises if Ctrl-C was pressed, which ends the command with a message; print warnings."""
+    with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
+        yield check
+        check()
+
+
+@contextmanager
 def interrupts() -> Iterator[Callable[[], None]]:
     """Yield a function that raises KeyboardInterrupt if Ctrl-C was pressed.
 
     It raises by itself too; but an exception in the middle of compilation is lost on its way through foreign code. The
     first waits for blocks of samples that are being computed; a second does not.
     """
-    pressed: list[int] = []
+    pressed = list[bool]()
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        pressed.append(number)
+    def press() -> None:
+        pressed.append(True)
         raise KeyboardInterrupt
 
     def check() -> None:
         if pressed:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
+    with _on_interrupt(press):
         yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether Ctrl-C was pressed; a second one interrupts as usual."""
-    pressed: list[int] = []
+    pressed = list[bool]()
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
+    def press() -> None:
         if pressed:
             raise KeyboardInterrupt
-        pressed.append(number)
+        pressed.append(True)
 
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
+    with _on_interrupt(press):
         yield lambda: bool(pressed)
+
+
+@contextmanager
+def _on_interrupt(press: Callable[[], None]) -> Iterator[None]:
+    """Call a function when Ctrl-C is pressed within."""
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: press())
+    try:
+        yield
     finally:
         signal.signal(signal.SIGINT, before)

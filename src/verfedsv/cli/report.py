@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from verfedsv.cli.output import check_writable, explain_warnings, print_text, write_file
-from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
+from verfedsv.cli.output import check_writable, print_text, write_file
+from verfedsv.cli.progress import progress_bar, working
 from verfedsv.errors import InputError
 from verfedsv.report.summary import Summary
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.documents import read_bytes
 
-
-class Formats(StrEnum):
-    """What a report can be."""
-
-    HTML = "html"
-    MD = "md"
-    JSON = "json"
-
-
-_SUFFIXES = {
-    ".html": Formats.HTML,
-    ".htm": Formats.HTML,
-    ".md": Formats.MD,
-    ".markdown": Formats.MD,
-    ".json": Formats.JSON,
-}
+Format = Literal["html", "md", "json"]
+_FORMATS: dict[str, Format] = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".json": "json"}
 _STANDARD_OUTPUT = Path("-")
 
 
@@ -45,10 +30,12 @@ def report(
             "--output",
             "-o",
             help="The file to write, or - for standard output. Default: report.html.",
+            metavar="FILE",
         ),
     ] = None,
     form: Annotated[
-        Formats | None, typer.Option("--format", help="The format. Default: by the ending of the file name.")
+        Format | None,
+        typer.Option("--format", help="html, md or json. Default: by the ending of the file name.", metavar="FORMAT"),
     ] = None,
     settlement: Annotated[
         Path | None, typer.Option(help="Payouts to show: the JSON that verfedsv settle -o wrote.", metavar="FILE")
@@ -71,11 +58,10 @@ def report(
     render = _renderer(form)
     progress_console = Console(stderr=True)
     stopped = "stopped; nothing was written."
-    with explain_interrupt(progress_console, stopped), explain_warnings(progress_console), interrupts() as check:
+    with working(progress_console, stopped) as check:
         known = None if settlement is None else Settlement.from_json(read_bytes(settlement))
         summary = _summarise(progress_console, run, known, check)
         text = render(summary)
-        check()
     if place == _STANDARD_OUTPUT:
         print_text(text)
         return
@@ -83,14 +69,14 @@ def report(
     _show(Console(), summary, place)
 
 
-def _format_of(output: Path | None) -> Formats:
+def _format_of(output: Path | None) -> Format:
     """Return the format given by the ending of a file name."""
     if output is None or output == _STANDARD_OUTPUT:
-        return Formats.HTML
+        return "html"
     try:
-        return _SUFFIXES[output.suffix.lower()]
+        return _FORMATS[output.suffix.lower()]
     except KeyError:
-        allowed = ", ".join(_SUFFIXES)
+        allowed = ", ".join(_FORMATS)
         raise InputError(
             f"cannot tell what {output.name} should be; use one of the endings {allowed}, or --format"
         ) from None
@@ -109,11 +95,11 @@ def _summarise(console: Console, run: Path, settlement: Settlement | None, check
         return summarise(run, progress, settlement)
 
 
-def _renderer(form: Formats) -> Callable[[Summary], str]:
+def _renderer(form: Format) -> Callable[[Summary], str]:
     """Return the function that renders a summary. Charts take a second to import, and only HTML has them."""
-    if form == Formats.JSON:
+    if form == "json":
         return Summary.to_json
-    if form == Formats.MD:
+    if form == "md":
         from verfedsv.report.markdown import to_markdown
 
         return to_markdown

@@ -23,18 +23,12 @@ def reproduce(
         list[str] | None,
         typer.Option("--data", help="Data sets. Default: all that are on this machine.", metavar="NAME..."),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few rounds and samples, to check that it works.", metavar="")
-    ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Discard earlier results of these experiments.", metavar="")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few rounds and samples, to check that it works.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Discard earlier results of these experiments.")] = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The folder for the results.", metavar="FOLDER")
     ] = Path("verfedsv-paper"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as JSON and nothing else.", metavar="")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")] = False,
 ) -> None:
     """Measure the tables and figures of the paper again; needs a checkout of the repository.
 

@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 
 from verfedsv.cli.options import AsJson
-from verfedsv.cli.output import explain_os_errors, explain_warnings, print_note, print_text, write_file
+from verfedsv.cli.output import explain_os_errors, explain_warnings, print_notes, print_text, write_file
 from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, stop_on_interrupt
 from verfedsv.cli.training import train_with_bar, value_with_bar
-from verfedsv.cli.valuing import say_without_effect, show
+from verfedsv.cli.valuing import show, without_effect
 from verfedsv.errors import InputError
 from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.folder import RunFolder
@@ -24,11 +24,9 @@ from verfedsv.valuation.verdict import judge
 def run(
     config: Annotated[Path, typer.Argument(help="The configuration, a TOML file.", metavar="FILE")] = Path("run.toml"),
     init: Annotated[
-        bool, typer.Option("--init", help="Write a commented example configuration to FILE, and exit.", metavar="")
+        bool, typer.Option("--init", help="Write a commented example configuration to FILE, and exit.")
     ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the output folder.", metavar="")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model across clients, record who uploaded what, and value each client.
@@ -43,7 +41,10 @@ def run(
     Example: verfedsv run --init credit.toml && verfedsv run credit.toml
     """
     if init:
-        _write_example(config)
+        if config.exists():
+            raise InputError(f"{config} exists; name another file")
+        write_file(config, EXAMPLE, overwrite=False)
+        typer.echo(f"wrote {config}; now: verfedsv run {config}")
         return
     whole = Run.of_file(config)
     console = Console(stderr=as_json)
@@ -58,11 +59,9 @@ def run(
 def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     """Train and value a run, showing how far it is; return False if it was stopped."""
     whole.check_folder(resume=resume)
-    notes = Console(stderr=True)
     with explain_interrupt(console, "stopped while reading the data; nothing was written."):
         _introduce(console, whole)
-    for note in whole.data.cautions:
-        print_note(notes, note)
+    print_notes(*whole.data.cautions)
     at_once = "stopped at once; --resume continues from the last checkpoint."
     kept = "What was recorded is kept: continue with --resume"
     with explain_interrupt(console, at_once), explain_os_errors(whole.folder, kept), stop_on_interrupt() as stopped:
@@ -72,8 +71,7 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
             console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
             return False
     _show_figures(console, whole)
-    for note in whole.note_progress():
-        print_note(notes, note)
+    print_notes(*whole.note_progress())
     known = whole.known_valuation() if resume else None
     if known is not None:
         console.print("It was valued before; this is that valuation.", highlight=False)
@@ -82,9 +80,7 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
         result = known or value_with_bar(console, whole)
     verdict = judge(result)
     show(console, result, verdict)
-    for text in verdict.texts("note"):
-        print_note(notes, text)
-    say_without_effect(console, result)
+    print_notes(*verdict.texts("note"), *without_effect(result))
     console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
     return True
 
@@ -113,10 +109,3 @@ def _show_figures(console: Console, whole: Run) -> None:
     if not np.isnan(last["test_loss"]):  # there is something to test on
         text += f"; on test samples {last['test_loss']:.4f}, {last['test_accuracy']:.2%}"
     console.print(text + ".", highlight=False)
-
-
-def _write_example(path: Path) -> None:
-    if path.exists():
-        raise InputError(f"{path} exists; name another file")
-    write_file(path, EXAMPLE, overwrite=False)
-    typer.echo(f"wrote {path}; now: verfedsv run {path}")

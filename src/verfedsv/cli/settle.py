@@ -11,8 +11,8 @@ from rich.console import Console
 
 from verfedsv._version import __version__
 from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose
-from verfedsv.cli.output import check_writable, print_text, write_file
-from verfedsv.cli.valuing import compute, notes_of, print_notes
+from verfedsv.cli.output import check_writable, print_notes, print_text, write_file
+from verfedsv.cli.valuing import compute, notes_of
 from verfedsv.errors import InputError
 from verfedsv.report.reading import summarise_settlement
 from verfedsv.report.tables import payouts
@@ -76,8 +76,8 @@ def settle(
 
     The payouts add up to the budget exactly. The range of a payout shows what the errors of the values allow. The run's
     valuation is used if it is up to date; otherwise the run is valued first, with the agreed settings. A training that
-    is still running is not settled. One that the clients did not improve is settled only with --even-if-the-loss-rose,
-    and one that was stopped early with a warning.
+    is still running is not settled; one that was stopped early is, with a warning. One in which the loss did not fall
+    is settled only with --even-if-the-loss-rose.
 
     Exit codes: 0 settled; 2 it cannot be settled on these terms, with a message that explains why; 130 interrupted.
 
@@ -113,7 +113,9 @@ def settle(
         refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
     result = settle_valuation(valuation, terms, n_planned=n_planned, even_if_the_loss_rose=even_if_the_loss_rose)
     if output is not None:
-        write_file(output, result.to_csv(_about(run)) if output.suffix.lower() == ".csv" else result.to_json())
+        made = f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}, verfedsv {__version__}"
+        about = {"run": run.resolve().name, "made": made, "signed": "no, this is a draft"}
+        write_file(output, result.to_csv(about) if output.suffix.lower() == ".csv" else result.to_json())
     print_notes(*(cautions(result) if as_json else ()), *notes_of(folder, valuation))
     if as_json:
         print_text(result.to_json())
@@ -145,12 +147,6 @@ def _valuation_of(folder: RunFolder, transcript: Transcript) -> Valuation:
         return compute(folder, folder.agreed_settings(transcript).as_dict())
     transcript.verify(may_go_on=True)
     return known
-
-
-def _about(run: Path) -> dict[str, str]:
-    """Return the lines of a table for people that state its origin."""
-    today = dt.datetime.now(tz=dt.UTC).date().isoformat()
-    return {"run": run.resolve().name, "made": f"{today}, verfedsv {__version__}", "signed": "no, this is a draft"}
 
 
 def show(console: Console, result: Settlement, valuation: Valuation) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose, RunArgument
-from verfedsv.cli.output import check_writable, print_text, write_file
-from verfedsv.cli.valuing import compute, notes_of, print_notes
+from verfedsv.cli.output import check_writable, print_notes, print_text, write_file
+from verfedsv.cli.valuing import compute, notes_of
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder

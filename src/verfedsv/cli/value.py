@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from verfedsv.cli.options import AsJson
-from verfedsv.cli.output import check_writable, explain_warnings, print_note, print_text, write_file
-from verfedsv.cli.progress import explain_interrupt, interrupts
-from verfedsv.cli.valuing import say_without_effect, show, value_folder
+from verfedsv.cli.output import check_writable, print_notes, print_text, write_file
+from verfedsv.cli.progress import working
+from verfedsv.cli.valuing import show, value_folder, without_effect
 from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
-from verfedsv.shapley.estimators import ESTIMATORS
+from verfedsv.shapley import Method
 from verfedsv.valuation.verdict import judge
-
-Methods = StrEnum("Methods", {name: name for name in ESTIMATORS})  # type: ignore[misc]  # of the registry
-"""The methods of `value`."""
-
-
-class RowChoice(StrEnum):
-    """The choices of samples that have a name."""
-
-    ALL = "all"
-    GRADIENT = "gradient"
-    NO_GRADIENT = "no-gradient"
 
 
 def value(
@@ -38,7 +26,7 @@ def value(
         typer.Argument(help="The folder of a run, or of a transcript that verfedsv.Recorder wrote.", metavar="RUN"),
     ],
     method: Annotated[
-        Methods | None,
+        Method | None,
         typer.Option(
             help="How to value a round: auto (exact to the tolerance), closed-form, exact or permutation.",
             metavar="METHOD",
@@ -56,7 +44,7 @@ def value(
         typer.Option(help="Rank of the completion in synchronous runs: a number, or auto.", metavar="NUMBER|auto"),
     ] = None,
     rows: Annotated[
-        RowChoice | None,
+        Literal["all", "gradient", "no-gradient"] | None,
         typer.Option(
             help="The samples to average over: all, gradient (those that receive gradients) or no-gradient.",
             metavar="ROWS",
@@ -86,9 +74,9 @@ def value(
     The error of a value is the error of the estimator (proven, or with 99.9 % confidence) plus that of completing
     embeddings that were never uploaded (estimated).
 
-        A run is valued with the settings that were agreed on, which its transcript holds: those of [valuation] in its
-    config.toml, or of Recorder(valuation=...), or the defaults. Options given here override them.
-    By default method, rank and regularization are auto, rows are all, the tolerance is 0.001 and the seed is 0.
+    A run is valued with the settings that were agreed on, which its transcript holds: those of [valuation] in its
+    config.toml, or of Recorder(valuation=...), or the defaults. Options given here override them. By default method,
+    rank and regularization are auto, rows are all, the tolerance is 0.001 and the seed is 0.
 
     A training that is still running or was stopped early, or whose record is truncated, is valued as far as it is
     recorded; `finished` in JSON is false then (null if no plan is known). Whether the values can be trusted is printed
@@ -100,31 +88,25 @@ def value(
     """
     if output is not None:
         check_writable(output, "valuation")
-    given: dict[str, Any] = {
-        "method": None if method is None else str(method),
+    given = {
+        "method": method,
         "semivalue": semivalue,
-        "rank": None if rank is None else _as_number(rank, int),
-        "rows": None if rows is None else str(rows),
+        "rank": _as_number(rank, int),
+        "rows": rows,
         "tolerance": tolerance,
-        "regularization": None if regularization is None else _as_number(regularization, float),
+        "regularization": _as_number(regularization, float),
         "n_permutations": permutations,
         "seed": seed,
     }
+    given = {name: setting for name, setting in given.items() if setting is not None}
     folder = RunFolder(run)
     configured = _configured(folder)
-    options = configured | {name: setting for name, setting in given.items() if setting is not None}
+    print_notes(*(f"{name} = {setting}, as agreed" for name, setting in configured.items() if name not in given))
     notes = Console(stderr=True)
-    for name, setting in configured.items():
-        if given.get(name) is None:
-            print_note(notes, f"{name} = {setting}, as agreed")
-    stopped = "stopped; nothing was written. Run the same command to start again."
-    with explain_interrupt(notes, stopped), explain_warnings(notes), interrupts() as check:
-        result, facts = value_folder(notes, folder, options, check)
-        check()
+    with working(notes, "stopped; nothing was written. Run the same command to start again.") as check:
+        result, facts = value_folder(notes, folder, configured | given, check)
     verdict = judge(result, facts)
-    for text in verdict.texts() if as_json else verdict.texts("note"):
-        print_note(notes, text)
-    say_without_effect(notes, result)
+    print_notes(*(verdict.texts() if as_json else verdict.texts("note")), *without_effect(result))
     finished = Extent(result.n_rounds, facts.n_planned, facts.is_running).is_finished
     content = json.loads(result.to_json()) | {"finished": finished, "verdict": verdict.to_fields()}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -142,9 +124,9 @@ def _configured(folder: RunFolder) -> dict[str, Any]:
     return {name: setting for name, setting in agreed.items() if setting != defaults[name]}
 
 
-def _as_number(text: str, kind: type[int] | type[float]) -> int | float | str:
+def _as_number(text: str | None, kind: type[int] | type[float]) -> int | float | str | None:
     # What is neither a number nor "auto" is refused, with a message, by `value`.
     try:
-        return kind(text)
+        return None if text is None else kind(text)
     except ValueError:
-        return text[:40]
+        return str(text)[:40]

@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from verfedsv.cli.output import explain_warnings, print_note
-from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar
+from verfedsv.cli.output import print_notes
+from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.report import wording
 from verfedsv.report.amounts import share_range
@@ -22,7 +22,6 @@ from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.result import count
-from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 from verfedsv.valuation.verdict import RunFacts, Verdict, judge
@@ -37,7 +36,12 @@ def value_folder(
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = folder.open()
-        faults = verify(transcript, folder)
+        faults: tuple[str, ...] = ()
+        try:
+            transcript.verify(may_go_on=folder.is_running)
+        except TranscriptError as error:  # of its end, if it is valid so far
+            transcript.verify(may_go_on=True)
+            faults = (f"{str(error).rstrip('.')}.",)
         bar.update(task, description=escape(f"{what} {shown(folder.path.name or str(folder), 40)}"))
         result = value_run(transcript, progress=follow(bar, task, check), **options)
     # It may have grown meanwhile.
@@ -53,9 +57,8 @@ def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -
     """Value a run on the way to something else; Ctrl-C ends the command."""
     console = Console(stderr=True)
     stopped = "stopped while valuing; nothing was written."
-    with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
+    with working(console, stopped) as check:
         result, facts = value_folder(console, folder, options, check, what)
-        check()
     print_notes(*facts.faults)
     return result
 
@@ -64,22 +67,6 @@ def notes_of(folder: RunFolder | None, result: Valuation) -> list[str]:
     """Return notes on data and training: those of the run, and a loss that is still falling."""
     notes = () if folder is None else folder.notes()
     return judge(result, RunFacts(notes=notes)).texts("note")
-
-
-def print_notes(*lines: str) -> None:
-    """Print notes on standard error."""
-    for line in lines:
-        print_note(Console(stderr=True), line)
-
-
-def verify(transcript: Transcript, folder: RunFolder) -> tuple[str, ...]:
-    """Check a transcript; return what is wrong with its end, unless it is being written."""
-    try:
-        transcript.verify(may_go_on=folder.is_running)
-    except TranscriptError as error:
-        transcript.verify(may_go_on=True)
-        return (f"{str(error).rstrip('.')}.",)
-    return ()
 
 
 def show(console: Console, result: Valuation, verdict: Verdict) -> None:
@@ -102,18 +89,21 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
             console.print(reason.text, style=styles[reason.weight], highlight=False, markup=False)
 
 
-def say_without_effect(console: Console, result: Valuation) -> None:
-    """Print a note for each setting that was given and did nothing."""
-    settings = result.settings
+def without_effect(result: Valuation) -> list[str]:
+    """Return a note for each setting that was given and did nothing."""
+    settings, notes = result.settings, list[str]()
     if result.completion is None:
         why = "in asynchronous training" if result.mode == "asynchronous" else "where every sample is in every batch"
-        for name in ("rank", "regularization"):
-            if getattr(settings, name) != "auto":
-                print_note(console, f"{name} had no effect: it is for completion, and {why} nothing is completed.")
+        notes += [
+            f"{name} had no effect: it is for completion, and {why} nothing is completed."
+            for name in ("rank", "regularization")
+            if getattr(settings, name) != "auto"
+        ]
     if settings.n_permutations is not None and not ESTIMATORS[settings.method].samples:
-        print_note(console, f"permutations had no effect: the method {settings.method} draws none.")
+        notes.append(f"permutations had no effect: the method {settings.method} draws none.")
     if settings.tolerance != ValuationSettings().tolerance and not ESTIMATORS[settings.method].adapts:
-        print_note(console, f"tolerance had no effect: it is for the method auto, and this is {settings.method}.")
+        notes.append(f"tolerance had no effect: it is for the method auto, and this is {settings.method}.")
+    return notes
 
 
 def _explain(result: Valuation) -> list[str]:

@@ -17,15 +17,21 @@ from verfedsv.runs.folder import RunFolder
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript; it need not exist yet.")],
+    run: Annotated[
+        Path, typer.Argument(help="The folder of a run, or of a transcript; it need not exist yet.", metavar="RUN")
+    ],
     host: Annotated[
         str,
         typer.Option(
             help="The address to listen on. With the default, only this machine can see the page.", metavar="ADDRESS"
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0 is any free one.")] = 0,
-    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two polls of the folder.")] = 2,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.", metavar="NUMBER")
+    ] = 0,
+    every: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="How often to look into the folder.", metavar="SECONDS")
+    ] = 2,
 ) -> None:
     """Follow a training on a local web page: shares and loss as they change.
 

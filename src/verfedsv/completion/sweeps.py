@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from verfedsv.compiled import compiled, inlined
+from verfedsv.compiled import compiled, inlined, inlined_in_order
 from verfedsv.losses import Array, Floats
 
 
@@ -133,26 +133,26 @@ def sum_squares(values: Array, is_held_out: Array) -> float:
     return total
 
 
-@inlined
+@inlined_in_order
 def _add(total: Floats, term: Floats) -> None:
     for j in range(len(total)):
         total[j] += term[j]
 
 
-@inlined
+@inlined_in_order
 def _add_scaled(total: Floats, term: Floats, scale: float) -> None:
     for j in range(len(total)):
         total[j] += term[j] * scale
 
 
-@inlined
+@inlined_in_order
 def _solve(matrix: Floats, vector: Floats, regularization: float) -> None:
     """Replace `vector` by the solution of (matrix + regularization I) x = vector; `matrix` is overwritten."""
     _factorise(matrix, len(vector), regularization)
     _substitute(matrix, vector)
 
 
-@compiled
+@inlined
 def _factorise(matrix: Floats, rank: int, regularization: float) -> None:
     """Replace a packed matrix by the Cholesky factor of (matrix + regularization I), its diagonal inverted."""
     for a in range(rank):
@@ -168,7 +168,7 @@ def _factorise(matrix: Floats, rank: int, regularization: float) -> None:
                 matrix[row + b] = total * matrix[column + b]
 
 
-@compiled
+@inlined
 def _substitute(factor: Floats, vector: Floats) -> None:
     """Replace `vector` by the solution of L L' x = vector, L being a packed factor with its diagonal inverted."""
     rank = len(vector)

@@ -1,6 +1,6 @@
 """Data sets, users' files, and how both are split between clients."""
 
-from verfedsv.data.adult import Round, load_adult, load_adult_round
+from verfedsv.data.adult import AdultRound, load_adult, load_adult_round
 from verfedsv.data.catalogue import CATALOGUE, Samples, fetch, load
 from verfedsv.data.preparation import Scale, prepare
 from verfedsv.data.tables import ClientFile, join_tables
@@ -8,9 +8,9 @@ from verfedsv.data.vertical import ClientData, VerticalData, noisy_copy, random_
 
 __all__ = [
     "CATALOGUE",
+    "AdultRound",
     "ClientData",
     "ClientFile",
-    "Round",
     "Samples",
     "Scale",
     "VerticalData",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from verfedsv.arguments import as_whole
-from verfedsv.data.catalogue import load
+from verfedsv.data.catalogue import INCLUDED, load
 from verfedsv.errors import InputError
 
 N_FEATURES = 123
@@ -42,7 +41,7 @@ ATTRIBUTES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class AdultRound:
     """A round of vertical training: embeddings before and after it, (clients, samples), and labels, -1 or +1."""
 
     clients: tuple[str, ...]
@@ -58,7 +57,7 @@ def load_adult() -> tuple[csr_array[Any], NDArray[np.float64]]:
     return samples.features, np.where(samples.labels == 1, 1.0, -1.0)
 
 
-def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Round:
+def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> AdultRound:
     """Return a recorded round of training a linear model on Adult.
 
     Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features.
@@ -67,16 +66,14 @@ def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Rou
     trained model.
     """
     names, edges = _split_features(n_clients)
-    with (files("verfedsv.data") / "files" / "adult_weights.csv").open() as file:
-        weights = np.loadtxt(file, delimiter=",", skiprows=1)
-    before, after, trained = weights.T
+    before, after, trained = np.loadtxt(INCLUDED / "adult_weights.csv", delimiter=",", skiprows=1).T
     if jump:
         before, after = np.zeros(N_FEATURES), trained
     features, labels = load_adult()
     by_column = features.tocsc()
     parts = [(by_column[:, a:b], slice(a, b)) for a, b in pairwise(edges)]
     previous, current = (np.stack([x @ model[part] for x, part in parts]) for model in (before, after))
-    return Round(names, previous, current, labels)
+    return AdultRound(names, previous, current, labels)
 
 
 def attributes_of(first: int, last: int) -> list[str]:

@@ -33,7 +33,9 @@ def caution(
     filled = {name: n for name, n in n_missing.items() if 0 < n < n_samples}
     lines = []
     if without:
-        lines.append(f"{client}: no values in {_listed([repr(name) for name in without])}, of which nothing is learnt")
+        lines.append(
+            f"{client}: no values in {_listed([repr(name) for name in without])}, so nothing is learnt from them"
+        )
     if filled:
         cells = _listed([f"{n:,} of {n_samples:,} in {name!r}" for name, n in filled.items()])
         lines.append(f"{client}: missing numbers become the mean of their column: {cells}")

@@ -22,7 +22,7 @@ MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Labels:
+class LabelColumn:
     """Labels as 0 to C - 1, which of them are known, and the C classes as written, with their numbers of samples."""
 
     numbers: NDArray[np.intp]
@@ -53,7 +53,7 @@ class Labels:
         return with_count(self.classes[m], self.counts[m])
 
 
-def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -> Labels:
+def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -> LabelColumn:
     """Return the labels in a column, stripped.
 
     Raise DataError if the number of classes is not `n_classes`, or if that is None and they look like amounts.
@@ -70,7 +70,7 @@ def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -
     is_labelled = np.asarray(is_known.to_numpy(), bool)
     padded = np.zeros(len(column), np.intp)
     padded[is_labelled] = numbers
-    labels = Labels(padded, is_labelled, tuple(map(str, values)), np.bincount(numbers, minlength=len(values)))
+    labels = LabelColumn(padded, is_labelled, tuple(map(str, values)), np.bincount(numbers, minlength=len(values)))
     if n_classes is None and not is_text(kind) and len(values) > MOST_NUMBERS:
         shown = ", ".join(labels.classes[:: max(1, len(values) // 4)][:4])
         raise DataError(

@@ -121,8 +121,12 @@ class _Columns:
 
     def __str__(self) -> str:
         if not self.numeric and not self.text:
-            return "holds the labels only, and is no player"
-        return _say_columns(len(self.numeric), len(self.text), self.n_categories)
+            return "holds only the labels, and is not valued"
+        parts = [count(len(self.numeric), "numeric column")] if self.numeric else []
+        if self.text:
+            text = f"{len(self.text):,} of text" if self.numeric else f"{count(len(self.text), 'column')} of text"
+            parts.append(f"{text} with {self.n_categories:,} {'category' if self.n_categories == 1 else 'categories'}")
+        return ", ".join(parts)
 
 
 def _read_columns(table: pa.Table, file: ClientFile, excluded: set[str], is_train: NDArray[np.bool_]) -> _Columns:
@@ -144,19 +148,6 @@ def _read_columns(table: pa.Table, file: ClientFile, excluded: set[str], is_trai
                 f"features. {remedy(values.type)}, or leave it out by naming the columns to take"
             )
     return _Columns(numeric, text, empty, n_categories)
-
-
-def _say_columns(n_numeric: int, n_text: int, n_categories: int) -> str:
-    """Describe the columns in words.
-
-    >>> _say_columns(2, 1, 1234), _say_columns(0, 3, 12)
-    ('2 numeric columns, 1 of text with 1,234 categories', '3 columns of text with 12 categories')
-    """
-    parts = [count(n_numeric, "numeric column")] if n_numeric else []
-    if n_text:
-        text = f"{n_text:,} of text" if n_numeric else f"{count(n_text, 'column')} of text"
-        parts.append(f"{text} with {n_categories:,} {'category' if n_categories == 1 else 'categories'}")
-    return ", ".join(parts)
 
 
 def _floats(values: pa.ChunkedArray, name: str, path: Path) -> Array:

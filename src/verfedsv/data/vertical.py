@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -45,8 +45,8 @@ class VerticalData:
     labels: NDArray[np.intp]
     n_classes: int
     is_test: NDArray[np.bool_]
-    notes: tuple[str, ...] = field(default=())
-    cautions: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def noisy_copy(
     if fraction == 0:
         # Sparse numbers stay sparse: sums of dense ones are rounded differently.
         return replace(client, name=name)
-    numeric = _as_dense(client.numeric).copy()
+    numeric = client.numeric.copy() if isinstance(client.numeric, np.ndarray) else client.numeric.toarray()
     n_samples, n_columns = numeric.shape
     if n_columns == 0:
         raise InputError(f"client {client.name!r} has no columns of numbers to add noise to; copy it without noise")
@@ -148,7 +148,3 @@ def take_rows(data: VerticalData, rows: Sequence[int] | NDArray[np.intp]) -> Ver
         for client in data.clients
     )
     return replace(data, clients=clients, labels=data.labels[chosen], is_test=data.is_test[chosen])
-
-
-def _as_dense(matrix: Matrix) -> NDArray[np.float64]:
-    return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()

@@ -51,13 +51,13 @@ def number_ends(low: Decimal, high: Decimal, decimals: int) -> str:
     return f"{number(float(lower), decimals)} to {number(float(upper), decimals)}"
 
 
-def percent(fraction: float, decimals: int = 2) -> str:
-    r"""Return a fraction in per cent.
+def percent(fraction: float | None, decimals: int = 2) -> str:
+    r"""Return a fraction in per cent, or "unknown".
 
-    >>> percent(0.312, 1), percent(-0.5, 0)
-    ('31.2\xa0%', '−50\xa0%')
+    >>> percent(0.312, 1), percent(-0.5, 0), percent(None)
+    ('31.2\xa0%', '−50\xa0%', 'unknown')
     """
-    return f"{number(100 * fraction, decimals)}{SPACE}%"
+    return "unknown" if fraction is None else f"{number(100 * fraction, decimals)}{SPACE}%"
 
 
 def digits(amount: float | None, n_digits: int = 3) -> str:

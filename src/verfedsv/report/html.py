@@ -137,7 +137,7 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
     shown = [(client.name, client.cumulative) for client in summary.clients[:N_SHOWN] if client.cumulative]
     figures = {
         "shares": _bars(summary),
-        "rounds": charts.lines("decrease of the loss", _rows(shown, hover), hover=hover),
+        "rounds": charts.lines("decrease in loss", _rows(shown, hover), hover=hover),
     }
     for name, lines in series(summary.metrics, summary.losses).items():
         form = "~%" if name == "accuracy" else ".3~g"
@@ -148,19 +148,15 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
 
 
 def _bars(summary: Summary) -> alt.LayerChart:
+    ranges = [
+        (c.share, c.share_low, c.share_high) if summary.has_shares else (c.decrease, c.decrease_low, c.decrease_high)
+        for c in summary.clients
+    ]
+    found = np.array(ranges, dtype=np.float64)  # NaN for None
+    if summary.has_shares and summary.unknown:  # intervals are then of shares among the other clients, not of these
+        found[:, 1:] = np.nan
     names = [client.name for client in summary.clients]
-    if summary.has_shares:
-        shares = [[_or_nan(x) for x in (c.share, c.share_low, c.share_high)] for c in summary.clients]
-        found = np.array(shares)
-        # Where errors are unknown, intervals are of shares among the other clients, and not of these.
-        return charts.bars(names, found[:, 0], np.where(bool(summary.unknown), np.nan, found[:, 1:]))
-    values = [[_or_nan(x) for x in (c.decrease, c.decrease_low, c.decrease_high)] for c in summary.clients]
-    found = np.array(values)
-    return charts.bars(names, found[:, 0], found[:, 1:], as_shares=False)
-
-
-def _or_nan(amount: float | None) -> float:
-    return np.nan if amount is None else amount
+    return charts.bars(names, found[:, 0], found[:, 1:], as_shares=summary.has_shares)
 
 
 def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, Any]]:

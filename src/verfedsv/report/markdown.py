@@ -31,7 +31,7 @@ def to_markdown(summary: Summary) -> str:
         escape(wording.OVER_ROUNDS["cumulative"]),
         *_table(tables.quarters(summary)),
         *_training(summary),
-        *(part for section in tables.details(summary) for part in _section(section)),
+        *(part for chapter in tables.details(summary) for part in _chapter(chapter)),
         "## Five terms",
         "\n".join(f"- **{term}.** {escape(meaning)}" for term, meaning in wording.GLOSSARY.items()),
         f"{escape(wording.origin(summary))} `{summary.head}`.",
@@ -75,7 +75,7 @@ def _contributions(summary: Summary) -> list[str]:
         for client in summary.clients
     )
     negative = wording.negative(summary)
-    note = [f"> **What a share below zero means.** {escape(negative)}"] if negative else []
+    note = [f"> **What a negative share means.** {escape(negative)}"] if negative else []
     server = [escape(wording.server(summary))] if summary.books.server else []
     intro = wording.SHARES if summary.has_shares else wording.NO_SHARES
     return ["## Contributions", intro, sentences, *note, *_table(tables.contributions(summary)), *server]
@@ -92,9 +92,9 @@ def _training(summary: Summary) -> list[str]:
     return ["## How training went", wording.training(summary), *_table(table)] if table.rows else []
 
 
-def _section(section: tables.Section) -> list[str]:
-    text = [escape(section.text)] if section.text else []
-    return [f"## {section.title}", *text, *([] if section.table is None else _table(section.table))]
+def _chapter(chapter: tables.Chapter) -> list[str]:
+    text = [escape(chapter.text)] if chapter.text else []
+    return [f"## {chapter.title}", *text, *([] if chapter.table is None else _table(chapter.table))]
 
 
 def _table(table: tables.Table) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,15 @@ from verfedsv.errors import InputError
 from verfedsv.report.curves import Curve
 from verfedsv.report.metrics import GrowingMetrics
 from verfedsv.report.summary import (
-    About,
     Payout,
     Setting,
     SettlementSummary,
     Summary,
-    Uploads,
+    UploadCounts,
     build,
     refuse_absurd,
 )
-from verfedsv.runs.config import ClientSection, Config, Section
+from verfedsv.runs.config import Config, Section
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.explanation import explain
@@ -58,18 +57,35 @@ def summarise(
     config = folder.config()
     known, faults = find_valuation(folder, transcript)
     valuation = known or value(transcript, progress=progress, **folder.agreed_settings(transcript).as_dict())
-    refuse_absurd(valuation)
     if settlement is not None:
         check_settlement(settlement, valuation)
-    about = about_run(
-        folder,
-        transcript,
-        _settings(config, valuation),
-        None if settlement is None else summarise_settlement(settlement, valuation),
-        faults,
-    )
     metrics = _read_metrics(folder.metrics_path, valuation.n_rounds)
-    return build(valuation, about, uploads_of(transcript.description, verified), metrics)
+    return replace(
+        summarise_valuation(valuation, folder, transcript, verified, metrics, faults=faults),
+        settings=_settings(config, valuation),
+        settlement=None if settlement is None else summarise_settlement(settlement, valuation),
+    )
+
+
+def summarise_valuation(
+    valuation: Valuation,
+    folder: RunFolder,
+    transcript: Transcript,
+    verified: Verified,
+    metrics: Mapping[str, Curve] | None = None,
+    rounds: Sequence[int] | None = None,
+    faults: tuple[str, ...] = (),
+) -> Summary:
+    """Return the summary of a valuation of the verified transcript in a folder; see `build` for the arguments."""
+    refuse_absurd(valuation)
+    description = transcript.description
+    return replace(
+        build(valuation, facts_of(folder, transcript, faults), _count_uploads(description, verified), metrics, rounds),
+        run=printable(folder.path.resolve().name),
+        recorded=description.created,
+        n_recorded=description.n_samples,
+        n_classes=description.n_classes or 1,
+    )
 
 
 def find_valuation(folder: RunFolder, transcript: Transcript) -> tuple[Valuation | None, tuple[str, ...]]:
@@ -96,26 +112,6 @@ def facts_of(folder: RunFolder, transcript: Transcript, faults: tuple[str, ...] 
     """Return the facts by which a run is judged, besides its values."""
     extent = folder.extent(transcript)
     return RunFacts(extent.n_planned, extent.is_running, faults, folder.notes())
-
-
-def about_run(
-    folder: RunFolder,
-    transcript: Transcript,
-    settings: tuple[Setting, ...] = (),
-    settlement: SettlementSummary | None = None,
-    faults: tuple[str, ...] = (),
-) -> About:
-    """Return what a report says of the run in a folder, besides its values."""
-    description = transcript.description
-    return About(
-        run=printable(folder.path.resolve().name),
-        recorded=description.created,
-        n_recorded=description.n_samples,
-        n_classes=description.n_classes or 1,
-        settings=settings,
-        settlement=settlement,
-        facts=facts_of(folder, transcript, faults),
-    )
 
 
 def summarise_settlement(settlement: Settlement, valuation: Valuation) -> SettlementSummary:
@@ -152,21 +148,23 @@ def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
     return metrics.curves(n_rounds)
 
 
-def uploads_of(description: Description, verified: Verified) -> dict[str, Uploads]:
+def _count_uploads(description: Description, verified: Verified) -> dict[str, UploadCounts]:
     """Return what each client uploaded, by name."""
     size = _BYTES_OF_AN_ID + np.dtype(description.precision or "float64").itemsize * (description.n_classes or 1)
     counts = {name: (verified.n_uploads[name], verified.n_embeddings[name]) for name in verified.roster.clients}
-    return {name: Uploads(*numbers, numbers[1] * size) for name, numbers in counts.items()}
+    return {name: UploadCounts(*numbers, numbers[1] * size) for name, numbers in counts.items()}
 
 
 def _settings(config: Config | None, valuation: Valuation) -> tuple[Setting, ...]:
     """Return the settings of data, clients, model and training that were given, and those of the valuation."""
     parts: list[tuple[str, Mapping[str, Any]]] = []
     if config is not None:
-        clients = {f"client {client.name}": client for client in config.client}
-        sections: dict[str, Section] = {"data": config.data, **clients, "model": config.model}
-        sections["training"] = config.training
-        parts = [(part, _given(section)) for part, section in sections.items()]
+        clients = [(f"client {client.name}", client) for client in config.client]
+        sections: list[tuple[str, Section]] = [("data", config.data), *clients]
+        for part, section in [*sections, ("model", config.model), ("training", config.training)]:
+            # The name of a client is the name of its part.
+            given = section.model_fields_set - ({"name"} if section in config.client else set())
+            parts.append((part, {name: content for name, content in section if name in given}))
     parts.append(("valuation", asdict(valuation.settings)))
     return tuple(
         Setting(part, name.replace("_", " "), _as_text(content))
@@ -174,12 +172,6 @@ def _settings(config: Config | None, valuation: Valuation) -> tuple[Setting, ...
         for name, content in settings.items()
         if content is not None
     )
-
-
-def _given(section: Section) -> dict[str, Any]:
-    """Return the settings given in a section, except a client's name, which is the name of its part."""
-    known = section.model_fields_set - ({"name"} if isinstance(section, ClientSection) else set())
-    return {name: content for name, content in section if name in known}
 
 
 def _as_text(content: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from verfedsv._version import __version__
 from verfedsv.errors import InputError
-from verfedsv.losses import Floats
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.ranking import overlapping_groups, possible_places
@@ -30,7 +29,7 @@ _ABSURD = 1e100
 
 
 @dataclass(frozen=True)
-class Uploads:
+class UploadCounts:
     """What a client sent to the server: uploads, embeddings of samples in them, and bytes of numbers and sample ids."""
 
     n_uploads: int
@@ -58,7 +57,7 @@ class ClientSummary:
     """One client. Shares are fractions, and None where they mean nothing; errors are None where they are unknown.
 
     `value` and the errors are those of the valuation, averages over the rounds. `decrease` is the value times the
-    rounds, by how much the client lowered the loss in all, and lies between `decrease_low` and `decrease_high` if the
+    rounds, how much the client lowered the loss in all, and lies between `decrease_low` and `decrease_high` if the
     error is right; by these, clients are ranked. The place of the client is from `best_place` to `worst_place`.
     `quarters` is the decrease after each quarter of the rounds. `n_negative_rounds` counts rounds in which the client's
     value was negative. The curves are None for all but the 200 largest values; without uploads, all are.
@@ -82,7 +81,7 @@ class ClientSummary:
     cumulative: Curve | None
     per_round: Curve | None
     completion: CompletionSummary | None
-    uploads: Uploads
+    uploads: UploadCounts
 
     @property
     def share_contains_zero(self) -> bool:
@@ -125,7 +124,7 @@ class Setting:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """Everything a report says of a run. `clients` are sorted by falling value; `groups` hold indices of them.
 
@@ -141,9 +140,9 @@ class Summary:
     not. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
     """
 
-    run: str
-    package: str
-    recorded: str
+    run: str = ""
+    package: str = f"verfedsv {__version__}"
+    recorded: str = ""
     head: str
     mode: Mode
     loss: str
@@ -152,8 +151,8 @@ class Summary:
     n_planned: int | None
     n_samples: int
     n_unseen: int
-    n_recorded: int
-    n_classes: int
+    n_recorded: int = 0
+    n_classes: int = 1
     numerical_error: NumericalError
     books: Books
     server_error: float | None
@@ -167,7 +166,7 @@ class Summary:
     losses: Curve
     metrics: Mapping[str, Curve | None]
     quarters: tuple[int, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[Setting, ...] = ()
     settlement: SettlementSummary | None = None
 
     @property
@@ -215,85 +214,45 @@ class Summary:
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-@dataclass(frozen=True)
-class About:
-    """What a report says of a run besides its values."""
-
-    run: str = ""
-    recorded: str = ""
-    n_recorded: int = 0
-    n_classes: int = 1
-    settings: tuple[Setting, ...] = ()
-    settlement: SettlementSummary | None = None
-    facts: RunFacts = NO_FACTS
-
-
 def build(
     valuation: Valuation,
-    about: About | None = None,
-    uploads: Mapping[str, Uploads] | None = None,
+    facts: RunFacts = NO_FACTS,
+    uploads: Mapping[str, UploadCounts] | None = None,
     metrics: Mapping[str, Curve] | None = None,
     rounds: Sequence[int] | None = None,
 ) -> Summary:
     """Return the summary of a valuation; nothing is read, so that a growing run can be summarised again and again.
 
-    `uploads` is what each client sent, `metrics` is what was measured of METRICS. `rounds` are the last of those that
-    were valued as one, where that was done. Without uploads there are no curves of clients either: that is enough for
-    a table of their values.
+    The values are judged by `facts`. `uploads` is what each client sent; without it there are no curves of clients
+    either, which is enough for a table of their values. `metrics` are the measured ones of METRICS. `rounds` are the
+    last rounds of those that were valued as one, if any were. The fields with defaults are left to the caller.
     """
-    about = about or About()
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
+    groups = overlapping_groups(valuation.values[order], valuation.errors[order])
     quarters = _quarters(valuation.n_rounds)
-    shares = np.full((len(valuation.clients), 3), np.nan)
-    if valuation.books.has_shares:
-        shares = np.column_stack([valuation.shares, valuation.share_bounds])
-    n_curves = 0 if uploads is None else MOST_CURVES
-    drawn = set(np.argsort(-np.abs(valuation.values), kind="stable")[:n_curves].tolist())
-    places = possible_places(valuation.values, valuation.errors)
-    clients = tuple(
-        _client(
-            valuation,
-            m,
-            quarters,
-            shares[m],
-            places[m],
-            Uploads(0, 0, 0) if uploads is None else uploads[valuation.clients[m]],
-            at if m in drawn else None,
-        )
-        for m in order.tolist()
-    )
-    values, errors = valuation.values[order], valuation.errors[order]
-    groups = overlapping_groups(values, errors)
     return Summary(
-        run=about.run,
-        package=f"verfedsv {__version__}",
-        recorded=about.recorded,
         head=valuation.head,
         mode=valuation.mode,
         loss=valuation.loss,
         n_rounds=int(at[-1]),
         n_games=valuation.n_rounds,
-        n_planned=about.facts.n_planned,
+        n_planned=facts.n_planned,
         n_samples=valuation.n_samples,
         n_unseen=valuation.n_unseen,
-        n_recorded=about.n_recorded,
-        n_classes=about.n_classes,
         numerical_error=numerical_error(valuation),
         books=valuation.books,
         server_error=known(valuation.server_error),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
         guarantee=known(valuation.guarantee),
-        verdict=judge(valuation, about.facts),
-        clients=clients,
+        verdict=judge(valuation, facts),
+        clients=tuple(_clients(valuation, order, quarters, uploads, at)),
         groups=tuple(groups[:_MOST_GROUPS]),
         n_groups=len(groups),
         losses=curve(valuation.losses, rounds=np.concatenate([[0], at])),
         metrics={name: (metrics or {}).get(name) for name in METRICS},
         quarters=quarters,
-        settings=about.settings,
-        settlement=about.settlement,
     )
 
 
@@ -307,39 +266,45 @@ def refuse_absurd(valuation: Valuation) -> None:
         raise InputError(f"a valuation with numbers above {_ABSURD:g} is damaged; value the run again")
 
 
-def _client(
+def _clients(
     valuation: Valuation,
-    m: int,
+    order: NDArray[np.intp],
     quarters: Sequence[int],
-    shares: Floats,
-    places: tuple[int, int],
-    uploads: Uploads,
-    at: NDArray[np.intp] | None,
-) -> ClientSummary:
+    uploads: Mapping[str, UploadCounts] | None,
+    at: NDArray[np.intp],
+) -> Iterator[ClientSummary]:
     n_clients, n_rounds = len(valuation.clients), valuation.n_rounds
-    value, error = float(valuation.values[m]), float(valuation.errors[m])
-    cumulative = np.cumsum(valuation.per_round[:, m])
-    return ClientSummary(
-        name=valuation.clients[m],
-        best_place=places[0],
-        worst_place=places[1],
-        value=value,
-        decrease=value * n_rounds,
-        decrease_low=known((value - error) * n_rounds),
-        decrease_high=known((value + error) * n_rounds),
-        share=known(shares[0]),
-        share_low=known(shares[1]),
-        share_high=known(shares[2]),
-        error=known(error),
-        estimator_error=known(valuation.estimator_errors[m]),
-        completion_error=known(valuation.completion_errors[m]),
-        n_negative_rounds=int((valuation.per_round[:, m] < 0).sum()),
-        quarters=tuple(float(cumulative[number - 1]) for number in quarters),
-        cumulative=None if at is None else curve(cumulative, n_clients, at),
-        per_round=None if at is None else curve(valuation.per_round[:, m], n_clients, at),
-        completion=_completion(valuation, m),
-        uploads=uploads,
-    )
+    values, errors = valuation.values, valuation.errors
+    shares = np.full((n_clients, 3), np.nan)
+    if valuation.books.has_shares:
+        shares = np.column_stack([valuation.shares, valuation.share_bounds])
+    places = possible_places(values, errors)
+    n_curves = 0 if uploads is None else MOST_CURVES
+    drawn = set(np.argsort(-np.abs(values), kind="stable")[:n_curves].tolist())
+    for m in order.tolist():
+        per_round = valuation.per_round[:, m]
+        cumulative = np.cumsum(per_round)
+        yield ClientSummary(
+            name=valuation.clients[m],
+            best_place=places[m][0],
+            worst_place=places[m][1],
+            value=float(values[m]),
+            decrease=float(values[m] * n_rounds),
+            decrease_low=known((values[m] - errors[m]) * n_rounds),
+            decrease_high=known((values[m] + errors[m]) * n_rounds),
+            share=known(shares[m, 0]),
+            share_low=known(shares[m, 1]),
+            share_high=known(shares[m, 2]),
+            error=known(errors[m]),
+            estimator_error=known(valuation.estimator_errors[m]),
+            completion_error=known(valuation.completion_errors[m]),
+            n_negative_rounds=int((per_round < 0).sum()),
+            quarters=tuple(float(cumulative[number - 1]) for number in quarters),
+            cumulative=curve(cumulative, n_clients, at) if m in drawn else None,
+            per_round=curve(per_round, n_clients, at) if m in drawn else None,
+            completion=_completion(valuation, m),
+            uploads=UploadCounts(0, 0, 0) if uploads is None else uploads[valuation.clients[m]],
+        )
 
 
 def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:

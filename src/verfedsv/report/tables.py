@@ -113,12 +113,12 @@ def contributions(summary: Summary, medium: Medium = "report", most: int | None 
         Column("Total value", lambda client: values.value(client.decrease), number=lambda client: client.decrease),
         Column("Value lies between", values.ends, on=PAGES),
         Column("± error", lambda client: f"± {digits(summary.total(client.error), 2)}", "error", on=("terminal",)),
-        Column("Rounds below zero", lambda c: f"{c.n_negative_rounds:,} of {summary.n_rounds:,}", on=("report",)),
+        Column("Negative rounds", lambda c: f"{c.n_negative_rounds:,} of {summary.n_rounds:,}", on=("report",)),
         Column("", kind="bar", number=lambda client: client.decrease, on=("terminal",)),
     ]
     caption = (
-        f"Contributions in numbers. {wording.VALUE} For a place like 2\N{EN DASH}3, the errors leave the order open. "
-        "Single rounds below zero happen to everybody."
+        f"Contributions in numbers. {wording.VALUE} A place such as 2\N{EN DASH}3 means that the errors leave the "
+        "order open. Negative values in single rounds happen to every client."
     )
     listed = summary.clients if most is None else wording.first(summary, most)
     return make_table("numbers", caption, listed, columns, medium)
@@ -193,7 +193,7 @@ def quarters(summary: Summary, most: int | None = None) -> Table:
         return lambda client: values.value(client.quarters[quarter])
 
     columns = [_CLIENT, *(Column(f"Round {at:,}", after(k)) for k, at in enumerate(summary.quarters))]
-    return make_table("quarters", _cut("Value up to a round", summary, most), summary.clients[:most], columns)
+    return _of_clients("quarters", "Value up to a round", summary, columns, most)
 
 
 def training(summary: Summary) -> Table:
@@ -206,8 +206,8 @@ def training(summary: Summary) -> Table:
     return make_table("training", "What was measured, first and last", measured, columns)
 
 
-class Section(NamedTuple):
-    """A part of a report that explains a table."""
+class Chapter(NamedTuple):
+    """A part of a report: a title, sentences, and a table if there is one."""
 
     id: str
     title: str
@@ -215,14 +215,14 @@ class Section(NamedTuple):
     table: Table | None
 
 
-def details(summary: Summary, most: int | None = None) -> list[Section]:
+def details(summary: Summary, most: int | None = None) -> list[Chapter]:
     """Return the last parts of a report: errors, completion, what was sent, settings."""
     completion = _completion(summary, most) if summary.was_completed else None
     return [
-        Section("errors", "What the errors consist of", wording.errors(summary), _errors(summary, most)),
-        Section("completion", "Embeddings that were not sent", wording.completion(summary), completion),
-        Section("communication", "What was sent", wording.communication(summary), _uploads(summary, most)),
-        Section("settings", "Data and settings", "", _facts(summary)),
+        Chapter("errors", "What the errors consist of", wording.errors(summary), _errors(summary, most)),
+        Chapter("completion", "Embeddings that were not sent", wording.completion(summary), completion),
+        Chapter("communication", "What was sent", wording.communication(summary), _uploads(summary, most)),
+        Chapter("settings", "Data and settings", "", _facts(summary)),
     ]
 
 
@@ -236,26 +236,23 @@ def _errors(summary: Summary, most: int | None) -> Table:
         Column("Together", lambda client: digits(summary.total(client.error), 2)),
         Column("Of the value", relative_error),
     ]
-    caption = _cut("Errors of the values, over all rounds together", summary, most)
-    return make_table("parts", caption, summary.clients[:most], columns)
+    return _of_clients("parts", "Errors of the values, over all rounds", summary, columns, most)
 
 
 def _completion(summary: Summary, most: int | None) -> Table:
-    columns: list[Column[tuple[str, CompletionSummary]]] = [
-        Column("Client", lambda row: row[0], "name"),
-        Column("Rank", lambda row: f"{row[1].rank}"),
-        Column("Typical error", lambda row: digits(row[1].held_out_rmse, 2)),
-        Column("Of their size", lambda row: _fraction(row[1].relative_error)),
-        Column("Held out as a check", lambda row: f"{row[1].n_held_out:,}"),
-        Column("Samples never uploaded", lambda row: f"{row[1].n_unseen:,}"),
+    def of(text: Callable[[CompletionSummary], str]) -> Callable[[ClientSummary], str]:
+        return lambda client: "" if client.completion is None else text(client.completion)
+
+    columns = [
+        _CLIENT,
+        Column("Rank", of(lambda found: f"{found.rank}")),
+        Column("Typical error", of(lambda found: digits(found.held_out_rmse, 2))),
+        Column("Of their size", of(lambda found: percent(found.relative_error))),
+        Column("Held out as a check", of(lambda found: f"{found.n_held_out:,}")),
+        Column("Samples never uploaded", of(lambda found: f"{found.n_unseen:,}")),
     ]
-    rows = [(client.name, client.completion) for client in summary.clients[:most] if client.completion is not None]
-    caption = _cut("Completion, and how well it did on embeddings held out as a check", summary, most)
-    return make_table("checks", caption, rows, columns)
-
-
-def _fraction(amount: float | None) -> str:
-    return "unknown" if amount is None else percent(amount)
+    caption = "Completion, and how well it did on embeddings held out as a check"
+    return _of_clients("checks", caption, summary, columns, most)
 
 
 def _uploads(summary: Summary, most: int | None) -> Table:
@@ -265,7 +262,7 @@ def _uploads(summary: Summary, most: int | None) -> Table:
         Column("Embeddings", lambda client: f"{client.uploads.n_embeddings:,}"),
         Column("Size", lambda client: size(client.uploads.n_bytes)),
     ]
-    return make_table("uploads", _cut("Uploads of the clients", summary, most), summary.clients[:most], columns)
+    return _of_clients("uploads", "Uploads of the clients", summary, columns, most)
 
 
 def _facts(summary: Summary) -> Table:
@@ -290,11 +287,15 @@ def _facts(summary: Summary) -> Table:
     }
     if summary.guarantee is not None:
         bound = f"{digits(summary.guarantee)} (the bound of the paper's Proposition 2, estimated; very pessimistic)"
-        recorded["error at worst"] = bound
+        recorded["worst-case error"] = bound
     rows = [*(Setting("run", name, text) for name, text in recorded.items()), *summary.settings]
     return make_table("facts", "Where this report comes from", rows, columns)
 
 
-def _cut(caption: str, summary: Summary, most: int | None) -> str:
-    is_cut = most is not None and most < len(summary.clients)
-    return f"{caption} (the first {most} clients; all are in the JSON)" if is_cut else caption
+def _of_clients(
+    name: str, caption: str, summary: Summary, columns: Sequence[Column[ClientSummary]], most: int | None
+) -> Table:
+    """Return a table of the first `most` clients; its caption says so if there are more."""
+    if most is not None and most < len(summary.clients):
+        caption += f" (the first {most} clients; all are in the JSON)"
+    return make_table(name, caption, summary.clients[:most], columns)

@@ -13,43 +13,43 @@ from verfedsv.shapley.result import count
 from verfedsv.texts import listed
 from verfedsv.valuation.result import Books
 
-SHARES = "Shares are fractions of what the clients together took off the loss."
+SHARES = "Shares are fractions of the decrease in loss that all clients achieved together."
 NO_SHARES = (
-    "There are no shares: percentages of a loss that the clients did not lower would be shares of the damage. What "
-    "each did to the loss is given instead."
+    "There are no shares: the clients together did not lower the loss, so percentages would be shares of the damage. "
+    "Each client's effect on the loss is given instead."
 )
-VALUE = "Total value: by how much the client lowered the loss, over all rounds together; below zero, it raised it."
+VALUE = "Total value: how much the client lowered the loss over all rounds; negative if it raised it."
 
 GLOSSARY = {
     "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
     "Round": (
-        "One step of training. Where each client trains at its own pace, the time between two valuations of the model."
+        "One step of training. If each client trains at its own pace, the time between two valuations of the model."
     ),
     "Embedding": (
-        "The number, or few numbers, into which a client turns its columns of a sample (a person, say) before it sends "
-        "them. The columns themselves never leave the client."
+        "The number, or the few numbers, that a client computes from its columns for one sample (a person, say) and "
+        "sends to the server. The columns themselves never leave the client."
     ),
     "Value": (
-        "How much of the decrease of the loss a client is credited with: its Shapley value, which is what it adds when "
-        "it joins the others, averaged over all orders in which they could join. Here it is the total over all rounds; "
-        "statements, audits and files of values have the mean per round. The values of all clients, and that of the "
-        "server's own part where it has one, add up to the decrease of the loss."
+        "How much of the decrease in loss a client is credited with: its Shapley value, which is what it adds when it "
+        "joins the others, averaged over all orders in which they could join. Here it is the total over all rounds; "
+        "statements, audits and valuation files have the mean per round. The values of all clients and of the server's "
+        "own part, if it has one, add up to the decrease in loss."
     ),
     "Completion": (
-        "In a round, clients send embeddings of some of the samples only. The others are filled in from the rounds in "
-        "which they were sent. How well that works is tested on embeddings that were sent, but held out as a check."
+        "In a round, clients send embeddings of only some of the samples. The others are filled in from the rounds in "
+        "which they were sent. How well that works is tested on embeddings that were sent but held out as a check."
     ),
 }
 
 OVER_ROUNDS = {
     "cumulative": (
-        "When each client's contribution was made: by how much it had lowered the loss up to each round. A line that "
-        "climbs early and then stays level belongs to a client whose data were learnt early; where a line falls, the "
-        "client did harm in those rounds. It ends at the client's value."
+        "When each client contributed: how much it had lowered the loss up to each round. A line that climbs early and "
+        "then stays level belongs to a client whose data were learnt early; where a line falls, the client did harm in "
+        "those rounds. It ends at the client's value."
     ),
     "per_round": (
-        "By how much each client lowered the loss in each single round; below zero, it raised it. Single rounds go up "
-        "and down for everybody; what counts is their sum."
+        "How much each client lowered the loss in each round; negative if it raised it. Single rounds go up and down "
+        "for every client; what counts is their sum."
     ),
 }
 """How to read the chart over rounds: of sums up to each round, and of single rounds."""
@@ -105,7 +105,7 @@ def measured_on(summary: Summary) -> str:
     """Return who the clients are, and on which samples the loss is measured."""
     return (
         "Clients are the organisations that trained the model together, each with its own columns of data. The loss is "
-        f"measured on the {count(summary.n_samples, 'sample')} (rows of data: persons, say) of the training itself: "
+        f"measured on the {count(summary.n_samples, 'sample')} (rows of data, such as persons) of the training itself: "
         "what a client is worth on new samples may differ."
     )
 
@@ -119,14 +119,14 @@ def numerical_error(summary: Summary) -> str:
         "confident": f"{exact}, with 99.9 % confidence.",
         "estimated": (
             "estimated. Some embeddings were never sent and had to be filled in. How well that works was checked on "
-            "embeddings that were held out, and a margin was added; the ranges are no guarantee."
+            "embeddings that were held out, and a margin was added; the ranges are not guaranteed."
         ),
         "unknown": "unknown, for every client.",
         "unreliable": f"so large that any {'share' if summary.has_shares else 'value'} could be quite different.",
     }[summary.numerical_error]
     if summary.unknown and summary.numerical_error != "unknown":
         text += f" It is unknown for {listed(summary.unknown)}."
-        text += " The ranges of the others' shares are among the others only." if summary.has_intervals else ""
+        text += " The others' ranges are of shares among themselves." if summary.has_intervals else ""
     if unclear := [client.name for client in summary.clients if client.share_contains_zero]:
         text += f" Whether {listed(unclear)} helped at all is open: zero lies within the range."
     only = "This is about the arithmetic only, not about whether the training went well or what is fair to pay."
@@ -174,12 +174,12 @@ def negative(summary: Summary) -> str:
     certain = [client for client in below if client.share_high is not None and client.share_high < 0]
     if not below:
         return ""
-    text = "Negative shares are shown as they are, so those of all others add up to more than 100 per cent."
+    text = "Negative shares are shown as they are, so the others add up to more than 100 per cent."
     if certain:
         text += (
-            " A negative share means that what this client sent raised the loss: the others had to make up for it. "
-            "Usual reasons are columns of noise, samples that were joined wrongly, or steps of training that were too "
-            "large; it is not by itself a sign of bad intent."
+            " A negative share means that what the client sent raised the loss: the others had to make up for it. "
+            "Common reasons are columns of noise, wrongly joined samples, or training steps that were too large; it is "
+            "not by itself a sign of bad intent."
         )
     if len(certain) < len(below):
         text += " Where the range of a negative share reaches above zero, or is unknown, no harm is established."
@@ -194,16 +194,16 @@ def ranking(summary: Summary) -> str:
     estimated = ", if the estimated errors hold" if summary.numerical_error == "estimated" else ""
     if summary.n_groups:
         lines.append(
-            "Clients whose ranges of values overlap cannot be ranked: no two of a group listed here can. Clients with "
-            f"known errors that share no group can{estimated}."
+            "Clients whose value ranges overlap cannot be ranked against each other: no two of a group below can. "
+            f"Clients with known errors that share no group can{estimated}."
         )
     elif len(summary.clients) - len(summary.unknown) > 1:
         whose = "the other" if summary.unknown else "all"
-        lines.append(f"No two ranges of values overlap: the order of {whose} clients is clear{estimated}.")
+        lines.append(f"No two value ranges overlap: the order of {whose} clients is clear{estimated}.")
     if summary.unknown:
-        lines.append(f"{listed(summary.unknown)}: without a known error there is no place.")
+        lines.append(f"{listed(summary.unknown)} cannot be ranked: the error is unknown.")
     if summary.has_intervals:
-        lines.append("Ranges of shares may overlap where the order is clear: they count the error of the sum as well.")
+        lines.append("Share ranges may overlap even where the order is clear: they include the error of the sum.")
     return " ".join(lines)
 
 
@@ -226,7 +226,7 @@ def training(summary: Summary) -> str:
         return "The loss on the embeddings that were valued. Nothing else was measured in this training."
     begin = min(curve.rounds[0] for curve in curves)
     return (
-        f"As the training itself measured it, first after round {begin:,}. The losses at the top are of the embeddings "
+        f"As measured by the training itself, first after round {begin:,}. The losses at the top are of the embeddings "
         "that were valued, from before the first round on, and may differ."
     )
 
@@ -265,7 +265,7 @@ def completion(summary: Summary) -> str:
     return (
         f"Of all embeddings of all rounds, {percent(min(1.0, sent / needed), 1)} were sent; the others were filled in "
         "from those sent in other rounds, as mixtures of a few basic patterns (their number is the rank). The typical "
-        "error is that on embeddings held out as a check, also as a fraction of the size of embeddings."
+        "error is that of embeddings held out as a check, also given as a fraction of their size."
     )
 
 

@@ -14,7 +14,7 @@ scale = "standardise"     # each client's own: none (default of data sets by nam
 
 # Files of your own: in place of name and clients, one file per client, joined on a column of ids.
 # label = "y"             # for example: the column of the labels
-# label_client = "bank"   # for example: the client whose file has it; one without other columns is no player
+# label_client = "bank"   # for example: the client whose file has it; one without other columns is not valued
 # classes = 2             # for example: the number of different labels; needed if they are many numbers
 # [[client]]
 # name = "bank"           # for example

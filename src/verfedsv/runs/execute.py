@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from verfedsv.data.catalogue import get_entry, load
+from verfedsv.data.catalogue import get_data_set, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
 from verfedsv.errors import DivergedError, InputError, TooManyClientsError, TranscriptError
@@ -40,7 +40,7 @@ from verfedsv.losses import Floats
 from verfedsv.runs import writing
 from verfedsv.runs.checkpoints import Saver
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.runs.extent import planned_rounds
+from verfedsv.runs.extent import agreed_by, planned_rounds
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
 from verfedsv.runs.reading import parse_config, read_text, resolve
@@ -91,7 +91,7 @@ class Run:
         }
         if section.name is not None:
             samples = load(section.name)
-            n_clients = section.clients or get_entry(section.name).n_clients
+            n_clients = section.clients or get_data_set(section.name).n_clients
             test = 0.2 if section.test is None and samples.n_test == 0 else section.test
             data = split_features(samples, n_clients, test=test, seed=section.seed)
         else:
@@ -232,18 +232,18 @@ class Run:
 
     def _record(self, path: Path | None, *, resume: bool | None = None) -> Recorder:
         """Return a recorder of the training, in memory if there is no path."""
-        data, section = self.data, self.config.training
+        data = self.data
+        labels = data.labels[~data.is_test]
         # Rare classes may be among the test rows only.
         loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
         return Recorder(
             path,
-            data.labels[~data.is_test],
+            labels,
             data.names,
             loss,
             n_classes=n_classes,
             resume=resume,
-            valuation=self.config.valuation.settings,
-            step={"kind": "gradient descent", "rate": section.rate, "decay": section.decay},
+            **agreed_by(self.config, data.names, len(labels)),
         )
 
     def _bring_up_to_date(self, n_rounds: int, saver: Saver) -> None:

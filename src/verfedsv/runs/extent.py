@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from verfedsv.data.catalogue import CATALOGUE
 from verfedsv.errors import InputError
 from verfedsv.federation import SynchronousSchedule
 from verfedsv.runs.config import Config, TrainingSection
 from verfedsv.shapley.result import count
-from verfedsv.transcript import Transcript
+from verfedsv.transcript import Description
 
 
 @dataclass(frozen=True)
@@ -64,16 +67,41 @@ def planned_rounds(section: TrainingSection, n_train: int) -> int:
     return SynchronousSchedule.of_epochs(section.epochs or 1, section.batch_size, n_train).n_rounds
 
 
-def skipped_rounds(config: Config, transcript: Transcript) -> int:
-    """Return how many rounds ended before the first upload, and were not recorded.
-
-    At most those that end within the shortest period of a client: a stopped training is not complete because its
-    recorded times begin later.
-    """
-    first, section = next(iter(transcript), None), config.training
-    if section.mode == "synchronous" or first is None:
+def skipped_rounds(config: Config, clients: Sequence[str]) -> int:
+    """Return how many rounds end before the first upload, within the shortest period: they are not recorded."""
+    section = config.training
+    if section.mode == "synchronous":
         return 0
     own = {client.name: client.period for client in config.client}
-    periods = [own.get(name) or section.period for name in transcript.clients]
-    n_ended = math.ceil(min(first.time, *periods) / section.stamp_every - 1e-9) - 1
+    shortest = min(own.get(name) or section.period for name in clients)
+    n_ended = math.ceil(shortest / section.stamp_every - 1e-9) - 1
     return max(0, min(n_ended, section.n_stamps - 1))
+
+
+def agreed_by(config: Config, clients: Sequence[str], n_train: int) -> dict[str, Any]:
+    """Return what a run records as agreed, by the names of the recorder's arguments."""
+    section = config.training
+    return {
+        "valuation": config.valuation.settings,
+        "step": {"kind": "gradient descent", "rate": section.rate, "decay": section.decay},
+        "n_planned": planned_rounds(section, n_train) - skipped_rounds(config, clients),
+        "intercept": section.intercept,
+    }
+
+
+def contradictions(config: Config, about: Description) -> Iterator[str]:
+    """Yield in what a configuration is not that of a transcript, as far as both state it: 'rate is 1 and not 2'."""
+    own = agreed_by(config, about.clients, about.n_samples)
+    for name in ("step", "n_planned", "intercept"):
+        if getattr(about, name) not in (None, own[name]):
+            yield f"{name} is {own[name]} and not {getattr(about, name)}"
+    named = {client.name for client in config.client}
+    unknown = named - {*about.clients, config.data.label_client}
+    if config.data.name is None:
+        unknown |= {*about.clients} - named
+    if unknown:
+        yield f"client {min(unknown)!r} is in one of them only"
+    data = config.data
+    n_classes = data.classes if data.name is None else CATALOGUE[data.name].n_classes
+    if n_classes is not None and about.loss != (loss := "logistic" if n_classes == 2 else "softmax"):
+        yield f"loss is {loss} and not {about.loss}"

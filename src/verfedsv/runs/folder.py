@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from verfedsv.errors import InputError
 from verfedsv.files import read_whole
 from verfedsv.runs.config import Config
-from verfedsv.runs.extent import Extent, planned_rounds, skipped_rounds
+from verfedsv.runs.extent import Extent, agreed_by, contradictions
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
@@ -93,7 +93,7 @@ class RunFolder:
         """Whether a recorder is open on the transcript, here or in another process; on Windows always False."""
         return is_being_written(self.transcript_path)
 
-    def open(self, *, mapped: bool = True, for_values: bool = True) -> Transcript:
+    def open(self, *, mapped: bool = False, for_values: bool = True) -> Transcript:
         """Return the transcript, as `Transcript.open` does; raise InputError if values are needed and cannot be had.
 
         Those of a loss of the user's own can be had only in Python, where that loss can be passed.
@@ -144,6 +144,11 @@ class RunFolder:
                 f"[valuation] in {self.config_path} is not what was agreed, which the transcript says: "
                 f"{', '.join(others)}. Change it back; to value the run in another way, use verfedsv value"
             )
+        for other in contradictions(config, transcript.description) if config is not None else ():
+            raise InputError(
+                f"{self.config_path} is not the configuration of this transcript: {other}. Bring the right one back, "
+                "or move it away to go by the transcript alone"
+            )
         return config
 
     def agreed_settings(self, transcript: Transcript) -> ValuationSettings:
@@ -156,14 +161,12 @@ class RunFolder:
         return transcript.description.valuation
 
     def extent(self, transcript: Transcript) -> Extent:
-        """Return how far the training is; the plan is that of the configuration, if there is one."""
-        return Extent(transcript.n_rounds, self._n_planned(transcript), self.is_running)
-
-    def _n_planned(self, transcript: Transcript) -> int | None:
-        config = self.config_of(transcript)
-        if config is None:
-            return None
-        return planned_rounds(config.training, transcript.description.n_samples) - skipped_rounds(config, transcript)
+        """Return how far the training is; the plan is that of the transcript, or else of the configuration."""
+        config, about = self.config_of(transcript), transcript.description
+        n_planned = about.n_planned
+        if n_planned is None and config is not None:
+            n_planned = agreed_by(config, about.clients, about.n_samples)["n_planned"]
+        return Extent(transcript.n_rounds, n_planned, self.is_running)
 
     def notes(self) -> tuple[str, ...]:
         """Return the sentences that the run left on its data and training; none if there are none."""

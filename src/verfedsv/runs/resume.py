@@ -39,7 +39,7 @@ def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
         )
     whole, after = (_count(transcript.records(1 + first)) for first in (0, server.n_records))
     n_planned = planned_rounds(section, transcript.description.n_samples)
-    n_skipped = skipped_rounds(config, transcript) if section.is_repeatable else 0
+    n_skipped = skipped_rounds(config, server.clients) if section.is_repeatable else 0
     if whole[None] + n_skipped > n_planned:
         raise TranscriptError(
             f"the transcript has {count(whole[None], 'round')}, and the configuration plans "

@@ -9,21 +9,39 @@ from verfedsv.errors import InputError
 from verfedsv.runs.config import Config
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ROWS, ValuationSettings
-from verfedsv.settlement.survey import Survey
-from verfedsv.transcript import Transcript
+from verfedsv.texts import shortened
+from verfedsv.transcript import Description, Transcript
+
+
+def say_agreed(about: Description) -> str:
+    """Return what was agreed before the first round, in words."""
+    defaults = ValuationSettings().as_dict()
+    others = [f"{name} {setting}" for name, setting in about.valuation.as_dict().items() if setting != defaults[name]]
+    step = about.step if isinstance(about.step, str | None) else ", ".join(f"{n} {s}" for n, s in about.step.items())
+    stated = {
+        "valuation": ", ".join(others) or "default settings",
+        "step": None if step is None else shortened(step, 100),
+        "rounds": about.n_planned,
+        "intercept": {True: "yes", False: "no", None: None}[about.intercept],
+    }
+    return "; ".join(f"{name}: {'not stated' if said is None else said}" for name, said in stated.items())
 
 
 def say_others(
-    settings: ValuationSettings, agreed: ValuationSettings, config: Config | None, has_offset: Callable[[], bool]
+    settings: ValuationSettings, about: Description, config: Config | None, has_offset: Callable[[], bool]
 ) -> Iterator[str]:
     """Yield in what a run was not trained or valued as agreed, a sentence each.
 
-    That is other settings of the valuation, and a server with a part of its own in the sum where the configuration
-    excludes it: with it, the server can move value from one client to another. `has_offset` is called only then.
+    That is other settings of the valuation, and a server with a part of its own in the sum although the transcript or,
+    if that does not say, the configuration excludes it: with it, the server can move value from one client to another.
+    `has_offset` is called only then.
     """
-    if others := settings.differences(agreed):
+    if others := settings.differences(about.valuation):
         yield f"the values were not computed with the agreed settings: {', '.join(others)}"
-    if config is not None and not config.training.intercept and has_offset():
+    may_have = about.intercept
+    if may_have is None and config is not None:
+        may_have = config.training.intercept
+    if may_have is False and has_offset():
         yield "it was agreed that the server has no intercept, and the transcript has a part of its own (offset)"
 
 
@@ -31,8 +49,8 @@ def refuse_others(folder: RunFolder, transcript: Transcript, settings: Valuation
     """Raise InputError if a run was not trained, or not valued with these settings, as agreed, unless accepted."""
     if accepted:
         return
-    config, agreed = folder.config_of(transcript), transcript.description.valuation
-    for other in say_others(settings, agreed, config, lambda: Survey.of(transcript).has_offset):
+    config = folder.config_of(transcript)
+    for other in say_others(settings, transcript.description, config, lambda: transcript.verify_on().has_offset):
         raise InputError(f"{other}; train and value the run as agreed, or add --accept-settings")
 
 

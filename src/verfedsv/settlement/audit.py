@@ -7,16 +7,18 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from verfedsv.errors import InputError, TranscriptError, VerfedsvError
+from verfedsv.runs.config import Config
+from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.reading import parse_config
 from verfedsv.settlement import extract as extracts
-from verfedsv.settlement.agreement import options_of, say_others
+from verfedsv.settlement.agreement import options_of, say_agreed, say_others
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
     Check,
@@ -37,11 +39,11 @@ from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.extract import Extract
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import Statement, fields_of
-from verfedsv.settlement.survey import Survey
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
-from verfedsv.texts import printable
+from verfedsv.texts import LONGEST_NAME, listed, printable, shortened
 from verfedsv.transcript import Transcript
+from verfedsv.transcript.reader import Verified
 from verfedsv.valuation import Valuation, value
 
 
@@ -88,7 +90,7 @@ def audit(
         folder = RunFolder(path)
         there = statement_path or (folder.statement_path if folder.statement_path.exists() else None)
         if there is not None:
-            return _collect(_of_statement(_read_statement(there), folder, options))
+            return _collect(_of_statement(_Signed.read(there), folder, options))
         _refuse_unused("a run without a statement", public_key=public_key)
         return _collect(_of_run(folder, options))
     text = read_bytes(path)
@@ -96,9 +98,9 @@ def audit(
         _refuse_unused("an extract", run=run)
         if public_key is not None and statement_path is None:
             raise InputError("an extract is not signed; add --statement FILE to check it by the key")
-        signed = None if statement_path is None else _read_statement(statement_path)
+        signed = None if statement_path is None else _Signed.read(statement_path)
         return _collect(_of_extract(Extract.from_bytes(text), signed, options))
-    signed = _Signed(path, text, Statement.from_json(text))
+    signed = _Signed.read(path)
     _refuse_unused("a statement", statement=statement_path)
     return _collect(_of_statement(signed, None if run is None else RunFolder(run), options))
 
@@ -120,10 +122,10 @@ class _Signed:
     text: bytes
     statement: Statement
 
-
-def _read_statement(path: Path) -> _Signed:
-    text = read_bytes(path)
-    return _Signed(path, text, Statement.from_json(text))
+    @classmethod
+    def read(cls, path: Path) -> _Signed:
+        text = read_bytes(path)
+        return cls(path, text, Statement.from_json(text))
 
 
 def _collect(findings: Iterable[Finding]) -> Audit:
@@ -166,22 +168,22 @@ def _of_statement(signed: _Signed, run: RunFolder | None, options: _Options) -> 
         raise InputError(f"none of the files that the statement lists is in {folder}; name its run with --run FOLDER")
     check_same_run(stated, found)
     # Before the other files: this can name the round and the client of a change, and recognizes another run.
-    transcript = _open(folder)
+    evidence = _Evidence.of(folder)
+    transcript = evidence.transcript
     _check_head(transcript, stated)
-    survey = Survey.of(transcript)
-    yield _chain(transcript.n_rounds, transcript.head)
-    yield from survey.notes()
+    yield from evidence.say_chain()
     yield from compare_files(stated, found)
-    rest = {"configuration": folder.config_text(), "n_planned": folder.extent(transcript).n_planned}
+    compare_exactly(stated, {"agreed": transcript.description.agreed}, "the transcript says")
+    yield from evidence.say_agreed()
+    rest = {"configuration": folder.config_text(), "n_planned": evidence.extent.n_planned}
     compare_exactly(stated, rest, "the run gives")
-    with _as_difference(InputError):
-        written = folder.read_valuation()
+    written = evidence.valuation
     written = written if written is not None and written.head == transcript.head else None
     if written is not None:
         # Sums are computed when they are needed, and are compared with the values.
         right = {name: said for name, said in fields_of(written).items() if name not in ("shares", "books")}
         compare_exactly(stated, right, f"{folder.valuation_name} says")
-    yield from _check_values(Claim.of_statement(stated), folder, transcript, survey, written, options)
+    yield from _check_values(Claim.of_statement(stated), evidence, written, options)
     yield from check_payouts(stated)
     yield from cautions(stated.settlement or stated.basis)
 
@@ -190,17 +192,14 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
     """Yield that a run without a statement is consistent: its chain, and its valuation."""
     if not folder.holds_run:
         raise InputError(f"there is no run in {folder}: nothing was recorded there")
-    transcript = _open(folder)
+    evidence = _Evidence.of(folder)
+    transcript, written = evidence.transcript, evidence.valuation
     if not transcript.n_rounds:
         raise InputError(f"no round was recorded in {folder}, so there is nothing to audit")
-    survey = Survey.of(transcript)
-    yield _chain(transcript.n_rounds, transcript.head)
-    yield from survey.notes()
-    extent = folder.extent(transcript)
-    if extent.is_unfinished:
-        yield f"the training was stopped after {extent}"
-    with _as_difference(InputError):
-        written = folder.read_valuation()
+    yield from evidence.say_chain()
+    yield from evidence.say_agreed()
+    if evidence.extent.is_unfinished:
+        yield f"the training was stopped after {evidence.extent}"
     if written is None:
         yield f"there is no {folder.valuation_name}, so there are no values to compare"
     else:
@@ -208,24 +207,70 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
             grown = transcript.contains(written.head)
             why = "the transcript has grown since" if grown else "it was cut off, or is another one"
             raise Difference(f"{folder.valuation_name} is not of this transcript: {why}")
-        yield from _check_values(Claim.of_file(written), folder, transcript, survey, written, options)
+        yield from _check_values(Claim.of_file(written), evidence, written, options)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
         "anew, or changes in other files of the folder are not found"
     )
 
 
-def _check_values(
-    claim: Claim,
-    folder: RunFolder,
-    transcript: Transcript,
-    survey: Survey,
-    written: Valuation | None,
-    options: _Options,
-) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class _Evidence:
+    """A run whose chain holds. Whatever else is in its folder differs if it cannot be read or contradicts that."""
+
+    folder: RunFolder
+    transcript: Transcript
+    verified: Verified
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> _Evidence:
+        """Return the run in a folder; raise Difference, naming round and client, if its transcript was changed."""
+        if folder.is_running:
+            raise InputError(
+                "the training is still running, so it is not audited yet: wait until it has ended, or stop it"
+            )
+        with _as_difference(TranscriptError):
+            transcript = folder.open()
+            return cls(folder, transcript, transcript.verify())
+
+    @cached_property
+    def config(self) -> Config | None:
+        with _as_difference(InputError):
+            return self.folder.config_of(self.transcript)
+
+    @property
+    def extent(self) -> Extent:
+        with _as_difference(InputError):
+            return self.folder.extent(self.transcript)
+
+    @property
+    def valuation(self) -> Valuation | None:
+        with _as_difference(InputError):
+            return self.folder.read_valuation()
+
+    def say_chain(self) -> Iterator[Finding]:
+        """Yield how long the chain is, and what a reader should ask about: only the server's records show it."""
+        yield _chain(self.transcript.n_rounds, self.transcript.head)
+        if absences := self.verified.absences.most_common():
+            who = listed([f"{shortened(name, LONGEST_NAME)!r} from {n_rounds:,}" for name, n_rounds in absences], 10)
+            yield f"declared absent, of {count(self.verified.n_rounds, 'round')}: {who}; ask them whether they were"
+        if self.verified.offset_varies:
+            yield (
+                "the server's own part differs between samples: it is more than an intercept, and the value of each "
+                "client's changes depends on it. Make sure that this was agreed"
+            )
+
+    def say_agreed(self) -> Iterator[Finding]:
+        yield Check("agreed", say_agreed(self.transcript.description))
+        if self.config is None:
+            yield "there is no config.toml, so what was agreed is what the transcript says"
+
+
+def _check_values(claim: Claim, evidence: _Evidence, written: Valuation | None, options: _Options) -> Iterator[Finding]:
     """Yield that values were computed as agreed, and are what the transcript gives; `written` is valuation.json."""
-    config, agreed = folder.config_of(transcript), transcript.description.valuation
-    yield from _judge_settings(say_others(claim.settings, agreed, config, lambda: survey.has_offset), options)
+    transcript, has_offset = evidence.transcript, evidence.verified.has_offset
+    others = say_others(claim.settings, transcript.description, evidence.config, lambda: has_offset)
+    yield from _judge_settings(others, options)
     again = value(transcript, progress=options.progress, like=written, **options_of(claim.settings))
     yield from compare_valuation(claim, again)
     if written is not None:
@@ -250,7 +295,8 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
     if signed is not None:
         if signed.statement.content["head"] != verified.head:
             raise Difference("the extract is of another transcript than the statement: their heads differ")
-        shown = {"clients": [*verified.clients], "loss": about.loss, "mode": about.mode, "n_rounds": n_rounds}
+        shown: dict[str, Any] = {"clients": [*verified.clients], "n_rounds": n_rounds, "agreed": about.agreed}
+        shown |= {name: said for name in ("loss", "mode", "n_planned") if (said := getattr(about, name)) is not None}
         compare_exactly(signed.statement, shown, "the transcript says")
     yield _chain(n_rounds, verified.head)
     if signed is None:
@@ -259,14 +305,12 @@ def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> 
     if verified.n_absent:
         rounds = f"{verified.n_absent:,} of {count(n_rounds, 'round')}"
         yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads are missing"
+    yield Check("agreed", say_agreed(about))
+    if verified.has_offset and about.intercept is None:
+        yield "the server has a part of its own (offset), and the transcript does not say whether that was agreed"
     if signed is not None:
-        claim, text = Claim.of_statement(signed.statement), signed.statement.content["configuration"]
-        try:
-            config = None if text is None else parse_config(text, RunFolder(".").config_path)
-            others = say_others(claim.settings, about.valuation, config, lambda: verified.has_offset)
-        except InputError as error:
-            others = iter([f"what was agreed is unknown: {error}"])
-        yield from _judge_settings(others, options)
+        settings = Claim.of_statement(signed.statement).settings
+        yield from _judge_settings(say_others(settings, about, None, lambda: verified.has_offset), options)
         yield from _say_own_part(signed.statement, extract.client)
 
 
@@ -315,17 +359,6 @@ def _find_run(stated: Statement, path: Path) -> RunFolder:
         except OSError:
             continue  # a name that no file can have
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
-
-
-def _open(folder: RunFolder) -> Transcript:
-    """Return a transcript whose chain holds; raise Difference, naming round and client, if it does not."""
-    if folder.is_running:
-        raise InputError("the training is still running, so it is not audited yet: wait until it has ended, or stop it")
-    with _as_difference(TranscriptError):
-        transcript = folder.open()
-        transcript.verify()
-        _ = transcript.n_rounds
-    return transcript
 
 
 def _check_head(transcript: Transcript, stated: Statement) -> None:

@@ -62,6 +62,7 @@ class StatementContent(ClientsContent):
     error_kind: ErrorKind
     method: str
     settings: Annotated[dict[str, Any], AfterValidator(_is_complete)]
+    agreed: dict[str, Any]
     configuration: str | None
     settlement: SettlementContent | None
     files: dict[str, _Hash]

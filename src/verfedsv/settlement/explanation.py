@@ -91,7 +91,8 @@ def _explain_negative(result: Settlement) -> Iterator[str]:
     ]
     if pays_in:
         yield f"To be paid in, in {result.currency.code}: {listed(pays_in, len(pays_in))}."
-    unsure = may_be_negative(result)
+    columns = zip(result.clients, result.values, result.errors, strict=True)
+    unsure = [client for client, value, error in columns if 0 <= value < error]
     if unsure and negative in (None, "refuse"):
         left_out = f"the ranges leave out that {'it' if len(unsure) == 1 else 'they'} may owe"
         choice = "say with --negative zero or deduct what would happen then"
@@ -99,12 +100,6 @@ def _explain_negative(result: Settlement) -> Iterator[str]:
             choice = "with --negative refuse nothing would then be settled"
         one = "Value of" if len(unsure) == 1 else "Values of"
         yield f"{one} {_names(unsure)} may be negative within the error: {left_out}; {choice}."
-
-
-def may_be_negative(result: Settlement) -> list[str]:
-    """Return the clients whose value is not negative, but would be if it were too high by its error."""
-    columns = zip(result.clients, result.values, result.errors, strict=True)
-    return [client for client, value, error in columns if 0 <= value < error]
 
 
 def _explain_range(result: Settlement, valuation: Valuation) -> str:

@@ -101,7 +101,7 @@ class Extract:
         pieces: list[bytes | memoryview] = []
         for index, part in enumerate(self.parts):
             first, *others = part.pieces
-            size = _size_of_metadata(first)
+            size = min(len(first), 8 + struct.unpack_from("<I", first, 4)[0])  # of its metadata
             number = beginnings.setdefault(bytes(first[:size]), len(beginnings))
             own = [first[size:], *others]
             headers[index] = part.kind, number, [len(piece) for piece in own], part.gaps
@@ -137,7 +137,7 @@ class Extract:
             parts = []
             for kind, number, pieces, gaps in rest.array(_HEADER).tolist():
                 first, *others = [rest.take(size) for size in pieces]
-                parts.append(Part(Kind(kind), [beginnings[number] + bytes(first), *others], gaps))
+                parts.append(Part(Kind(kind), [beginnings[number] + bytes(first), *others], gaps.tolist()))
         except (ValueError, IndexError, struct.error) as error:
             raise InputError(f"the extract is damaged: {error}") from None
         return cls(parts=parts, own=rest.rest, **about)
@@ -191,18 +191,12 @@ def _rows_of(rows: Rows, client: str) -> list[int]:
     return [row for row in rows.uploads if rows.clients[row] == client]
 
 
-def _size_of_metadata(piece: bytes | memoryview) -> int:
-    """Return how many bytes of a message come before its body, all if it has none."""
-    size: int = struct.unpack_from("<I", piece, 4)[0]
-    return min(len(piece), 8 + size)
-
-
 def _verify(extract: Extract) -> VerifiedExtract:
     description = Description.from_json(extract.description.encode())
     if extract.parts and description.mode is None:
         raise TranscriptError("the extract was changed: its description is of a transcript without uploads")
     precision = description.precision or "float64"
-    schema, number = fmt.upload_schema(precision), np.dtype(precision)
+    number = np.dtype(precision)
     rules = Rules(description)
     labels = bytes.fromhex(extract.labels_sha256)
     if labels.hex() != extract.labels_sha256:
@@ -214,7 +208,7 @@ def _verify(extract: Extract) -> VerifiedExtract:
         message, ranges = part.message()
         link = fmt.next_link(link, message, ranges)
         if part.kind not in fmt.RECORDS:
-            _check_plain(part, message, schema)
+            _check_plain(part, message, precision)
             continue
         place = f"round {found.n_rounds + 1}"
         rows = _read_rows(message, ranges, precision, place)
@@ -250,10 +244,10 @@ def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precisio
     return read_rows(message, precision)
 
 
-def _check_plain(part: Part, message: pa.Buffer, schema: pa.Schema) -> None:
+def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
     """Raise ValueError unless a message that is no record is the schema, or the end of a segment."""
     if part.kind is Kind.SCHEMA:
-        fmt.check_schema(message, schema)
+        fmt.check_schema(message, precision)
     elif part.kind is not Kind.END or message.to_pybytes() != fmt.END_OF_STREAM or any(part.gaps):
         raise ValueError("it has a message that is none of a transcript")
 

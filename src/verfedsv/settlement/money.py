@@ -53,13 +53,16 @@ class Currency:
     def parse(self, name: str, amount: str | int | Decimal) -> int:
         """Return an amount in cents; raise InputError, calling it `name`, unless it is a whole number of them.
 
-        A float is refused: its decimal value is ambiguous.
+        A float is refused: 0.1 is not a tenth.
 
         >>> Currency.of("EUR").parse("budget", "100000.5")
         10000050
         """
         text = f"{amount:f}" if isinstance(amount, Decimal) else str(amount)
-        found = None if isinstance(amount, float | bool) else _AMOUNT.fullmatch(text.removeprefix("-"))
+        if isinstance(amount, float):
+            allowed = "a text such as '2500.50', a whole number or a Decimal"
+            raise InputError(f"{name} must be {allowed}; received the float {text}, which may not be what was written")
+        found = None if isinstance(amount, bool) else _AMOUNT.fullmatch(text.removeprefix("-"))
         if found is None:
             wanted = "an amount such as 100000 or 2500.50, without separators of thousands"
             raise InputError(f"{name} must be {wanted}; received {text[:40]!r}")

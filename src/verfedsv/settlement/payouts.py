@@ -34,6 +34,11 @@ def settle(
     >>> [str(amount) for amount in settle(value(recorder), Terms.of(1000, "EUR")).amounts]
     ['898.58', '101.42']
     """
+    if not isinstance(valuation, Valuation) or not isinstance(terms, Terms):
+        raise InputError(
+            "settle takes a Valuation and Terms, such as settle(value(run), Terms.of(1000, 'EUR')); received "
+            f"{type(valuation).__name__} and {type(terms).__name__}"
+        )
     refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
     return pay(terms, Basis.of(valuation, n_planned))
 

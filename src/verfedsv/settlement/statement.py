@@ -129,6 +129,7 @@ def make_statement(
         "version": VERSION,
         **fields_of(valuation),
         "n_planned": extent.n_planned,
+        "agreed": transcript.description.agreed,
         "configuration": folder.config_text(),
         "settlement": None if settlement is None else settlement.to_fields(),
         "files": folder.hash_files(leave_out=place),

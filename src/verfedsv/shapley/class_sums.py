@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from verfedsv.compiled import add, compiled
+from verfedsv.compiled import add, compiled, inlined
+from verfedsv.loss_loops import expand_softmax
 from verfedsv.losses import Array, CubicForm, Floats
-from verfedsv.shapley.moments import BoundConstants, Moments, truncation_of
+from verfedsv.shapley.moments import RUN, BoundConstants, Moments, are_valid, truncation_of
 
 
 @compiled
@@ -19,55 +20,112 @@ def sum_classes(
     cubic: CubicForm,
     constants: BoundConstants,
 ) -> tuple[Floats, Floats]:
-    """Return the same for embeddings of several classes, the third derivative being a CubicForm.
+    """Return for each client the sums over samples of its value and of its error, the third derivative a CubicForm.
 
-    Some samples at a time are turned to (classes, samples), since loops over a few classes are not vectorised: that is
-    2.5 times faster for seven classes.
+    Some samples at a time are transposed to (classes, samples), since loops over a few classes are not vectorised: that
+    is 2.5 times faster for seven classes.
     """
     n_clients = len(previous)
     n_samples, n_classes = gradient.shape
-    values, lost, errors = np.zeros((3, n_clients))
-    # As many samples as stay in the second-level cache with the changes of all clients.
-    most = min(64, max(8, 2**14 // (n_clients * n_classes)))
-    change, means = np.empty((n_clients, n_classes, most)), np.empty((n_clients, most))
-    planes = np.empty((6, n_classes, most))
-    scratch = np.empty((6, most))
+    values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
+    most = min(RUN, n_samples)
+    change, spreads, before = np.empty((n_clients, n_classes, most)), np.empty((n_clients, most)), np.empty(most)
+    linear, weights, centre, total, squares = np.empty((5, n_classes, most))
     for first in range(0, n_samples, most):
         n = min(most, n_samples - first)
-        linear, quadratic, weights, centre = planes[0], planes[1], planes[2], planes[3]
-        total, squares = planes[4], planes[5]
         part = slice(first, first + n)
-        _turn(gradient[part], linear)
-        _turn(cubic.weights[part], weights)
-        _turn(cubic.centre[part], centre)
-        _turn(moments.total[part], total)
-        _turn(moments.squares[part], squares)
+        _transpose(gradient[part], linear)
+        _transpose(cubic.weights[part], weights)
+        _transpose(cubic.centre[part], centre)
+        _transpose(moments.total[part], total)
+        _transpose(moments.squares[part], squares)
+        at = (start + first) * n_classes
         for k in range(n_clients):
-            _turn_change(previous[k], current[k], (start + first) * n_classes, n, centre, change[k], means[k])
-        truncation, rounding = scratch[0, :n], scratch[1, :n]
-        _class_coefficients(change, means, total, weights, centre, linear, quadratic, n)
-        _class_errors(
-            total,
-            squares,
-            linear,
-            quadratic,
-            moments.path[part],
-            moments.magnitude[part],
-            constants,
-            truncation,
-            rounding,
-        )
-        for k in range(n_clients):
-            value, error = _sum_client(
-                change[k], means[k, :n], linear, quadratic, truncation, rounding, constants.uses_range, scratch[2:]
-            )
-            values[k], lost[k] = add(values[k], lost[k], value)
-            errors[k] += error
+            for c in range(n_classes):
+                _transpose_change(previous[k], current[k], at + c, n_classes, before[:n], change[k, c])
+            _write_spread(change[k], constants.uses_range, spreads[k, :n])
+        tile = Moments(total, total, squares, moments.path[part], moments.magnitude[part])
+        _add_values(change, spreads, tile, linear, CubicForm(weights, centre), constants, values, lost, errors)
     return values, errors
 
 
 @compiled
-def _turn(rows: Floats, plane: Floats) -> None:
+def sum_softmax(
+    previous: Array,
+    current: Array,
+    start: int,
+    labels: Array,
+    offset: Floats,
+    n_classes: int,
+    constants: BoundConstants,
+) -> tuple[Floats, Floats, float]:
+    """Return the same for the softmax loss with an `offset`, (samples, classes) or empty, and how much the loss falls.
+
+    All steps for some samples before the next, so that they are read and transposed once. The decrease is NaN if an
+    embedding is not finite, or too large to compute with.
+    """
+    n_clients, n_samples = len(previous), len(labels)
+    values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
+    decrease, decrease_lost = 0.0, 0.0
+    most = min(RUN, n_samples)
+    change, spreads = np.empty((n_clients, n_classes, most)), np.empty((n_clients, most))
+    shape = n_classes, most
+    base, total, squares, absolute = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
+    p, linear = np.empty(shape), np.empty(shape)
+    paths, magnitudes, before = np.empty(most), np.empty(most), np.empty(most)
+    for first in range(0, n_samples, most):
+        n = min(most, n_samples - first)
+        path, magnitude = paths[:n], magnitudes[:n]
+        base[:], total[:], squares[:], absolute[:], path[:], magnitude[:] = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        if len(offset) > 0:
+            _transpose(offset[first : first + n], base)
+            for c in range(n_classes):
+                _write_larger(base[c, :n], absolute[c, :n])
+        at = (start + first) * n_classes
+        for k in range(n_clients):
+            for c in range(n_classes):
+                _transpose_change(previous[k], current[k], at + c, n_classes, before[:n], change[k, c])
+                sums = base[c, :n], total[c, :n], squares[c, :n], absolute[c, :n]
+                _add_class_moments(before[:n], change[k, c, :n], sums)
+            _write_spread(change[k], constants.uses_range, spreads[k, :n])
+            _accumulate(path, spreads[k, :n])
+        if not are_valid(absolute.ravel()):
+            return values, errors, np.nan
+        for c in range(n_classes):
+            _write_larger(absolute[c, :n], magnitude)
+        of_tile = expand_softmax(base, total, labels[first : first + n], p, linear)
+        decrease, decrease_lost = add(decrease, decrease_lost, of_tile)
+        tile = Moments(base, total, squares, path, magnitude)
+        _add_values(change, spreads, tile, linear, CubicForm(p, p), constants, values, lost, errors)
+    return values, errors, decrease
+
+
+@inlined
+def _add_class_moments(before: Floats, change: Floats, sums: tuple[Floats, Floats, Floats, Floats]) -> None:
+    base, total, squares, absolute = sums
+    for i in range(len(before)):
+        h, d = before[i], change[i]
+        base[i] += h
+        total[i] += d
+        squares[i] += d * d
+        absolute[i] += abs(h) + abs(d)
+
+
+@inlined
+def _write_larger(numbers: Floats, largest: Floats) -> None:
+    """Replace `largest` where the size of a number is larger."""
+    for i in range(len(numbers)):
+        largest[i] = max(largest[i], abs(numbers[i]))
+
+
+@inlined
+def _accumulate(total: Floats, term: Floats) -> None:
+    for i in range(len(total)):
+        total[i] += term[i]
+
+
+@inlined
+def _transpose(rows: Floats, plane: Floats) -> None:
     """Write (samples, classes) as (classes, samples)."""
     for c in range(rows.shape[1]):
         column, line = rows[:, c], plane[c, : len(rows)]
@@ -75,51 +133,103 @@ def _turn(rows: Floats, plane: Floats) -> None:
             line[i] = column[i]
 
 
-@compiled
-def _turn_change(
-    before: Array, after: Array, first: int, n: int, centre: Floats, change: Floats, means: Floats
-) -> None:
-    """Write the change of a client as (classes, samples), and its means under `centre`."""
-    n_classes = len(change)
-    mean = means[:n]
-    mean[:] = 0.0
-    for c in range(n_classes):
-        old, new = before[first + c : first + n * n_classes], after[first + c : first + n * n_classes]
-        line, weight = change[c, :n], centre[c, :n]
-        for i in range(len(line)):
-            line[i] = np.float64(new[i * n_classes]) - np.float64(old[i * n_classes])
-        for i in range(len(line)):
-            mean[i] += weight[i] * line[i]
+@inlined
+def _transpose_change(previous: Array, current: Array, at: int, n_classes: int, before: Floats, change: Floats) -> None:
+    """Write a client's embeddings of one class and their changes, of samples that begin at index `at`."""
+    last = at + len(before) * n_classes - n_classes + 1
+    old, new, line = previous[at:last], current[at:last], change[: len(before)]
+    for i in range(len(before)):
+        before[i] = old[i * n_classes]
+        line[i] = np.float64(new[i * n_classes]) - before[i]
 
 
-@compiled
-def _class_coefficients(
+@inlined
+def _write_spread(change: Floats, uses_range: bool, spread: Floats) -> None:
+    """Write the spreads of a client's changes, (classes, samples): their range over classes or their norm."""
+    n_classes, n = len(change), len(spread)
+    if uses_range:
+        smallest, largest = np.empty(n), np.empty(n)
+        smallest[:], largest[:] = np.inf, -np.inf
+        for c in range(n_classes):
+            d = change[c, :n]
+            for i in range(n):
+                smallest[i] = min(smallest[i], d[i])
+                largest[i] = max(largest[i], d[i])
+        for i in range(n):
+            spread[i] = largest[i] - smallest[i]
+    else:
+        spread[:] = 0.0
+        for c in range(n_classes):
+            d = change[c, :n]
+            for i in range(n):
+                spread[i] += d[i] * d[i]
+        for i in range(n):
+            spread[i] = np.sqrt(spread[i])
+
+
+@inlined
+def _add_values(
     change: Floats,
-    means: Floats,
-    total: Floats,
-    weights: Floats,
-    centre: Floats,
+    spreads: Floats,
+    moments: Moments,
     linear: Floats,
-    quadratic: Floats,
-    n: int,
+    cubic: CubicForm,
+    constants: BoundConstants,
+    values: Floats,
+    lost: Floats,
+    errors: Floats,
+) -> None:
+    """Add the values and errors of all clients for some samples, all arrays (classes, samples).
+
+    `linear` holds the gradient, and then what a client's change is multiplied by.
+    """
+    n = len(moments.path)
+    mean, truncation, rounding = np.empty(n), np.empty(n), np.empty(n)
+    quadratic = np.empty(linear.shape)
+    _write_coefficients(change, moments.total, cubic, mean, linear, quadratic)
+    _write_errors(moments, linear, quadratic, constants, truncation, rounding)
+    for k in range(len(change)):
+        _write_mean(change[k], cubic.centre, mean)
+        value, error = _sum_client(change[k], mean, spreads[k, :n], linear, quadratic, truncation, rounding)
+        values[k], lost[k] = add(values[k], lost[k], value)
+        errors[k] += error
+
+
+@inlined
+def _write_mean(vectors: Floats, centre: Floats, mean: Floats) -> None:
+    """Write the means under `centre` of vectors, (classes, samples)."""
+    n = len(mean)
+    mean[:] = 0.0
+    for c in range(len(vectors)):
+        v, weight = vectors[c, :n], centre[c, :n]
+        for i in range(n):
+            mean[i] += weight[i] * v[i]
+
+
+@inlined
+def _write_coefficients(
+    change: Floats, total: Floats, cubic: CubicForm, mean: Floats, linear: Floats, quadratic: Floats
 ) -> None:
     """Write what a client's change and its centred square are multiplied by; `linear` comes with the gradient."""
+    weights, centre = cubic
     n_clients, n_classes, _ = change.shape
-    mean_total, mean_cubic, centred_squares = np.zeros(n), np.zeros(n), np.empty(n)
+    n = len(mean)
+    # The sums of centred squares are gathered in `quadratic` until it is written.
     for c in range(n_classes):
-        of_total, weight = total[c, :n], centre[c, :n]
-        for i in range(n):
-            mean_total[i] += weight[i] * of_total[i]
-    for c in range(n_classes):
-        centred_squares[:] = 0.0
-        for k in range(n_clients):
-            d, mean = change[k, c, :n], means[k, :n]
+        quadratic[c, :n] = 0.0
+    for k in range(n_clients):
+        _write_mean(change[k], centre, mean)
+        for c in range(n_classes):
+            d, squares = change[k, c, :n], quadratic[c, :n]
             for i in range(n):
-                centred_squares[i] += (d[i] - mean[i]) ** 2
+                squares[i] += (d[i] - mean[i]) ** 2
+    mean_cubic = np.zeros(n)
+    _write_mean(total, centre, mean)
+    for c in range(n_classes):
         of_total, weight, of_linear, of_quadratic = total[c, :n], weights[c, :n], linear[c, :n], quadratic[c, :n]
         for i in range(n):
-            centred = of_total[i] - mean_total[i]
-            term = weight[i] * (centred * centred / 24 + centred_squares[i] / 12)
+            centred = of_total[i] - mean[i]
+            term = weight[i] * (centred * centred / 24 + of_quadratic[i] / 12)
             of_linear[i] += term
             mean_cubic[i] += term
             of_quadratic[i] = weight[i] * centred / 12
@@ -129,19 +239,17 @@ def _class_coefficients(
             of_linear[i] -= weight[i] * mean_cubic[i]
 
 
-@compiled
-def _class_errors(
-    total: Floats,
-    squares: Floats,
+@inlined
+def _write_errors(
+    moments: Moments,
     linear: Floats,
     quadratic: Floats,
-    path: Floats,
-    magnitude: Floats,
     constants: BoundConstants,
     truncation: Floats,
     rounding: Floats,
 ) -> None:
     """Write what the spread of a client's change, and the sum of its sizes, are multiplied by in its error."""
+    total, squares, path, magnitude = moments.total, moments.squares, moments.path, moments.magnitude
     n_classes, n = len(total), len(path)
     length, energy, largest_linear, largest_quadratic = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
     for c in range(n_classes):
@@ -161,32 +269,24 @@ def _class_errors(
         rounding[i] += constants.sum_rounding * size
 
 
-@compiled
+@inlined
 def _sum_client(
     change: Floats,
     mean: Floats,
+    spread: Floats,
     linear: Floats,
     quadratic: Floats,
     truncation: Floats,
     rounding: Floats,
-    uses_range: bool,
-    scratch: Floats,
 ) -> tuple[float, float]:
     """Return the sums over some samples of the value of a client and of its error."""
-    n_classes, n = len(change), len(mean)
-    smallest, largest, squares, length = scratch[0, :n], scratch[1, :n], scratch[2, :n], scratch[3, :n]
-    smallest[:], largest[:], squares[:], length[:] = np.inf, -np.inf, 0.0, 0.0
+    n = len(mean)
     value, error = 0.0, 0.0
-    for c in range(n_classes):
+    for c in range(len(change)):
         d, of_linear, of_quadratic = change[c, :n], linear[c, :n], quadratic[c, :n]
         for i in range(n):
             value += of_quadratic[i] * (d[i] - mean[i]) ** 2 - of_linear[i] * d[i]
-            length[i] += abs(d[i])
-        for i in range(n):
-            smallest[i] = min(smallest[i], d[i])
-            largest[i] = max(largest[i], d[i])
-            squares[i] += d[i] * d[i]
+            error += abs(d[i]) * rounding[i]
     for i in range(n):
-        spread = largest[i] - smallest[i] if uses_range else np.sqrt(squares[i])
-        error += spread * truncation[i] + length[i] * rounding[i]
+        error += spread[i] * truncation[i]
     return value, error

@@ -13,14 +13,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.compiled import add, compiled
+from verfedsv.compiled import add, compiled, inlined
 from verfedsv.errors import InputError
-from verfedsv.losses import Array, CubicForm, Floats, Loss
+from verfedsv.loss_loops import expand_logistic
+from verfedsv.losses import Array, CubicForm, Floats, Logistic, Loss, Softmax
 from verfedsv.shapley.blocks import compensated_sum
-from verfedsv.shapley.class_sums import sum_classes
+from verfedsv.shapley.class_sums import sum_classes, sum_softmax
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.game import LARGEST_EMBEDDING, Block, RoundGame
-from verfedsv.shapley.moments import RUN, BoundConstants, Moments, sum_moments, truncation_of
+from verfedsv.shapley.moments import (
+    RUN,
+    TILE,
+    BoundConstants,
+    Moments,
+    add_scalar_moments,
+    are_valid,
+    sum_moments,
+    truncation_of,
+)
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 
@@ -67,6 +77,16 @@ def sum_third_order(block: Block, loss: Loss) -> Floats:
     The utility is NaN if an embedding is not finite, or too large to compute with.
     """
     constants = BoundConstants.of(loss, block)
+    arrays = block.previous, block.current, block.start, block.labels
+    # Exactly these classes: another loss, even one derived from them, has derivatives of its own.
+    if type(loss) is Logistic:
+        offset = np.empty(0) if block.offset is None else block.offset.ravel()
+        values, errors, decrease = sum_logistic(*arrays, offset, constants)
+        return np.concatenate([values, errors, [decrease]])
+    if type(loss) is Softmax:
+        offset = np.empty((0, 0)) if block.offset is None else block.offset
+        values, errors, decrease = sum_softmax(*arrays, offset, block.n_classes, constants)
+        return np.concatenate([values, errors, [decrease]])
     moments = sum_moments(block, constants.uses_range)
     if not moments.magnitude.max() < LARGEST_EMBEDDING:
         return np.full(2 * len(block.previous) + 1, np.nan)
@@ -129,40 +149,69 @@ def _sum_scalars(
     phi = -d (f' + f3 (D^2/24 + Q/12)) + d^2 f3 D/12, with f3 the third derivative and D, Q the sums of d and d^2.
     """
     n_clients, n_samples = len(previous), len(moments.path)
-    # The coefficients of 512 samples at a time stay in the first-level cache while the clients go by: 20 % faster than
-    # all samples of a client at once.
-    linear, quadratic, error = np.empty(512), np.empty(512), np.empty(512)
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
-    for first in range(0, n_samples, 512):
-        n = min(512, n_samples - first)
-        part = slice(first, first + n)
-        _scalar_coefficients(
-            moments.total.ravel()[part],
-            moments.squares.ravel()[part],
+    slope, third = gradient.ravel(), cubic.weights.ravel()
+    total, squares = moments.total.ravel(), moments.squares.ravel()
+    linear, quadratic, error = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    for first in range(0, n_samples, TILE):
+        part = slice(first, min(first + TILE, n_samples))
+        coefficients = linear[: part.stop - first], quadratic[: part.stop - first], error[: part.stop - first]
+        _write_coefficients(
+            total[part],
+            squares[part],
             moments.path[part],
             moments.magnitude[part],
-            gradient.ravel()[part],
-            cubic.weights.ravel()[part],
+            slope[part],
+            third[part],
             constants,
-            linear,
-            quadratic,
-            error,
+            coefficients,
         )
-        for k in range(n_clients):
-            before = previous[k, start + first : start + first + n]
-            after = current[k, start + first : start + first + n]
-            value, value_lost, error_of_client = values[k], lost[k], errors[k]
-            for i in range(0, n, RUN):
-                run = slice(i, min(i + RUN, n))
-                of_run, error_of_run = _sum_run(before[run], after[run], linear[run], quadratic[run], error[run])
-                value, value_lost = add(value, value_lost, of_run)
-                error_of_client += error_of_run
-            values[k], lost[k], errors[k] = value, value_lost, error_of_client
+        _add_values(previous, current, start + first, coefficients, values, lost, errors)
     return values, errors
 
 
 @compiled
-def _scalar_coefficients(
+def sum_logistic(
+    previous: Array, current: Array, start: int, labels: Floats, offset: Floats, constants: BoundConstants
+) -> tuple[Floats, Floats, float]:
+    """Return the same for the logistic loss with an `offset`, (samples,) or empty, and by how much the loss falls.
+
+    All steps for some samples before the next, so that they are read from memory once: twice as fast. The decrease is
+    NaN if an embedding is not finite, or too large to compute with.
+    """
+    n_clients, n_samples = len(previous), len(labels)
+    values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
+    decrease, decrease_lost = 0.0, 0.0
+    sums = np.empty(TILE), np.empty(TILE), np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    slopes, thirds = np.empty(TILE), np.empty(TILE)
+    linear, quadratic, error = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    for first in range(0, n_samples, TILE):
+        n = min(TILE, n_samples - first)
+        base, total, squares, absolute, path = sums[0][:n], sums[1][:n], sums[2][:n], sums[3][:n], sums[4][:n]
+        slope, third = slopes[:n], thirds[:n]
+        base[:], total[:], squares[:], absolute[:], path[:] = 0.0, 0.0, 0.0, 0.0, 0.0
+        add_scalar_moments(previous, current, start + first, (base, total, squares, absolute, path))
+        if len(offset) > 0:
+            own = offset[first : first + n]
+            for i in range(n):
+                base[i] += own[i]
+                absolute[i] += abs(own[i])
+        if not are_valid(absolute):
+            return values, errors, np.nan
+        of_tile = expand_logistic(base, total, labels[first : first + n], slope, third)
+        decrease, decrease_lost = add(decrease, decrease_lost, of_tile)
+        # Not in place: the compiler would not use vector instructions.
+        coefficients = linear[:n], quadratic[:n], error[:n]
+        _write_coefficients(total, squares, path, absolute, slope, third, constants, coefficients)
+        _add_values(previous, current, start + first, coefficients, values, lost, errors)
+    return values, errors, decrease
+
+
+Coefficients = tuple[Floats, Floats, Floats]
+
+
+@inlined
+def _write_coefficients(
     total: Floats,
     energy: Floats,
     path: Floats,
@@ -170,20 +219,49 @@ def _scalar_coefficients(
     slope: Floats,
     third: Floats,
     constants: BoundConstants,
-    linear: Floats,
-    quadratic: Floats,
-    error: Floats,
+    coefficients: Coefficients,
 ) -> None:
     """Write what the change of a client, its square and its absolute value are multiplied by."""
+    linear, quadratic, error = coefficients
     for i in range(len(total)):
-        linear[i] = slope[i] + third[i] * (total[i] * total[i] / 24 + energy[i] / 12)
-        quadratic[i] = third[i] * total[i] / 12
+        of_change = slope[i] + third[i] * (total[i] * total[i] / 24 + energy[i] / 12)
+        of_square = third[i] * total[i] / 12
         truncation = truncation_of(abs(total[i]), energy[i], path[i], constants)
-        size = abs(linear[i]) + abs(quadratic[i]) * magnitude[i]
+        size = abs(of_change) + abs(of_square) * magnitude[i]
+        linear[i], quadratic[i] = of_change, of_square
         error[i] = truncation + constants.midpoint_rounding * magnitude[i] + constants.sum_rounding * size
 
 
-@compiled
+@inlined
+def _add_values(
+    previous: Array,
+    current: Array,
+    first: int,
+    coefficients: Coefficients,
+    values: Floats,
+    lost: Floats,
+    errors: Floats,
+) -> None:
+    """Add the values and errors of all clients for the samples from `first` on: runs of samples, with compensation."""
+    linear, quadratic, error = coefficients
+    n = len(linear)
+    for k in range(len(previous)):
+        value, value_lost, error_of_client = values[k], lost[k], errors[k]
+        for i in range(0, n, RUN):
+            j = min(i + RUN, n)
+            of_run, error_of_run = _sum_run(
+                previous[k, first + i : first + j],
+                current[k, first + i : first + j],
+                linear[i:j],
+                quadratic[i:j],
+                error[i:j],
+            )
+            value, value_lost = add(value, value_lost, of_run)
+            error_of_client += error_of_run
+        values[k], lost[k], errors[k] = value, value_lost, error_of_client
+
+
+@inlined
 def _sum_run(before: Array, after: Array, linear: Floats, quadratic: Floats, error: Floats) -> tuple[float, float]:
     """Return the value and the error of a client, summed over a run of samples."""
     value, error_of_client = 0.0, 0.0

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.compiled import compiled
+from verfedsv.compiled import compiled, inlined
 from verfedsv.losses import Array, Floats, LogPartitionLoss, Loss
 from verfedsv.shapley.game import Block
 
@@ -136,7 +136,7 @@ class LogPartitionSums(CoalitionSums):
         return _toggle_sums(self._start, self._steps, 1 / self._steps, members, self._zero_class, self._group)
 
 
-@compiled
+@inlined
 def _sum_of_logs(left: Floats, right: Floats, zero_class: float, group: int) -> float:
     """Return the sum over samples of log(zero_class + sum_c left_c right_c), both (classes, samples)."""
     n_classes, n_samples = left.shape
@@ -200,11 +200,12 @@ def _chain_sums(start: Floats, steps: Floats, orders: Array, zero_class: float, 
     ones = np.ones(start.shape)
     for row in range(n_rows):
         state = start.copy()
-        result[row, 0] = _sum_of_logs(state, ones, zero_class, group)
-        for step in range(n_clients):
-            # Multiplied first and summed then: a client that did not move leaves the sum as it was, to the last bit.
-            state *= steps[orders[row, step]]
-            result[row, step + 1] = _sum_of_logs(state, ones, zero_class, group)
+        for step in range(n_clients + 1):
+            # Multiplied first and summed then, by one loop: a client that did not move leaves the sum as it was, to the
+            # last bit.
+            if step > 0:
+                state *= steps[orders[row, step - 1]]
+            result[row, step] = _sum_of_logs(state, ones, zero_class, group)
     return result
 
 
@@ -220,10 +221,13 @@ def _toggle_sums(
         for m in range(n_clients):
             if members[row, m]:
                 state *= steps[m]
-        here = _sum_of_logs(state, ones, zero_class, group)
-        for m in range(n_clients):
-            if members[row, m]:
-                result[row, m] = here - _sum_of_logs(state, inverses[m], zero_class, group)
+        here, factor = 0.0, ones
+        for m in range(-1, n_clients):
+            if m >= 0:
+                factor = inverses[m] if members[row, m] else steps[m]
+            there = _sum_of_logs(state, factor, zero_class, group)
+            if m < 0:
+                here = there
             else:
-                result[row, m] = _sum_of_logs(state, steps[m], zero_class, group) - here
+                result[row, m] = here - there if members[row, m] else there - here
     return result

@@ -175,6 +175,6 @@ def _balance(values: Floats, errors: Floats, utilities: Floats) -> None:
             errors[t, m] += abs(move)
 
 
-def keeps(tolerance: float, values: Floats, errors: Floats) -> bool:
-    """Return whether every error is at most `tolerance` times the largest value."""
-    return bool(errors.max() <= tolerance * np.abs(values).max())
+def keeps(tolerance: float, values: Floats, errors: Floats, loss: float = 0.0) -> bool:
+    """Return whether every error is at most `tolerance` times the largest value, or the rounding of a mean loss."""
+    return bool(errors.max() <= max(tolerance * np.abs(values).max(), 1e-12 * loss))

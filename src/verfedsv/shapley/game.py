@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array, as_whole
 from verfedsv.errors import InputError
+from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Array, Floats, Loss, get_loss
 from verfedsv.shapley.blocks import available_threads, compensated_sum, ordered_map, split
 
@@ -128,7 +129,7 @@ class RoundGame:
                 f"labels must have {n_samples} rows; received shape {label_array.shape}"
                 + ("; are the embeddings transposed? They must be (clients, samples)" if is_transposed else "")
             )
-        encoded = loss.encode(label_array, n_classes)
+        encoded = encode_checked(loss, label_array, n_classes)
         if previous_offset is not None and offset is None:
             raise InputError(
                 "previous_offset is the server's own part before the round; pass offset, that after it, too"
@@ -222,14 +223,22 @@ class RoundGame:
 
     def identical_clients(self) -> list[list[int]]:
         """Return the groups of two and more clients whose embeddings changed by exactly the same."""
+        groups = [list(range(self.n_clients))]
+        # A few samples tell most clients apart; only those that agree there are compared in full.
+        for parts in (split(min(self.n_samples, 16), 16), split(self.n_samples, 2**16)):
+            groups = [same for group in groups for same in self._group(group, parts) if len(same) > 1]
+        return groups
+
+    def _group(self, clients: list[int], parts: list[slice]) -> list[list[int]]:
+        """Return the clients in groups whose embeddings changed by exactly the same in these samples."""
         groups: dict[bytes, list[int]] = {}
-        for client in range(self.n_clients):
+        for client in clients:
             digest = hashlib.blake2b()
-            for part in split(self.n_samples, 2**16):
+            for part in parts:
                 change = np.subtract(self.current[client, part], self.previous[client, part], dtype=np.float64)
                 digest.update(np.ascontiguousarray(change + 0.0).data)  # the sum makes -0 a 0
             groups.setdefault(digest.digest(), []).append(client)
-        return [group for group in groups.values() if len(group) > 1]
+        return list(groups.values())
 
     def decrease(self) -> Floats:
         """Return the utility of all players, (); raise InputError if an embedding is not finite or too large."""

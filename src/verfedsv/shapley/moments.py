@@ -6,13 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verfedsv.compiled import compiled, inlined
+from verfedsv.compiled import compiled, inlined, inlined_in_order
 from verfedsv.losses import Array, Floats, Loss
-from verfedsv.shapley.game import Block
+from verfedsv.shapley.game import LARGEST_EMBEDDING, Block
 
 RUN = 64
 """Values are summed over at most this many samples, and these sums are added with compensation: their rounding error
 does not grow with the size of a block. Runs of 512 were 4 % faster, with an error bound seven times as large."""
+
+
+TILE = 256
+"""Samples of scalar embeddings that go through one step at a time: their sums stay in the first-level cache, the
+embeddings of all clients in the second-level one."""
 
 
 class Moments(NamedTuple):
@@ -84,19 +89,19 @@ def _moments(
     size = n_samples * n_classes
     base, total, squares, absolute = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size)
     path = np.zeros(n_samples)
-    # About 512 numbers at a time: their sums stay in the first-level cache while the clients go by.
-    step = max(1, 512 // n_classes)
+    step = max(1, TILE // n_classes)
     for first in range(0, n_samples, step):
         last = min(first + step, n_samples)
         a, b = first * n_classes, last * n_classes
+        if n_classes == 1:
+            sums = base[a:b], total[a:b], squares[a:b], absolute[a:b], path[a:b]
+            add_scalar_moments(previous, current, start + a, sums)
+            continue
         for k in range(len(previous)):
             before = previous[k, start * n_classes + a : start * n_classes + b]
             after = current[k, start * n_classes + a : start * n_classes + b]
-            if n_classes == 1:
-                _add_scalar_moments(before, after, base[a:b], total[a:b], squares[a:b], absolute[a:b], path[a:b])
-            else:
-                _add_moments(before, after, base[a:b], total[a:b], squares[a:b], absolute[a:b])
-                _add_spread(before, after, path[first:last], n_classes, uses_range)
+            _add_moments(before, after, base[a:b], total[a:b], squares[a:b], absolute[a:b])
+            _add_spread(before, after, path[first:last], n_classes, uses_range)
     if n_classes == 1:
         return base, total, squares, path, absolute
     magnitude = np.empty(n_samples)
@@ -105,7 +110,7 @@ def _moments(
     return base, total, squares, path, magnitude
 
 
-@compiled
+@inlined
 def _add_moments(before: Array, after: Array, base: Floats, total: Floats, squares: Floats, absolute: Floats) -> None:
     for j in range(len(before)):
         h = np.float64(before[j])
@@ -116,22 +121,68 @@ def _add_moments(before: Array, after: Array, base: Floats, total: Floats, squar
         absolute[j] += abs(h) + abs(d)
 
 
-@compiled
-def _add_scalar_moments(
-    before: Array, after: Array, base: Floats, total: Floats, squares: Floats, absolute: Floats, path: Floats
-) -> None:
-    for i in range(len(before)):
-        h = np.float64(before[i])
-        d = np.float64(after[i]) - h
-        size = abs(d)
-        base[i] += h
-        total[i] += d
-        squares[i] += d * d
-        absolute[i] += abs(h) + size
+ScalarSums = tuple[Floats, Floats, Floats, Floats, Floats]
+
+
+@inlined
+def add_scalar_moments(previous: Array, current: Array, first: int, sums: ScalarSums) -> None:
+    """Add the scalar embeddings and changes of all clients, from sample `first` on, to `sums`.
+
+    These are base, total, squares, absolute and path. Four clients at a time, so that the sums are read and written a
+    quarter as often: 2.5 times faster.
+    """
+    last = first + len(sums[0])
+    k = 0
+    while k + 4 <= len(previous):
+        _add_four(previous, current, k, first, last, sums)
+        k += 4
+    while k < len(previous):
+        _add_one(previous[k, first:last], current[k, first:last], sums)
+        k += 1
+
+
+@inlined
+def are_valid(magnitude: Floats) -> bool:
+    """Return whether all of these are finite and small enough to compute with."""
+    n_valid = 0
+    for i in range(len(magnitude)):
+        n_valid += magnitude[i] < LARGEST_EMBEDDING
+    return n_valid == len(magnitude)
+
+
+@inlined
+def _add_four(previous: Array, current: Array, k: int, first: int, last: int, sums: ScalarSums) -> None:
+    base, total, squares, absolute, path = sums
+    before0, before1 = previous[k, first:last], previous[k + 1, first:last]
+    before2, before3 = previous[k + 2, first:last], previous[k + 3, first:last]
+    after0, after1 = current[k, first:last], current[k + 1, first:last]
+    after2, after3 = current[k + 2, first:last], current[k + 3, first:last]
+    for i in range(len(base)):
+        h0, h1 = np.float64(before0[i]), np.float64(before1[i])
+        h2, h3 = np.float64(before2[i]), np.float64(before3[i])
+        d0, d1, d2, d3 = after0[i] - h0, after1[i] - h1, after2[i] - h2, after3[i] - h3
+        size = (abs(d0) + abs(d1)) + (abs(d2) + abs(d3))
+        base[i] += (h0 + h1) + (h2 + h3)
+        total[i] += (d0 + d1) + (d2 + d3)
+        squares[i] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3)
+        absolute[i] += (abs(h0) + abs(h1)) + (abs(h2) + abs(h3)) + size
         path[i] += size
 
 
-@compiled
+@inlined
+def _add_one(before: Array, after: Array, sums: ScalarSums) -> None:
+    base, total, squares, absolute, path = sums
+    for i in range(len(base)):
+        h = np.float64(before[i])
+        d = after[i] - h
+        base[i] += h
+        total[i] += d
+        squares[i] += d * d
+        absolute[i] += abs(h) + abs(d)
+        path[i] += abs(d)
+
+
+@inlined
 def _add_spread(before: Array, after: Array, path: Floats, n_classes: int, uses_range: bool) -> None:
     for i in range(len(path)):
         smallest, largest, squares = np.inf, -np.inf, 0.0
@@ -141,7 +192,7 @@ def _add_spread(before: Array, after: Array, path: Floats, n_classes: int, uses_
         path[i] += largest - smallest if uses_range else np.sqrt(squares)
 
 
-@inlined
+@inlined_in_order
 def truncation_of(length: float, energy: float, path: float, constants: BoundConstants) -> float:
     """Return K/24 times a bound on the mean fourth power of a coalition's distance from the midpoint.
 

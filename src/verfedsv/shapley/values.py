@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from verfedsv.arguments import as_positive, as_progress, as_whole
-from verfedsv.errors import ToleranceWarning
+from verfedsv.errors import ToleranceWarning, warn
 from verfedsv.losses import Floats, Loss
 from verfedsv.shapley.estimate import ErrorKind, Estimate, keeps
 from verfedsv.shapley.estimators import Method, estimate_game, estimate_rounds, get_estimator
@@ -45,7 +44,7 @@ def shapley_values(
             classes). Any float type; never copied whole. Rows are matched by position.
         current: embeddings after the round, shaped as `previous`.
         labels: one per sample: -1/+1 or 0/1 for the loss "logistic", 0..C-1 for "softmax", numbers for "squared".
-        loss: "logistic", "softmax", "squared", or a `Loss` of your own.
+        loss: "logistic", "softmax", "squared" (half the squared distance), or a `Loss` of your own.
         method: "auto": the closed form, and where its proven error is above the tolerance, enumeration or sampling on
             the samples that cause it. "closed-form": linear in clients and samples, no sampling, a proven error for
             each client. "exact": all 2^clients coalitions, up to 25 clients. "permutation": the paper's Monte Carlo.
@@ -107,7 +106,7 @@ def shapley_values(
     result = _result(game, plan, found, errors)
     if result.tolerance_met is False:
         remains = say_what_remains(result.values, result.errors, result.error_kind, tolerance, plan.n_permutations)
-        warnings.warn(remains, ToleranceWarning, stacklevel=2)
+        warn(remains, ToleranceWarning)
     return result
 
 
@@ -143,10 +142,19 @@ def _result(game: RoundGame, plan: Plan, found: Estimate, errors: Floats) -> Sha
         str(plan.semivalue),
         -(-found.n_evaluations // game.n_samples),
         np.sqrt(found.variance[0, clients]) if found.kind == "confidence" else None,
-        None if plan.tolerance is None else keeps(plan.tolerance, values, errors_of_clients),
+        None
+        if plan.tolerance is None
+        else keeps(plan.tolerance, values, errors_of_clients)
+        or keeps(plan.tolerance, values, errors_of_clients, _mean_loss(game)),
         float(found.values[0, -1]) if has_server else 0.0,
         float(errors[-1]) if has_server else 0.0,
     )
+
+
+def _mean_loss(game: RoundGame) -> float:
+    """Return the mean loss before the round."""
+    sums = game.map_blocks(lambda block: float(game.loss.value(block.base(), block.labels).sum()))
+    return sum(sums) / game.n_samples
 
 
 def say_what_remains(

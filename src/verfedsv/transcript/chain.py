@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from verfedsv.errors import TranscriptError
@@ -38,13 +37,13 @@ class Segment:
     n_chain_bytes: int
 
     @classmethod
-    def of(cls, number: int, content: pa.Buffer, n_bytes: int) -> Segment:
+    def of(cls, number: int, content: bytes, n_bytes: int) -> Segment:
         """Return a segment by the content of its chain and the size of its stream.
 
         Raises TranscriptError if its entries cannot be those of a stream.
         """
         name = fmt.chain_file(number)
-        entries = np.frombuffer(content, _ENTRY, content.size // ENTRY_SIZE) if content.size else np.empty(0, _ENTRY)
+        entries = np.frombuffer(content[: len(content) // ENTRY_SIZE * ENTRY_SIZE], _ENTRY)
         ends, kinds = entries["end"], entries["kind"]
         grows = np.ones(len(ends), bool)
         grows[1:] = ends[1:] > ends[:-1]
@@ -59,7 +58,7 @@ class Segment:
         whole = entries[: int(np.searchsorted(ends, np.uint64(n_bytes), "right"))]
         if len(whole) == 1 < len(entries):
             raise TranscriptError(f"{fmt.uploads_file(number)} was cut off or emptied: {name} says that there is more")
-        return cls(number, whole, n_bytes, content.size)
+        return cls(number, whole, n_bytes, len(content))
 
     @property
     def end(self) -> int:
@@ -96,7 +95,10 @@ def read_segments(storage: Storage) -> list[Segment]:
 
     Of each, the chain is read before the stream is looked at, as a recorder writes them in the other order.
     """
-    numbers = sorted({number for name in storage.names() if (number := fmt.segment_of(name)) is not None})
+    names = {name: number for name in storage.names() if (number := fmt.segment_of(name)) is not None}
+    for name in (name for name, number in names.items() if number == 0):
+        raise TranscriptError(f"{name!a} is named like a file of the transcript, and is none: move it away")
+    numbers = sorted({*names.values()})
     result: list[Segment] = []
     for position, number in enumerate(numbers, 1):
         uploads, chain = fmt.uploads_file(position), fmt.chain_file(position)
@@ -104,8 +106,9 @@ def read_segments(storage: Storage) -> list[Segment]:
             raise TranscriptError(f"{uploads} is missing, and there is {fmt.uploads_file(number)}")
         if not storage.exists(chain):
             raise TranscriptError(f"{chain} is missing, and there is {uploads}")
-        content = pa.py_buffer(storage.read(chain).to_pybytes())  # no view of a file that may be cut off
-        if content.size and not storage.exists(uploads):
+        # A message takes many times as many bytes as its entry.
+        content = storage.read(chain, min(fmt.LARGEST_CHAIN, 2**20 + storage.size(uploads)))
+        if content and not storage.exists(uploads):
             raise TranscriptError(f"{uploads} is missing, and there is {chain}")
         segment = Segment.of(number, content, storage.size(uploads))
         if result and not result[-1].is_sealed:
@@ -125,9 +128,9 @@ class Chain:
 
     @classmethod
     def of(cls, segments: Sequence[Segment]) -> Chain:
-        """Return the entries of some segments."""
-        entries = [segment.entries for segment in segments]
-        numbers = np.repeat([segment.number for segment in segments], [len(part) for part in entries])
+        """Return the entries of some segments; one that has no record does not count, however far it was begun."""
+        entries = [segment.entries for segment in segments if segment.has_records]
+        numbers = np.repeat(np.arange(1, 1 + len(entries)), [len(part) for part in entries])
         return cls(np.concatenate(entries) if entries else np.empty(0, _ENTRY), numbers.astype(np.intp))
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from verfedsv.errors import InputError, TranscriptError
@@ -47,10 +47,12 @@ class Description:
 
     `clients` are the founders; `Transcript.clients` are all that ever took part. `loss` is the name of the loss;
     `is_own_loss` says that it is none of this package, so that whoever values the training must supply it. `classes`
-    are the names of the classes, in the order of the numbers that stand for them, if labels were texts. `valuation` is
-    how the training is to be valued, `step` the prescribed step of the clients. A segment of the stream ends after
-    `segment_rounds` rounds. `mode` and `precision` are None until the first upload; so is `n_classes` under a loss of
-    the user's own, unless it was given.
+    are the names of the classes, in the order of the numbers that stand for them, if labels were texts. A segment of
+    the stream ends after `segment_rounds` rounds. `mode` and `precision` are None until the first upload; so is
+    `n_classes` under a loss of the user's own, unless it was given.
+
+    `valuation` is how the training is to be valued, `step` the prescribed step of the clients, `n_planned` the planned
+    number of rounds, `intercept` whether the server may add an offset. What was not agreed is None.
     """
 
     clients: tuple[str, ...]
@@ -67,6 +69,19 @@ class Description:
     head: Head = field(default_factory=Head)
     valuation: ValuationSettings = field(default_factory=ValuationSettings)
     step: Step | None = None
+    n_planned: int | None = None
+    intercept: bool | None = None
+
+    @property
+    def agreed(self) -> dict[str, Any]:
+        """What was agreed before the first round, as JSON takes it: statements sign it, audits compare it."""
+        return {
+            "valuation": self.valuation.as_dict(),
+            "head": {"kind": self.head.kind, "architecture": self.head.architecture},
+            "step": self.step,
+            "n_planned": self.n_planned,
+            "intercept": self.intercept,
+        }
 
     def __post_init__(self) -> None:
         try:
@@ -98,13 +113,15 @@ class Description:
         others = []
         if self.is_own_loss != given.is_own_loss or given.n_classes not in (None, self.n_classes):
             others.append("another loss or number of classes")
-        one, other = ((head.kind, head.architecture, head.parameters) for head in (self.head, given.head))
-        if one != other:
+        heads = [(head.kind, head.architecture, head.parameters) for head in (self.head, given.head)]
+        if heads[0] != heads[1]:
             others.append("another head")
         if given.valuation != ValuationSettings():
             others += [f"other settings: {each}" for each in given.valuation.differences(self.valuation)]
-        if given.step not in (None, self.step):
-            others.append(f"another step: {given.step!r} and not {self.step!r}")
+        for name in ("step", "n_planned", "intercept"):
+            one, other = getattr(given, name), getattr(self, name)
+            if one not in (None, other):
+                others.append(f"another {name}: {one!r} and not {other!r}")
         if others:
             raise InputError(f"the folder holds a transcript that cannot be continued with {others[0]}")
 
@@ -130,25 +147,13 @@ class Description:
             )
         values = {name: value for name, value in content.items() if name not in ("format", "version")}
         try:
-            _check_names(cls, values)
-            _check_names(Head, values["head"])
-            head = Head(**_as_tuples(values["head"]))
-            settings = _as_settings(values["valuation"])
-        except (InputError, TypeError, ValueError) as error:
+            head, settings = Head(**_as_tuples(values["head"])), ValuationSettings.of(values["valuation"])
+            found = cls(**_as_tuples(values) | {"head": head, "valuation": settings})
+        except (InputError, LookupError, TypeError, AttributeError) as error:
             raise TranscriptError(f"{DESCRIPTION} is not valid: {error}") from None
-        return cls(**_as_tuples(values) | {"head": head, "valuation": settings})
-
-
-def _as_settings(values: Any) -> ValuationSettings:
-    settings = ValuationSettings.of(values)
-    if json.dumps(settings.as_dict()) != json.dumps(values):
-        raise ValueError("valuation must have every setting, written as this package does")
-    return settings
-
-
-def _check_names(kind: type, values: object) -> None:
-    if not isinstance(values, dict) or values.keys() != {own.name for own in fields(kind)}:
-        raise ValueError(f"fields of the {kind.__name__.lower()} are missing or unknown")
+        if json.dumps(asdict(found), sort_keys=True) != json.dumps(values, sort_keys=True):
+            raise TranscriptError(f"{DESCRIPTION} is not valid: it must have every field, written as this package does")
+        return found
 
 
 def _as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,6 +175,10 @@ def _check(about: Description) -> None:
     _check_class_names(about)
     _check_head(about.head)
     _check_step(about.step)
+    if about.n_planned is not None:
+        _check_whole("n_planned", about.n_planned, 1, 2**63 - 1)
+    if about.intercept is not None and type(about.intercept) is not bool:
+        raise ValueError(f"intercept must be true, false or null; received {str(about.intercept)[:60]!a}")
     if about.valuation.rows not in ROWS:
         raise ValueError(f"rows of the valuation must be one of {', '.join(map(repr, ROWS))}")
 

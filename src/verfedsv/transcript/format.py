@@ -27,7 +27,7 @@ import pyarrow as pa
 from verfedsv.losses import Array
 from verfedsv.transcript.description import DESCRIPTION as DESCRIPTION
 from verfedsv.transcript.description import Precision
-from verfedsv.transcript.framing import Layout, find_layout, metadata_of, read_plain
+from verfedsv.transcript.framing import Layout, find_layout, metadata_of
 
 LABELS, TENSORS = "labels.arrow", "tensors"
 
@@ -37,6 +37,9 @@ LATEST = 1e15
 LARGEST_EMBEDDING = 1e12
 """What an embedding may be in size. A larger one comes from a training that diverged, or from a client that wants
 nobody's value to be known: rounding errors grow with it, for everybody."""
+
+LARGEST_DESCRIPTION, LARGEST_CHAIN, LARGEST_TENSOR = 2**24, 2**30, 2**30
+"""In bytes, so that no file takes all memory before it is checked: names of 100,000 clients take 2 MB."""
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """What a sealed segment ends with."""
@@ -72,16 +75,20 @@ def tensor_file(digest: str) -> str:
     return f"{TENSORS}/{digest}.npy"
 
 
-_SEGMENT_FILE = re.compile(r"uploads-(\d{5,})\.arrows|chain-(\d{5,})\.bin", re.ASCII)
+_SEGMENT_FILE = re.compile(r"uploads-(.*)\.arrows|chain-(.*)\.bin", re.IGNORECASE | re.DOTALL)
 
 
 def segment_of(name: str) -> int | None:
-    """Return which segment a file is of, by its name; None if of none."""
+    """Return which segment a file is of, by its name; None if of none.
+
+    0 if the name only looks like one: whoever reads `uploads-*.arrows` would take the file for a segment.
+    """
     found = _SEGMENT_FILE.fullmatch(name)
     if found is None:
         return None
-    segment = int(found[1] or found[2])
-    return segment if name in (uploads_file(segment), chain_file(segment)) else None
+    digits = found[1] or found[2] or ""
+    segment = int(digits) if re.fullmatch("[0-9]{5,18}", digits) else 0
+    return segment if name in (uploads_file(segment), chain_file(segment)) else 0
 
 
 def is_file_of_transcript(name: str) -> bool:
@@ -203,9 +210,19 @@ def frame_ranges(layout: Layout, precision: Precision) -> tuple[tuple[int, int],
     return tuple(zip(edges[0::2], edges[1::2], strict=True))
 
 
-def check_schema(message: pa.Buffer, schema: pa.Schema) -> None:
-    """Raise ValueError unless the first message of a stream says that the others are of that schema."""
-    if not pa.ipc.read_schema(read_plain(message)).equals(schema):
+_SCHEMAS = {
+    "float32": "c941d7269b09254979fa08ba7e5b7fffa56f2e686288e9ba4ae1bf7153cbc553",
+    "float64": "2b21e0eb135a0b0f95a7a25741bc2a62ca025a7d4db57d00e85dca3ebf61b450",
+}
+"""The SHA-256 of the schema message of each precision, as pyarrow 17 to 26 write it."""
+
+
+def check_schema(message: pa.Buffer, precision: Precision) -> None:
+    """Raise ValueError unless the first message of a stream is the schema, byte by byte.
+
+    Of a schema that only means the same, other readers might make something else, or nothing.
+    """
+    if hashlib.sha256(message).hexdigest() != _SCHEMAS[precision]:
         raise ValueError("the columns are not those of a transcript")
 
 

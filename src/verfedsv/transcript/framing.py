@@ -19,7 +19,10 @@ _LONGEST = 2**16
 """Bytes of metadata. Those of a transcript take about a thousand."""
 _BLOCK, _PAIR = struct.Struct("<qi4xq"), struct.Struct("<qq")
 
-UNREADABLE = (ValueError, LookupError, TypeError, EOFError, OSError, MemoryError, struct.error, pa.ArrowException)
+UNREADABLE = (
+    *(ValueError, LookupError, TypeError, ArithmeticError, EOFError, OSError, MemoryError, RecursionError),
+    *(struct.error, pa.ArrowException),
+)
 """What Arrow and the functions here raise at bytes that are not what they should be."""
 
 
@@ -38,13 +41,6 @@ class Layout(NamedTuple):
     @property
     def size(self) -> int:
         return self.head + self.body
-
-
-def read_plain(message: pa.Buffer) -> pa.Message:
-    """Return the message that a buffer consists of; raise ValueError if it is compressed, or not all of the buffer."""
-    if find_layout(metadata_of(message)).size != message.size:
-        raise ValueError("it does not end where its entry does")
-    return pa.ipc.read_message(message)
 
 
 def metadata_of(message: pa.Buffer) -> bytes:
@@ -99,7 +95,9 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
         extent = find_extent(whole[start:])
         if extent is None:
             raise ValueError("it ends within a message")
-        messages.append(read_plain(content.slice(start, extent.size)))
+        message = content.slice(start, extent.size)
+        find_layout(metadata_of(message))  # which refuses one that is compressed
+        messages.append(pa.ipc.read_message(message))
         blocks.append((start, extent.head, extent.body))
         start += extent.size
     end_of_footer = len(whole) - len(_MAGIC) - 4

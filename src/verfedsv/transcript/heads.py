@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from verfedsv.arguments import as_numpy
 from verfedsv.errors import InputError
+from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Head
 from verfedsv.transcript.storage import Storage
@@ -62,11 +64,31 @@ class RecordedHead:
 
 def _as_file(name: str, values: Any) -> bytes:
     array = as_numpy(f"parameter {name!r} of the head", values)
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"parameter {name!r} of the head must hold real numbers; received {array.dtype}")
+    if array.dtype.kind not in "biuf" or array.nbytes > fmt.LARGEST_TENSOR - 2**16:
+        limit = f"at most {fmt.LARGEST_TENSOR:,} bytes of them"
+        raise InputError(f"parameter {name!r} of the head must hold real numbers, {limit}; received {array.dtype}")
+    return _serialize(array)
+
+
+def _serialize(array: Array) -> bytes:
     sink = io.BytesIO()
-    np.lib.format.write_array(sink, array, allow_pickle=False)
+    np.lib.format.write_array(sink, array, version=(1, 0), allow_pickle=False)
     return sink.getvalue()
+
+
+def read_tensor(content: bytes) -> Array:
+    """Return the parameter in a file; raise ValueError unless the file is as a recorder writes it.
+
+    NumPy evaluates the header of such a file, and stumbles over a wrong one in many ways.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            array: Array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except Exception as error:  # of tokens, syntax, recursion, overflow, ...
+        raise ValueError(f"it is no NumPy file: {error}") from None
+    if array.dtype.kind not in "biuf" or _serialize(array) != content:
+        raise ValueError("it is not written as a recorder writes it")
+    return array
 
 
 def _digest(content: bytes) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_numpy, as_whole
+from verfedsv.arguments import as_array, as_numpy, as_whole
 from verfedsv.errors import InputError
-from verfedsv.losses import LOSSES, Array, Loss, get_loss
+from verfedsv.loss_checks import encode_checked
+from verfedsv.losses import Array, Loss, get_loss, is_own
 from verfedsv.texts import doubtful_classes
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.meaning import check_fit, is_usable
@@ -26,7 +27,7 @@ _TRUTH = ("False", "True")
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels as numbers, the names of their classes if they were texts, and the loss that they fit.
+    """The labels as numbers, the names of their classes if they were text, and the loss that they fit.
 
     `n_classes` is what the loss takes of each sample; None of a loss of the user's own until the first upload.
     """
@@ -37,13 +38,8 @@ class Labels:
     n_classes: int | None
 
     @property
-    def is_own_loss(self) -> bool:
-        """Whether the loss is the user's own, and none of this package."""
-        return type(self.loss) is not type(LOSSES.get(self.loss.name))
-
-    @property
     def doubts(self) -> list[str]:
-        """What looks like a mistake in the classes, if they were texts, in sentences."""
+        """What looks like a mistake in the classes, if they were text, in sentences."""
         if self.classes in (None, _TRUTH):
             return []
         counts = np.bincount(self.numbers, minlength=len(self.classes)).tolist()
@@ -63,7 +59,7 @@ class Labels:
 
     def check_width(self, name: str, width: int) -> None:
         """Raise InputError if embeddings of that width cannot be summed for the loss."""
-        if self.loss.name == "softmax" and not self.is_own_loss:
+        if self.loss.name == "softmax" and not is_own(self.loss):
             self.loss.encode(self.numbers, width)
             raise InputError(
                 f"{name}: the embeddings have {width} numbers per sample, and there are {self.n_classes} classes: "
@@ -71,8 +67,8 @@ class Labels:
                 f"part of the logits instead. If there are {width} classes, of which the labels show only some, pass "
                 f"n_classes={width} to the Recorder"
             )
-        if self.n_classes is None or not self.is_own_loss:
-            self.loss.encode(self.numbers, width)  # which says what the loss takes
+        if self.n_classes is None or not is_own(self.loss):
+            encode_checked(self.loss, self.numbers, width)  # which says what the loss takes
         if self.n_classes is None:
             return
         raise InputError(
@@ -83,62 +79,63 @@ class Labels:
 
 def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Labels:
     """Return the labels if the loss can use them, as far as that can be told before the first upload."""
-    result = _as_labels(labels, get_loss(loss), n_classes)
-    check_fit(result.numbers, result.loss, result.n_classes)
-    return result
-
-
-def _as_labels(labels: ArrayLike, loss: Loss, n_classes: int | None) -> Labels:
-    values = as_numpy("labels", labels)
-    if values.dtype.kind == "U" and not hasattr(labels, "dtype"):
-        values = np.asarray(labels, dtype=object)  # in which a NaN among texts has not become a text
-    if hasattr(labels, "columns") and values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]  # a data frame of one column
-    if values.ndim not in (1, 2) or len(values) == 0:
-        raise InputError(f"labels need one row per sample, and at least one; received shape {values.shape}")
-    known = Labels(values, None, loss, None)
-    kind = "own" if known.is_own_loss else loss.name
+    loss = get_loss(loss)
+    kind = "own" if is_own(loss) else loss.name
     if n_classes is not None and kind not in ("own", "softmax"):
         raise InputError(f"n_classes is for loss 'softmax'; loss {loss.name!r} needs none")
-    if kind != "squared" and values.ndim == 1:
-        values, classes = _encode(values)
-    else:
-        classes = None
+    values = _as_rows(labels)
+    values, classes = _encode(values) if kind != "squared" and values.ndim == 1 else (values, None)
+    values = _as_recorded(values)
     if classes is not None and kind == "logistic" and len(classes) != 2:
         shown = ", ".join(map(repr, classes[:6])) + (", ..." if len(classes) > 6 else "")
         raise InputError(f"loss 'logistic' takes labels of two classes; received {len(classes)}: {shown}")
     if n_classes is not None:
-        return Labels(values, classes, loss, as_whole("n_classes", n_classes, at_least=2 if kind == "softmax" else 1))
-    width = values.shape[1] if values.ndim == 2 else 1
-    if kind == "softmax":
-        is_number = values.dtype.kind in "biuf" and bool(np.isfinite(values).all())
-        width = max(2, int(values.max()) + 1) if is_number else 2
-    found = {"logistic": 1, "own": width if values.ndim == 2 else None}.get(kind, width)
-    return Labels(values, classes, loss, found)
+        n_classes = as_whole("n_classes", n_classes, at_least=2 if kind == "softmax" else 1)
+    elif kind == "softmax":
+        n_classes = max(2, int(values.max()) + 1) if np.isfinite(values).all() else 2
+    elif values.ndim == 2 and kind != "logistic":
+        n_classes = values.shape[1]
+    elif kind != "own":
+        n_classes = 1
+    check_fit(values, loss, n_classes)
+    return Labels(values, classes, loss, n_classes)
+
+
+def _as_rows(labels: ArrayLike) -> Array:
+    """Return labels as an array of whatever they are, (samples,) or (samples, classes)."""
+    values = as_numpy("labels", labels)
+    if values.dtype.kind == "U" and not hasattr(labels, "dtype"):
+        values = np.asarray(labels, dtype=object)  # in which a NaN among text has not become text
+    if hasattr(labels, "columns") and values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]  # a data frame of one column
+    if values.ndim not in (1, 2) or len(values) == 0:
+        raise InputError(f"labels need one row per sample, and at least one; received shape {values.shape}")
+    return values
 
 
 def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
-    """Return texts and truth values as numbers from 0 on, and what these stand for, in order; numbers as they are."""
-    if values.dtype == bool:
+    """Return text and booleans as numbers from 0 on, and what these stand for, in order.
+
+    Numbers are returned as they are, also if they are written as text.
+    """
+    is_object = values.dtype.kind == "O"
+    kinds = {str if isinstance(value, str) else type(value) for value in values.tolist()} if is_object else set()
+    if values.dtype == bool or (kinds and kinds <= {bool, np.bool_}):
         return values.astype(np.int64), _TRUTH
-    if values.dtype.kind == "O":
-        kinds = {type(value) for value in values.tolist()}
-        if kinds <= {bool, np.bool_}:
-            return _encode(values.astype(bool))
-        if str not in kinds:
-            return values, None
-        if kinds != {str}:
-            row = next(row for row, value in enumerate(values.tolist()) if not isinstance(value, str))
-            raise InputError(f"labels mix texts with other things, or are missing: label {row} is {values[row]!r}")
-    elif values.dtype.kind != "U":
+    if str not in kinds and values.dtype.kind not in "UT":
         return values, None
+    if kinds > {str}:
+        row = next(row for row, value in enumerate(values.tolist()) if not isinstance(value, str))
+        raise InputError(f"labels mix text with other types, or some are missing: label {row} is {values[row]!r}")
     texts = np.char.strip(values.astype(str))
     names, numbers = np.unique(texts, return_inverse=True)
+    if _are_numbers(names):
+        return texts, None
     if "" in names:
         raise InputError(f"labels must not be empty; label {int(np.flatnonzero(texts == '')[0])} is")
     if len(names) > _MOST_CLASSES or len(names) > max(_FEW, len(texts) / 2):
         raise InputError(
-            f"labels are texts with {len(names)} different values in {len(texts)} samples, which are no classes; "
+            f"labels are text with {len(names)} different values in {len(texts)} samples, too many to be classes; "
             "pass numbers, or check that these are the labels"
         )
     if len(names) == 1:
@@ -146,11 +143,25 @@ def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
     return numbers.astype(np.int64), tuple(names.tolist())
 
 
+def _are_numbers(texts: Array) -> bool:
+    try:
+        return bool(np.isfinite(texts.astype(np.float64)).all())
+    except ValueError:
+        return False
+
+
+def _as_recorded(labels: Array) -> Array:
+    """Return labels as numbers of a type that Arrow has: in the byte order of this machine, and at most 64 bits."""
+    numbers = as_array("labels", labels)
+    is_long = numbers.dtype.kind == "f" and numbers.dtype.itemsize > 8
+    return numbers.astype(np.float64 if is_long else numbers.dtype.newbyteorder("="), copy=False)
+
+
 def as_names(clients: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the clients."""
-    names = tuple(clients) if isinstance(clients, Iterable) and not isinstance(clients, set | frozenset) else ()
-    if isinstance(clients, str) or not names or not all(isinstance(name, str) and name for name in names):
-        raise InputError(f"clients must be a list of at least one name; received {clients!r}")
+    if isinstance(clients, str | set | frozenset) or not isinstance(clients, Iterable):
+        raise InputError(f"clients must be a list of names; received {clients!r}")
+    names = tuple(clients)
     try:
         check_names(names)
     except ValueError as error:
@@ -170,11 +181,13 @@ def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[s
     if isinstance(absent, str) or not isinstance(absent, Iterable):
         raise InputError(f"absent must be a list of names of clients; received {absent!r}")
     away = list(absent)
-    both = [name for name in away if name in embeddings]
-    if both:
-        raise InputError(f"client {both[0]!r} is declared absent, and there are embeddings of it")
+    for name in away:
+        if name in embeddings:
+            raise InputError(f"client {name!r} is declared absent, and there are embeddings of it")
+        if name not in clients:
+            raise InputError(f"absent names {name!r}, which takes no part; the clients are {', '.join(clients)}")
     missing = [name for name in clients if name not in embeddings and name not in away]
-    unknown = [name for name in (*embeddings, *away) if name not in clients]
+    unknown = [name for name in embeddings if name not in clients]
     if missing or unknown:
         hint = f"; if that is meant, pass absent={missing}, or use update for asynchronous training" if missing else ""
         raise InputError(
@@ -192,7 +205,7 @@ def as_batches(batch: Any, clients: Sequence[str], n_samples: int) -> tuple[dict
     A batch is for all clients, or a mapping with one for each.
     """
     if not isinstance(batch, Mapping):
-        samples = as_batch(batch, n_samples)
+        samples = as_samples("batch", batch, n_samples)
         return dict.fromkeys(clients, samples), True
     missing, unknown = [name for name in clients if name not in batch], [name for name in batch if name not in clients]
     if missing or unknown:
@@ -200,18 +213,10 @@ def as_batches(batch: Any, clients: Sequence[str], n_samples: int) -> tuple[dict
             "batch must have the samples of every client that uploads, and of no other: "
             f"missing {missing or 'none'}, unknown {unknown or 'none'}"
         )
-    return {name: as_batch(batch[name], n_samples, f"batch of {name}") for name in clients}, False
+    return {name: as_samples(f"batch of {name}", batch[name], n_samples) for name in clients}, False
 
 
-def as_batch(batch: ArrayLike, n_samples: int, name: str = "batch") -> NDArray[np.uint32]:
-    """Return the sample numbers in a list or a mask, at least one."""
-    samples = as_samples(batch, n_samples, name)
-    if len(samples) == 0:
-        raise InputError(f"{name} must hold at least one sample; received none")
-    return samples
-
-
-def as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32]:
+def as_samples(name: str, batch: ArrayLike, n_samples: int, *, may_be_empty: bool = False) -> NDArray[np.uint32]:
     """Return the sample numbers in a list or a mask."""
     samples = as_numpy(name, batch)
     if samples.dtype == bool:
@@ -220,6 +225,8 @@ def as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32
         samples = np.flatnonzero(samples)
     if samples.size == 0:
         samples = samples.astype(np.uint32)
+    if samples.size == 0 and not may_be_empty:
+        raise InputError(f"{name} must hold at least one sample; received none")
     if samples.ndim != 1 or samples.dtype.kind not in "iu":
         raise InputError(f"{name} must be a list of sample numbers; received shape {samples.shape} of {samples.dtype}")
     if samples.size and not (samples.min() >= 0 and samples.max() < n_samples):
@@ -234,25 +241,16 @@ def as_samples(batch: ArrayLike, n_samples: int, name: str) -> NDArray[np.uint32
     return samples.astype(np.uint32)
 
 
-def as_embeddings(values: ArrayLike, n_samples: int, name: str) -> Array:
+def as_embeddings(name: str, values: ArrayLike, n_samples: int) -> Array:
     """Return embeddings as (samples, width), in float32 if they have no more digits than that, else in float64."""
-    array = as_numpy(f"{name}: embeddings", values)
-    if array.dtype.kind == "O":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"{name}: embeddings must be real numbers; received objects") from None
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{name}: embeddings must be real numbers; received {array.dtype}")
+    array = as_array(name, values)
     if array.ndim not in (1, 2) or len(array) != n_samples:
         raise InputError(
-            f"{name}: embeddings must have shape ({n_samples},) or ({n_samples}, width), one row per sample; "
-            f"received {array.shape}"
+            f"{name} must have shape ({n_samples},) or ({n_samples}, width), one row per sample; received {array.shape}"
         )
     if not is_usable(array):
         wrong = array.ravel()[int(np.argmin(np.abs(array.ravel()) < fmt.LARGEST_EMBEDDING))]
-        limit = f"below {fmt.LARGEST_EMBEDDING:g} in size"
-        raise InputError(f"{name}: embeddings must be finite and {limit}; received {wrong:g}")
+        raise InputError(f"{name} must be finite and below {fmt.LARGEST_EMBEDDING:g} in size; received {wrong:g}")
     array = array if array.ndim == 2 else array[:, np.newaxis]
     return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
 
@@ -262,14 +260,17 @@ def as_offset(values: ArrayLike, n_samples: int, n_classes: int, precision: str 
 
     Numbers of Python are taken in the `precision` of the embeddings, as NumPy would.
     """
-    array = as_numpy("offset", values)
+    array = as_array("offset", values)
     if array.ndim == 0 or array.shape == (n_classes,):
         if precision == "float32" and not hasattr(values, "dtype") and array.dtype.kind in "fiu":
             array = array.astype(np.float32)
-        array, n_samples = np.broadcast_to(array, (1, n_classes)), 1
-    result = as_embeddings(array, n_samples, "offset")
-    if result.shape[1] != n_classes:
-        raise InputError(f"offset: received {result.shape[1]} numbers per sample, and there are {n_classes} classes")
+        array = np.broadcast_to(array, (1, n_classes))
+    elif array.shape != (n_samples, n_classes) and (n_classes > 1 or array.shape != (n_samples,)):
+        numbers, shape = (
+            ("a number", (n_samples,)) if n_classes == 1 else ("one number per class", (n_samples, n_classes))
+        )
+        raise InputError(f"offset must be {numbers}, or an array of shape {shape}; received shape {array.shape}")
+    result = as_embeddings("offset", array, len(array))
     is_constant = bool((result == result[0]).all())
     return result[:1].ravel() if is_constant else result
 

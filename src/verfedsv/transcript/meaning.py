@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from verfedsv.errors import InputError, TranscriptError
+from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Array, Loss, get_loss
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Description
@@ -88,9 +89,8 @@ class Rules:
         """Check all but the numbers of uploads, which an extract does not have."""
         try:
             is_first = self.last_time == -math.inf
-            self._check_kind(kind, rows)
+            self._check_kinds(kind, rows)
             self._check_times(rows)
-            self._check_digests(rows)
             if kind in (Kind.JOIN, Kind.LEAVE):
                 self._check_change(rows, is_first=is_first)
             elif self._about.mode == "synchronous":
@@ -108,19 +108,18 @@ class Rules:
         except ValueError as error:
             raise _invalid(place, error) from None
 
-    def _check_kind(self, kind: Kind, rows: Rows) -> None:
-        if _KINDS.get(rows.kinds[-1] or "") is not kind:
-            raise ValueError("it is not what its entry in the chain says")
-
     def _check_times(self, rows: Rows) -> None:
         time = rows.times[0]
         if not abs(time) <= fmt.LATEST or rows.times.count(time) != len(rows):
-            raise ValueError(f"a record has one time, in seconds, of at most 1e15; received {_first(rows.times)}")
+            raise ValueError(f"a record has one time, in seconds, of at most 1e15; received {rows.times[:3]}")
         if self.last_time is not None and time < self.last_time:
             raise ValueError(f"time runs backwards, from {self.last_time} to {time}")
         self.last_time = time
 
-    def _check_digests(self, rows: Rows) -> None:
+    def _check_kinds(self, kind: Kind, rows: Rows) -> None:
+        """Check what each row must have, being an upload, a time stamp or something else."""
+        if _KINDS.get(rows.kinds[-1] or "") is not kind:
+            raise ValueError("it is not what its entry in the chain says")
         if [row for row, kind in enumerate(rows.kinds) if kind == "upload"] != rows.uploads:
             raise ValueError("every upload has a digest, and nothing else has one")
         if any((kind == "stamp") != (client is None) for kind, client in zip(rows.kinds, rows.clients, strict=True)):
@@ -259,7 +258,7 @@ def labels_of(batch: pa.RecordBatch) -> Array:
 def check_fit(labels: Array, loss: Loss | None, n_classes: int | None) -> None:
     """Raise InputError unless a loss can use the labels; if either is not known yet, unless they are finite."""
     if loss is not None and n_classes is not None:
-        loss.encode(labels, n_classes)
+        encode_checked(loss, labels, n_classes)
     elif labels.dtype.kind not in "biuf" or not np.isfinite(labels).all():
         raise InputError("labels must be finite numbers")
 
@@ -292,10 +291,6 @@ def is_usable(numbers: Array) -> bool:
     # One pass each, and no array in between: NaN is neither below nor above.
     ends = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
     return ends[0] > -fmt.LARGEST_EMBEDDING and ends[1] < fmt.LARGEST_EMBEDDING
-
-
-def _first(values: list[float]) -> str:
-    return ", ".join(map(repr, values[:3])) + (", ..." if len(values) > 3 else "")
 
 
 def _invalid(place: str, error: ValueError) -> TranscriptError:

@@ -30,7 +30,7 @@ Numbers = tuple[NDArray[np.uint32], Array]
 
 
 @dataclass(frozen=True, eq=False)
-class Message:
+class RecordMessage:
     """What one record batch holds, row by row: `uploads` has None for rows that are none.
 
     `offset` and `state` are those of a time stamp, which is the last row.
@@ -126,7 +126,7 @@ def _template(
     number = np.dtype(precision)
     uploads = [None if size is None else (np.zeros(size[0], np.uint32), np.zeros(size, number)) for size in sizes]
     offset = None if n_offset is None else np.zeros(n_offset, number)
-    message = Message(kinds, clients, 0.0, uploads, offset)._serialize(precision)
+    message = RecordMessage(kinds, clients, 0.0, uploads, offset)._serialize(precision)
     return message.to_pybytes(), fmt.form_of(message, precision)
 
 

@@ -15,13 +15,14 @@ def is_readable(name: str) -> bool:
 
 def check_names(names: Sequence[str]) -> None:
     """Raise ValueError unless these can be names of clients: at least one, all different, each readable as it is."""
-    if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError("there must be at least one client, and each needs a name")
+    if not isinstance(names, tuple | list) or not names:
+        raise ValueError("at least one client is needed")
     for name in names:
-        if not is_readable(name):
+        if not isinstance(name, str) or not is_readable(name):
+            shown = ascii(name[:60] if isinstance(name, str) else name)[:62]
             raise ValueError(
-                "names of clients must be printable, without invisible characters and without spaces around them; "
-                f"received {name[:60]!a}"
+                "names of clients must be printable text, not empty, without invisible characters and without spaces "
+                f"around them; received {shown}"
             )
     if len(set(names)) < len(names):
         repeated = sorted(name for name, n_times in Counter(names).items() if n_times > 1)

@@ -1,14 +1,14 @@
-"""`Transcript`: read what was recorded, by memory map, and find out whether it was changed."""
+"""`Transcript`: read what was recorded, and find out whether it was changed."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from verfedsv.transcript.chain import Chain, read_segments
 from verfedsv.transcript.description import Description, Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
+from verfedsv.transcript.heads import read_tensor
 from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
 from verfedsv.transcript.rows import Rows, read_rows
@@ -43,12 +44,14 @@ def folder_of(run: Path) -> Path:
     return run / FOLDER if (run / FOLDER / fmt.DESCRIPTION).exists() else run
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verified:
     """What was verified of a transcript: `n_entries` entries of the chain that begins at `origin`, up to `link`.
 
     They hold `n_records` records, of which `n_rounds` end a round, and for each client `n_uploads` uploads of
-    `n_embeddings` samples together. `roster` and `last_time` are those after the last record.
+    `n_embeddings` samples together; `absences` counts the rounds from which a client was declared absent. `roster` and
+    `last_time` are those after the last record. `has_offset` says whether the server has a part of its own in any
+    round, `offset_varies` whether that differs between samples, which makes it more than an intercept.
     """
 
     origin: bytes
@@ -60,6 +63,21 @@ class Verified:
     n_rounds: int = 0
     n_uploads: Counter[str] = field(default_factory=Counter)
     n_embeddings: Counter[str] = field(default_factory=Counter)
+    absences: Counter[str] = field(default_factory=Counter)
+    has_offset: bool = False
+    offset_varies: bool = False
+
+    def count(self, rows: Rows, n_classes: int) -> None:
+        """Add a record."""
+        self.n_records += 1
+        self.n_rounds += rows.kinds[-1] == "stamp"
+        for row in rows.uploads:
+            self.n_uploads[str(rows.clients[row])] += 1
+            self.n_embeddings[str(rows.clients[row])] += rows.samples.lengths[row]
+        self.absences.update(map(str, rows.absent))
+        if rows.offset is not None:
+            self.has_offset = True
+            self.offset_varies |= bool((rows.offset.reshape(-1, n_classes) != rows.offset[:n_classes]).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,23 +105,26 @@ class Transcript:
         self._storage = storage
         # In the reverse of the order in which a recorder writes them, so that what is referred to is always there.
         self._segments = read_segments(storage)
-        self._description_bytes = storage.read(fmt.DESCRIPTION).to_pybytes()
-        self.description = Description.from_json(self._description_bytes)
+        content = storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION)
+        self.description = Description.from_json(content)
         self._precision: Precision = self.description.precision or "float64"
         self._chain = Chain.of(self._segments)
         self._merged_from: int | None = None
         self._check_begun()
         self._reader = SegmentReader(storage, self._segments, self._precision)
-        self._labels = self._read_labels()
+        labels, self._labels = self._read_labels()
+        self.origin = content, labels
+        """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, mapped: bool = True) -> Transcript:
+    def open(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> Transcript:
         """Return the transcript in a folder, or in its subfolder `transcript`, where runs have it.
 
-        Pass `mapped=False` to read record by record instead of through memory maps if the files may be truncated or
-        overwritten meanwhile: access to a mapped file that was truncated can kill the process.
+        Records are read when they are asked for. With `mapped`, arrays are views of the files instead, for transcripts
+        larger than memory: if a file is truncated meanwhile, that kills the process.
         """
-        folder = folder_of(Path(path))
+        path = Path(path)
+        folder = folder_of(path)
         if not (folder / fmt.DESCRIPTION).exists():
             why = f"it has no {fmt.DESCRIPTION}"
             if not folder.exists():
@@ -111,6 +132,9 @@ class Transcript:
             elif not folder.is_dir():
                 why = "that is a file; its folder is wanted"
             raise TranscriptError(f"there is no transcript in {folder}: {why}")
+        for place in (path, path / FOLDER, path / FOLDER / FOLDER):
+            if place != folder and fmt.files_of(place):
+                raise TranscriptError(f"there are two transcripts, in {folder} and in {place}: move one of them away")
         return cls(FolderStorage(folder, mapped=mapped))
 
     def __repr__(self) -> str:
@@ -129,15 +153,19 @@ class Transcript:
                 name = fmt.chain_file(segment.number)
                 raise TranscriptError(f"{name} is not valid: it has {count(n_rounds, 'round')}, not {size:,}")
 
-    def _read_labels(self) -> pa.RecordBatch:
+    def _read_labels(self) -> tuple[bytes, pa.RecordBatch]:
+        """Return the content of labels.arrow, as bytes and as a batch that is valid."""
         if not self._storage.exists(fmt.LABELS):
             raise TranscriptError(f"{fmt.LABELS} is missing")
+        about = self.description
+        most = sys.maxsize if about.is_own_loss else 2**20 + 16 * about.n_samples * (about.n_classes or 1)
+        content = self._storage.read(fmt.LABELS, most)
         try:
-            batch = read_file_of_one_batch(self._storage.read(fmt.LABELS))
+            batch = read_file_of_one_batch(pa.py_buffer(content))
         except UNREADABLE as error:
             raise TranscriptError(f"{fmt.LABELS} is damaged: it cannot be read ({error})") from None
-        check_labels(batch, self.description)
-        return batch
+        check_labels(batch, about)
+        return content, batch
 
     @property
     def labels(self) -> Array:
@@ -252,11 +280,6 @@ class Transcript:
             roster = rules.roster
         return roster
 
-    @property
-    def origin(self) -> tuple[bytes, bytes]:
-        """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
-        return self._description_bytes, self._storage.read(fmt.LABELS).to_pybytes()
-
     def entries(self) -> Iterator[Entry]:
         """Yield what the hash chain is made of, segment by segment."""
         return (self._entry(index, f"round {self._round_of(index)}") for index in range(len(self._chain)))
@@ -273,23 +296,24 @@ class Transcript:
         name = fmt.tensor_file(digest)
         if not self._storage.exists(name):
             raise TranscriptError(f"{name} is missing")
-        content = self._storage.read(name).to_pybytes()
+        content = self._storage.read(name, fmt.LARGEST_TENSOR)
         if hashlib.sha256(content).hexdigest() != digest:
             raise TranscriptError(f"the transcript was changed: {name}")
         try:
-            tensor: Array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-        except (*UNREADABLE, SyntaxError) as error:
+            return read_tensor(content)
+        except UNREADABLE as error:
             raise TranscriptError(f"{name} is not valid: {error}") from None
-        return tensor
 
-    def verify(self, *, may_go_on: bool = False) -> None:
-        """Raise TranscriptError, naming the place, unless every byte is as it was written and every record is valid.
+    def verify(self, *, may_go_on: bool = False) -> Verified:
+        """Return what there is, if every byte is as it was written and every record is valid.
 
-        With `may_go_on`, bytes after the last complete record are ignored: a recorder may be writing the next.
+        Else raise TranscriptError, naming the place. With `may_go_on`, bytes after the last complete record are
+        ignored: a recorder may be writing the next.
         """
-        self.verify_on()
+        verified = self.verify_on()
         if not may_go_on:
             self._reader.check_end(self.n_rounds)
+        return verified
 
     def verify_on(
         self,
@@ -302,38 +326,33 @@ class Transcript:
         What was verified before is not read again if this transcript still begins with it; if not, verification starts
         over. `progress` is called with the number of messages verified and their total.
         """
-        origin = fmt.first_link(*self.origin)
-        known = set[str]()
-        if since is None or not self._begins_with(since, origin):
-            since = Verified(origin, origin, Roster.of_founders(self.description.clients))
+        origin, known = fmt.first_link(*self.origin), set[str]()
+        if since is not None and self._begins_with(since, origin):
+            found = deepcopy(since)
+        else:
+            found = Verified(origin, origin, Roster.of_founders(self.description.clients))
             self._check_tensors(self.description.head.state, known)
-        link, n_records, n_rounds = since.link, since.n_records, since.n_rounds
-        n_uploads, n_embeddings = since.n_uploads.copy(), since.n_embeddings.copy()
-        rules = Rules(self.description, since.roster, since.last_time)
+        rules = Rules(self.description, found.roster, found.last_time)
         total = len(self._chain)
-        last = total if most is None else min(total, since.n_entries + most)
-        for index in range(since.n_entries, last):
-            place = f"round {n_rounds + 1}" if self._chain.kind(index) in fmt.RECORDS else "the beginning or end"
+        last = total if most is None else min(total, found.n_entries + most)
+        for index in range(found.n_entries, last):
+            place = f"round {found.n_rounds + 1}" if self._chain.kind(index) in fmt.RECORDS else "the beginning or end"
             entry = self._entry(index, place)
             if entry.rows is not None:
                 _check_digests(entry.rows, place)
             if entry.kind is not Kind.START:
-                link = fmt.next_link(link, entry.message, entry.ranges)
-            if link != entry.link:
+                found.link = fmt.next_link(found.link, entry.message, entry.ranges)
+            if found.link != entry.link:
                 raise TranscriptError(f"the transcript was changed: {self._place(index, place)}")
             if entry.rows is not None:
                 rules.check(entry.kind, entry.rows, place)
-                n_records += 1
-                n_rounds += entry.kind is Kind.ROUND
                 self._check_tensors([digest.hex() for digest in entry.rows.state or ()], known)
-                for client, n_samples in zip(entry.rows.clients, entry.rows.samples.lengths, strict=True):
-                    if client is not None and n_samples:
-                        n_uploads[client] += 1
-                        n_embeddings[client] += n_samples
+                found.count(entry.rows, self.description.n_classes or 1)
             if index % _BETWEEN_REPORTS == 0:
                 progress(index, total)
-        last_time = -math.inf if rules.last_time is None else rules.last_time
-        return Verified(origin, link, rules.roster, last_time, last, n_records, n_rounds, n_uploads, n_embeddings)
+        found.n_entries, found.roster = last, rules.roster
+        found.last_time = -math.inf if rules.last_time is None else rules.last_time
+        return found
 
     def _check_tensors(self, hashes: Sequence[str], known: set[str]) -> None:
         """Raise TranscriptError unless the files of these hashes are as they were written; add them to those known."""

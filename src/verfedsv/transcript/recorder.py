@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time as clock
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from verfedsv._version import __version__
 from verfedsv.arguments import as_whole
-from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
-from verfedsv.losses import Array, Loss
+from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
+from verfedsv.losses import Array, Loss, is_own
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
 from verfedsv.texts import misleading
@@ -27,7 +26,6 @@ from verfedsv.transcript.description import Description, Mode, Step
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.heads import RecordedHead
 from verfedsv.transcript.inputs import (
-    as_batch,
     as_batches,
     as_embeddings,
     as_labels,
@@ -38,7 +36,7 @@ from verfedsv.transcript.inputs import (
     as_uploads,
 )
 from verfedsv.transcript.meaning import Roster
-from verfedsv.transcript.messages import Message
+from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.reader import Transcript, describe
 from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
@@ -50,15 +48,19 @@ SEGMENT_ROUNDS = 1000
 class Recorder:
     """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
 
-    `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is the name
-    of the loss or a `Loss` of your own. Labels that are texts or truth values are recorded as numbers, in the order of
-    the texts; `transcript.description.classes` has the texts. `n_classes` is for softmax, where the labels do not show
+    `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is
+    "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are text or
+    booleans are classes: they are recorded as numbers, in alphabetical order, and `transcript.description.classes` has
+    their names. Numbers that are written as text are numbers. `n_classes` is for softmax, where the labels do not show
     every class, and for losses of your own. `no_gradient` lists the samples that receive no gradients in training.
 
     `head` is what the server makes of the embeddings: "sum", or an object with `state_dict()`, such as a torch module,
-    whose parameters are recorded now and at each time stamp. `valuation` and `step` are recorded as agreed: how the
-    training is to be valued (settings of `value` by name; its defaults if None), and the step that clients are to
-    take (a text, or a few settings by name).
+    whose parameters are recorded now and at each time stamp.
+
+    What was agreed is recorded too, and statements and audits are held to it: `valuation`, how the training is to be
+    valued (settings of `value` by name; its defaults if None); `step`, the step that clients are to take (a text, or a
+    few settings by name); `n_planned`, the number of rounds; `intercept`, whether the server may add an offset. What is
+    None was not agreed; if `intercept` is False, an offset is an error.
 
     A folder that already holds a transcript of the same training is verified and continued, with a TranscriptWarning
     unless `resume` is True; if it is False, that is an error. What a crash left unfinished there is cut off, with a
@@ -85,6 +87,8 @@ class Recorder:
         head: Any = "sum",
         valuation: Mapping[str, Any] | ValuationSettings | None = None,
         step: Step | None = None,
+        n_planned: int | None = None,
+        intercept: bool | None = None,
         n_classes: int | None = None,
         no_gradient: ArrayLike | None = None,
         resume: bool | None = None,
@@ -95,14 +99,15 @@ class Recorder:
         self._head = RecordedHead(head)
         n_samples = len(self._labels.numbers)
         receives = np.ones(n_samples, dtype=bool)
-        receives[as_samples(no_gradient if no_gradient is not None else [], n_samples, "no_gradient")] = False
+        if no_gradient is not None:
+            receives[as_samples("no_gradient", no_gradient, n_samples, may_be_empty=True)] = False
         if self._labels.n_classes is None and self._head.description.kind != "sum":
             raise InputError("pass n_classes: how many numbers per sample your loss takes of the head")
         try:
             self._description = Description(
                 clients=names,
                 loss=self._labels.loss.name,
-                is_own_loss=self._labels.is_own_loss,
+                is_own_loss=is_own(self._labels.loss),
                 n_samples=n_samples,
                 n_classes=self._labels.n_classes,
                 created=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
@@ -111,12 +116,16 @@ class Recorder:
                 head=self._head.description,
                 valuation=ValuationSettings.of(valuation),
                 step=dict(step) if isinstance(step, Mapping) else step,
+                n_planned=n_planned,
+                intercept=intercept,
                 segment_rounds=as_whole("segment_rounds", segment_rounds, at_least=1),
             )
         except TranscriptError as error:
             raise InputError(str(error).partition(" is not valid: ")[2]) from None
         for sentence in [*misleading(names), *self._labels.doubts]:
-            warnings.warn(sentence, TranscriptWarning, 2)
+            warn(sentence, TranscriptWarning)
+        if not isinstance(path, str | os.PathLike | None):
+            raise InputError(f"path must be a folder, or None to record in memory; received {path!r}")
         self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
         self._writer = SegmentWriter(self._storage, self._description.segment_rounds)
         self._closed = self._has_warned = False
@@ -175,7 +184,7 @@ class Recorder:
             raise InputError(str(error)) from None
         if is_join:
             for sentence in misleading(roster.clients):
-                warnings.warn(sentence, TranscriptWarning, 3)
+                warn(sentence, TranscriptWarning)
         if self._writer.number == 0:  # who takes part from the first record on is a founder, and the others are nobody
             founders = roster.clients if is_join else tuple(name for name in roster.clients if name != client)
             if not founders:
@@ -185,7 +194,7 @@ class Recorder:
             self._roster = Roster.of_founders(founders)
             return
         at = self._last_time if time is None and self._description.mode == "synchronous" else self._now(time)
-        self._write(kind, Message(("join" if is_join else "leave",), (client,), at, [None]))
+        self._write(kind, RecordMessage(("join" if is_join else "leave",), (client,), at, [None]))
         self._roster = roster
 
     def log(
@@ -208,7 +217,9 @@ class Recorder:
         given = as_uploads(embeddings, absent, members)
         n_samples = self._description.n_samples
         batches, is_one = as_batches(batch, [*given], n_samples)
-        uploads = {name: as_embeddings(values, len(batches[name]), name) for name, values in given.items()}
+        uploads = {
+            name: as_embeddings(f"{name}: embeddings", values, len(batches[name])) for name, values in given.items()
+        }
         first, *others = batches.values()
         own = None
         if offset is not None:
@@ -219,16 +230,17 @@ class Recorder:
         at = float(self._n_rounds + 1) if time is None else as_time(time)
         rows = [(batches[name], uploads[name]) if name in uploads else None for name in members]
         kinds = tuple("absent" if row is None else "upload" for row in rows)
-        message = Message((*kinds, "stamp"), (*members, None), at, [*rows, None], own)
+        message = RecordMessage((*kinds, "stamp"), (*members, None), at, [*rows, None], own)
         self._write(Kind.ROUND, message, description)
 
     def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
         """Record one asynchronous upload. `time` defaults to the seconds since 1970."""
         if client not in self._roster.members:
-            raise InputError(f"unknown client {client!r}; the clients are {', '.join(self.members)}")
-        samples = as_batch(batch, self._description.n_samples)
-        array = as_embeddings(embeddings, len(samples), client)
-        message = Message(("upload",), (client,), self._now(time), [(samples, array)])
+            why = "has left, and must join again" if client in self._roster.clients else "is unknown"
+            raise InputError(f"client {client!r} {why}; the clients are {', '.join(self.members)}")
+        samples = as_samples("batch", batch, self._description.n_samples)
+        array = as_embeddings(f"{client}: embeddings", embeddings, len(samples))
+        message = RecordMessage(("upload",), (client,), self._now(time), [(samples, array)])
         self._write(Kind.UPLOAD, message, self._describe("asynchronous", {client: array}, None))
 
     def stamp(self, offset: ArrayLike | None = None, *, time: float | None = None) -> None:
@@ -237,7 +249,7 @@ class Recorder:
         If it is not the same for all samples, it has one row for each of all samples.
         """
         own = None if offset is None else self._as_offset(offset, self._description.n_samples, {})
-        message = Message(("stamp",), (None,), self._now(time), [None], own)
+        message = RecordMessage(("stamp",), (None,), self._now(time), [None], own)
         self._write(Kind.ROUND, message, self._describe("asynchronous", {}, own))
 
     def sync(self) -> None:
@@ -266,11 +278,10 @@ class Recorder:
             return now
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"the clock says {now}, earlier than the last record ({self._last_time}); until it has caught up, "
                 "records have the time of that one",
                 TranscriptWarning,
-                3,
             )
         return self._last_time
 
@@ -278,7 +289,7 @@ class Recorder:
         """Return the description of the transcript in the folder, None if it has no uploads yet."""
         there = None
         if self._storage.exists(fmt.DESCRIPTION):
-            there = Description.from_json(self._storage.read(fmt.DESCRIPTION).to_pybytes())
+            there = Description.from_json(self._storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION))
         used = [name for name in self._storage.names() if fmt.segment_of(name) and self._storage.size(name)]
         if used and there is None:
             raise TranscriptError(
@@ -294,7 +305,7 @@ class Recorder:
         there.check_continues_with(self._description)
         self._writer = SegmentWriter(self._storage, there.segment_rounds)
         transcript = Transcript(self._storage)
-        if self._storage.read(fmt.LABELS).to_pybytes() != labels_file or there.classes != self._description.classes:
+        if self._storage.read(fmt.LABELS) != labels_file or there.classes != self._description.classes:
             raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
         verified = transcript.verify_on()
         del transcript  # and with it the views of files that may be cut off now
@@ -304,13 +315,12 @@ class Recorder:
             self._description = there
             self._labels = replace(self._labels, n_classes=there.n_classes)
         if lost:
-            warnings.warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning, 4)
+            warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning)
         if resume is None:
-            warnings.warn(
+            warn(
                 f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
                 "say resume=True if that is meant, or choose another folder",
                 TranscriptWarning,
-                4,
             )
 
     def _describe(self, mode: Mode, uploads: Mapping[str, Array], offset: Array | None) -> Description:
@@ -349,6 +359,8 @@ class Recorder:
     def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Mapping[str, Array]) -> Array:
         """Return what the head adds of its own, as precise as the embeddings are."""
         known, arrays = self._description, [*uploads.values()]
+        if known.intercept is False:
+            raise InputError("it was agreed that the server adds no offset (intercept=False)")
         precision = known.precision
         if precision is None and arrays and all(array.dtype == np.float32 for array in arrays):
             precision = "float32"
@@ -358,7 +370,7 @@ class Recorder:
         if self._closed:
             raise InputError("the recorder is closed; open the folder with a new one to continue")
 
-    def _write(self, kind: Kind, message: Message, description: Description | None = None) -> None:
+    def _write(self, kind: Kind, message: RecordMessage, description: Description | None = None) -> None:
         """Check the time, and append one record."""
         self._check_open()
         time = message.time
@@ -393,4 +405,4 @@ class Recorder:
         content = description.to_json()
         self._storage.write(fmt.DESCRIPTION, content)
         self._description = description
-        self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS).to_pybytes())
+        self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS))

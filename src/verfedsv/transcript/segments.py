@@ -12,7 +12,7 @@ from verfedsv.transcript.chain import ENTRY_SIZE, Segment, pack_entry, read_segm
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import find_extent
-from verfedsv.transcript.messages import Message
+from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.storage import Storage
 
 
@@ -37,16 +37,21 @@ class SegmentWriter:
         self._end = self._n_entries = self._n_rounds = 0
         self._is_sealed = False
 
-    def write(self, kind: Kind, message: Message, precision: Precision) -> None:
+    def write(self, kind: Kind, message: RecordMessage, precision: Precision) -> None:
         """Append a record; when this returns, it survives the end of the process."""
         self._seal()
         if self._is_sealed:
             self.create()
-        if self._n_entries == 0:
-            self._append(Kind.START, b"", self.link)
-        if self._n_entries == 1:
-            self._append_plain(Kind.SCHEMA, fmt.upload_schema(precision).serialize())
-        self._append(kind, *message.build(precision, self.link))
+        before = self.link
+        try:
+            if self._n_entries == 0:
+                self._append(Kind.START, b"", self.link)
+                self._append_plain(Kind.SCHEMA, fmt.upload_schema(precision).serialize())
+            self._append(kind, *message.build(precision, self.link))
+        except BaseException:
+            if self.number > 1 and self._n_entries <= 2:
+                self._go_back(before)
+            raise
         self._n_rounds += kind is Kind.ROUND
 
     def seal_if_full(self) -> None:
@@ -58,6 +63,12 @@ class SegmentWriter:
         """Empty the first segment, of which nothing was recorded."""
         _cut_off(self._storage, self.number, 0, 0)
         self.number = self._end = self._n_entries = 0
+
+    def _go_back(self, link: bytes) -> None:
+        """Remove a segment of which nothing was recorded; the one before it is sealed, and ends with that link."""
+        for name in (fmt.uploads_file(self.number), fmt.chain_file(self.number)):
+            self._storage.remove(name)
+        self.number, self.link, self._is_sealed = self.number - 1, link, True
 
     def resume(self, link: bytes) -> str:
         """Continue the segments in the storage, whose records lead to `link`.
@@ -73,9 +84,10 @@ class SegmentWriter:
             self.number, self._end, self._n_entries = last.number, last.end, len(last.entries)
             self._is_sealed = last.is_sealed
             self._n_rounds = last.n_rounds
-        elif len(segments) > 1:
-            self.number, self.link = last.number, segments[-2].entries["link"][-1].tobytes()
         lost = _cut_off(self._storage, last.number, self._end, self._n_entries * ENTRY_SIZE)
+        if not last.has_records and len(segments) > 1:
+            self.number = last.number
+            self._go_back(link)
         return lost if last.n_after or last.n_chain_after else ""
 
     def _seal(self) -> None:
@@ -112,7 +124,8 @@ def _check_end(storage: Storage, segment: Segment) -> None:
     """
     uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
     end = segment.end
-    rest = memoryview(storage.read(uploads))[end:]
+    stream = storage.stream(uploads)
+    rest = memoryview(stream.slice(end, stream.size - end))
     size = len(fmt.END_OF_STREAM)
     if rest[:size] != fmt.END_OF_STREAM:
         extent = find_extent(rest)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import mmap
 import os
+import sys
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import pyarrow as pa
 
 from verfedsv.errors import TranscriptError
-from verfedsv.files import write_whole
+from verfedsv.files import naming, read_whole, write_whole
 
 try:
     import fcntl
@@ -43,112 +42,18 @@ def is_being_written(folder: Path) -> bool:
     return False
 
 
-class Stream(Protocol):
-    """Bytes that can be read in parts: a buffer, or a file."""
-
-    @property
-    def size(self) -> int: ...
-    def slice(self, offset: int, length: int) -> pa.Buffer:
-        """Return `length` bytes from `offset` on, or as many as there are."""
-
-
 class FileStream:
     """An open file that is read part by part: if it is truncated meanwhile, reads return fewer bytes."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
+        self._file = path.open("rb")
         weakref.finalize(self, self._file.close)
         self.size = os.fstat(self._file.fileno()).st_size
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
+        """Return `length` bytes from `offset` on, or as many as there are; a buffer has the same method."""
         self._file.seek(offset)
         return pa.py_buffer(self._file.read(length))
-
-
-class Storage(ABC):
-    """The files of one transcript, by name."""
-
-    @abstractmethod
-    def exists(self, name: str) -> bool:
-        """Return whether the file is there."""
-
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Return the names of all files, not those in subfolders."""
-
-    @abstractmethod
-    def size(self, name: str) -> int:
-        """Return the size of a file in bytes, 0 if it does not exist."""
-
-    @abstractmethod
-    def read(self, name: str) -> pa.Buffer:
-        """Return the content of a file; of a file on disk, a view of it that reads as it is used."""
-
-    def stream(self, name: str) -> Stream:
-        """Return a file to be read part by part."""
-        content: Stream = self.read(name)
-        return content
-
-    @abstractmethod
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically."""
-
-    @abstractmethod
-    def append(self, name: str, content: bytes | memoryview) -> None:
-        """Add to the end of a file. When this returns, the content survives the end of this process."""
-
-    @abstractmethod
-    def truncate(self, name: str, size: int) -> None:
-        """Cut a file down to `size` bytes."""
-
-    @abstractmethod
-    def sync(self) -> None:
-        """Make what was appended survive a power failure, where that is possible."""
-
-    @abstractmethod
-    def end(self, name: str) -> None:
-        """Do the same for one file, which is not appended to again."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the files and the lock; reading stays possible."""
-
-
-class MemoryStorage(Storage):
-    """Files that end with the process."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, bytearray] = {}
-
-    def exists(self, name: str) -> bool:
-        return name in self._files
-
-    def names(self) -> list[str]:
-        return [name for name in self._files if "/" not in name]
-
-    def size(self, name: str) -> int:
-        return len(self._files.get(name, b""))
-
-    def read(self, name: str) -> pa.Buffer:
-        return pa.py_buffer(bytes(self._files.get(name, b"")))
-
-    def write(self, name: str, content: bytes) -> None:
-        self._files[name] = bytearray(content)
-
-    def append(self, name: str, content: bytes | memoryview) -> None:
-        self._files.setdefault(name, bytearray()).extend(memoryview(content))
-
-    def truncate(self, name: str, size: int) -> None:
-        del self._files[name][size:]
-
-    def sync(self) -> None:
-        return
-
-    def end(self, name: str) -> None:  # noqa: ARG002  # nothing is held
-        return
-
-    def close(self) -> None:
-        return
 
 
 @contextmanager
@@ -162,13 +67,13 @@ def _readable(path: Path) -> Iterator[None]:
         raise TranscriptError(f"cannot read {path}: {error.strerror or error}") from None  # pyarrow sets no strerror
 
 
-class FolderStorage(Storage):
+class FolderStorage:
     """Files in a folder. Only one process at a time can write there.
 
-    Files are read as views of them if they are `mapped`, and if not, into memory.
+    Streams are views of their files if they are `mapped`. If not, they are read part by part.
     """
 
-    def __init__(self, folder: Path, *, writable: bool = False, mapped: bool = True) -> None:
+    def __init__(self, folder: Path, *, writable: bool = False, mapped: bool = False) -> None:
         self.folder = folder
         self._mapped = mapped
         self._open: dict[str, IO[bytes]] = {}
@@ -202,71 +107,127 @@ class FolderStorage(Storage):
         )
 
     def exists(self, name: str) -> bool:
+        """Return whether the file is there."""
         return (self.folder / name).exists()
 
     def names(self) -> list[str]:
+        """Return the names of all files, not those in subfolders."""
         return [path.name for path in self.folder.iterdir()]
 
     def size(self, name: str) -> int:
+        """Return the size of a file in bytes, 0 if it does not exist."""
         path = self.folder / name
         with _readable(path):
             return path.stat().st_size if path.exists() else 0
 
-    def read(self, name: str) -> pa.Buffer:
+    def read(self, name: str, most: int = sys.maxsize) -> bytes:
+        """Return the content of a file, empty if it does not exist; raise TranscriptError if it has more bytes."""
+        path = self.folder / name
+        with _readable(path):
+            return read_whole(path, most) if path.exists() else b""
+
+    def stream(self, name: str) -> pa.Buffer | FileStream:
+        """Return a file to be read part by part; empty if it does not exist."""
         path = self.folder / name
         with _readable(path):
             if not path.exists() or path.stat().st_size == 0:
                 return pa.py_buffer(b"")
             if not self._mapped:
-                return pa.py_buffer(path.read_bytes())
+                return FileStream(path)
             # A map of Python's keeps a file descriptor, and uploads of 1,000 segments would use up all that a process
             # has. A map of pyarrow's does not, but takes no path that is not valid UTF-8.
             with suppress(UnicodeEncodeError), pa.memory_map(str(path)) as mapped:
                 return mapped.read_buffer()
-            with path.open("rb") as file:
-                return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-    def stream(self, name: str) -> Stream:
-        path = self.folder / name
-        if self._mapped or not path.exists():
-            return super().stream(name)
-        with _readable(path):
             return FileStream(path)
 
     def write(self, name: str, content: bytes) -> None:
+        """Write a file atomically."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         write_whole(path, content)
 
     def append(self, name: str, content: bytes | memoryview) -> None:
+        """Add to the end of a file. When this returns, the content survives the end of this process."""
         file = self._open.get(name)
         if file is None:
             # Unbuffered: what has been written is with the operating system, and survives this process.
             file = self._open[name] = (self.folder / name).open("ab", buffering=0)
         view = memoryview(content)
-        try:
+        with naming(self.folder / name):
             while len(view):
                 view = view[file.write(view) :]
-        except OSError as error:
-            error.filename, error.filename2 = str(self.folder / name), None
-            raise
 
     def truncate(self, name: str, size: int) -> None:
+        """Cut a file down to `size` bytes."""
         os.truncate(self.folder / name, size)
 
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+        self.end(name)
+        (self.folder / name).unlink(missing_ok=True)
+
     def sync(self) -> None:
+        """Make what was appended survive a power failure, where that is possible."""
         for file in self._open.values():
             os.fsync(file.fileno())
 
     def end(self, name: str) -> None:
+        """Do the same for one file, which is not appended to again."""
         file = self._open.pop(name, None)
         if file is not None:
             os.fsync(file.fileno())
             file.close()
 
     def close(self) -> None:
+        """Release the files and the lock; reading stays possible."""
         for name in [*self._open]:
             self.end(name)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+class MemoryStorage:
+    """The same, of files that end with the process."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytearray] = {}
+
+    def exists(self, name: str) -> bool:
+        return name in self._files
+
+    def names(self) -> list[str]:
+        return [name for name in self._files if "/" not in name]
+
+    def size(self, name: str) -> int:
+        return len(self._files.get(name, b""))
+
+    def read(self, name: str, most: int = sys.maxsize) -> bytes:  # noqa: ARG002  # it is in memory already
+        return bytes(self._files.get(name, b""))
+
+    def stream(self, name: str) -> pa.Buffer:
+        return pa.py_buffer(self.read(name))
+
+    def write(self, name: str, content: bytes) -> None:
+        self._files[name] = bytearray(content)
+
+    def append(self, name: str, content: bytes | memoryview) -> None:
+        self._files.setdefault(name, bytearray()).extend(memoryview(content))
+
+    def truncate(self, name: str, size: int) -> None:
+        del self._files[name][size:]
+
+    def remove(self, name: str) -> None:
+        self._files.pop(name, None)
+
+    def sync(self) -> None:
+        return
+
+    def end(self, name: str) -> None:  # noqa: ARG002  # nothing is held
+        return
+
+    def close(self) -> None:
+        return
+
+
+Storage = FolderStorage | MemoryStorage

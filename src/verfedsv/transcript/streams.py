@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.chain import ENTRY_SIZE, Segment
+from verfedsv.transcript.chain import Segment
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE
-from verfedsv.transcript.storage import Storage, Stream
+from verfedsv.transcript.storage import FileStream, Storage
 
 
 class SegmentReader:
@@ -24,11 +24,16 @@ class SegmentReader:
     def __init__(self, storage: Storage, segments: Sequence[Segment], precision: Precision) -> None:
         self._storage, self._segments, self._precision = storage, segments, precision
         self._last = self._open(len(segments)) if segments else None
-        self._other: tuple[int, Stream] | None = None
+        self._other: tuple[int, pa.Buffer | FileStream] | None = None
 
     def message(self, segment: int, start: int, end: int) -> pa.Buffer:
         """Return the message between two bytes of the stream of a segment, the first being segment 1."""
-        message = self._stream(segment).slice(start, end - start)
+        stream = self._stream(segment)
+        try:
+            message = stream.slice(start, end - start)
+        except (OSError, MemoryError) as error:
+            why = "it does not fit into memory" if isinstance(error, MemoryError) else error.strerror
+            raise TranscriptError(f"cannot read {fmt.uploads_file(segment)}: {why}") from None
         if message.size < end - start:
             raise TranscriptError(
                 f"the transcript was changed: {fmt.uploads_file(segment)} was cut off while it was read"
@@ -37,36 +42,34 @@ class SegmentReader:
 
     def check_end(self, n_rounds: int) -> None:
         """Raise TranscriptError if there are bytes after the last of those rounds that no link covers."""
-        if not self._segments or self._segments[-1].n_after == self._segments[-1].n_chain_after == 0:
+        if not self._segments:
             return
         segment = self._segments[-1]
         uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
-        if segment.n_chain_after >= ENTRY_SIZE:
-            why = f"{uploads} ends within the next record: it was cut off"
-        elif segment.n_after == 0:
-            why = f"{chain} ends within an entry: it was cut off, or something was added"
+        if segment.number > 1 and not segment.has_records:
+            why = f"{uploads} has no record: a recorder on the folder removes it, or delete it and {chain}"
+        elif segment.n_after == segment.n_chain_after == 0:
+            return
         else:
-            why = (
-                f"{uploads} has {segment.n_after:,} bytes after it that {chain} says nothing of: it is unfinished, "
-                f"{chain} was cut off, or something was added"
-            )
+            sizes = f"{uploads} has {segment.n_after:,} and {chain} {segment.n_chain_after:,} bytes after it"
+            why = f"{sizes}: one of them was cut off, the next record is unfinished, or something was added"
         raise TranscriptError(f"the transcript is whole up to round {n_rounds}, and {why}")
 
-    def _stream(self, segment: int) -> Stream:
+    def _stream(self, segment: int) -> pa.Buffer | FileStream:
         if self._last is not None and segment == len(self._segments):
             return self._last
         if self._other is None or self._other[0] != segment:
             self._other = segment, self._open(segment)
         return self._other[1]
 
-    def _open(self, segment: int) -> Stream:
+    def _open(self, segment: int) -> pa.Buffer | FileStream:
         """Return the stream of a segment; check what a reader without the chain relies on: its columns and its end."""
         name = fmt.uploads_file(segment)
         stream = self._storage.stream(name)
         entries = self._segments[segment - 1].entries
         try:
             if len(entries) > 1:
-                fmt.check_schema(stream.slice(0, int(entries["end"][1])), fmt.upload_schema(self._precision))
+                fmt.check_schema(stream.slice(0, min(int(entries["end"][1]), 2**16)), self._precision)
             if len(entries) and entries["kind"][-1] == Kind.END:
                 start = int(entries["end"][-2])
                 if stream.slice(start, int(entries["end"][-1]) - start).to_pybytes() != fmt.END_OF_STREAM:

@@ -21,7 +21,7 @@ from verfedsv.shapley.blocks import available_threads, ordered_map
 from verfedsv.valuation.chunks import Change, Columns, Round
 from verfedsv.valuation.replay import RoundSegment, of_rows, segments
 from verfedsv.valuation.result import Factorisation
-from verfedsv.valuation.trainings import Training, Uploads, shared_samples
+from verfedsv.valuation.trainings import RecordedTraining, Uploads, shared_samples
 
 TOLERANCE, MAX_SWEEPS = 1e-3, 100
 
@@ -46,7 +46,7 @@ class CompletionPlan:
 
 
 def complete_players(
-    training: Training,
+    training: RecordedTraining,
     uploads: Uploads,
     plan: CompletionPlan,
     earlier: Factorisation | None,
@@ -139,14 +139,14 @@ def _intercept(changes: Mapping[int, Change], n_samples: int) -> Completion:
     return Completion(weights, np.ones((n_samples, 1)), CompletionReport.of_uploads(0, 0))
 
 
-def _report_uploaded(changes: Mapping[int, Change], training: Training) -> CompletionReport:
+def _report_uploaded(changes: Mapping[int, Change], training: RecordedTraining) -> CompletionReport:
     """Return the report of a client all of whose uploads have the same samples."""
     sizes = [len(samples) for samples in _samples(changes)]
     return CompletionReport.of_uploads(sum(sizes), training.n_samples - max(sizes, default=0))
 
 
 def completed_segments(
-    training: Training, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
+    training: RecordedTraining, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
 ) -> Iterator[RoundSegment]:
     """Yield all rounds, with completed embeddings in place of uploads wherever some are missing."""
     rounds = completed_rounds(training, rows, uploads, factorisation)
@@ -166,7 +166,7 @@ def columns_of(factorisation: Factorisation, rows: NDArray[np.intp]) -> Columns:
 
 
 def completed_rounds(
-    training: Training, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
+    training: RecordedTraining, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
 ) -> Iterator[Round]:
     """Yield the changes of some samples in all rounds, completed wherever some are missing."""
     # Copies, as compiled loops would be compiled once more for arrays that are read-only.

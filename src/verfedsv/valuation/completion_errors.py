@@ -14,7 +14,7 @@ from verfedsv.losses import Floats, Loss
 from verfedsv.valuation.chunks import apply
 from verfedsv.valuation.completed import columns_of, completed_rounds
 from verfedsv.valuation.result import Factorisation
-from verfedsv.valuation.trainings import Training, Uploads
+from verfedsv.valuation.trainings import RecordedTraining, Uploads
 
 SAFETY = 3.0
 """What the missed part of a player's own embeddings is multiplied by: without it, true errors were up to 2.6 times as
@@ -31,7 +31,11 @@ MAX_SAMPLES = 1024
 
 
 def completion_errors(
-    training: Training, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation, per_round: Floats
+    training: RecordedTraining,
+    rows: NDArray[np.intp],
+    uploads: Uploads,
+    factorisation: Factorisation,
+    per_round: Floats,
 ) -> Floats:
     """Return an estimate of what completion changes in the values, (players,); NaN where there is none.
 
@@ -71,7 +75,7 @@ def _missed(completion: Completion) -> tuple[float, float]:
 
 
 def _changes(
-    training: Training,
+    training: RecordedTraining,
     rows: NDArray[np.intp],
     uploads: Uploads,
     factorisation: Factorisation,

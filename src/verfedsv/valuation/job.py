@@ -27,7 +27,7 @@ from verfedsv.valuation.completion_errors import completion_errors
 from verfedsv.valuation.replay import SEGMENT_ROUNDS, Replay, of_rows, segments
 from verfedsv.valuation.result import Factorisation, Valuation
 from verfedsv.valuation.stream import Budget, ChunkStream
-from verfedsv.valuation.trainings import Training, Uploads
+from verfedsv.valuation.trainings import RecordedTraining, Uploads
 
 MOST_PERMUTATIONS = 128
 """What "auto" lets samples draw in a round, on average. Where training makes no progress, values are small beside their
@@ -54,7 +54,7 @@ class Job:
     `since` is a valuation of its first rounds to continue from, `like` one of all of them that is repeated.
     """
 
-    training: Training
+    training: RecordedTraining
     settings: ValuationSettings
     semivalue: Semivalue
     rows: NDArray[np.intp]

@@ -12,7 +12,7 @@ from verfedsv.losses import Array, Floats, Loss
 from verfedsv.transcript import Upload
 from verfedsv.valuation.chunks import Change, Chunk, Columns, Round, apply, together
 from verfedsv.valuation.stream import Budget
-from verfedsv.valuation.trainings import Training
+from verfedsv.valuation.trainings import RecordedTraining
 
 SEGMENT_ELEMENTS, SEGMENT_ROUNDS = 2**22, 64
 """The most numbers, offsets included, and rounds that are held in memory and valued together."""
@@ -34,7 +34,7 @@ class Replay:
     unstamped: list[Upload] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, training: Training, rows: NDArray[np.intp], tolerance: float) -> Replay:
+    def begin(cls, training: RecordedTraining, rows: NDArray[np.intp], tolerance: float) -> Replay:
         """Return the table before the first round."""
         shape = len(training.clients) + 1, len(rows), training.n_classes
         return cls(np.zeros(shape), np.zeros(len(rows), bool), Budget(tolerance))
@@ -115,7 +115,7 @@ class RoundSegment:
 
 
 def segments(
-    training: Training,
+    training: RecordedTraining,
     rows: NDArray[np.intp],
     rounds: Iterable[Round],
     table: Floats,

@@ -221,7 +221,7 @@ class Valuation:
         try:
             import pandas as pd
         except ImportError:
-            raise VerfedsvError("to_frame needs pandas: pip install pandas, or use to_json") from None
+            raise VerfedsvError("to_frame needs pandas: pip install 'verfedsv[frame]', or use to_json") from None
         columns = {
             "value": self.values,
             "share": self.shares,

@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array
 from verfedsv.errors import InputError
+from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import LOSSES, Array, Loss, get_loss
 from verfedsv.transcript import Stamp, Transcript, Upload
 from verfedsv.valuation.chunks import Change, Round
 
 
 @dataclass(frozen=True)
-class Training:
+class RecordedTraining:
     """A recorded training with at least one round. `own_loss` is the loss it was recorded with, if a user's own."""
 
     transcript: Transcript
@@ -60,7 +61,7 @@ class Training:
     @cached_property
     def labels(self) -> Array:
         """The labels as the loss takes them."""
-        return self.loss.encode(self.transcript.labels, self.n_classes)
+        return encode_checked(self.loss, self.transcript.labels, self.n_classes)
 
     @property
     def is_synchronous(self) -> bool:
@@ -144,7 +145,7 @@ class Uploads:
     n_samples: int
 
     @classmethod
-    def of(cls, training: Training) -> Uploads:
+    def of(cls, training: RecordedTraining) -> Uploads:
         """Read the uploads of a training."""
         n_clients, n_samples = len(training.clients), training.n_samples
         rounds = _with_one_kind_of_offset(list(training.rounds()), n_clients, training.all_samples)

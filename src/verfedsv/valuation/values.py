@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import warnings
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
 from typing import Literal
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_progress
-from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning
+from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, warn
 from verfedsv.losses import Floats, Loss, get_loss
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method, Progress, Semivalue
@@ -26,7 +25,7 @@ from verfedsv.transcript import Recorder, Transcript
 from verfedsv.valuation.completion_errors import FEWEST, approximation_guarantee
 from verfedsv.valuation.job import Job, JobResult
 from verfedsv.valuation.result import Valuation
-from verfedsv.valuation.trainings import Training
+from verfedsv.valuation.trainings import RecordedTraining
 
 
 def value(
@@ -90,7 +89,7 @@ def value(
     array([0.899, 0.101])
     """
     begin = time.perf_counter()
-    training = Training(_open(run), None if loss is None else get_loss(loss))
+    training = RecordedTraining(_open(run), None if loss is None else get_loss(loss))
     agreed = training.transcript.description.valuation
     rows = agreed.rows if rows is None else rows
     chosen = training.select(rows)
@@ -116,9 +115,9 @@ def value(
         remains = say_what_remains(
             result.values, result.estimator_errors, result.error_kind, settings.tolerance, job.n_permutations
         )
-        warnings.warn(remains, ToleranceWarning, stacklevel=2)
+        warn(remains, ToleranceWarning)
     if not np.isfinite(result.completion_errors).all():
-        warnings.warn(_say_what_is_missing(result), CompletionWarning, stacklevel=2)
+        warn(_say_what_is_missing(result), CompletionWarning)
     return result
 
 
@@ -152,7 +151,7 @@ def _open(run: str | os.PathLike[str] | Transcript | Recorder) -> Transcript:
 
 
 def _check(
-    training: Training,
+    training: RecordedTraining,
     settings: ValuationSettings,
     semivalue: Semivalue,
     since: Valuation | None,
@@ -184,7 +183,7 @@ def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
     return f"{len(chosen)} chosen ({hashlib.sha256(chosen.astype(np.int64).tobytes()).hexdigest()[:16]})"
 
 
-def _assemble(training: Training, settings: ValuationSettings, done: JobResult, seconds: float) -> Valuation:
+def _assemble(training: RecordedTraining, settings: ValuationSettings, done: JobResult, seconds: float) -> Valuation:
     rounds, n_clients, n_rounds = done.rounds, len(training.clients), training.n_rounds
     # Pairwise sums over rounds, whose rounding 64 units cover for any number of rounds.
     values = np.ascontiguousarray(rounds.values.T).mean(axis=1)
@@ -192,6 +191,7 @@ def _assemble(training: Training, settings: ValuationSettings, done: JobResult, 
     estimator_errors = rounds.total().bound(look=0) / n_rounds + rounding
     per_round_errors = rounds.bound(look=1 + np.arange(n_rounds))
     reports = None if done.factorisation is None else done.factorisation.reports
+    losses = _losses(training, done)
     guarantee = None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes)
     return Valuation(
         clients=training.clients,
@@ -205,14 +205,14 @@ def _assemble(training: Training, settings: ValuationSettings, done: JobResult, 
         server_error=float(estimator_errors[n_clients] + done.completion_errors[n_clients]),
         per_round_server=rounds.values[:, n_clients],
         per_round_server_errors=per_round_errors[:, n_clients],
-        losses=_losses(training, done),
+        losses=losses,
         methods=tuple(sorted(rounds.methods)),
         mode="synchronous" if training.is_synchronous else "asynchronous",
         loss=training.loss.name,
         n_rounds=training.n_rounds,
         n_samples=len(done.rows),
         n_unseen=done.n_unseen,
-        tolerance_met=keeps(settings.tolerance, values[:n_clients], estimator_errors[:n_clients])
+        tolerance_met=keeps(settings.tolerance, values[:n_clients], estimator_errors[:n_clients], losses.min())
         if get_estimator(settings.method).adapts
         else None,
         completion=reports,
@@ -226,7 +226,7 @@ def _assemble(training: Training, settings: ValuationSettings, done: JobResult, 
     )
 
 
-def _losses(training: Training, done: JobResult) -> Floats:
+def _losses(training: RecordedTraining, done: JobResult) -> Floats:
     """Return the mean loss before the first round, when every embedding is zero, and after each round."""
     labels = training.labels[done.rows]
     start = training.loss.value(np.zeros((len(labels), training.n_classes)), labels).mean()

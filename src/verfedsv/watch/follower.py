@@ -11,13 +11,13 @@ from pathlib import Path
 
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.report.metrics import GrowingMetrics
-from verfedsv.report.reading import about_run, uploads_of
-from verfedsv.report.summary import Summary, build, refuse_absurd
+from verfedsv.report.reading import summarise_valuation
+from verfedsv.report.summary import Summary
 from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.watch.growth import Growth, Stat, stat
-from verfedsv.watch.state import Report, State, Status, build_state
+from verfedsv.watch.state import State, Status, with_values
 
 Signature = tuple[Stat | None, ...]
 """The stat of each file of a run; None for a missing one."""
@@ -77,7 +77,8 @@ class Follower:
             self._problem, self._read = str(error), None
             self._show("waiting", "The run cannot be read.")
             return
-        signature = self._signature()
+        run = self._run
+        signature = tuple(stat(path) for path in [*run.transcript_files, run.config_path, run.valuation_path])
         if signature != self._read and (self._clock() >= self._due or self._was_valued(signature)):
             if self._read is None or self._took >= self._every:
                 self._tell(" Reading and valuing what is new.")
@@ -89,10 +90,6 @@ class Follower:
         if self._read is None or signature[-1] in (None, self._read[-1]):
             return False
         return self._growth.was_valued()
-
-    def _signature(self) -> Signature:
-        run = self._run
-        return tuple(stat(path) for path in [*run.transcript_files, run.config_path, run.valuation_path])
 
     def _read_metrics(self) -> None:
         try:
@@ -106,9 +103,14 @@ class Follower:
         self._read, self._problem = signature, None
         begin, is_first = self._clock(), self._summary is None
         try:
-            self._growth.open()
-            while not self._advance():
-                self._tell(" Computing.")
+            growth = self._growth
+            growth.open()
+            is_done = False
+            while not is_done:
+                is_done = growth.advance(self._on_progress("Checking"), self._on_progress("Valuing"))
+                self._take()
+                if not is_done:
+                    self._tell(" Computing.")
         except Ended:
             raise
         except VerfedsvError as error:
@@ -121,22 +123,16 @@ class Follower:
         is_cheap = self._summary is not None and self._summary.mode == "asynchronous"
         self._due = self._clock() + (min(rest, _LONGEST_REST) if is_cheap else rest)
 
-    def _advance(self) -> bool:
-        """Value the next portion, and return whether it was the last."""
-        is_done = self._growth.advance(self._on_progress("Checking"), self._on_progress("Valuing"))
-        self._take()
-        return is_done
-
     def _take(self) -> None:
         growth = self._growth
         if growth.transcript is None or growth.verified is None or growth.valuation is None:
             self._summary = None
             return
-        uploads = uploads_of(growth.transcript.description, growth.verified)
+        transcript = growth.transcript.up_to(growth.verified)
         # Metrics are drawn from the columns that are kept of them.
-        refuse_absurd(growth.valuation)
-        about = about_run(self._run, growth.transcript.up_to(growth.verified))
-        self._summary = build(growth.valuation, about, uploads, {}, growth.rounds)
+        self._summary = summarise_valuation(
+            growth.valuation, self._run, transcript, growth.verified, rounds=growth.rounds
+        )
 
     def _on_progress(self, what: str) -> Progress:
         """Return a callback for checking and valuing: it ends them with the server, and keeps the loss up to date."""
@@ -178,46 +174,41 @@ class Follower:
             return f"Stopped and valued: these are the values in its {self._run.valuation_path.name}, of {extent}."
         return f"Finished: these are the values in its {self._run.valuation_path.name}."
 
-    def _last_change(self) -> float | None:
-        """Return the time of the last record, in seconds since 1970; None if there is none."""
-        found = map(stat, self._run.growing_files)
-        return max((each[2] / 1e9 for each in found if each is not None), default=None)
-
-    def _stalled(self, last: float | None, status: Status) -> str:
-        """Return that a training was stopped or has recorded nothing for a while; nothing if all is well."""
+    def _stalled(self, quiet: float, status: Status) -> str:
+        """Return that a training was stopped, or has recorded nothing for `quiet` seconds; nothing if all is well."""
         summary = self._summary
-        if status == "finished" or last is None or self._read is None:
+        if status == "finished" or self._read is None:
             return ""
         is_open = self._run.is_running
         if summary is not None and summary.is_unfinished and not is_open and os.name == "posix":
-            return "Nothing is being recorded any more: the training was stopped before its last round."
-        quiet = self._now() - last
+            return "The training was stopped before its last round: nothing is being recorded any more."
         if quiet < _QUIET[0]:
             return ""
         if summary is not None and summary.n_planned is not None and not summary.is_unfinished:
             return f"All planned rounds are recorded; there is no {self._run.valuation_path.name} of them yet."
-        why = "may hang, or a step of it take that long" if is_open else "may have ended, or been stopped"
+        why = "may hang, or one step may take that long" if is_open else "may have ended or been stopped"
         since = _duration(max(step for step in _QUIET if step <= quiet))
         return f"Nothing new has been recorded for more than {since}: the training {why}."
 
     def _show(self, status: Status, message: str) -> None:
         n_bad = self._metrics.n_bad
         name = self._run.metrics_path.name
-        damaged = f"{count(n_bad, 'line')} of {name} cannot be read and skipped" if n_bad else None
+        damaged = f"skipped {count(n_bad, 'unreadable line')} of {name}" if n_bad else None
         problems = tuple(text for text in (self._problem, self._growth.note, self._unreadable, damaged) if text)
-        last = self._last_change()
-        report = Report(
+        found = map(stat, self._run.growing_files)
+        last = max((each[2] / 1e9 for each in found if each is not None), default=None)  # in seconds since 1970
+        state = State(
             self.folder.resolve().name,
             status,
             message,
             problems,
-            self._metrics.n_evaluations,
             recorded="" if last is None else f"Last recorded: {_time_text(last)}.",
-            stalled=self._stalled(last, status),
-            is_sampled=self._growth.is_sampled,
+            stalled="" if last is None else self._stalled(self._now() - last, status),
             last_round=self._metrics.last_round,
+            n_evaluations=self._metrics.n_evaluations,
         )
-        self._publish(build_state(report, self._summary, self._metrics.curves()))
+        curves, is_sampled = self._metrics.curves(), self._growth.is_sampled
+        self._publish(with_values(state, self._summary, curves, is_sampled=is_sampled))
 
 
 def _time_text(seconds: float) -> str:

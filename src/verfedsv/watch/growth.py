@@ -17,7 +17,7 @@ from verfedsv.shapley import Progress
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.reader import Verified
 from verfedsv.valuation import Valuation, value
-from verfedsv.valuation.trainings import Training
+from verfedsv.valuation.trainings import RecordedTraining
 
 Stat = tuple[int, int, int]
 """Inode, size and modification time of a file."""
@@ -47,9 +47,9 @@ class Growth:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder, self._clock = RunFolder(folder), clock
-        self._file = ValuationFile(self.folder)
         self._portion = 8 * _SMALLEST_PORTION
         self._files: list[Stat | None] = []
+        self._stored: tuple[Stat | None, Valuation | None, str | None] = None, None, None
         self._begin()
 
     def _begin(self) -> None:
@@ -76,7 +76,7 @@ class Growth:
 
     def open(self) -> None:
         """Open what is recorded now. Files that were replaced or changed in place are checked from the start."""
-        before, self._files = self._files, self._stat_files()
+        before, self._files = self._files, [stat(path) for path in self.folder.growing_files]
         transcript = self.folder.open(mapped=False)
         if not all(map(_has_only_grown, before, self._files)):
             self.verified = None
@@ -97,13 +97,21 @@ class Growth:
         is_late = self._lag > self._portion and self._lag > before / 2
         return is_late and transcript.description.mode == "asynchronous" and self.folder.is_running
 
-    def _stat_files(self) -> list[Stat | None]:
-        return [stat(path) for path in self.folder.growing_files]
+    def _find_stored(self, transcript: Transcript) -> tuple[Valuation | None, str | None]:
+        """Return valuation.json (reread when changed) if it is of all of a transcript, and why it cannot be read."""
+        now = stat(self.folder.valuation_path)
+        if now != self._stored[0]:
+            try:
+                self._stored = now, self.folder.read_valuation(), None
+            except VerfedsvError as error:
+                self._stored = now, None, str(error)
+        _, found, problem = self._stored
+        return found if found is not None and found.head == transcript.head else None, problem
 
     def was_valued(self) -> bool:
         """Return whether the folder has a new valuation of everything that is recorded now."""
         try:
-            found = self._file.of(self.folder.open(mapped=False))
+            found, _ = self._find_stored(self.folder.open(mapped=False))
         except VerfedsvError:
             return False
         return found is not None and found is not self.valuation
@@ -116,8 +124,8 @@ class Growth:
         transcript = self.transcript
         if transcript is None:
             raise AssertionError("open comes first")
-        found = self._file.of(transcript)
-        self.note = self.note or self._file.problem
+        found, problem = self._find_stored(transcript)
+        self.note = self.note or problem
         if found is not None or transcript.description.mode == "synchronous":
             self.verified = transcript.verify_on(self.verified, progress=on_check)
             if found is not None:
@@ -150,22 +158,18 @@ class Growth:
         if skimmed is None:
             return
         try:
-            options = self._sampled(skimmed, self._agreed(transcript))
-            self.valuation = value(skimmed, progress=progress, since=before, **options)
+            self.valuation = value(skimmed, progress=progress, since=before, **self._options(skimmed))
         except VerfedsvError:
             self._begin()  # config.toml may have changed
             raise
         self._n_valued = skimmed.n_records
         self.rounds.append(transcript.n_rounds)
 
-    def _agreed(self, transcript: Transcript) -> dict[str, Any]:
-        return self.folder.agreed_settings(transcript).as_dict()
-
     def _value(self, transcript: Transcript, progress: Progress) -> Valuation | None:
         """Return the valuation of a transcript, as its configuration says; None if it has no rounds."""
         if transcript.n_rounds == 0:
             return None
-        options, before = self._sampled(transcript, self._agreed(transcript)), self.valuation
+        options, before = self._options(transcript), self.valuation
         # Asynchronous valuations are continued. Synchronous ones start again with completion: continuing would give
         # other digits than the report.
         if before is not None and (before.mode == "synchronous" or not transcript.contains(before.head)):
@@ -178,13 +182,13 @@ class Growth:
             # With other settings, say, if config.toml has changed.
             return value(transcript, progress=progress, **options)
 
-    def _sampled(self, transcript: Transcript, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options, with samples drawn at random if those of an asynchronous run are many.
+    def _options(self, transcript: Transcript) -> dict[str, Any]:
+        """Return the agreed settings, with samples drawn at random if those of an asynchronous run are many.
 
         They are the same each time, so that the valuation can be continued. In a synchronous run most of the time goes
         into completion, which needs all samples.
         """
-        training = Training(transcript)
+        options, training = self.folder.agreed_settings(transcript).as_dict(), RecordedTraining(transcript)
         if training.is_synchronous:
             return options
         rows = training.select(options.get("rows", "all"))
@@ -194,28 +198,6 @@ class Growth:
             return options
         drawn = np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
         return options | {"rows": drawn, "tolerance": max(_LEAST_TOLERANCE, options.get("tolerance", 0.0))}
-
-
-class ValuationFile:
-    """The valuation.json of a folder, which may be written at any time; it is read whenever it has changed."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self._stat: Stat | None = None
-        self._valuation: Valuation | None = None
-        self.problem: str | None = None
-
-    def of(self, transcript: Transcript) -> Valuation | None:
-        """Return the valuation if it is of all of a transcript; if it cannot be read, `problem` says why."""
-        now = stat(self._folder.valuation_path)
-        if now != self._stat:
-            self._stat, self._valuation, self.problem = now, None, None
-            try:
-                self._valuation = self._folder.read_valuation()
-            except VerfedsvError as error:
-                self.problem = str(error)
-        found = self._valuation
-        return found if found is not None and found.head == transcript.head else None
 
 
 def stat(path: Path) -> Stat | None:

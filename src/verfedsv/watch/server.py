@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from verfedsv.errors import InputError
 from verfedsv.watch.follower import Ended, Follower
-from verfedsv.watch.state import Report, State, build_state
+from verfedsv.watch.state import State, with_values
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _HEADERS = {
@@ -67,7 +67,8 @@ class Watch:
             "/watch.css": _static("css", "text/css"),
             "/favicon.ico": Document("image/x-icon", b""),
         }
-        self._publish(_begin(folder))
+        self._name = folder.resolve().name
+        self._publish(with_values(State(self._name, "waiting", f"Looking into {folder}.")))
         self._every = every
         self._stopped = threading.Event()
         self._follower = Follower(folder, self._publish, self._stopped.is_set, every)
@@ -99,7 +100,8 @@ class Watch:
             except Ended:
                 return
             except Exception as error:  # the page says so, rather than stand still
-                self._publish(_failed(self._follower.folder, error))
+                problem = f"cannot follow the run: {type(error).__name__}: {error}"
+                self._publish(with_values(State(self._name, "waiting", "Something is wrong.", (problem,))))
             self._stopped.wait(self._every)
 
 
@@ -238,12 +240,3 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from None
     except (OverflowError, UnicodeError):
         raise InputError(f"cannot listen at {host!r}, port {port}: that is no address") from None
-
-
-def _begin(folder: Path) -> State:
-    return build_state(Report(folder.resolve().name, "waiting", f"Looking into {folder}."), None, {})
-
-
-def _failed(folder: Path, error: Exception) -> State:
-    problem = f"cannot follow the run: {type(error).__name__}: {error}"
-    return build_state(Report(folder.resolve().name, "waiting", "Something is wrong.", (problem,)), None, {})

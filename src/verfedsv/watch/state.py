@@ -65,14 +65,14 @@ class State:
 
     run: str
     status: Status
-    title: str
     message: str
-    recorded: str
-    stalled: str
-    problems: tuple[str, ...]
-    last_round: int
-    n_evaluations: int
-    charts: tuple[Drawing, ...]
+    problems: tuple[str, ...] = ()
+    recorded: str = ""
+    stalled: str = ""
+    last_round: int = 0
+    n_evaluations: int = 0
+    title: str = ""
+    charts: tuple[Drawing, ...] = ()
     n_rounds: int = 0
     n_planned: int | None = None
     n_clients: int = 0
@@ -92,44 +92,32 @@ class State:
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a follower reports of a run besides its values.
+def with_values(
+    state: State,
+    summary: Summary | None = None,
+    metrics: Mapping[str, Curve] | None = None,
+    *,
+    is_sampled: bool = False,
+) -> State:
+    """Return what a follower reports of a run, with the values and metrics that there are, and texts of bounded length.
 
-    `is_sampled` says that only some of the samples were valued; `last_round` is the last round with metrics.
+    `is_sampled` says that only some of the samples were valued.
     """
-
-    run: str
-    status: Status
-    message: str
-    problems: tuple[str, ...] = ()
-    n_evaluations: int = 0
-    recorded: str = ""
-    stalled: str = ""
-    is_sampled: bool = False
-    last_round: int = 0
-
-
-def build_state(report: Report, summary: Summary | None, metrics: Mapping[str, Curve]) -> State:
-    """Return the state of the page; without a summary, that of a run that is not valued yet."""
     summary = None if summary is None else summary.with_short_names()
-    state = State(
-        run=shortened(report.run, LONGEST_NAME),
-        status=report.status,
-        title="Who contributed how much" + ("" if report.status == "finished" else ", so far"),
-        message=_in_a_line(report.message),
-        recorded=report.recorded,
-        stalled=report.stalled,
-        problems=tuple(_in_a_line(problem) for problem in report.problems),
-        last_round=max(report.last_round, 0 if summary is None else summary.n_rounds),
-        n_evaluations=report.n_evaluations,
-        charts=tuple(_drawings(summary, metrics)),
+    state = replace(
+        state,
+        run=shortened(state.run, LONGEST_NAME),
+        title="Who contributed how much" + ("" if state.status == "finished" else ", so far"),
+        message=_in_a_line(state.message),
+        problems=tuple(map(_in_a_line, state.problems)),
+        charts=tuple(_drawings(summary, metrics or {})),
     )
     if summary is None:
         return state
-    omitted = _omitted(summary, report)
+    omitted = _omitted(summary, is_sampled)
     return replace(
         state,
+        last_round=max(state.last_round, summary.n_rounds),
         n_rounds=summary.n_rounds,
         n_planned=summary.n_planned,
         n_clients=len(summary.clients),
@@ -140,14 +128,14 @@ def build_state(report: Report, summary: Summary | None, metrics: Mapping[str, C
         warnings=_warnings(summary),
         balance=wording.balance(summary.books),
         server=wording.server(summary),
-        caption=_caption(summary, report.status),
+        caption=_caption(summary, state.status),
         table=contributions(_without_ranges(summary) if omitted else summary, "watch", N_LISTED),
     )
 
 
 def _caption(summary: Summary, status: Status) -> str:
     """Return the caption of the table."""
-    text = wording.VALUE if status == "finished" else wording.VALUE.replace("all rounds together", "all rounds so far")
+    text = wording.VALUE if status == "finished" else wording.VALUE.replace("all rounds", "all rounds so far")
     missing = len(summary.clients) - len(wording.first(summary, N_LISTED))
     text = text if summary.has_shares else f"{wording.NO_SHARES} {text}"
     return f"{text} {missing:,} more clients are not listed." if missing else text
@@ -162,10 +150,10 @@ def _warnings(summary: Summary) -> tuple[str, ...]:
     )
 
 
-def _omitted(summary: Summary, report: Report) -> list[str]:
+def _omitted(summary: Summary, is_sampled: bool) -> list[str]:
     """Return what was omitted to keep up with a training."""
     lines = []
-    if report.is_sampled:
+    if is_sampled:
         lines.append(f"{summary.n_samples:,} of {count(summary.n_recorded, 'sample')} were drawn at random and valued")
     if summary.n_games < summary.n_rounds:
         steps = f"in {summary.n_games:,} steps, the last ones unchecked"
@@ -178,7 +166,7 @@ def _numerical_error(summary: Summary, omitted: Sequence[str]) -> str:
     if not omitted:
         return wording.numerical_error(summary)
     return (
-        f"To keep up with the training, {', and '.join(omitted)}: a first impression, with an unknown error. "
+        f"To keep up with the training, {', and '.join(omitted)}: a first impression with an unknown error. "
         "The report (verfedsv report) checks and values everything."
     )
 
@@ -195,7 +183,7 @@ def _without_ranges(summary: Summary) -> Summary:
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
     if summary is not None:
         shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
-        yield _drawing("By how much each client lowered the loss, up to each round", "", shown, has_zero=True)
+        yield _drawing("How much each client lowered the loss, up to each round", "", shown, has_zero=True)
     for title, lines in series(metrics, None if summary is None else summary.losses).items():
         yield _drawing(title.capitalize(), "%" if title == "accuracy" else "", [line[1:] for line in lines])
 

@@ -140,7 +140,7 @@ function key(line) {
 function figure(chart, last) {
   const made = element("figure"), legend = element("p", undefined, { class: "legend" });
   legend.append(...chart.lines.map(key));
-  made.append(element("figcaption", `${chart.title}. The number beside a name is the last of its line.`), plot(chart, last), legend);
+  made.append(element("figcaption", `${chart.title}. The number beside a name is the last one of its line.`), plot(chart, last), legend);
   return made;
 }
 
