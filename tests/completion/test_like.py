@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.trainings import train
-from verfedsv import value
+from verfedsv import InputError, Recorder, value
 from verfedsv.completion.complete import _is_below, complete_with
 from verfedsv.completion.factors import CompiledSolver, has_settled
 from verfedsv.completion.observations import Pattern
@@ -84,3 +84,26 @@ def test_a_valuation_is_repeated_to_the_last_bit():
     again = value(recorder, regularization=1e-3, like=first)
     np.testing.assert_array_equal(again.per_round, first.per_round)
     assert again.completion == first.completion
+
+
+def test_sweeps_of_an_exact_fit_are_not_for_the_claim_to_choose():
+    """Where squared errors are nearly all rounding, a claim of more or fewer sweeps moves no value."""
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(2, 24))
+    with Recorder(None, rng.integers(0, 2, 24), ["a", "b"]) as recorder:
+        for t in range(1, 13):
+            batch = rng.permutation(24)[:8]
+            recorder.log(batch, dict(zip("ab", 30.0 * t * data[:, batch], strict=True)))
+    first = value(recorder, regularization=1e-6)
+    for sweeps in ((1, 1), (100, 100), (100, 1)):
+        claim = replace(first, completion=tuple(replace(report, fit_sweeps=sweeps) for report in first.completion))
+        np.testing.assert_array_equal(value(recorder, regularization=1e-6, like=claim).per_round, first.per_round)
+
+
+def test_a_valuation_of_another_transcript_is_refused():
+    """Its fits say nothing of these uploads."""
+    ours, other = (train(n_samples=60, batch=20, n_epochs=4, seed=seed).record() for seed in (0, 1))
+    with pytest.raises(InputError, match="like is not a valuation of this transcript"):
+        value(ours, like=value(other))
+    with pytest.raises(InputError, match="like must be an earlier Valuation; received str"):
+        value(ours, like="valuation.json")

@@ -30,7 +30,7 @@ def make_valuation(
     pace = np.exp(-np.arange(n_rounds) * 5 / n_rounds)
     noise = np.random.default_rng(0).normal(size=(n_rounds, n_clients)) * np.abs(values) * 0.4
     per_round = values * (pace / pace.mean())[:, None] + noise - noise.mean(axis=0)
-    report = CompletionReport(3, 0.1, 1e-3, 1e-2, 2e-3, 2e-2, 0.5, 400, 20, 0, 15, (5, 3))
+    report = CompletionReport(3, 0.1, 1e-3, 1e-2, 2e-3, 2e-2, 0.5, 1e-3, 0.5, 400, 20, 0, 15, (5, 3))
     fields = {
         "clients": tuple(clients or names(n_clients)),
         "values": values,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array, as_positive, as_whole
+from verfedsv.completion.expected import expected_errors
 from verfedsv.completion.factors import CompiledSolver, Factors, FitErrors, Solver
 from verfedsv.completion.observations import Pattern
 from verfedsv.errors import InputError
@@ -41,11 +42,13 @@ Start = Literal["spectral", "random"]
 class CompletionReport:
     """How well low-rank factors reproduce the embeddings of a client.
 
-    `held_out_rmse` and `held_out_largest` are errors on uploaded embeddings that the fit did not see, NaN and 0 if none
-    could be held out; `held_out_size` is the root of their mean square, what the error would be without a fit.
-    `train_rmse` and `train_largest` are errors on those it saw. The factors returned were then fitted to all.
-    `n_sweeps` were made in all, `fit_sweeps` of them in the fit that was chosen, and in the last one, to all.
-    `n_unseen` samples were never uploaded. The rank is 0 where nothing was missing, so that nothing was fitted.
+    `held_out_rmse` and `held_out_largest` are errors on uploads that the fit did not see, NaN and 0 if none were held
+    out; `held_out_size` is their own root mean square, which is what the error would be without a fit.
+    `expected_rmse` and `expected_size` are the same for all embeddings, uploaded or not, as `expected_errors` estimates
+    them. `train_rmse` and `train_largest` are errors of the factors returned, which were fitted to all uploads in the
+    end. `n_sweeps` were made in all, `fit_sweeps` of them in the fit that was chosen, and in the last one. `n_unseen`
+    samples were never uploaded. `n_withheld` embeddings were completed although another client uploaded one of the same
+    sample in the same round. The rank is 0 where nothing was missing, so that nothing was fitted.
     """
 
     rank: int
@@ -55,16 +58,19 @@ class CompletionReport:
     held_out_rmse: float
     held_out_largest: float
     held_out_size: float
+    expected_rmse: float
+    expected_size: float
     n_observations: int
     n_held_out: int
     n_unseen: int
     n_sweeps: int
     fit_sweeps: tuple[int, int]
+    n_withheld: int = 0
 
     @classmethod
     def of_uploads(cls, n_observations: int, n_unseen: int) -> CompletionReport:
         """Return the report where nothing was missing."""
-        return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, n_observations, 0, n_unseen, 0, (0, 0))
+        return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, n_observations, 0, n_unseen, 0, (0, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,44 +159,29 @@ def complete_with(
     seed: int,
     like: CompletionReport | None = None,
 ) -> Completion:
-    """Return the completion by a solver: choose rank and lambda on what is held out, then fit to all.
+    """Return the completion by a solver: choose rank and lambda on held-out uploads, then fit to all uploads.
 
-    The solver is left with the lambda that was chosen. Where a choice is so close that rounding decides it, it is made
-    as `like` has it, so that what was completed on another processor can be repeated; elsewhere `like` is ignored.
+    The solver keeps the lambda that was chosen. Where a choice is so close that rounding decides it, it is made as in
+    `like`, so that a completion on another processor can be repeated; elsewhere `like` is ignored.
     """
     is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
-    largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))
+    nothing_held_out = np.zeros_like(is_held_out)
     known = _continued(start, pattern.n_rounds, n_classes) if isinstance(start, Completion) else None
-    if isinstance(rank, str) and rank == "auto":
-        # Where nothing can be held out, a higher rank cannot be shown to help.
-        lowest, highest = (1 if known is None else known.shape[2]), largest_rank if is_held_out.any() else 1
-        candidates = [lowest, *(r for r in CANDIDATES if lowest < r <= highest)]
-    else:
-        candidates = [min(as_whole("rank", rank, at_least=1, hint="; or use 'auto'"), largest_rank)]
-    begin = _begin(solver, is_held_out, (pattern.n_rounds, n_classes, candidates[-1]), start, seed)
-    nothing = _without_fit(solver, pattern, n_classes, is_held_out)
-
-    def fit_with(weight: float) -> _Choice:
-        solver.regularization = weight
-        return _choose(solver, begin, known, candidates, is_held_out, nothing, like)
-
-    largest_weight, *smaller = _weights(regularization, start)
-    best = fit_with(largest_weight)
-    for weight in smaller:
-        is_wanted = None if like is None else like.regularization <= weight
-        if not _is_below(COARSE * nothing.rmse, best.errors.rmse, is_wanted):
-            break
-        choice = fit_with(weight)
-        if not _is_below(choice.errors.rmse, best.errors.rmse / 2, is_wanted):
-            break
-        best = choice
+    largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))
+    # Where nothing can be held out, a higher rank cannot be shown to help.
+    ranks = _ranks(rank, 1 if known is None else known.shape[2], largest_rank, can_choose=bool(is_held_out.any()))
+    begin = _begin(solver, is_held_out, (pattern.n_rounds, n_classes, ranks[-1]), start, seed)
+    zeros = Factors(np.zeros((pattern.n_rounds, n_classes, 1)), np.zeros((pattern.n_samples, 1)))
+    without_fit = solver.errors(zeros, is_held_out)[1]
+    best = _Search(solver, begin, known, ranks, is_held_out, without_fit, like).over(_weights(regularization, start))
     solver.regularization = best.regularization
     factors, n_sweeps = best.factors, best.n_sweeps
     if is_held_out.any():
         before = solver.n_sweeps
-        factors = solver.fit(factors.rounds, np.zeros_like(is_held_out), None if like is None else like.fit_sweeps[1])
+        factors = solver.fit(factors.rounds, nothing_held_out, None if like is None else like.fit_sweeps[1])
         n_sweeps = solver.n_sweeps - before
-    used, _ = solver.errors(factors, np.zeros_like(is_held_out))
+    used, _ = solver.errors(factors, nothing_held_out)
+    expected_rmse, expected_size = expected_errors(pattern, factors, best.regularization, best.errors.rmse)
     report = CompletionReport(
         rank=factors.rounds.shape[2],
         regularization=best.regularization,
@@ -198,7 +189,9 @@ def complete_with(
         train_largest=used.largest,
         held_out_rmse=best.errors.rmse,
         held_out_largest=best.errors.largest,
-        held_out_size=nothing.rmse,
+        held_out_size=without_fit.rmse,
+        expected_rmse=expected_rmse,
+        expected_size=expected_size,
         n_observations=len(is_held_out),
         n_held_out=int(is_held_out.sum()),
         n_unseen=int((~pattern.is_seen).sum()),
@@ -208,25 +201,19 @@ def complete_with(
     return Completion(factors.rounds, factors.samples, report)
 
 
+def _ranks(rank: int | Literal["auto"], lowest: int, largest: int, *, can_choose: bool) -> list[int]:
+    """Return the ranks to try, lowest first."""
+    if isinstance(rank, str) and rank == "auto":
+        return [lowest, *(r for r in CANDIDATES if can_choose and lowest < r <= largest)]
+    return [min(as_whole("rank", rank, at_least=1, hint="; or use 'auto'"), largest)]
+
+
 def _weights(regularization: float | Literal["auto"], start: Start | Completion) -> Sequence[float]:
     """Return the lambdas to try, largest first."""
     if not (isinstance(regularization, str) and regularization == "auto"):
         return [as_positive("regularization", regularization)]
     most = start.report.regularization if isinstance(start, Completion) else np.inf
     return [weight for weight in REGULARIZATIONS if weight <= most] or REGULARIZATIONS[-1:]
-
-
-def _without_fit(solver: Solver, pattern: Pattern, n_classes: int, is_held_out: NDArray[np.bool_]) -> FitErrors:
-    """Return the errors of taking every held-out embedding for zero: their own size."""
-    zeros = Factors(np.zeros((pattern.n_rounds, n_classes, 1)), np.zeros((pattern.n_samples, 1)))
-    return solver.errors(zeros, is_held_out)[1]
-
-
-def _is_below(error: float, limit: float, if_close: bool | None) -> bool:
-    """Return whether an error is below a limit; `if_close`, unless it is None, where rounding decides that."""
-    if if_close is not None and abs(error - limit) <= TIE * limit:
-        return if_close
-    return error < limit
 
 
 class _Choice(NamedTuple):
@@ -238,46 +225,70 @@ class _Choice(NamedTuple):
     n_sweeps: int
 
 
-def _choose(
-    solver: Solver,
-    begin: Floats,
-    known: Floats | None,
-    candidates: Sequence[int],
-    is_held_out: NDArray[np.bool_],
-    nothing: FitErrors,
-    like: CompletionReport | None,
-) -> _Choice:
-    """Return the fit of the best rank among growing candidates.
+class _Search(NamedTuple):
+    """A search for the best rank and lambda, by the errors on what is held out.
 
-    Each starts from the leading columns of `begin`; where factors of the rounds are already `known`, from those, and
-    further columns of `begin`. `nothing` are the errors without a fit. `like` decides what rounding would.
+    A fit starts from the leading columns of `begin`; where factors of the rounds are already `known`, from those, and
+    further columns of `begin`. `without_fit` are the errors of zeros. `like` decides what rounding would.
     """
-    helps = max(HELPS, nothing.n_observations**-0.5) if nothing.n_observations else 1.0
 
-    def fit(rank: int, known: Floats | None) -> _Choice:
-        rounds = begin[:, :, :rank]
-        if known is not None:
-            kept = known[:, :, :rank]
-            rounds = np.concatenate([kept, begin[:, :, kept.shape[2] : rank]], axis=2)
+    solver: Solver
+    begin: Floats
+    known: Floats | None
+    ranks: Sequence[int]
+    is_held_out: NDArray[np.bool_]
+    without_fit: FitErrors
+    like: CompletionReport | None
+
+    def over(self, weights: Sequence[float]) -> _Choice:
+        """Return the best fit of falling lambdas, each with its best rank."""
+        largest, *smaller = weights
+        best = self._with(largest)
+        for weight in smaller:
+            is_wanted = None if self.like is None else self.like.regularization <= weight
+            if not _is_below(COARSE * self.without_fit.rmse, best.errors.rmse, is_wanted):
+                break
+            choice = self._with(weight)
+            if not _is_below(choice.errors.rmse, best.errors.rmse / 2, is_wanted):
+                break
+            best = choice
+        return best
+
+    def _with(self, weight: float) -> _Choice:
+        """Return the fit of the best rank with a lambda."""
+        self.solver.regularization = weight
+        n_held_out = self.without_fit.n_observations
+        helps = max(HELPS, n_held_out**-0.5) if n_held_out else 1.0
+        lowest, *higher = self.ranks
+        best = self._fit(lowest, self.known)
+        failures, patience = 0, PATIENCE if self.known is None else 1
+        for rank in higher:
+            is_wanted = None if self.like is None else self.like.rank >= rank
+            if failures == patience or not _is_below(EXACT * self.without_fit.rmse, best.errors.rmse, is_wanted):
+                break
+            choice = self._fit(rank, None if self.known is None else best.factors.rounds)
+            if _is_below(choice.errors.rmse, (1 - helps) * best.errors.rmse, is_wanted):
+                best, failures = choice, 0
+            else:
+                failures += 1
+        return best
+
+    def _fit(self, rank: int, known: Floats | None) -> _Choice:
+        solver, like = self.solver, self.like
+        kept = self.begin[:, :, :0] if known is None else known[:, :, :rank]
+        rounds = np.concatenate([kept, self.begin[:, :, kept.shape[2] : rank]], axis=2)
         is_like = like is not None and (rank, solver.regularization) == (like.rank, like.regularization)
         before = solver.n_sweeps
-        factors = solver.fit(rounds, is_held_out, like.fit_sweeps[0] if like is not None and is_like else None)
-        errors = solver.errors(factors, is_held_out)[1]
+        factors = solver.fit(rounds, self.is_held_out, like.fit_sweeps[0] if like is not None and is_like else None)
+        errors = solver.errors(factors, self.is_held_out)[1]
         return _Choice(factors, errors, solver.regularization, solver.n_sweeps - before)
 
-    lowest, *higher = candidates
-    best = fit(lowest, known)
-    failures, patience = 0, PATIENCE if known is None else 1
-    for rank in higher:
-        is_wanted = None if like is None else like.rank >= rank
-        if failures == patience or not _is_below(EXACT * nothing.rmse, best.errors.rmse, is_wanted):
-            break
-        choice = fit(rank, None if known is None else best.factors.rounds)
-        if _is_below(choice.errors.rmse, (1 - helps) * best.errors.rmse, is_wanted):
-            best, failures = choice, 0
-        else:
-            failures += 1
-    return best
+
+def _is_below(error: float, limit: float, if_close: bool | None) -> bool:
+    """Return whether an error is below a limit; `if_close`, unless it is None, where rounding decides that."""
+    if if_close is not None and abs(error - limit) <= TIE * limit:
+        return if_close
+    return error < limit
 
 
 def _begin(

@@ -21,6 +21,10 @@ Result = TypeVar("Result")
 N_PARTS = 16
 """Parts the samples are cut into. Fixed, so that the sums over them do not depend on the number of threads."""
 
+NEGLIGIBLE, EXACT_BELOW, CLOSE = 1e-15, 1e-9, 1e-6
+"""Parts of the sum of squares: squared errors below the first are negligible; below the second they are summed one by
+one, as a difference of sums is off by 1e-15 of it. So they are off by less than the third part of themselves."""
+
 THIN = 0.25
 """A batch of less than this part of the usual size is a short one."""
 
@@ -84,6 +88,9 @@ class CompiledSolver:
         before = np.inf
         for sweep in range(1, self.max_sweeps + 1):
             left = self._sweep(rounds, samples, is_held_out, size)
+            if left < EXACT_BELOW * size:
+                fitted, _ = self.errors(Factors(rounds, samples), is_held_out)
+                left = fitted.n_observations * fitted.rmse**2
             self.n_sweeps += 1
             if has_settled(before, left, size, self.tolerance, None if n_sweeps is None else sweep >= n_sweeps):
                 break
@@ -160,15 +167,15 @@ class CompiledSolver:
 
 
 def has_settled(before: float, left: float, size: float, tolerance: float, if_close: bool | None) -> bool:
-    """Return whether sweeps may end that left these squared errors, of that `size` in all, one after the other.
+    """Return whether sweeps may end that left these squared errors one after the other, of that `size` in all.
 
-    Below 1e-15 of the whole they are rounding. `if_close`, unless it is None, decides where rounding would: the squared
-    errors come from a difference of sums, and are off by about that part of the whole.
+    They may once the errors are negligible, or no longer fall by the tolerance. `if_close`, unless it is None, decides
+    where rounding would.
     """
-    excess = abs(before - left) - 2 * tolerance * left
-    if if_close is not None and (left <= 1e-12 * size or abs(excess) <= 1e-13 * size):
+    excess, beyond = abs(before - left) - 2 * tolerance * left, left - NEGLIGIBLE * size
+    if if_close is not None and min(abs(excess), abs(beyond)) < CLOSE * left:
         return if_close
-    return left <= 1e-15 * size or excess <= 0
+    return excess <= 0 or beyond <= 0
 
 
 def _fill_empty_rounds(rounds: Floats, has_uploads: NDArray[np.bool_]) -> None:

@@ -59,6 +59,10 @@ class Pattern:
         """Which samples were ever uploaded, (samples,)."""
         return np.diff(self.starts) > 0
 
+    def rounds_of(self, sample: int) -> Array:
+        """Return the rounds in which a sample was uploaded."""
+        return self.rounds[self.starts[sample] : self.starts[sample + 1]]
+
     def of_round(self, round_number: int) -> Array:
         """Return the observations of a round."""
         return self.places[self.edges[round_number] : self.edges[round_number + 1]]
@@ -89,6 +93,11 @@ class Pattern:
         for t, uploaded in enumerate(embeddings):
             values[self.places[self.edges[t] : self.edges[t + 1]]] = uploaded.reshape(-1, n_classes)
         return values
+
+
+def spread_evenly(numbers: Array, most: int) -> Array:
+    """Return at most that many of some numbers, spread evenly over all."""
+    return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), most)).astype(np.intp)]
 
 
 @compiled

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.compiled import compiled
-from verfedsv.completion.observations import Pattern
+from verfedsv.completion.observations import Pattern, spread_evenly
 from verfedsv.losses import Array, Floats
 
 MIN_SAMPLES, MAX_SAMPLES, MAX_ELEMENTS = 64, 4096, 2**24
@@ -28,7 +28,7 @@ def leading_directions(pattern: Pattern, values: Array, is_held_out: NDArray[np.
     seen = np.flatnonzero(pattern.is_seen)
     n_classes = values.shape[1]
     affordable = max(MIN_SAMPLES, MAX_ELEMENTS // (pattern.n_rounds * n_classes))
-    chosen = seen[np.linspace(0, len(seen) - 1, min(len(seen), MAX_SAMPLES, affordable)).astype(np.intp)]
+    chosen = spread_evenly(seen, min(MAX_SAMPLES, affordable))
     by_time = np.zeros((len(chosen), pattern.n_rounds * n_classes))
     interpolate(chosen, pattern.starts, pattern.rounds, is_held_out, values, by_time)
     directions, sizes = _leading_singular_vectors(by_time, rank)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -16,22 +15,15 @@ from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.complete import REGULARIZATIONS, complete_with
 from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
-from verfedsv.losses import Array, Floats, Loss
+from verfedsv.losses import Array
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.blocks import available_threads, ordered_map
 from verfedsv.valuation.chunks import Change, Columns, Round
 from verfedsv.valuation.replay import RoundSegment, of_rows, segments
 from verfedsv.valuation.result import Factorisation
-from verfedsv.valuation.trainings import RecordedTraining, Uploads
+from verfedsv.valuation.trainings import RecordedTraining, Uploads, shared_samples
 
 TOLERANCE, MAX_SWEEPS = 1e-3, 100
-
-SAFETY = 3.0
-"""What the estimated error of completion is multiplied by: without it, true errors were up to 2.6 times as large on
-Adult, Web and Covtype, and up to 0.7 times on small artificial trainings."""
-
-HOPELESS = 0.95
-"""A held-out error of that part of the embeddings, and more, says nothing of the values but that they are wrong."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +80,29 @@ def complete_players(
             completions[player] = _intercept(changes, training.n_samples)
         reports.append(completions[player].report if player in completions else _report_uploaded(changes, training))
         step()
-    return Factorisation(completions, tuple(reports[: len(training.clients)]))
+    of_clients = zip(reports, _count_withheld(uploads), strict=False)  # the server has a report too
+    return Factorisation(completions, tuple(replace(report, n_withheld=n) for report, n in of_clients))
+
+
+def _count_withheld(uploads: Uploads) -> list[int]:
+    """Return for each client how often it did not upload a sample that another client uploaded in the same round.
+
+    Counted are rounds in which the client took part, and samples that it uploaded in any round: these are completed.
+    """
+    is_seen = np.zeros((uploads.n_clients, uploads.n_samples), bool)
+    for seen, own in zip(is_seen, uploads.by_player, strict=False):
+        for samples in _samples(own):
+            seen[samples] = True
+    withheld = [0] * uploads.n_clients
+    for changes in uploads.rounds:
+        of_clients = [change for change in changes if change.player < uploads.n_clients]
+        if shared_samples(of_clients) is None:
+            is_uploaded = np.zeros(uploads.n_samples, bool)
+            for change in of_clients:
+                is_uploaded[change.samples] = True
+            for player, _, values in of_clients:
+                withheld[player] += int((is_uploaded & is_seen[player]).sum()) - len(values)
+    return withheld
 
 
 class _Task(NamedTuple):
@@ -135,66 +149,31 @@ def completed_segments(
     training: RecordedTraining, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
 ) -> Iterator[RoundSegment]:
     """Yield all rounds, with completed embeddings in place of uploads wherever some are missing."""
-    completions = factorisation.completions
-
-    def columns(part: slice) -> Columns:
-        return {player: np.ascontiguousarray(c.samples[rows[part]].T) for player, c in completions.items()}
-
-    rounds = of_rows(_completed_rounds(uploads, completions), rows, training.n_samples)
+    rounds = completed_rounds(training, rows, uploads, factorisation)
     table = np.zeros((len(uploads.by_player), len(rows), training.n_classes))
     before = None
-    for segment in segments(training, rows, rounds, table, columns):
+    for segment in segments(training, rows, rounds, table, lambda part: columns_of(factorisation, rows[part])):
         if before is not None:  # most often there is only one, and the table stays untouched
             before.advance()
         yield segment
         before = segment
 
 
-def _completed_rounds(uploads: Uploads, completions: Mapping[int, Completion]) -> Iterator[Round]:
+def columns_of(factorisation: Factorisation, rows: NDArray[np.intp]) -> Columns:
+    """Return the factors of some samples that the changes of `completed_rounds` are multiplied by."""
+    completions = factorisation.completions
+    return {player: np.ascontiguousarray(c.samples[rows].T) for player, c in completions.items()}
+
+
+def completed_rounds(
+    training: RecordedTraining, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
+) -> Iterator[Round]:
+    """Yield the changes of some samples in all rounds, completed wherever some are missing."""
     # Copies, as compiled loops would be compiled once more for arrays that are read-only.
-    own_rounds = {player: iter(completion.rounds.copy()) for player, completion in completions.items()}
-    for changes in uploads.rounds:
-        yield [Change(c.player, None, next(own_rounds[c.player])) if c.player in own_rounds else c for c in changes]
+    own_rounds = {player: iter(c.rounds.copy()) for player, c in factorisation.completions.items()}
 
+    def completed(change: Change) -> Change:
+        player = change.player
+        return Change(player, None, next(own_rounds[player])) if player in own_rounds else change
 
-def completion_errors(
-    training: RecordedTraining, rows: NDArray[np.intp], factorisation: Factorisation, per_round: Floats
-) -> Floats:
-    """Return an estimate of what completion changes in the values, (players,); NaN where there is none.
-
-    Both parts of it are fractions of the mean size of the player's values in single rounds, whichever sign they have.
-    With r the part of a player's own embeddings that completion misses, by root mean squares of what was held out, the
-    first is three times r / (1 - r). The second is what the missed embeddings of all others do to the gradient that the
-    player's changes are multiplied by: they move it by at most the loss's smoothness times their size, and not by more
-    than it can vary at all; that is taken relative to its root mean square at the start, when most is learnt.
-    """
-    missed, squares = np.zeros((2, per_round.shape[1]))
-    for player, completion in factorisation.completions.items():
-        report = completion.report
-        if report.held_out_size:
-            missed[player] = report.held_out_rmse / report.held_out_size
-            squares[player] = report.held_out_rmse**2
-        elif report.n_held_out and completion.rounds.any():
-            missed[player] = np.nan  # all that was held out is zero, as before the first step: that shows nothing
-    missed[missed >= HOPELESS] = np.nan
-    of_others = np.sqrt(training.n_classes * (squares.sum() - squares))
-    loss = training.loss
-    moved = np.minimum(loss.smoothness * of_others, loss.gradient_range)
-    gradient = loss.gradient(np.zeros((len(rows), training.n_classes)), training.labels[rows])
-    size = math.sqrt(float(np.square(gradient).sum()) / len(rows)) or 1.0
-    result: Floats = (SAFETY * missed / (1 - missed) + moved / size) * np.abs(per_round).mean(axis=0)
-    return result
-
-
-def approximation_guarantee(reports: Sequence[CompletionReport], loss: Loss, n_classes: int) -> float | None:
-    """Return Proposition 2 of the paper, 2 G M eps, from the largest held-out errors; None if it says nothing.
-
-    M eps is the sum over clients of the largest error of any embedding, whose norm over classes is at most sqrt(C)
-    times as large. The proposition has 2 G eps; its proof gives the factor M. An estimate: held-out embeddings are a
-    sample of all.
-    """
-    total = sum(report.held_out_largest for report in reports)
-    guarantee = 2 * loss.lipschitz * math.sqrt(n_classes) * total
-    completed = [report for report in reports if report.rank]
-    is_measured = len(completed) > 0 and all(report.n_held_out > 0 for report in completed)
-    return guarantee if is_measured and math.isfinite(guarantee) else None
+    return of_rows((list(map(completed, changes)) for changes in uploads.rounds), rows, training.n_samples)

@@ -42,11 +42,14 @@ class _Report(BaseModel):
     held_out_rmse: Error
     held_out_largest: Error
     held_out_size: Error
+    expected_rmse: Error
+    expected_size: Error
     n_observations: Count
     n_held_out: Count
     n_unseen: Count
     n_sweeps: Count
     fit_sweeps: tuple[Count, Count]
+    n_withheld: Count
 
 
 class _Sampled(BaseModel):

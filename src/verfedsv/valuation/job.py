@@ -22,7 +22,8 @@ from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.valuation.backends import Backend, CompiledLoops
 from verfedsv.valuation.chunks import apply
-from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_segments, completion_errors
+from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_segments
+from verfedsv.valuation.completion_errors import completion_errors
 from verfedsv.valuation.replay import SEGMENT_ROUNDS, Replay, of_rows, segments
 from verfedsv.valuation.result import Factorisation, Valuation
 from verfedsv.valuation.stream import Budget, ChunkStream
@@ -139,7 +140,7 @@ class Job:
         rounds = Estimate.joined([*map(stream.value, completed_segments(training, rows, uploads, factorisation))])
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
-        errors = completion_errors(training, rows, factorisation, rounds.values)
+        errors = completion_errors(training, rows, uploads, factorisation, rounds.values)
         n_unseen = len(self.rows) - len(rows)
         return JobResult(rounds, errors, rows, n_unseen, factorisation, None, seconds)
 

@@ -22,7 +22,7 @@ from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.semivalues import get_semivalue
 from verfedsv.shapley.values import say_what_remains
 from verfedsv.transcript import Recorder, Transcript
-from verfedsv.valuation.completed import approximation_guarantee
+from verfedsv.valuation.completion_errors import FEWEST, approximation_guarantee
 from verfedsv.valuation.job import Job, JobResult
 from verfedsv.valuation.result import Valuation
 from verfedsv.valuation.trainings import RecordedTraining
@@ -71,9 +71,9 @@ def value(
         since: an earlier valuation of the same training, which has grown since. Asynchronous: only the new rounds are
             valued, and the result is that of valuing all; of a valuation that was not read from a file, only they are
             read. Synchronous: completion starts from what it was.
-        like: a valuation that is computed again, to check it. On the same version and processor the result is the same
-            to the last bit. Elsewhere rounding differs, and where it decides how embeddings are completed (a rank, a
-            lambda, one more sweep), that is decided as in `like`, which decides nothing else.
+        like: a valuation of this transcript that is computed again, to check it. On the same version and processor the
+            result is the same to the last bit. Elsewhere rounding differs, and where it decides how embeddings are
+            completed (a rank, a lambda, one more sweep), that is decided as in `like`, which decides nothing else.
         regularization: lambda of equation 3, or "auto": 0.1 as in the paper, less where that shrinks too much.
         tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
         n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
@@ -105,7 +105,7 @@ def value(
     }
     known = {name: option for name, option in given.items() if option is not None}
     settings = replace(agreed, semivalue=kind, **known)  # type: ignore[arg-type]  # whose name is stored
-    _check(training, settings, kind, since)
+    _check(training, settings, kind, since, like)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
     told = as_progress(progress) or (lambda _done, _total: None)
@@ -122,20 +122,27 @@ def _warn(result: Valuation, n_permutations: int) -> None:
             result.values, result.estimator_errors, result.error_kind, result.settings.tolerance, n_permutations
         )
         warn(remains, ToleranceWarning)
-    unknown = [name for name, error in zip(result.clients, result.completion_errors, strict=True) if np.isnan(error)]
-    reports = zip(result.clients, result.completion or (), strict=False)
-    if guessed := [name for name, report in reports if report.rank and not report.n_held_out]:
-        missing = (
+    if not np.isfinite(result.completion_errors).all():
+        warn(_say_what_is_missing(result), CompletionWarning)
+
+
+def _say_what_is_missing(result: Valuation) -> str:
+    reports = dict(zip(result.clients, result.completion or (), strict=True))
+    if guessed := [name for name, report in reports.items() if report.rank and not report.n_held_out]:
+        return (
             f"no sample was uploaded in two rounds by {', '.join(guessed)}, so embeddings of other rounds are little "
             "more than guessed and their error cannot be estimated; record more rounds"
         )
-    else:
-        missing = (
-            f"the completed embeddings of {', '.join(unknown)} are little better than zeros, as held-out uploads show; "
-            "the error of such values cannot be estimated. Record more rounds, or try a smaller regularization"
+    if unchecked := [name for name, report in reports.items() if report.rank and report.n_held_out < FEWEST]:
+        return (
+            f"fewer than {FEWEST} uploads of {', '.join(unchecked)} could be held out, too few to estimate the error "
+            "of completed embeddings; record more rounds"
         )
-    if unknown:
-        warn(missing, CompletionWarning)
+    names = [name for name, error in zip(result.clients, result.completion_errors, strict=True) if np.isnan(error)]
+    return (
+        f"the completed embeddings of {', '.join(names)} are little better than zeros, as held-out uploads show; the "
+        "error of such values cannot be estimated. Record more rounds, or try a smaller regularization"
+    )
 
 
 def _open(run: str | os.PathLike[str] | Transcript | Recorder) -> Transcript:
@@ -149,14 +156,21 @@ def _open(run: str | os.PathLike[str] | Transcript | Recorder) -> Transcript:
 
 
 def _check(
-    training: RecordedTraining, settings: ValuationSettings, semivalue: Semivalue, since: Valuation | None
+    training: RecordedTraining,
+    settings: ValuationSettings,
+    semivalue: Semivalue,
+    since: Valuation | None,
+    like: Valuation | None,
 ) -> None:
-    """Raise InputError if the training cannot be valued like this, or does not continue the earlier valuation."""
+    """Raise InputError if the training cannot be valued like this, or does not belong to the earlier valuation."""
     get_estimator(settings.method).check(semivalue, len(training.clients))
+    for name, earlier in (("since", since), ("like", like)):
+        if earlier is not None and not isinstance(earlier, Valuation):
+            raise InputError(f"{name} must be an earlier Valuation; received {type(earlier).__name__}")
+    if like is not None and like.head != training.transcript.head:
+        raise InputError("like is not a valuation of this transcript, as their heads differ")
     if since is None:
         return
-    if not isinstance(since, Valuation):
-        raise InputError(f"since must be an earlier Valuation; received {type(since).__name__}")
     if not training.transcript.contains(since.head):
         raise InputError("since is not a valuation of this training, or the transcript was changed after it")
     if since.settings != settings:

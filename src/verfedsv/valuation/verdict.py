@@ -11,6 +11,7 @@ import numpy as np
 from verfedsv.losses import Floats
 from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, listed, misleading, printable, shortened
+from verfedsv.valuation.completion_errors import FEWEST
 from verfedsv.valuation.result import Books, Valuation
 
 Weight = Literal["alarm", "doubt", "note"]
@@ -188,6 +189,8 @@ def _why_unknown(valued: Valued) -> str:
         return ""
     if not any(report.n_held_out for report in valued.completion):
         return " No sample was uploaded in two rounds, so nothing could be held out to check what was completed."
+    if any(report.rank and report.n_held_out < FEWEST for report in valued.completion):
+        return f" Fewer than {FEWEST} uploads could be held out of some client, too few to check what was completed."
     return " Embeddings held out as a check were completed little better than by zeros."
 
 
@@ -238,6 +241,7 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
     if valuation.tolerance_met is False:
         text = f"The tolerance of {valuation.settings.tolerance:g} was not reached; the errors say what remains."
         yield Reason("note", "tolerance", text, "the tolerance was not met")
+    yield from _judge_withheld(valuation)
     if valuation.n_unseen:
         # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
         how = "not part of the values" if valuation.mode == "synchronous" else "counted with embeddings of zero"
@@ -252,6 +256,24 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
             "total decrease, and a longer training may give other values and shares."
         )
         yield Reason("note", "falling", text, "the loss was still falling")
+
+
+def _judge_withheld(valuation: Valuation) -> Iterator[Reason]:
+    """Yield a reason if clients uploaded different samples in a round, a doubt if one left out most of others' samples.
+
+    Completion gives it embeddings there, and it is paid for what it never uploaded.
+    """
+    reports = list(zip(valuation.clients, valuation.completion or (), strict=False))
+    mostly = [name for name, report in reports if report.n_withheld > report.n_observations]
+    if whose := mostly or [name for name, report in reports if report.n_withheld]:
+        how = "most of the samples" if mostly else "some samples"
+        text = (
+            f"{_quoted(whose)} did not upload {how} that other clients uploaded in the same rounds; these embeddings "
+            "were completed. A client that chooses its own samples can be paid for embeddings that it never uploaded: "
+            "let the server choose them."
+        )
+        brief = f"{_quoted(whose)} did not upload {how} of others"
+        yield Reason("doubt" if mostly else "note", "withheld", text, brief)
 
 
 def still_falling(losses: Floats) -> float | None:

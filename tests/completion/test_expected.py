@@ -1,0 +1,48 @@
+"""Expected errors: held to the errors of least squares on random factors, and of completions."""
+
+import numpy as np
+
+from verfedsv import complete
+from verfedsv.completion.expected import expected_errors
+from verfedsv.completion.factors import Factors
+from verfedsv.completion.observations import Pattern
+
+
+def test_expected_errors_are_those_of_least_squares():
+    """Factors of samples are drawn, uploaded with noise and solved for: the mean squared error is the one expected."""
+    rng = np.random.default_rng(0)
+    n, n_rounds, n_classes, rank, weight, noise = 600, 8, 2, 3, 0.7, 0.2
+    rounds = rng.normal(size=(n_rounds, n_classes, rank))
+    rounds[:2] = 0  # as before the first step: nothing is learnt of samples that are uploaded only then
+    batches = [rng.permutation(n)[: 100 if t > 1 else 400] for t in range(n_rounds)]
+    pattern = Pattern.from_batches(batches, n)
+    spread = rng.normal(size=(rank, rank))
+    squares = np.zeros(2)
+    expected = np.zeros(2)
+    for _ in range(20):
+        true, fitted = rng.normal(size=(n, rank)) @ spread, np.zeros((n, rank))
+        for i in np.flatnonzero(pattern.is_seen):
+            w = rounds[pattern.rounds_of(i)].reshape(-1, rank)
+            uploads = w @ true[i] + noise * rng.normal(size=len(w))
+            fitted[i] = np.linalg.solve(w.T @ w + weight * np.eye(rank), w.T @ uploads)
+        seen = pattern.is_seen
+        off, size = (np.einsum("tca,ia->tci", rounds, h[seen]) for h in (fitted - true, true))
+        squares += np.square(off).mean(), np.square(size).mean()
+        expected += np.square(expected_errors(pattern, Factors(rounds, fitted), weight, noise))
+    np.testing.assert_allclose(expected / squares, 1, atol=0.1)
+
+
+def test_samples_uploaded_before_the_first_step_are_missed():
+    """They are completed by zeros. No held-out upload shows that, the expected error does."""
+    rng = np.random.default_rng(0)
+    x, early = rng.normal(size=100), np.arange(30)
+    batches = [early, *(30 + rng.permutation(70)[:35] for _ in range(20))]
+    uploads = [0.2 * t * x[batch] for t, batch in enumerate(batches)]
+    completion = complete(batches, uploads, 100)
+    report = completion.report
+    true = 0.2 * np.outer(np.arange(21), x)
+    off = np.stack([completion.embeddings(t)[:, 0] for t in range(21)]) - true
+    missed = np.sqrt(np.square(off).sum() / np.square(true).sum())
+    assert missed > 0.4
+    assert report.held_out_rmse < 0.02 * report.held_out_size
+    assert 0.8 < report.expected_rmse / report.expected_size / missed < 1.25
