@@ -19,7 +19,7 @@ from verfedsv.losses import Array
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.blocks import available_threads, ordered_map
 from verfedsv.valuation.chunks import Change, Columns, Round
-from verfedsv.valuation.replay import RoundSegment, of_rows, segments
+from verfedsv.valuation.replay import of_rows
 from verfedsv.valuation.result import Factorisation
 from verfedsv.valuation.trainings import RecordedTraining, Uploads, shared_samples
 
@@ -143,20 +143,6 @@ def _report_uploaded(changes: Mapping[int, Change], training: RecordedTraining) 
     """Return the report of a client all of whose uploads have the same samples."""
     sizes = [len(samples) for samples in _samples(changes)]
     return CompletionReport.of_uploads(sum(sizes), training.n_samples - max(sizes, default=0))
-
-
-def completed_segments(
-    training: RecordedTraining, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
-) -> Iterator[RoundSegment]:
-    """Yield all rounds, with completed embeddings in place of uploads wherever some are missing."""
-    rounds = completed_rounds(training, rows, uploads, factorisation)
-    table = np.zeros((len(uploads.by_player), len(rows), training.n_classes))
-    before = None
-    for segment in segments(training, rows, rounds, table, lambda part: columns_of(factorisation, rows[part])):
-        if before is not None:  # most often there is only one, and the table stays untouched
-            before.advance()
-        yield segment
-        before = segment
 
 
 def columns_of(factorisation: Factorisation, rows: NDArray[np.intp]) -> Columns:

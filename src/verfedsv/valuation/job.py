@@ -22,7 +22,7 @@ from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.valuation.backends import Backend, CompiledLoops
 from verfedsv.valuation.chunks import apply
-from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_segments
+from verfedsv.valuation.completed import CompletionPlan, columns_of, complete_players, completed_rounds
 from verfedsv.valuation.completion_errors import completion_errors
 from verfedsv.valuation.replay import SEGMENT_ROUNDS, Replay, of_rows, segments
 from verfedsv.valuation.result import Factorisation, Valuation
@@ -113,11 +113,12 @@ class Job:
         rounds = replay.follow(of_rows(recorded, rows, training.n_samples))
         for changes in islice(rounds, n_before - replay.n_rounds):
             apply(replay.table, changes, replay.columns(slice(0, len(rows))))
-        parts = [before]
+        parts, segment = [before], None
         for segment in segments(training, rows, rounds, replay.table, replay.columns, SEGMENT_ROUNDS):
             parts.append(stream.value(segment))
-            segment.advance()
             step(segment.n_rounds)
+        if segment is not None:
+            segment.advance()
         replay.next_record = training.transcript.n_records + 1
         step.finish()
         seconds = {"valuation": time.perf_counter() - begin}
@@ -137,7 +138,10 @@ class Job:
         factorisation = complete_players(training, uploads, plan, earlier, self.executor, lambda: step(n_chunks))
         between = time.perf_counter()
         stream = self._stream(Budget(self.settings.tolerance), step=lambda: step(1))
-        rounds = Estimate.joined([*map(stream.value, completed_segments(training, rows, uploads, factorisation))])
+        completed = completed_rounds(training, rows, uploads, factorisation)
+        table = np.zeros((n_clients + 1, len(rows), training.n_classes))
+        parts = segments(training, rows, completed, table, lambda part: columns_of(factorisation, rows[part]))
+        rounds = Estimate.joined([*map(stream.value, parts)])
         step.finish()
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(training, rows, uploads, factorisation, rounds.values)

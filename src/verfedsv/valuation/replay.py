@@ -124,21 +124,26 @@ def segments(
 ) -> Iterator[RoundSegment]:
     """Yield rounds of the rows in segments, each as long as memory allows, or of `most_rounds`.
 
-    All have the same table, which must be advanced from one to the next.
+    All have the same table, which is advanced from one to the next; most often there is only one.
     """
-    labels, held, n_elements = training.labels[rows], list[Round](), 0
+    labels, segment = training.labels[rows], None
+    for held in _held_together(rounds, most_rounds):
+        if segment is not None:
+            segment.advance()
+        segment = RoundSegment(training.loss, labels, len(training.clients), table, held, columns)
+        yield segment
 
-    def segment() -> RoundSegment:
-        return RoundSegment(training.loss, labels, len(training.clients), table, held, columns)
 
+def _held_together(rounds: Iterable[Round], most_rounds: int | None) -> Iterator[list[Round]]:
+    held, n_elements = list[Round](), 0
     for changes in rounds:
         held.append(changes)
         n_elements += sum(change.values.size for change in changes)
         if n_elements >= SEGMENT_ELEMENTS or len(held) == most_rounds:
-            yield segment()
+            yield held
             held, n_elements = [], 0
     if held:
-        yield segment()
+        yield held
 
 
 def _cut(change: Change, part: slice) -> Change:
