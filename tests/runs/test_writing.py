@@ -89,7 +89,7 @@ def test_a_run_that_was_killed_before_its_first_record(tmp_path, monkeypatch, re
     """It is begun anew, in another way if need be, or gone on with."""
     with monkeypatch.context() as patch:
         # The head of the stream is there then, which says mode and width.
-        patch.setattr("verfedsv.transcript.recorder.Message.build", lambda *_: 1 / 0)
+        patch.setattr("verfedsv.transcript.recorder.RecordMessage.build", lambda *_: 1 / 0)
         patch.setattr("verfedsv.transcript.segments._cut_off", lambda *_: "")
         with pytest.raises(ZeroDivisionError):
             finish(make(tmp_path, TINY))

@@ -128,12 +128,6 @@ def test_what_is_only_rounding_is_left_to_the_closed_form(n_clients):
     np.testing.assert_array_equal(result.errors, closed.errors)
 
 
-def test_values_of_zero_are_warned_of_without_dividing():
-    """All values zero but for rounding: the warning names absolute numbers."""
-    with pytest.warns(ToleranceWarning, match="the largest value is 0"):
-        verfedsv.shapley_values([[-0.5]], [[0.5]], [0.0], loss="squared")
-
-
 @pytest.mark.slow
 def test_the_jump_of_adult():
     """From zero to the trained model in one round, 20 clients: tolerance 1e-3, verified against all coalitions."""
