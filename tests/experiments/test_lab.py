@@ -27,7 +27,8 @@ def test_the_truth_is_the_definition(data):
     games, previous, current = [], np.zeros((4, 100)), np.concatenate([embed(), np.zeros((1, 100))])
     for _ in synchronous_rounds(training, SynchronousSchedule(40, 6)):
         games.append(Game(previous, current, data.labels, "logistic"))
-        previous, current = current, np.concatenate([embed(), np.full((1, 100), training.server.state()["intercept"][0])])
+        intercept = np.full((1, 100), training.server.state()["intercept"][0])
+        previous, current = current, np.concatenate([embed(), intercept])
     expected = np.mean([values_by_definition(game) for game in games], axis=0)
     np.testing.assert_allclose(trained.truth, expected[:3], atol=1e-14)
     assert expected[3] != 0
