@@ -7,10 +7,13 @@ shows it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from verfedsv.completion.factors import Factors
 from verfedsv.completion.observations import Pattern, spread_evenly
+from verfedsv.losses import Floats
 
 MAX_SAMPLES = 1024
 """How many samples the means are taken over."""
@@ -40,8 +43,16 @@ def expected_errors(
     fitted = samples[chosen].T @ samples[chosen] / len(chosen)
     true = fitted
     for _ in range(_STEPS):
-        true = fitted + true - (found @ true @ found).mean(axis=0)
+        true = _without_negative_part(fitted + true - (found @ true @ found).mean(axis=0))
     lost = np.eye(len(fitted)) - found
     squared_error = (lost @ true @ lost + held_out_rmse**2 * noise).mean(axis=0)
     mean_round = of_rounds.mean(axis=0) / rounds.shape[1]
-    return float(np.sqrt(np.vdot(mean_round, squared_error))), float(np.sqrt(np.vdot(mean_round, true)))
+    squares = (max(0.0, float(np.vdot(mean_round, square))) for square in (squared_error, true))  # -0 by rounding
+    error, size = map(math.sqrt, squares)
+    return error, size
+
+
+def _without_negative_part(symmetric: Floats) -> Floats:
+    """Return the nearest matrix that can be a second moment."""
+    sizes, vectors = np.linalg.eigh(symmetric)
+    return np.asarray(vectors * np.maximum(sizes, 0.0) @ vectors.T)
