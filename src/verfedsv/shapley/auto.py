@@ -54,7 +54,7 @@ class Auto(Estimator):
         else:
             if allowed.sampled == 0:  # what is certified leaves the rest to sampling
                 left = max(0.0, allowed.certified - closed.errors.max() - rounding.max())
-                allowed = Allowance.of_round(allowed.certified, left, jumps=0.15)
+                allowed = allowed._replace(sampled=left, largest=0.0)
             rest = draw_enough(game, hard, allowed, plan.n_permutations, plan.seed, call, plan.progress)
         return Estimate.sum([closed, replace(rest, errors=rounding)])
 

@@ -25,7 +25,8 @@ ENUMERATION_LIMIT = 2**30
 class Allowance(NamedTuple):
     """Errors that a mean over samples may have: certified ones add up, sampled ones average out.
 
-    A single draw may be `largest` from its expectation. Up to `coalitions` times samples may be enumerated.
+    A single draw may be `largest` from its expectation; if that is 0, as far as takes the fewest draws to keep
+    `sampled`. Up to `coalitions` times samples may be enumerated.
     """
 
     certified: float
@@ -34,10 +35,10 @@ class Allowance(NamedTuple):
     coalitions: float
 
     @classmethod
-    def of_round(cls, certified: float, sampled: float, jumps: float = 0.5) -> Allowance:
-        """Return what a round may have; the fraction `jumps` of `sampled` is for the largest draw."""
+    def of_round(cls, certified: float, sampled: float) -> Allowance:
+        """Return what a round of several may have; half of `sampled` is for the largest draw."""
         per_largest = float(radius_of_sum(np.zeros(1), np.ones(1), look=0)[0])
-        return cls(certified, sampled * (1 - jumps), sampled * jumps / per_largest, ENUMERATION_LIMIT)
+        return cls(certified, sampled / 2, sampled / 2 / per_largest, ENUMERATION_LIMIT)
 
     def of_part(self, n_part: int, n_all: int, n_mean: int) -> Allowance:
         """Return what a part of all samples may have, as errors of means over `n_mean` samples."""

@@ -49,7 +49,8 @@ def draw_enough(
 
     Each is drawn about as often as the 99.9 % bound takes to be `allowed.sampled`, which some of the samples show that
     are then drawn afresh, and more often if a single draw of it could be further than `allowed.largest` from its
-    expectation; but there are not more permutations than `max_permutations` for each sample of the round. A draw takes
+    expectation, or than takes the fewest draws if that is 0; but there are not more permutations than
+    `max_permutations` for each sample of the round. A draw takes
     four, two and their reverses. So the draws are independent of their number, and their variances can be added to
     those of other rounds and samples, where errors average out. They are seeded by call and block, so that the number
     of threads does not matter.
@@ -57,14 +58,21 @@ def draw_enough(
     most = max(1, max_permutations // 4)
     few = samples[:: min(_PILOT, max(1, len(samples) // 64))]
     pilot = draw(game, few, 1, (seed, call, 0))
-    usual = _draws_needed(pilot.variance * (len(samples) / len(few)), allowed.sampled, most)
+    variance, largest = pilot.variance * (len(samples) / len(few)), _largest_each(game, samples) / game.n_samples
+    # Samples are drawn `least` times some power of `ratio`: those with the same power together.
+    if allowed.largest > 0:
+        usual, apart, least, ratio = _draws_needed(variance, allowed.sampled, most), allowed.largest, 1, 2.0
+    else:
+        usual, apart = _fewest_draws(variance, largest, allowed.sampled, most)
+        least, ratio = usual, math.sqrt(2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # nothing at all may be allowed
-        wanted = np.fmax(_largest_each(game, samples) / (allowed.largest * game.n_samples), usual)
-        powers = np.log2(_cap(2 ** np.ceil(np.log2(wanted)), most * game.n_samples)).astype(int)
+        powers = np.ceil(np.log(np.fmax(largest / apart, usual) / least) / math.log(ratio) - 1e-9)
+        capped = _cap(least * ratio**powers, most * game.n_samples)
+        powers = np.floor(np.log(capped / least) / math.log(ratio) + 1e-9).astype(int)
     parts, n_done = [], 0
     for power in np.unique(powers).tolist():
         chosen = samples[powers == power]
-        parts.append(draw(game, chosen, 2**power, (seed, call, 1 + power)))
+        parts.append(draw(game, chosen, math.ceil(least * ratio**power - 1e-9), (seed, call, 1 + power)))
         n_done += len(chosen)
         if progress is not None:
             progress(n_done, len(samples))
@@ -112,6 +120,25 @@ def _draws_needed(variance: Floats, error: float, most: int) -> int:
     of_one = float(radius_of_sum(variance, np.zeros_like(variance), look=0).max())
     ratio = 1.1 * of_one / error if error else math.inf
     return math.ceil(min(most, max(1.0, ratio**2)))
+
+
+def _fewest_draws(variance: Floats, largest: Floats, error: float, most: int) -> tuple[int, float]:
+    """Return how often to draw every sample, and how far a draw may be from its expectation, for the fewest draws.
+
+    Samples whose draws may be further are drawn more often. `variance` is what a single draw of each sample is expected
+    to have, `largest` how far one may be, (samples,); both together should meet the bound, a tenth to spare.
+    """
+    some = np.quantile(largest, np.linspace(0, 1, 256))
+    apart = np.geomspace(max(some[-1], 1e-300) / most, max(some[-1], 1e-300), 32)
+    best, result = math.inf, (most, float(apart[0]))
+    for usual in np.unique(np.geomspace(1, most, 24).astype(int)).tolist():
+        draws = np.maximum(some / apart[:, np.newaxis], usual)
+        expected = 1.21 * np.outer((1 / draws).mean(axis=1), variance)
+        bounds = radius_of_sum(expected, np.broadcast_to(apart[:, np.newaxis], expected.shape), look=0).max(axis=1)
+        totals = np.where(bounds <= error, draws.mean(axis=1), np.inf)
+        if totals.min() < best:
+            best, result = totals.min(), (usual, float(apart[totals.argmin()]))
+    return result
 
 
 class _Path:
