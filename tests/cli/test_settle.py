@@ -79,7 +79,7 @@ def test_rules_and_what_is_said_of_them(folder, options, said):
     [
         ([*BUDGET], "'shop' is negative; say what happens to negative values with --negative: 'zero'"),
         ([*BUDGET, "--negative", "refuse"], "refused: the value of 'shop' is negative"),
-        (["--budget", "1000.001", "--currency", "EUR"], "budget must be a whole number of 0.01 EUR"),
+        (["--budget", "1000.001", "--currency", "EUR"], "budget may have 2 digits after the point in EUR"),
         (["--budget", "1000", "--currency", "euro"], "currency must be a code of three letters"),
         ([*BUDGET, "--rule", "floor"], "rule 'floor' needs a floor"),
         ([*BUDGET, "--rule", "floor", "--floor", "400", "--negative", "zero"], "3 floors of 400.00 are 1,200.00"),

@@ -43,6 +43,7 @@ def test_a_message_is_read_as_it_was_written(message):
         pack("Upload", ABOUT, {"embeddings": ["<f8", [0, 10**30]]}),
         pack("Upload", ABOUT, {"embeddings": ["<f8", [2**62, 4]]}, bytes(8)),
         pack("Upload", ABOUT, {"embeddings": ["<f8", [1e400]]}, bytes(8)),
+        pack("Upload", ABOUT, {"embeddings": ["<f8", [10**4000] * 800]}),
         pack("Upload", ABOUT, {"embeddings": ["<f8", [-1]]}, bytes(16)),
         pack("Upload", ABOUT, {"embeddings": ["<f8", [1] * 65]}, bytes(8)),
         pack("Upload", ABOUT, {"embeddings": ["|O", [1]]}, bytes(8)),

@@ -29,8 +29,9 @@ def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
 @pytest.mark.parametrize(
     ("code", "amount", "message"),
     [
-        ("EUR", "0.001", "a whole number of 0.01 EUR; received 0.001"),
-        ("EUR", "1." + "0" * 40 + "1", "a whole number of 0.01 EUR"),
+        ("EUR", "0.001", "2 digits after the point in EUR, and no separators of thousands; received 0.001"),
+        ("EUR", "100.000", "2 digits after the point in EUR, and no separators of thousands; received 100.000"),
+        ("EUR", "1." + "0" * 40 + "1", "2 digits after the point in EUR"),
         ("JPY", "0.5", "a whole number of 1 JPY"),
         ("EUR", "100,000", "without separators of thousands; received '100,000'"),
         ("EUR", "1e5", "must be an amount"),

@@ -1,5 +1,7 @@
 import hashlib
+import itertools
 import json
+import struct
 import tracemalloc
 
 import numpy as np
@@ -8,8 +10,8 @@ import pytest
 
 import verfedsv
 from tests.transcript import forgeries
-from tests.transcript.forgeries import ABOUT, LABELS, absent, row, stamp, upload, write
-from verfedsv.errors import TranscriptError
+from tests.transcript.forgeries import ABOUT, LABELS, absent, file_of, row, stamp, upload, write
+from verfedsv.errors import InputError, TranscriptError
 from verfedsv.settlement.audit import audit
 from verfedsv.transcript import Recorder, Stamp, Transcript
 from verfedsv.transcript.meaning import is_usable
@@ -427,3 +429,80 @@ def test_numbers_are_usable_one_by_one(number):
         few = np.zeros((50, 2), dtype=number)
         few[7, 1] = value
         assert not is_usable(few)
+
+
+def with_big_endian_footer(content):
+    """Return an Arrow file whose footer says that its numbers are big-endian, and whose stream does not."""
+    end = len(content) - 10
+    (n_footer,) = struct.unpack_from("<i", content, end)
+    footer = end - n_footer
+    root = footer + struct.unpack_from("<I", content, footer)[0]
+    fields = root - struct.unpack_from("<i", content, root)[0]
+    place = root + struct.unpack_from("<H", content, fields + 4 + 2)[0]
+    schema = place + struct.unpack_from("<I", content, place)[0]
+    fields = schema - struct.unpack_from("<i", content, schema)[0]
+    forged = bytearray(content[:end] + struct.pack("<q", 1) + struct.pack("<i", n_footer + 8) + b"ARROW1")
+    struct.pack_into("<H", forged, fields + 4, end - schema)
+    return bytes(forged)
+
+
+def test_labels_that_the_footer_turns_into_others_are_refused(tmp_path):
+    """A reader that goes by the footer would see other labels than one that goes by the stream."""
+    forged = with_big_endian_footer(file_of(LABELS))
+    read = pa.ipc.open_file(pa.py_buffer(forged)).get_batch(0)
+    assert read.column("label").to_pylist() != LABELS["label"]
+    with pytest.raises(TranscriptError, match="its footer has other columns"):
+        Transcript.open(write(tmp_path, [round_of()], labels=forged))
+
+
+def with_lists_of_one(content):
+    """Return an Arrow file of lists of two numbers that says, in its stream and its footer, that they are of one."""
+    twos = [i for i, byte in enumerate(content) if byte == 2]
+    for first, second in itertools.combinations(twos, 2):
+        forged = bytearray(content)
+        forged[first] = forged[second] = 1
+        try:
+            kinds = {read(pa.py_buffer(bytes(forged))).schema.types[0] for read in (pa.ipc.open_file, stream_in)}
+        except (pa.ArrowInvalid, OSError):
+            continue
+        if kinds == {pa.list_(pa.float64(), 1)}:
+            return bytes(forged)
+    raise AssertionError
+
+
+def stream_in(content):
+    """Return a reader of the stream within an Arrow file."""
+    return pa.ipc.open_stream(content.slice(8))
+
+
+def test_labels_that_no_row_has_are_refused(tmp_path):
+    """Lists of one label, in a column of two labels a row: one reader would take one of them, another both."""
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8.0)), 2)
+    labels = with_lists_of_one(file_of(pa.table({"label": lists, "receives_gradient": [True] * 4})))
+    with pytest.raises(TranscriptError, match="more labels than its rows take"):
+        Transcript.open(write(tmp_path, [round_of()], about=ABOUT | {"loss": "squared"}, labels=labels))
+
+
+def test_no_more_rounds_than_agreed(tmp_path):
+    """A recorder does not record them, and a transcript that has them is not read."""
+    with Recorder(None, [0, 1, 1, 0], ["bank"], n_planned=1) as recorder:
+        recorder.log([0, 1], {"bank": [1.0, 2.0]})
+        with pytest.raises(InputError, match="the agreed number of rounds"):
+            recorder.log([0, 1], {"bank": [1.0, 2.0]})
+    rounds = [round_of(), round_of(time=2.0)]
+    assert Transcript.open(write(tmp_path / "two", rounds, about=ABOUT | {"n_planned": 2})).n_rounds == 2
+    with pytest.raises(TranscriptError, match=r"there are 2 rounds, and 1 were agreed"):
+        Transcript.open(write(tmp_path / "one", rounds, about=ABOUT | {"n_planned": 1}))
+
+
+def test_a_transcript_behind_a_link_is_not_read(tmp_path):
+    """Whoever made the folder may have no right to what the link leads to."""
+    write(tmp_path / "private", [round_of()])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "transcript").symlink_to(tmp_path / "private")
+    with pytest.raises(TranscriptError, match="is a link"):
+        Transcript.open(tmp_path / "run")
+    (tmp_path / "private" / "labels.arrow").rename(tmp_path / "labels.arrow")
+    (tmp_path / "private" / "labels.arrow").symlink_to(tmp_path / "labels.arrow")
+    with pytest.raises(TranscriptError, match=r"labels\.arrow is a link"):
+        Transcript.open(tmp_path / "private")

@@ -189,7 +189,8 @@ class Server:
         """Return the request that an upload answers; raise AnswerError if it is not a valid answer to an open one."""
         name, asked = upload.client, self._asked.get(upload.client)
         if asked is None or upload.round != asked.round or upload.sequence != asked.sequence:
-            self._check_present(name)
+            if name not in self.clients:
+                self._check_present(name)
             expected = "nothing" if asked is None else f"message {asked.sequence} of round {asked.round}"
             raise AnswerError(
                 f"{name} was asked for {expected}, and answers message {upload.sequence} of round {upload.round}"

@@ -13,7 +13,8 @@ from verfedsv.federation.messages import Answer, Request
 class Transport(Protocol):
     """Carries requests of the server to clients and their answers back; see tests/federation/conformance.py.
 
-    May lose, repeat and delay messages. Those to one client must arrive in the order in which they were sent.
+    May lose, repeat and delay messages. Those to one client must arrive in the order in which they were sent. An answer
+    must come from the client that it names: the server cannot tell.
     """
 
     def exchange(self, requests: Sequence[Request], timeout: float | None = None) -> Iterable[Answer]:

@@ -109,7 +109,7 @@ class RunFolder:
         """Return the text of the configuration; None if there is none."""
         if not self.config_path.exists():
             return None
-        if not self.config_path.is_file():
+        if not self.config_path.is_file() or self.config_path.is_symlink():
             raise InputError(f"{self.config_path} is not a regular file; move it away to go by the transcript alone")
         return read_text(self.config_path)
 
@@ -174,7 +174,7 @@ class RunFolder:
         if not path.exists():
             return ()
         remedy = "Delete it to continue without notes"
-        if not path.is_file():
+        if not path.is_file() or path.is_symlink():
             raise InputError(f"{path} is not a regular file. {remedy}")
         found = read_json(read_text(path), str(path))
         if not isinstance(found, list) or not all(isinstance(note, str) for note in found):

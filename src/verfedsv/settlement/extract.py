@@ -43,6 +43,9 @@ from verfedsv.untrusted import read_json
 
 MAGIC, VERSION = b"verfedsv extract", 2
 _NUMBER = struct.Struct("<Q")
+_LONGEST_BEGINNING = 2**14
+"""Metadata of a message take about 1.5 kB."""
+
 _HEADER = np.dtype([("kind", "<u4"), ("beginning", "<u4"), ("pieces", "<u8", 3), ("gaps", "<u8", 2)])
 _FIELDS = {"client", "description", "labels_sha256", "head"}
 
@@ -133,6 +136,8 @@ class Extract:
             if not isinstance(about, dict) or about.keys() != _FIELDS or {*map(type, about.values())} != {str}:
                 raise InputError("the extract is damaged: fields of its beginning are missing or unknown")
             sizes = rest.array(np.dtype("<u8"))
+            if sizes.max(initial=0) > _LONGEST_BEGINNING:  # each is copied for every message that has it
+                raise InputError("the extract is damaged: the metadata of a message are too long")
             beginnings = [bytes(rest.take(int(size))) for size in sizes]
             parts = []
             for kind, number, pieces, gaps in rest.array(_HEADER).tolist():
@@ -225,6 +230,8 @@ def _verify(extract: Extract) -> VerifiedExtract:
         )
     if extract.client not in rules.roster.clients:
         raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
+    if description.n_planned is not None and found.n_rounds > description.n_planned:
+        raise TranscriptError(f"there are {found.n_rounds:,} rounds, and {description.n_planned:,} were agreed")
     if len(own.rest):
         raise TranscriptError("the extract has more uploads than the transcript")
     head = link.hex() if extract.parts else ""

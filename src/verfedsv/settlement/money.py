@@ -68,12 +68,14 @@ class Currency:
             raise InputError(f"{name} must be {wanted}; received {text[:40]!r}")
         if text.startswith("-"):
             raise InputError(f"{name} must not be negative; received {text[:40]}")
-        whole, fraction = found[1], (found[2] or "").rstrip("0")
+        whole, fraction = found[1], found[2] or ""
         if len(whole) > _MOST_DIGITS:
             raise InputError(f"{name} may have {_MOST_DIGITS} digits before the point at most; received {text[:40]}")
         if len(fraction) > self.digits:
-            smallest = self.amount(1)
-            raise InputError(f"{name} must be a whole number of {smallest} {self.code}; received {text[:40]}")
+            raise InputError(
+                f"{name} may have {self.digits} digits after the point in {self.code}, and no separators of thousands; "
+                f"received {text[:40]}"
+            )
         return int(whole + fraction.ljust(self.digits, "0"))
 
     def amount(self, cents: int) -> Decimal:

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.losses import LOSSES
 from verfedsv.settings import ROWS, ValuationSettings
+from verfedsv.texts import printable
 from verfedsv.transcript.names import check_names, is_readable
 from verfedsv.untrusted import read_json
 
@@ -87,7 +88,7 @@ class Description:
         try:
             _check(self)
         except ValueError as error:
-            raise TranscriptError(f"{DESCRIPTION} is not valid: {error}") from None
+            raise TranscriptError(f"{DESCRIPTION} is not valid: {printable(str(error))}") from None
 
     def check_can_be_valued(self, *, has_loss: bool = False) -> None:
         """Raise InputError if the head is not a sum, or the loss is the user's own and the caller does not have it."""
@@ -142,15 +143,15 @@ class Description:
         version = content.get("version")
         if type(version) is not int or version != VERSION:
             raise TranscriptError(
-                f"the transcript has format version {str(version)[:20]}; this verfedsv reads version {VERSION}: use "
-                "the version of verfedsv that wrote it (see 'package' there)"
+                f"the transcript has format version {printable(str(version)[:20])}; this verfedsv reads version "
+                f"{VERSION}: use the version of verfedsv that wrote it (see 'package' there)"
             )
         values = {name: value for name, value in content.items() if name not in ("format", "version")}
         try:
             head, settings = Head(**_as_tuples(values["head"])), ValuationSettings.of(values["valuation"])
             found = cls(**_as_tuples(values) | {"head": head, "valuation": settings})
         except (InputError, LookupError, TypeError, AttributeError) as error:
-            raise TranscriptError(f"{DESCRIPTION} is not valid: {error}") from None
+            raise TranscriptError(f"{DESCRIPTION} is not valid: {printable(str(error))}") from None
         if json.dumps(asdict(found), sort_keys=True) != json.dumps(values, sort_keys=True):
             raise TranscriptError(f"{DESCRIPTION} is not valid: it must have every field, written as this package does")
         return found

@@ -273,6 +273,8 @@ def _check_label_columns(batch: pa.RecordBatch, n_samples: int) -> None:
     numbers = label
     if pa.types.is_fixed_size_list(kind) and kind.list_size > 0:
         kind, numbers = kind.value_type, label.values
+        if len(numbers) != len(label) * label.type.list_size:
+            raise ValueError("it has more labels than its rows take")
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise ValueError(f"labels must be numbers; received {label.type}")
     if not pa.types.is_boolean(receives.type):

@@ -135,6 +135,11 @@ class Transcript:
         for place in (path, path / FOLDER, path / FOLDER / FOLDER):
             if place != folder and fmt.files_of(place):
                 raise TranscriptError(f"there are two transcripts, in {folder} and in {place}: move one of them away")
+        links = [file for file in fmt.files_of(folder) if file.is_symlink()]
+        if folder != path and folder.is_symlink():
+            links = [folder]
+        if links:
+            raise TranscriptError(f"{links[0]} is a link, and may lead to files of others; copy them here")
         return cls(FolderStorage(folder, mapped=mapped))
 
     def __repr__(self) -> str:
@@ -145,6 +150,9 @@ class Transcript:
         is_begun, first = self.description.mode is not None, fmt.uploads_file(1)
         if is_begun and not self._segments and not self._storage.exists(fmt.chain_file(1)):
             raise TranscriptError(f"{first} is missing, and {fmt.DESCRIPTION} says that there were uploads")
+        n_planned = self.description.n_planned
+        if n_planned is not None and self.n_rounds > n_planned:
+            raise TranscriptError(f"there are {self.n_rounds:,} rounds, and {n_planned:,} were agreed (n_planned)")
         if not is_begun and len(self._chain) > 1:
             raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, and there are some")
         for segment in self._segments:

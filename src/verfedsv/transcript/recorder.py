@@ -382,6 +382,9 @@ class Recorder:
     def _write(self, kind: Kind, message: RecordMessage, description: Description | None = None) -> None:
         """Check the time, and append one record."""
         self._check_open()
+        n_planned = self._description.n_planned
+        if kind is Kind.ROUND and n_planned is not None and self._n_rounds >= n_planned:
+            raise InputError(f"the agreed number of rounds (n_planned={n_planned}) is recorded")
         time = message.time
         if not abs(time) <= fmt.LATEST:
             raise InputError(f"time must be in seconds, from {-fmt.LATEST:g} to {fmt.LATEST:g}; received {time}")

@@ -231,11 +231,13 @@ def _judge_extent(n_rounds: int, run: RunFacts) -> Iterator[Reason]:
 
 def _judge_training(valuation: Valuation) -> Iterator[Reason]:
     """Yield a doubt if the loss rose again, and notes: what should be read with the values."""
-    losses, lowest = valuation.losses, float(valuation.losses.min())
-    if losses[0] >= losses[-1] > (losses[0] + lowest) / 2:
+    losses = valuation.losses
+    lowest = np.minimum.accumulate(losses)
+    highest = int((losses - lowest).argmax())
+    if losses[0] >= losses[-1] and losses[highest] - lowest[highest] > (losses[0] - lowest[-1]) / 2:
         text = (
-            f"The loss rose again, from {lowest:.4g} after round {losses.argmin():,} to {losses[-1]:.4g} at the end: "
-            "more than half of its decrease was lost, and the values are what is left of it."
+            f"The loss rose again, from {lowest[highest]:.4g} to {losses[highest]:.4g} after round {highest:,}: by "
+            "more than half of all that it ever fell. A training recorded twice does that, and one that diverges."
         )
         yield Reason("doubt", "rise", text, "the loss rose again")
     if valuation.tolerance_met is False:
