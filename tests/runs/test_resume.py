@@ -4,13 +4,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS, entries, finish, make
-from verfedsv import Recorder, Transcript, TranscriptError
+from verfedsv import InputError, Recorder, Transcript, TranscriptError
 from verfedsv.federation import Server
 from verfedsv.federation.schedules import batch_of_client
 from verfedsv.runs.config import Config
@@ -214,18 +215,16 @@ def test_a_transcript_without_its_description_is_not_gone_on_with(tmp_path):
 
 
 @pytest.mark.parametrize("text", SMALL, ids=["synchronous", "asynchronous"])
-def test_a_transcript_with_more_rounds_than_planned_is_not_gone_on_with(tmp_path, text):
-    """Somebody added to it."""
+def test_a_finished_run_takes_no_more_rounds(tmp_path, text):
+    """Their number was agreed in its transcript."""
     run = make(tmp_path, text)
     finish(run)
     labels = Transcript.open(tmp_path / "out").labels
     with Recorder(tmp_path / "out" / "transcript", labels, run.data.names, resume=True) as recorder:
-        if text == SMALL[0]:
-            recorder.log([0], {name: [0.0] for name in run.data.names})
-        else:
-            recorder.stamp(time=100.0)
-    with pytest.raises(TranscriptError, match=r"the transcript has \d+ rounds, and the configuration plans \d+"):
-        finish(make(tmp_path, text), resume=True)
+        uploads = {name: [0.0] for name in run.data.names}
+        end_round = partial(recorder.log, [0], uploads) if text == SMALL[0] else partial(recorder.stamp, time=100.0)
+        with pytest.raises(InputError, match="the agreed number of rounds"):
+            end_round()
 
 
 def test_uploads_after_the_last_round_are_not_of_the_training(tmp_path):

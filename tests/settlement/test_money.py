@@ -11,11 +11,10 @@ from verfedsv.settlement.money import Currency, parse_percent
     [
         ("EUR", "100000", 10_000_000),
         ("EUR", "0.10", 10),
-        ("EUR", "12.3000", 1230),
+        ("EUR", "12.3", 1230),
         ("EUR", 7, 700),
         ("EUR", Decimal("1E+3"), 100_000),
         ("JPY", "100000", 100_000),
-        ("JPY", "5.00", 5),
         ("KWD", "1.234", 1234),
     ],
 )
@@ -32,7 +31,7 @@ def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
         ("EUR", "0.001", "2 digits after the point in EUR, and no separators of thousands; received 0.001"),
         ("EUR", "100.000", "2 digits after the point in EUR, and no separators of thousands; received 100.000"),
         ("EUR", "1." + "0" * 40 + "1", "2 digits after the point in EUR"),
-        ("JPY", "0.5", "a whole number of 1 JPY"),
+        ("JPY", "0.5", "0 digits after the point in JPY"),
         ("EUR", "100,000", "without separators of thousands; received '100,000'"),
         ("EUR", "1e5", "must be an amount"),
         ("EUR", "-5", "must not be negative; received -5"),

@@ -162,8 +162,8 @@ def test_a_server_that_goes_to_and_fro_is_named():
     assert abs(books.server) < abs(books.clients)
     assert books.server_moved > books.clients_moved
     assert books.is_mostly_server
-    (doubt,) = judge(value(recorder)).texts("doubt")
-    assert doubt.startswith("The server's own part moved the loss up and down more than all clients together")
+    doubts = judge(value(recorder)).texts("doubt")
+    assert any(d.startswith("The server's own part moved the loss up and down more than all clients") for d in doubts)
 
 
 def test_nothing_but_rounding_is_not_payable():
