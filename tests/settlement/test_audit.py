@@ -861,8 +861,7 @@ def test_links_are_neither_signed_nor_overlooked(run):
     (run / "transcript").symlink_to(outside / "transcript")
     with pytest.raises(TranscriptError, match="transcript is a link"):
         sign(run, run.parent / "new.json")
-    with pytest.raises(TranscriptError, match="transcript is a link"):
-        audit(run)
+    assert audit(run).difference.startswith("'transcript' is a link")
 
 
 @pytest.mark.parametrize("name", ["statement.json", "valuation.json", "transcript/.lock"])
