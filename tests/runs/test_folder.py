@@ -117,3 +117,14 @@ def test_a_folder_in_the_place_of_notes_is_named(tmp_path):
     (tmp_path / "notes.json").mkdir()
     with pytest.raises(InputError, match="not a regular file"):
         RunFolder(tmp_path).notes()
+
+
+@pytest.mark.parametrize("name", ["config.toml", "notes.json", "metrics.jsonl", "valuation.json"])
+def test_a_link_in_the_place_of_a_file_is_refused(tmp_path, name):
+    """It may lead to what whoever made the folder has no right to read, and a report would show it."""
+    record(tmp_path / "run")
+    (tmp_path / "private").write_text('["a secret"]')
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    (tmp_path / "run" / name).symlink_to(tmp_path / "private")
+    with pytest.raises(InputError, match=f"{name} is a link"):
+        RunFolder(tmp_path / "run").open()

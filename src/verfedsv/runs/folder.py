@@ -98,6 +98,11 @@ class RunFolder:
 
         Those of a loss of the user's own can be had only in Python, where that loss can be passed.
         """
+        for path in (self.config_path, self.metrics_path, self.notes_path, self.valuation_path):
+            if path.is_symlink():
+                raise InputError(
+                    f"{path} is a link, and may lead to files of others; copy what it leads to, or delete it"
+                )
         transcript = Transcript.open(self.path, mapped=mapped)
         if for_values:
             transcript.description.check_can_be_valued()
@@ -109,7 +114,7 @@ class RunFolder:
         """Return the text of the configuration; None if there is none."""
         if not self.config_path.exists():
             return None
-        if not self.config_path.is_file() or self.config_path.is_symlink():
+        if not self.config_path.is_file():
             raise InputError(f"{self.config_path} is not a regular file; move it away to go by the transcript alone")
         return read_text(self.config_path)
 
@@ -174,7 +179,7 @@ class RunFolder:
         if not path.exists():
             return ()
         remedy = "Delete it to continue without notes"
-        if not path.is_file() or path.is_symlink():
+        if not path.is_file():
             raise InputError(f"{path} is not a regular file. {remedy}")
         found = read_json(read_text(path), str(path))
         if not isinstance(found, list) or not all(isinstance(note, str) for note in found):
