@@ -40,7 +40,7 @@ def check_loss(loss: str | Loss, labels: ArrayLike, n_classes: int = 1, *, n_poi
 
 
 def encode_checked(loss: Loss, labels: Array, n_classes: int) -> Array:
-    """Return the labels as the loss takes them; a loss that is none of this package is checked at a few points."""
+    """Return the labels as the loss takes them; a loss that is not of this package is checked at a few points."""
     encoded = loss.encode(labels, n_classes)
     if is_own(loss):
         _check(loss, labels, encoded, n_classes, n_points=8, seed=0)

@@ -22,7 +22,7 @@ from verfedsv.federation import (
     asynchronous_rounds,
     synchronous_rounds,
 )
-from verfedsv.federation.messages import Done, Embed, Gradients, Predict, Prediction, Refusal, Restore, Save, Upload
+from verfedsv.federation.messages import Done, Embed, Embeddings, Gradients, Predict, Prediction, Refusal, Restore, Save
 
 N_TRIES = 60
 """Of a message: one that is lost with probability 0.3 both ways fails in so many tries once in 10^17."""
@@ -69,7 +69,7 @@ class Conformance:
         transport = self.connect(clients)
         samples = np.arange(10)
         for request, kind in (
-            (Embed("client 2", 1, 7, samples), Upload),
+            (Embed("client 2", 1, 7, samples), Embeddings),
             (Gradients("client 2", 1, 8, samples, np.ones((10, 1))), Done),
             (Predict("client 2", 1, 9, None), Prediction),
             (Predict("client 2", 1, 10, samples), Prediction),

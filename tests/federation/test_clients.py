@@ -3,7 +3,7 @@ import pytest
 
 from tests.federation.conformance import make_clients
 from verfedsv.federation import Client, Linear, Rate
-from verfedsv.federation.messages import Done, Embed, Gradients, Predict, Restore, Save, Upload
+from verfedsv.federation.messages import Done, Embed, Embeddings, Gradients, Predict, Restore, Save
 
 
 def test_another_request_with_a_number_that_was_used_is_refused():
@@ -33,7 +33,7 @@ def test_a_client_restores_the_round_that_it_is_told(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["client-0-1.npz", "client-0-2.npz"]
     assert isinstance(client.answer(Restore("client 1", 1, 1)), Done)
     np.testing.assert_array_equal(client.state()["weights"], weights[1])
-    assert isinstance(client.answer(Embed("client 1", 2, 2, samples)), Upload)
+    assert isinstance(client.answer(Embed("client 1", 2, 2, samples)), Embeddings)
     assert "cannot be read (FileNotFoundError)" in client.answer(Restore("client 1", 0, 3)).reason
 
 

@@ -18,13 +18,13 @@ from verfedsv.federation import (
     asynchronous_rounds,
     synchronous_rounds,
 )
-from verfedsv.federation.messages import Done, Embed, Gradients, Predict, Prediction, Upload
+from verfedsv.federation.messages import Done, Embed, Embeddings, Gradients, Predict, Prediction
 from verfedsv.federation.schedules import batch_of_client, batch_of_round
 
 RATE, BATCH = 0.5, 30
 FIELDS = {
     Embed: {"samples"},
-    Upload: {"embeddings"},
+    Embeddings: {"embeddings"},
     Gradients: {"samples", "values"},
     Predict: {"samples"},
     Prediction: {"embeddings"},
@@ -75,7 +75,7 @@ class Beside:
         assert type(message.client) is str
         assert type(message.round) is type(message.sequence) is int
         m = self.names.index(message.client)
-        is_answer = isinstance(message, Upload | Prediction | Done)
+        is_answer = isinstance(message, Embeddings | Prediction | Done)
         assert (message.sequence == self.sequences[m]) == is_answer
         assert message.sequence >= self.sequences[m]
         self.sequences[m] = message.sequence
@@ -84,7 +84,7 @@ class Beside:
                 assert_plain(message.samples, np.int64)
                 np.testing.assert_array_equal(message.samples, self.batches(m, self.n_uploads[m])[0])
                 self.asked[m] = message.samples
-            case Upload():
+            case Embeddings():
                 self.check_upload(m, message.embeddings)
             case Gradients():
                 self.check_gradients(m, message)
@@ -191,7 +191,9 @@ def test_a_client_that_uploads_something_else_is_caught(monkeypatch, mode, leak)
     def leaking(self, message):
         answer = carry_out(self, message)
         if isinstance(message, Embed):
-            return Upload(answer.client, answer.round, answer.sequence, leak(self, message.samples, answer.embeddings))
+            return Embeddings(
+                answer.client, answer.round, answer.sequence, leak(self, message.samples, answer.embeddings)
+            )
         return answer
 
     monkeypatch.setattr(Client, "_carry_out", leaking)
@@ -200,7 +202,7 @@ def test_a_client_that_uploads_something_else_is_caught(monkeypatch, mode, leak)
 
 
 def with_weights(client, message, answer):  # noqa: ARG001
-    class Larger(Upload):
+    class Larger(Embeddings):
         pass
 
     larger = Larger(answer.client, answer.round, answer.sequence, answer.embeddings)

@@ -18,7 +18,7 @@ from verfedsv.federation import (
     Training,
     synchronous_rounds,
 )
-from verfedsv.federation.messages import Gradients, Prediction, Upload
+from verfedsv.federation.messages import Embeddings, Gradients, Prediction
 
 LABELS = np.array([0, 1, 1, 0, 1, 0])
 FIRST, SECOND = np.array([0, 1, 2]), np.array([3, 4, 5])
@@ -35,7 +35,7 @@ def make_server(**options):
 def answer(request, uploaded, **changes):
     """Return the upload that answers a request, or one that does not quite."""
     about = {"client": request.client, "round": request.round, "sequence": request.sequence}
-    return Upload(**{**about, "embeddings": uploaded, **changes})
+    return Embeddings(**{**about, "embeddings": uploaded, **changes})
 
 
 def play_round(server, batch, uploads):

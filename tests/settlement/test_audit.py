@@ -119,7 +119,7 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
             lambda run: shutil.copy(
                 run / "transcript" / "uploads-00001.arrows", run / "transcript" / "uploads-0.arrows"
             ),
-            "'uploads-0.arrows' is named like a file of the transcript, and is none: move it away",
+            "'uploads-0.arrows' is named like a file of the transcript, but is not one: move it away",
         ),
         (lambda run: (run / "checkpoints" / "b.npz").write_text("!"), "'checkpoints/b.npz' was added: it is not .*"),
         (lambda run: (run / "transcript" / "report.html").write_text("!"), "'transcript/report.html' was added: .*"),

@@ -98,7 +98,7 @@ INVALID_ROUNDS = {
     "state without a head": ([*round_of()[:-1], stamp(state=[EMPTY])], "round 1, a time stamp has the state of a head"),
     "out of range": (
         [*[upload(n, [0, 4], [1, 2]) for n in NAMES], stamp()],
-        "client 'bank': sample 4 is none of 0 to 3",
+        "client 'bank': sample 4 is not one of 0 to 3",
     ),
     "repeated samples": ([*[upload(n, [3, 3], [1, 2]) for n in NAMES], stamp()], "'bank': a sample is there more than"),
     "no samples": ([*[upload(n, [], []) for n in NAMES], stamp()], "'bank': an upload has at least one sample"),
@@ -151,7 +151,7 @@ INVALID_RECORDS = {
     "a round": (round_of(), "round 1, an asynchronous record is one upload or one time stamp"),
     "absent": ([absent("bank"), stamp()], "round 1, an asynchronous record is one upload or one time stamp"),
     "no samples": ([upload("bank", [], [])], "client 'bank': an upload has at least one sample"),
-    "out of range": ([upload("bank", [9], [1.0])], "client 'bank': sample 9 is none of 0 to 3"),
+    "out of range": ([upload("bank", [9], [1.0])], "client 'bank': sample 9 is not one of 0 to 3"),
     "repeated samples": ([upload("bank", [1, 1], [1.0, 2.0])], "client 'bank': a sample is there more than once"),
     "NaN": ([upload("bank", [1], [np.nan])], "client 'bank': embeddings must be finite"),
     "more embeddings": ([upload("bank", [1], [1.0, 2.0])], "client 'bank': 2 embeddings for 1 samples"),

@@ -391,7 +391,7 @@ def test_files_that_another_reader_could_take_for_segments_are_refused(tmp_path,
     record(tmp_path, n_rounds=1)
     (tmp_path / name).write_bytes((tmp_path / UPLOADS).read_bytes())
     for read in (Transcript.open, lambda path: Recorder(path, LABELS, CLIENTS, resume=True)):
-        with pytest.raises(TranscriptError, match="is named like a file of the transcript, and is none"):
+        with pytest.raises(TranscriptError, match="is named like a file of the transcript, but is not one"):
             read(tmp_path)
 
 
@@ -586,7 +586,7 @@ def test_places_that_cannot_hold_a_transcript(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(TranscriptError, match=r"cannot record into .*: it is a file"):
         Recorder(tmp_path / "file", LABELS, CLIENTS)
-    with pytest.raises(TranscriptError, match="that is a file; its folder is wanted"):
+    with pytest.raises(TranscriptError, match="that is a file; name its folder"):
         Transcript.open(tmp_path / "file")
     with pytest.raises(TranscriptError, match="there is no such folder"):
         Transcript.open(tmp_path / "nothing")

@@ -18,6 +18,7 @@ from verfedsv.federation.messages import (
     Answer,
     Done,
     Embed,
+    Embeddings,
     Gradients,
     Predict,
     Prediction,
@@ -25,7 +26,6 @@ from verfedsv.federation.messages import (
     Request,
     Restore,
     Save,
-    Upload,
 )
 from verfedsv.federation.models import Linear, Model, Rate, State
 from verfedsv.losses import Array, Floats
@@ -57,7 +57,7 @@ class Client:
         self._checkpoint = checkpoint
         self._fingerprint = np.array("") if fingerprint is None else fingerprint
         self._n_steps = 0
-        self._uploaded: tuple[Upload, Array, Matrix] | None = None
+        self._uploaded: tuple[Embeddings, Array, Matrix] | None = None
         self._last: tuple[int, int, type[Request]] = -1, -1, Embed
         self._answer: Answer | None = None
         self._lock = Lock()
@@ -109,7 +109,7 @@ class Client:
         match message:
             case Embed():
                 features = self._take(message.samples)
-                upload = Upload(*about, self._model.embed(features))
+                upload = Embeddings(*about, self._model.embed(features))
                 self._uploaded = upload, message.samples, features
                 return upload
             case Gradients():

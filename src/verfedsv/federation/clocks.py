@@ -70,7 +70,7 @@ class RealClock:
     """Wall time: a thread for each actor, which waits for its time, or is late; stamps in the calling thread.
 
     An actor does not catch up in a burst: of several times that have passed it acts once, for the latest, and not for
-    those before the clock began. Stamps may be late, but none is left out.
+    those before the clock began. Stamps may be late, but none is skipped.
 
     `speed` makes it run faster than wall time. `begin` is where it starts, when a training continues.
     """

@@ -1,7 +1,7 @@
 """The messages between the server side and the client sides. Nothing else crosses.
 
     the server asks             the client answers
-    Embed(samples)              Upload(embeddings)          for training; the server records it
+    Embed(samples)              Embeddings(embeddings)      for training; the server records it
     Gradients(samples, values)  Done                        the client takes a step
     Predict(samples)            Prediction(embeddings)      for evaluation; nothing is recorded or learned
     Save, Restore               Done                        the client's own checkpoint of a round
@@ -45,7 +45,7 @@ class Embed(Message):
 
 
 @dataclass(eq=False, slots=True)
-class Upload(Message):
+class Embeddings(Message):
     """The embeddings that were asked for, (samples, classes)."""
 
     embeddings: Floats
@@ -98,12 +98,14 @@ class Refusal(Message):
 
 
 Request = Embed | Gradients | Predict | Save | Restore
-Answer = Upload | Prediction | Done | Refusal
+Answer = Embeddings | Prediction | Done | Refusal
 
-ANSWERS = {Embed: Upload, Gradients: Done, Predict: Prediction, Save: Done, Restore: Done}
+ANSWERS = {Embed: Embeddings, Gradients: Done, Predict: Prediction, Save: Done, Restore: Done}
 _LONGEST_REASON = 1000
 
-_KINDS = {kind.__name__: kind for kind in (Embed, Upload, Gradients, Predict, Prediction, Save, Restore, Done, Refusal)}
+_KINDS = {
+    kind.__name__: kind for kind in (Embed, Embeddings, Gradients, Predict, Prediction, Save, Restore, Done, Refusal)
+}
 _NUMBERS = {number: np.dtype(number) for number in ("<f8", "<f4", "<i8")}
 _TYPES = {"str": str, "int": int, "Array": np.ndarray, "Floats": np.ndarray, "Array | None": np.ndarray | None}
 

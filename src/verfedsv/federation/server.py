@@ -18,12 +18,11 @@ from verfedsv.errors import AnswerError, DivergedError, InputError
 from verfedsv.federation.checkpoints import check_fingerprint, fingerprint, read_checkpoint, write_checkpoint
 from verfedsv.federation.evaluation import Evaluation
 from verfedsv.federation.heads import SumHead
-from verfedsv.federation.messages import Embed, Gradients, Prediction, Request, Upload
+from verfedsv.federation.messages import Embed, Embeddings, Gradients, Prediction, Request
 from verfedsv.federation.models import Rate, State
 from verfedsv.federation.tape import Tape
 from verfedsv.losses import Array, Floats, Loss, get_loss
-from verfedsv.transcript import Recorder, Stamp
-from verfedsv.transcript import Upload as RecordedUpload
+from verfedsv.transcript import Recorder, Stamp, Upload
 from verfedsv.transcript.format import LARGEST_EMBEDDING
 from verfedsv.transcript.meaning import is_usable
 from verfedsv.transcript.records import Join, Leave
@@ -131,7 +130,7 @@ class Server:
             return [kind(name, self.n_rounds, next(self._sequence), *content) for name in self.present]
 
     def receive(
-        self, upload: Upload, batch: Array | None = None, now: Callable[[], float] | None = None
+        self, upload: Embeddings, batch: Array | None = None, now: Callable[[], float] | None = None
     ) -> Gradients | None:
         """Accept the upload that a client was asked for, once: if it comes again, only the same answer is returned.
 
@@ -149,7 +148,7 @@ class Server:
                 self._uploads[name] = embeddings
                 return None
             self.time = now()
-            self.tape.write(RecordedUpload(name, self.time, asked.samples, embeddings))
+            self.tape.write(Upload(name, self.time, asked.samples, embeddings))
             self._store(name, asked.samples, embeddings)
             samples = asked.samples if batch is None else batch
             answer = Gradients(name, asked.round, next(self._sequence), samples, self._gradients(samples, {}))
@@ -165,7 +164,7 @@ class Server:
             batch = self._asked[next(iter(uploads))].samples
             absent = tuple(name for name in self.present if name not in uploads)
             t = self.n_rounds + 1
-            recorded = (RecordedUpload(name, float(t), batch, embeddings) for name, embeddings in uploads.items())
+            recorded = (Upload(name, float(t), batch, embeddings) for name, embeddings in uploads.items())
             self.tape.write(*recorded, Stamp(float(t), self._checked_offset(), absent))
             for name, embeddings in uploads.items():
                 self._store(name, batch, embeddings)
@@ -185,7 +184,7 @@ class Server:
             self.tape.write(Stamp(self.time, self._checked_offset()))
             return True
 
-    def _check(self, upload: Upload) -> Embed:
+    def _check(self, upload: Embeddings) -> Embed:
         """Return the request that an upload answers; raise AnswerError if it is not a valid answer to an open one."""
         name, asked = upload.client, self._asked.get(upload.client)
         if asked is None or upload.round != asked.round or upload.sequence != asked.sequence:
@@ -335,7 +334,7 @@ class Server:
             raise InputError("there is nothing to catch up with: the training is not recorded")
         with self._lock:
             for record in self._recorder.transcript.records(1 + self.tape.n_records):
-                if isinstance(record, RecordedUpload):
+                if isinstance(record, Upload):
                     self._store(record.client, record.samples, record.embeddings)
                 self.n_rounds += isinstance(record, Stamp)
             self.tape = Tape(self._recorder, n_records=None)

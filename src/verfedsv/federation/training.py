@@ -164,7 +164,7 @@ class Training:
                 lock.release()
 
     def _ask(self, requests: Sequence[Request], use: Callable[[Any], Any] = lambda answer: answer) -> dict[str, Any]:
-        """Return what `use` makes of the answers, by client; those that are missing or cannot be used are left out."""
+        """Return what `use` makes of the answers, by client; those that are missing or cannot be used are omitted."""
         left, results = {request.client: request for request in requests}, {}
         for _ in range(self.n_tries):
             for answer in self.transport.exchange([*left.values()], self.timeout) if left else ():

@@ -114,7 +114,7 @@ class Run:
                 data = data.with_clients(random_client(data.clients[0], client.name, client.random_level, rng))
             elif client.file is None and client.name not in data.names:
                 raise InputError(
-                    f"client {client.name!r} has no file, copy_of or random_level, and is none of the clients "
+                    f"client {client.name!r} has no file, copy_of or random_level, and is not one of the clients "
                     f"{', '.join(data.names)}"
                 )
             elif client.name not in data.names and (client.period or client.batch_size):

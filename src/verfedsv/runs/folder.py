@@ -94,9 +94,9 @@ class RunFolder:
         return is_being_written(self.transcript_path)
 
     def open(self, *, mapped: bool = False, for_values: bool = True) -> Transcript:
-        """Return the transcript, as `Transcript.open` does; raise InputError if values are needed and cannot be had.
+        """Return the transcript, as `Transcript.open` does; raise InputError if it cannot be valued and that is needed.
 
-        Those of a loss of the user's own can be had only in Python, where that loss can be passed.
+        Those of a loss of the user's own can be computed only in Python, where that loss can be passed.
         """
         for path in (self.config_path, self.metrics_path, self.notes_path, self.valuation_path):
             if path.is_symlink():

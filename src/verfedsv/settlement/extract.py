@@ -7,7 +7,7 @@ compute the chain again to its head, and to see that the client's uploads are th
 An extract is a binary file, all numbers little-endian:
 
     MAGIC, and the version (8 bytes)
-    size (8 bytes), and so many bytes of JSON: client, description (the text of transcript.json), labels_sha256, head
+    size (8 bytes), and that many bytes of JSON: client, description (the text of transcript.json), labels_sha256, head
     number (8 bytes) of beginnings, the size of each (8 bytes each), and the beginnings
     number (8 bytes) of messages, a header of each (48 bytes each), and the pieces of all messages
     the client's uploads: of each its samples (uint32) and its embeddings
@@ -256,7 +256,7 @@ def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
     if part.kind is Kind.SCHEMA:
         fmt.check_schema(message, precision)
     elif part.kind is not Kind.END or message.to_pybytes() != fmt.END_OF_STREAM or any(part.gaps):
-        raise ValueError("it has a message that is none of a transcript")
+        raise ValueError("it has a message that no transcript has")
 
 
 def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place: str) -> Upload:
@@ -287,6 +287,6 @@ class _Bytes:
         return int(_NUMBER.unpack(self.take(_NUMBER.size))[0])
 
     def array(self, kind: np.dtype[Any]) -> NDArray[Any]:
-        """Return a number of items, and so many items."""
+        """Return a number of items, and the items."""
         n_items = self.number()
         return np.frombuffer(self.take(n_items * kind.itemsize), kind)

@@ -97,7 +97,7 @@ def read_segments(storage: Storage) -> list[Segment]:
     """
     names = {name: number for name in storage.names() if (number := fmt.segment_of(name)) is not None}
     for name in (name for name, number in names.items() if number == 0):
-        raise TranscriptError(f"{name!a} is named like a file of the transcript, and is none: move it away")
+        raise TranscriptError(f"{name!a} is named like a file of the transcript, but is not one: move it away")
     numbers = sorted({*names.values()})
     result: list[Segment] = []
     for position, number in enumerate(numbers, 1):

@@ -47,7 +47,7 @@ class Description:
     """What was agreed and what is known of a training before its first record.
 
     `clients` are the founders; `Transcript.clients` are all that ever took part. `loss` is the name of the loss;
-    `is_own_loss` says that it is none of this package, so that whoever values the training must supply it. `classes`
+    `is_own_loss` says that it is not of this package, so that whoever values the training must supply it. `classes`
     are the names of the classes, in the order of the numbers that stand for them, if labels were texts. A segment of
     the stream ends after `segment_rounds` rounds. `mode` and `precision` are None until the first upload; so is
     `n_classes` under a loss of the user's own, unless it was given.
@@ -189,7 +189,7 @@ def _check_first_upload(about: Description) -> None:
     if not (about.mode is None and about.precision is None):
         for value, allowed in ((about.mode, get_args(Mode)), (about.precision, get_args(Precision))):
             if not isinstance(value, str) or value not in allowed:
-                raise ValueError(f"mode or precision is {str(value)[:60]!a}, which is none of {', '.join(allowed)}")
+                raise ValueError(f"mode or precision is {str(value)[:60]!a}, which is not one of {', '.join(allowed)}")
     if about.n_classes is None and about.is_own_loss and about.mode is None:
         return
     least, most = (

@@ -97,7 +97,7 @@ def is_file_of_transcript(name: str) -> bool:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the paths of a transcript's files in a folder, those in `TENSORS` left out, ordered by name."""
+    """Return the paths of a transcript's files in a folder, without those in `TENSORS`, ordered by name."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if is_file_of_transcript(path.name))

@@ -51,7 +51,7 @@ class Roster:
         return replace(self, clients=clients, members=self.members | {client})
 
     def left(self, client: str) -> Roster:
-        """Return the roster with one member less; raise ValueError if it is none."""
+        """Return the roster with one member less; raise ValueError if it is not a member."""
         self.check_member(client)
         return replace(self, members=self.members - {client})
 
@@ -225,7 +225,7 @@ class Rules:
         n_samples, indices = self._about.n_samples, samples.astype(np.intp)
         largest = int(samples.max())
         if largest >= n_samples:
-            raise ValueError(f"client {client!r}: sample {largest} is none of 0 to {n_samples - 1}")
+            raise ValueError(f"client {client!r}: sample {largest} is not one of 0 to {n_samples - 1}")
         # A sample that is there twice has its last position, so its first is not found again. Faster than sorting.
         positions = np.arange(len(samples), dtype=np.uint32)
         self._positions[indices] = positions

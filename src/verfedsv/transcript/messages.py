@@ -31,7 +31,7 @@ Numbers = tuple[NDArray[np.uint32], Array]
 
 @dataclass(frozen=True, eq=False)
 class RecordMessage:
-    """What one record batch holds, row by row: `uploads` has None for rows that are none.
+    """What one record batch holds, row by row: `uploads` has None for rows that are not uploads.
 
     `offset` and `state` are those of a time stamp, which is the last row.
     """

@@ -130,7 +130,7 @@ class Transcript:
             if not folder.exists():
                 why = "there is no such folder"
             elif not folder.is_dir():
-                why = "that is a file; its folder is wanted"
+                why = "that is a file; name its folder"
             raise TranscriptError(f"there is no transcript in {folder}: {why}")
         for place in (path, path / FOLDER, path / FOLDER / FOLDER):
             if place != folder and fmt.files_of(place):

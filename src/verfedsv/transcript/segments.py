@@ -141,7 +141,7 @@ def _check_end(storage: Storage, segment: Segment) -> None:
 
 
 def _cut_off(storage: Storage, number: int, n_bytes: int, n_chain_bytes: int) -> str:
-    """Cut the two files of a segment to so many bytes; return what was cut, in words."""
+    """Truncate the two files of a segment; return what was cut, in words."""
     lost = []
     for name, kept in ((fmt.uploads_file(number), n_bytes), (fmt.chain_file(number), n_chain_bytes)):
         size = storage.size(name)

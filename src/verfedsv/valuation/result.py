@@ -50,7 +50,7 @@ class Books(NamedTuple):
     `start` and `end` are the mean losses of the valued embeddings, zeros before the first round. `clients` and `server`
     are how much of the decrease their changes account for, over all rounds; negative if they raised the loss.
     `clients_moved` and `server_moved` are how far they moved it up and down, the sizes of single rounds added up: a
-    server that goes to and fro changes nothing in the end, and yet decides what the changes of others are worth.
+    server that moves back and forth changes nothing in the end, yet decides what the changes of others are worth.
     `unaccounted` is exactly 0 for Shapley values; those of other semivalues do not add up to the decrease of the loss.
     """
 

@@ -261,7 +261,7 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
 
 
 def _judge_withheld(valuation: Valuation) -> Iterator[Reason]:
-    """Yield a reason if clients uploaded different samples in a round, a doubt if one left out most of others' samples.
+    """Yield a reason if clients uploaded different samples in a round, a doubt if one omitted most of others' samples.
 
     Completion gives it embeddings there, and it is paid for what it never uploaded.
     """
