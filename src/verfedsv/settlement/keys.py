@@ -133,7 +133,8 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(_LARGEST_FILE)
     except OSError as error:
-        raise InputError(f"cannot read the key {path}: {error.strerror}; make one: verfedsv keys new") from None
+        hint = "ask its owner for it" if path.suffix == PUBLIC else "make one: verfedsv keys new"
+        raise InputError(f"cannot read the key {path}: {error.strerror}; {hint}") from None
 
 
 def _refuse_readable(path: Path) -> None:

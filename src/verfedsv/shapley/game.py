@@ -91,6 +91,8 @@ class RoundGame:
     offset: Floats | None = None
     previous_offset: Floats | None = None
     n_threads: int = field(default_factory=available_threads)
+    block_of_all: Block | None = None
+    """All samples as one block, if the game was made of it."""
 
     @classmethod
     def from_arrays(
@@ -145,7 +147,7 @@ class RoundGame:
         """Return the game of a block whose arrays hold nothing else, played on the calling thread."""
         shape = len(block.previous), block.n_samples, block.n_classes
         previous, current = block.previous.reshape(shape), block.current.reshape(shape)
-        return cls(previous, current, block.labels, loss, block.offset, n_threads=1)
+        return cls(previous, current, block.labels, loss, block.offset, n_threads=1, block_of_all=block)
 
     @property
     def n_clients(self) -> int:

@@ -243,6 +243,6 @@ class Valuation:
             f"{count(self.n_samples, 'sample')}, {self.mode}",
             self.method,
             say_totals(self.settings.semivalue, books.clients, books.server),
-            f"errors up to {self.errors.max():.2g}",
+            f"with errors of up to {self.n_rounds * self.errors.max():.2g}",
         ]
         return f"<Valuation: {', '.join(parts)}>"
