@@ -46,3 +46,17 @@ def test_samples_uploaded_before_the_first_step_are_missed():
     assert missed > 0.4
     assert report.held_out_rmse < 0.02 * report.held_out_size
     assert 0.8 < report.expected_rmse / report.expected_size / missed < 1.25
+
+
+def test_the_moment_of_true_factors_stays_one():
+    """A step of its iteration can overshoot; an error or a size of zero would then call the completion perfect."""
+    for seed in (134, 298, 426, 1291):
+        rng = np.random.default_rng(seed)
+        n, n_rounds, rank = int(rng.integers(10, 60)), int(rng.integers(3, 10)), int(rng.integers(2, 7))
+        weight = 10.0 ** rng.uniform(-3, 1)
+        rounds = rng.normal(size=(n_rounds, 1, rank)) * np.geomspace(1, 10.0 ** -rng.uniform(0, 3), rank)
+        rounds[: int(rng.integers(0, n_rounds - 1))] *= 0.01
+        samples = rng.normal(size=(n, rank)) * np.geomspace(1, 10.0 ** -rng.uniform(0, 3), rank)
+        batches = [rng.permutation(n)[: int(rng.integers(1, n))] for _ in range(n_rounds)]
+        error, size = expected_errors(Pattern.from_batches(batches, n), Factors(rounds, samples), weight, 0.0)
+        assert min(error, size) > 0.1

@@ -284,6 +284,16 @@ def test_clients_join_and_leave_between_rounds():
             change()
 
 
+def test_an_upload_of_a_client_that_left_is_no_answer():
+    """It was asked before it left, and is late: an answer that cannot be used, not an error of the server."""
+    server, _ = make_server()
+    request = server.request("a", FIRST)
+    server.leave("a")
+    with pytest.raises(AnswerError, match="a was asked for nothing"):
+        server.receive(answer(request, EMBEDDINGS[0]), now=lambda: 1.0)
+    assert server.n_uploads["a"] == 0
+
+
 def test_predictions_and_evaluation_count_who_left_alike():
     """With its last embeddings of training samples, and zero for samples to test on."""
     x = np.random.default_rng(1).normal(size=(6, 2))

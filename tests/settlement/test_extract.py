@@ -346,3 +346,26 @@ def test_an_extract_has_no_more_rows_than_bytes(tmp_path):
     extract = make_extract(record(tmp_path / "run").transcript, "telco")
     with pytest.raises(TranscriptError, match="the extract was changed"):
         replace(extract, parts=[extract.parts[0], forged]).verify()
+
+
+def test_metadata_that_are_too_long_are_refused(run):
+    """They are copied for every message: a megabyte of them would become gigabytes."""
+    extract = Extract.from_bytes(written(run).read_bytes())
+    long = 2**14
+    head = b"\xff\xff\xff\xff" + long.to_bytes(4, "little") + bytes(long)
+    forged = replace(extract, parts=[replace(part, pieces=[head, *part.pieces[1:]]) for part in extract.parts])
+    with pytest.raises(InputError, match="the metadata of a message are too long"):
+        Extract.from_bytes(forged.to_bytes())
+
+
+def test_more_rounds_than_agreed_are_not_in_an_extract(tmp_path):
+    """Whoever has only its own part finds them, too."""
+    rows = [[forgeries.upload(n, [0], [0.1], t) for n in forgeries.ABOUT["clients"]] for t in (1.0, 2.0)]
+    rounds = [[*uploaded, forgeries.stamp(time)] for uploaded, time in zip(rows, (1.0, 2.0), strict=True)]
+    folder = forgeries.write(tmp_path / "run", rounds, about=forgeries.ABOUT | {"n_planned": 2})
+    extract = make_extract(Transcript.open(folder), "bank")
+    assert extract.verify().n_rounds == 2
+    described = extract.description.replace('"n_planned": 2', '"n_planned": 1')
+    assert described != extract.description
+    with pytest.raises(TranscriptError, match="there are 2 rounds, and 1 were agreed"):
+        replace(extract, description=described).verify()

@@ -65,6 +65,8 @@ def test_what_is_no_key_is_refused(tmp_path):
         read_private_key(public)
     with pytest.raises(InputError, match=r"cannot read the key .*: No such file"):
         read_private_key(tmp_path / "none.key")
+    with pytest.raises(InputError, match=r"No such file or directory; ask its owner for it"):
+        read_public_key(tmp_path / "none.pub")
     other = generate_private_key(SECP256R1())
     private.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public.write_bytes(other.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))

@@ -8,8 +8,10 @@ from tests.games import LOSSES, random_game
 from verfedsv.data import load_adult_round
 from verfedsv.errors import ToleranceWarning
 from verfedsv.shapley import plan
+from verfedsv.shapley.closed_form import third_order
+from verfedsv.shapley.confidence import radius_of_sum
 from verfedsv.shapley.game import RoundGame
-from verfedsv.shapley.stratified import draw
+from verfedsv.shapley.stratified import _fewest_draws, draw
 
 
 def exact_values(game):
@@ -138,3 +140,26 @@ def test_the_jump_of_adult():
     assert result.tolerance_met
     assert np.abs(result.values - exact.values).max() <= 1e-3 * exact.values.max()
     assert (np.abs(result.values - exact.values) <= result.errors).all()
+
+
+def test_draws_are_not_more_than_the_bound_takes():
+    """Where single draws may be far off in some samples, these are drawn more often, and the others are not."""
+    variance, largest = np.full(20, 1e-8), np.concatenate([np.full(9000, 1e-5), np.full(1000, 1e-3)])
+    usual, apart = _fewest_draws(variance, largest, error=3e-3, most=1000)
+    draws = np.maximum(usual, np.ceil(largest / apart))
+    bound = radius_of_sum(variance * (1 / draws).mean(), np.full(20, (largest / draws).max()), look=0).max()
+    assert bound <= 3e-3
+    alike = next(n for n in range(1, 1001) if radius_of_sum(variance / n, np.full(20, 1e-3 / n), look=0).max() <= 3e-3)
+    assert draws.sum() < 0.5 * alike * len(largest)
+
+
+def test_values_of_tiny_steps_are_not_moved_by_the_rounding_of_the_utility():
+    """The loss falls by a difference of rounded losses; the closed form of the values is far more exact."""
+    rng = np.random.default_rng(3)
+    previous, labels = rng.normal(size=(5, 257)), rng.integers(0, 2, 257)
+    current = previous + 1e-6 * rng.normal(size=previous.shape)
+    result = verfedsv.shapley_values(previous, current, labels)
+    raw = third_order(RoundGame.from_arrays(previous, current, labels))
+    assert abs(raw.utility - raw.values.sum()) > raw.errors.sum()
+    np.testing.assert_array_equal(result.values, raw.values)
+    np.testing.assert_array_equal(result.errors, raw.errors)

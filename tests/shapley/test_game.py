@@ -89,3 +89,12 @@ def test_clients_whose_changes_differ_in_the_sign_of_zero_are_identical():
     """A change of -0 is a change of 0: both clients get the same value."""
     previous, current = np.zeros((3, 4)), np.array([[1.0, 0.0, 2.0, 0.0], [1.0, -0.0, 2.0, 0.0], [3.0, 1.0, 1.0, 1.0]])
     assert RoundGame.from_arrays(previous, current, [0, 1, 1, 0]).identical_clients() == [[0, 1]]
+
+
+def test_clients_that_differ_only_in_the_last_sample_are_not_identical():
+    """The few samples that are compared first do not decide."""
+    current = np.zeros((3, 100))
+    current[:, :50] = 1.0
+    current[2, -1] = 0.5
+    game = RoundGame.from_arrays(np.zeros((3, 100)), current, np.arange(100) % 2)
+    assert game.identical_clients() == [[0, 1]]

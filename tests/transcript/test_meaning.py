@@ -506,3 +506,11 @@ def test_a_transcript_behind_a_link_is_not_read(tmp_path):
     (tmp_path / "private" / "labels.arrow").symlink_to(tmp_path / "labels.arrow")
     with pytest.raises(TranscriptError, match=r"labels\.arrow is a link"):
         Transcript.open(tmp_path / "private")
+
+
+def test_what_a_description_says_does_nothing_in_a_terminal(tmp_path):
+    """Its fields may be of somebody else, and an error may show them."""
+    for about in (ABOUT | {"\x1b[2Jx": 1}, ABOUT | {"version": "\x1b]0;x\x07"}):
+        with pytest.raises(TranscriptError) as caught:
+            Transcript.open(write(tmp_path / str(len(about)), [round_of()], about=about))
+        assert str(caught.value).isprintable()

@@ -37,6 +37,7 @@ def test_a_sound_valuation_has_no_reasons():
         ({"server_error": np.nan, "losses": np.array([0.7, 0.6, 0.5, 0.4, 0.3])}, "doubtful", "balance"),
         ({"values": [10.0, -9.9], "errors": 1e-9}, "doubtful", "cancel"),
         ({"losses": np.log(2) - 4 * 0.15 * np.array([0, 2.5, 3, 2, 1])}, "doubtful", "rise"),
+        ({"losses": np.log(2) - 4 * 0.15 * np.array([0, 0.9, 0.1, 0.6, 1])}, "doubtful", "rise"),
         ({"errors": [0.1, 0.1]}, "doubtful", "errors"),
         ({"values": [0.1] * 9, "errors": [0.2] + [0.0] * 8}, "doubtful", "errors"),
         ({"errors": [np.nan, 0.0], "completed": True}, "doubtful", "unknown"),
