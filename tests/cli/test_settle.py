@@ -122,7 +122,7 @@ def test_a_run_that_has_grown_is_valued_first(tmp_path):
 
 
 def test_values_by_settings_that_were_not_agreed_are_not_settled(tmp_path):
-    """Unless that is said; of a valuation that lies elsewhere nothing is known."""
+    """Unless they are accepted; nor those of a valuation elsewhere, of which nothing is known to be agreed."""
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder, seed=3).to_json())
     for path in (folder, folder / "valuation.json"):
@@ -135,10 +135,10 @@ def test_values_by_settings_that_were_not_agreed_are_not_settled(tmp_path):
         assert call("settle", path, *BUDGET, "--negative", "zero", "--accept-settings").returncode == 0
     (folder / "valuation.json").rename(tmp_path / "v.json")
     done = call("settle", tmp_path / "v.json", *BUDGET, "--negative", "zero")
-    assert done.returncode == 0
-    assert "what was agreed is unknown. These settings are not the defaults: seed is 3 and not 0" in " ".join(
-        done.stderr.split()
-    )
+    assert done.returncode == 2
+    assert "what was agreed is unknown, " in done.stderr
+    assert "not the defaults: seed is 3 and not 0" in done.stderr
+    assert call("settle", tmp_path / "v.json", *BUDGET, "--negative", "zero", "--accept-settings").returncode == 0
 
 
 @pytest.mark.parametrize("has_config", [True, False])

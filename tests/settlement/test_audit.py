@@ -472,7 +472,8 @@ def test_settings_that_were_not_agreed_are_accepted_only_if_the_reader_says_so(t
         (run / "config.toml").unlink()
     (run / "valuation.json").unlink()
     shopped = value(run, rank=1, regularization=100.0, seed=7)
-    place = sign(run, change=lambda *_: (shopped, settle(shopped, Terms.of(1000, "EUR", negative="zero"))))
+    paid = settle(shopped, Terms.of(1000, "EUR", negative="zero"), accept_settings=True)
+    place = sign(run, change=lambda *_: (shopped, paid))
     said = (
         "the values were not computed with the agreed settings: rank is 1 and not auto, regularization is 100.0 and "
         "not auto, seed is 7 and not 0; "

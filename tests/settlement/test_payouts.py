@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import verfedsv
+from tests.settlement.runs import CLIENTS, record
 from verfedsv import InputError, Recorder
 from verfedsv.settlement import Settlement, Terms, settle
 from verfedsv.settlement.explanation import cautions, explain, say_terms
@@ -560,6 +561,39 @@ def test_what_the_clients_did_not_make_better_is_not_settled():
         settle(valuation, Terms.of(100, "EUR", negative="zero"))
     paid = settle(valuation, Terms.of(100, "EUR", negative="zero"), even_if_the_loss_rose=True)
     assert paid.payouts == (0, 10_000)
+
+
+def test_other_settings_are_refused_unless_they_were_agreed_or_are_accepted(tmp_path):
+    """Without a run nothing is known to be agreed, so only default settings are settled."""
+    for name, agreed in (("default", None), ("banzhaf", {"semivalue": "banzhaf"})):
+        record(tmp_path / name, valuation=agreed)
+    terms = Terms.of(100, "EUR", negative="zero")
+    valuation = verfedsv.value(tmp_path / "default", semivalue="banzhaf")
+    with pytest.raises(InputError, match=r"agreed is unknown.* semivalue is banzhaf and not shapley"):
+        settle(valuation, terms)
+    with pytest.raises(InputError, match="not computed with the agreed settings: semivalue is banzhaf and not shapley"):
+        settle(valuation, terms, run=tmp_path / "default")
+    for run in (None, tmp_path / "default"):
+        assert sum(settle(valuation, terms, run=run, accept_settings=True).payouts) == 10_000
+    with pytest.raises(InputError, match="the valuation is not of this transcript"):
+        settle(valuation, terms, run=tmp_path / "banzhaf")
+    agreed = verfedsv.value(tmp_path / "banzhaf")
+    assert agreed.settings.semivalue == "banzhaf"
+    assert sum(settle(agreed, terms, run=tmp_path / "banzhaf").payouts) == 10_000
+
+
+def test_a_run_is_settled_only_when_it_has_ended_and_with_its_plan(tmp_path):
+    """A running training is refused; one that was stopped early is settled as such."""
+    record(tmp_path / "run", n_rounds=4, n_planned=6)
+    valuation, terms = verfedsv.value(tmp_path / "run"), Terms.of(100, "EUR", negative="zero")
+    paid = settle(valuation, terms, run=tmp_path / "run")
+    assert (paid.n_rounds, paid.n_planned) == (4, 6)
+    assert any("stopped after 4 of 6 rounds" in line for line in cautions(paid))
+    with (
+        Recorder(tmp_path / "run", np.arange(40) % 2, CLIENTS, n_planned=6, resume=True),
+        pytest.raises(InputError, match="the training is still running, 4 of 6 rounds so far, so it is not settled"),
+    ):
+        settle(valuation, terms, run=tmp_path / "run")
 
 
 @pytest.mark.parametrize("arguments", [(3, Terms.of(1, "EUR")), (None, None)])

@@ -11,6 +11,7 @@ from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import shortened
 from verfedsv.transcript import Description, Transcript
+from verfedsv.valuation import Valuation
 
 
 def say_agreed(about: Description) -> str:
@@ -52,6 +53,12 @@ def refuse_others(folder: RunFolder, transcript: Transcript, settings: Valuation
     config = folder.config_of(transcript)
     for other in say_others(settings, transcript.description, config, lambda: transcript.verify_on().has_offset):
         raise InputError(f"{other}; train and value the run as agreed, or add --accept-settings")
+
+
+def check_is_of(valuation: Valuation, transcript: Transcript) -> None:
+    """Raise InputError unless a valuation is of this transcript, to its last round."""
+    if valuation.head != transcript.head:
+        raise InputError("the valuation is not of this transcript, or the transcript has grown since; value it again")
 
 
 def options_of(settings: ValuationSettings) -> dict[str, Any]:

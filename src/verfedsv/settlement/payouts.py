@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from verfedsv.errors import InputError
+from verfedsv.runs.extent import refuse_running
+from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
+from verfedsv.settlement.agreement import check_is_of, refuse_others
 from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_deduction
@@ -21,12 +26,19 @@ from verfedsv.valuation.result import Books
 
 
 def settle(
-    valuation: Valuation, terms: Terms, *, n_planned: int | None = None, even_if_the_loss_rose: bool = False
+    valuation: Valuation,
+    terms: Terms,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    even_if_the_loss_rose: bool = False,
+    accept_settings: bool = False,
 ) -> Settlement:
     """Return what each client of a valuation is paid on some terms.
 
-    `n_planned` is how many rounds were planned, if that is known: a settlement of fewer states it. A training in which
-    the loss rose, or that the clients together did not improve, is refused unless `even_if_the_loss_rose`.
+    `run` is the folder of the run that was valued. A training that is still running is refused, and a settlement of
+    one that was stopped early states its plan. Values are refused unless they were computed with the settings agreed
+    for the run (without `run`, the defaults), or `accept_settings`; so is a training in which the loss rose, or which
+    the clients together did not improve, unless `even_if_the_loss_rose`.
 
     >>> from verfedsv import Recorder, value
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
@@ -38,6 +50,20 @@ def settle(
         raise InputError(
             "settle takes a Valuation and Terms, such as settle(value(run), Terms.of(1000, 'EUR')); received "
             f"{type(valuation).__name__} and {type(terms).__name__}"
+        )
+    n_planned = None
+    if run is not None:
+        folder = RunFolder(run)
+        transcript = folder.open()
+        extent = folder.extent(transcript)
+        refuse_running(extent, "settled")
+        check_is_of(valuation, transcript)
+        refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
+        n_planned = extent.n_planned
+    elif not accept_settings and (others := valuation.settings.differences(ValuationSettings())):
+        raise InputError(
+            "what was agreed is unknown, as the valuation is not in the folder of its run, and these settings are not "
+            f"the defaults: {', '.join(others)}; settle the run by its folder, or add --accept-settings"
         )
     refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
     return pay(terms, Basis.of(valuation, n_planned))

@@ -17,7 +17,7 @@ from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
-from verfedsv.settlement.agreement import options_of
+from verfedsv.settlement.agreement import check_is_of, options_of
 from verfedsv.settlement.content import StatementContent
 from verfedsv.settlement.documents import parse, validate
 from verfedsv.settlement.keys import is_signed, raw
@@ -115,8 +115,7 @@ def make_statement(
     extent = folder.extent(transcript)
     refuse_running(extent, "signed")
     transcript.verify()
-    if valuation.head != transcript.head:
-        raise InputError("the valuation is not of this transcript, or the transcript has grown since; value it again")
+    check_is_of(valuation, transcript)
     options_of(valuation.settings)
     if settlement is not None:
         check_settlement(settlement, valuation)
