@@ -452,6 +452,18 @@ def test_damaged_json_is_named(change, message):
         Settlement.from_json("[1")
 
 
+@pytest.mark.parametrize("name", ["payouts.csv", "payouts.json"])
+def test_a_table_in_the_place_of_the_json_is_named(tmp_path, name):
+    """Whatever its name is, with the file to pass instead."""
+    path = tmp_path / name
+    path.write_text(settled([1.0, 2.0]).to_csv(), encoding="utf-8")
+    with pytest.raises(InputError, match=f"{name} is a table for people; pass the JSON: verfedsv settle ... -o"):
+        Settlement.read(path)
+    path = tmp_path / "right.json"
+    path.write_text(settled([1.0, 2.0]).to_json())
+    assert Settlement.read(path) == settled([1.0, 2.0])
+
+
 def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noqa: B006  # it is only read
     """Return what is said of a settlement, in one text."""
     result = pay(Terms.of(100, "EUR", **terms), basis(values, errors, names, n_planned, **about))

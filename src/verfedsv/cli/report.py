@@ -15,7 +15,6 @@ from verfedsv.cli.progress import progress_bar, working
 from verfedsv.errors import InputError
 from verfedsv.report.summary import Summary
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.documents import read_bytes
 
 Format = Literal["html", "md", "json"]
 _FORMATS: dict[str, Format] = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".json": "json"}
@@ -59,7 +58,7 @@ def report(
     progress_console = Console(stderr=True)
     stopped = "stopped; nothing was written."
     with working(progress_console, stopped) as check:
-        known = None if settlement is None else Settlement.from_json(read_bytes(settlement))
+        known = None if settlement is None else Settlement.read(settlement)
         summary = _summarise(progress_console, run, known, check)
         text = render(summary)
     if place == _STANDARD_OUTPUT:

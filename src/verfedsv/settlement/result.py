@@ -10,13 +10,15 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import NonNegativeInt
 
+from verfedsv.errors import InputError
 from verfedsv.settlement.books import say_books
-from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, validate
+from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, read_bytes, validate
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import TERMS, Terms
@@ -164,6 +166,14 @@ class Settlement:
             "books": say_books(self.books),
             "head of the transcript": self.head,
         }
+
+    @classmethod
+    def read(cls, path: Path) -> Settlement:
+        """Return the settlement in a JSON file; raise InputError if it is not one."""
+        content = read_bytes(path)
+        if path.suffix.lower() == ".csv" or content.startswith(BYTE_ORDER_MARK.encode()):
+            raise InputError(f"{path} is a table for people; pass the JSON: verfedsv settle ... -o payouts.json")
+        return cls.from_json(content)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Settlement:
