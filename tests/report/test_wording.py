@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from verfedsv.report import wording
 from verfedsv.report.amounts import Amounts, place_text, share_range
 from verfedsv.report.html import to_html
 from verfedsv.report.markdown import to_markdown
-from verfedsv.report.summary import build
+from verfedsv.report.summary import UploadCounts, build
 from verfedsv.report.tables import contributions
 from verfedsv.report.terminal import brief
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.books import say_books
 from verfedsv.valuation.result import Books
 
@@ -52,9 +54,34 @@ def test_a_share_that_may_be_nothing_says_so():
 
 
 def test_a_client_that_did_nothing():
-    """No percentages for nothing."""
+    """No percentages; a client that uploaded nothing is told from one whose uploads changed nothing."""
     summary = make_summary([3.0, 0.0], [0.01, 0.0])
-    assert sentence(summary, 1) == "telco contributed nothing: what it sent never changed the loss."
+    assert sentence(summary, 1) == "telco contributed nothing: its uploads never changed the loss."
+    absent = replace(summary.clients[1], uploads=UploadCounts(0, 0, 0))
+    summary = replace(summary, clients=(summary.clients[0], absent))
+    assert sentence(summary, 1) == "telco contributed nothing: it uploaded nothing."
+
+
+@pytest.mark.parametrize(
+    ("semivalue", "name"),
+    [
+        ("banzhaf", "Banzhaf value"),
+        ("leave-one-out", "leave-one-out value"),
+        ("beta(4, 1)", "Beta(4, 1) Shapley value"),
+        ("my own", "value by the semivalue 'my own'"),
+    ],
+)
+@pytest.mark.parametrize("render", [to_html, to_markdown])
+def test_a_report_names_the_semivalue(render, semivalue, name):
+    """It says Shapley only of Shapley values, and that other values do not add up to the decrease in loss."""
+    assert build(make_valuation([3.0], settings=ValuationSettings(semivalue="banzhaf"))).semivalue == "banzhaf"
+    shapley = make_summary([3.0, 1.0], 0.01)
+    assert "its Shapley value" in render(shapley)
+    text = render(replace(shapley, semivalue=semivalue)).partition("<script")[0].replace("&#39;", "'")
+    assert f"its {name}" in text
+    assert "its Shapley value" not in text
+    assert "Shares are fractions of the sum of these values." in text
+    assert "do not add up to the decrease in loss" in text
 
 
 def test_a_tiny_share_is_less_than_something():

@@ -33,7 +33,7 @@ def to_markdown(summary: Summary) -> str:
         *_training(summary),
         *(part for chapter in tables.details(summary) for part in _chapter(chapter)),
         "## Five terms",
-        "\n".join(f"- **{term}.** {escape(meaning)}" for term, meaning in wording.GLOSSARY.items()),
+        "\n".join(f"- **{term}.** {escape(meaning)}" for term, meaning in wording.glossary(summary).items()),
         f"{escape(wording.origin(summary))} `{summary.head}`.",
     ]
     return "\n\n".join(parts) + "\n"
@@ -77,8 +77,14 @@ def _contributions(summary: Summary) -> list[str]:
     negative = wording.negative(summary)
     note = [f"> **What a negative share means.** {escape(negative)}"] if negative else []
     server = [escape(wording.server(summary))] if summary.books.server else []
-    intro = wording.SHARES if summary.has_shares else wording.NO_SHARES
-    return ["## Contributions", intro, sentences, *note, *_table(tables.contributions(summary)), *server]
+    return [
+        "## Contributions",
+        escape(wording.shares(summary)),
+        sentences,
+        *note,
+        *_table(tables.contributions(summary)),
+        *server,
+    ]
 
 
 def _ranking(summary: Summary) -> list[str]:

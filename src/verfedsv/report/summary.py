@@ -158,6 +158,7 @@ class Summary:
     server_error: float | None
     estimator_error_kind: ErrorKind
     method: str
+    semivalue: str
     guarantee: float | None
     verdict: Verdict
     clients: tuple[ClientSummary, ...]
@@ -245,6 +246,7 @@ def build(
         server_error=known(valuation.server_error),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
+        semivalue=valuation.settings.semivalue,
         guarantee=known(valuation.guarantee),
         verdict=judge(valuation, facts),
         clients=tuple(_clients(valuation, order, quarters, uploads, at)),

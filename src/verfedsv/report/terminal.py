@@ -30,7 +30,7 @@ def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
     yield from (Text(text, style="yellow") for text in summary.verdict.texts("doubt"))
     yield Text(wording.numerical_error(summary), style="yellow" if wording.is_doubtful(summary) else "")
     yield from (Text(text) for text in summary.verdict.texts("note"))
-    yield Text(wording.SHARES if summary.has_shares else wording.NO_SHARES)
+    yield Text(wording.shares(summary))
     table = contributions(summary, "terminal", _MOST_CLIENTS)
     yield to_rich(table, width)
     if len(table.rows) < len(summary.clients):

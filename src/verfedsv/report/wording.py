@@ -13,33 +13,18 @@ from verfedsv.shapley.result import count
 from verfedsv.texts import listed
 from verfedsv.valuation.result import Books
 
-SHARES = "Shares are fractions of the decrease in loss that all clients achieved together."
 NO_SHARES = (
     "There are no shares: the clients together did not lower the loss, so percentages would be shares of the damage. "
     "Each client's effect on the loss is given instead."
 )
 VALUE = "Total value: how much the client lowered the loss over all rounds; negative if it raised it."
 
-GLOSSARY = {
-    "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
-    "Round": (
-        "One step of training. If each client trains at its own pace, the time between two valuations of the model."
-    ),
-    "Embedding": (
-        "The number, or the few numbers, that a client computes from its columns for one sample (a person, say) and "
-        "sends to the server. The columns themselves never leave the client."
-    ),
-    "Value": (
-        "How much of the decrease in loss a client is credited with: its Shapley value, which is what it adds when it "
-        "joins the others, averaged over all orders in which they could join. Here it is the total over all rounds; "
-        "statements, audits and valuation files have the mean per round. The values of all clients and of the server's "
-        "own part, if it has one, add up to the decrease in loss."
-    ),
-    "Completion": (
-        "In a round, clients send embeddings of only some of the samples. The others are filled in from the rounds in "
-        "which they were sent. How well that works is tested on embeddings that were sent but held out as a check."
-    ),
+_SEMIVALUES = {
+    "shapley": ("Shapley value", "when it joins the others, averaged over all orders in which they could join"),
+    "banzhaf": ("Banzhaf value", "to a coalition of the others, averaged over all coalitions"),
+    "leave-one-out": ("leave-one-out value", "to all the others"),
 }
+"""What a value by a semivalue is called, and what it is, after "what a client adds"."""
 
 OVER_ROUNDS = {
     "cumulative": (
@@ -53,6 +38,51 @@ OVER_ROUNDS = {
     ),
 }
 """How to read the chart over rounds: of sums up to each round, and of single rounds."""
+
+
+def glossary(summary: Summary) -> dict[str, str]:
+    """Return the terms of a report, explained."""
+    name, added = _semivalue(summary.semivalue)
+    total = "The values of all clients and of the server's own part, if it has one, add up to the decrease in loss."
+    if summary.semivalue != "shapley":
+        total = "The values of all clients do not add up to the decrease in loss."
+    return {
+        "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
+        "Round": (
+            "One step of training. If each client trains at its own pace, the time between two valuations of the model."
+        ),
+        "Embedding": (
+            "The number, or the few numbers, that a client computes from its columns for one sample (a person, say) "
+            "and sends to the server. The columns themselves never leave the client."
+        ),
+        "Value": (
+            f"What a client is credited with: its {name}, which is what it adds {added}. Here it is the total over all "
+            f"rounds; statements, audits and valuation files have the mean per round. {total}"
+        ),
+        "Completion": (
+            "In a round, clients send embeddings of only some of the samples. The others are filled in from the rounds "
+            "in which they were sent. How well that works is tested on embeddings that were sent but held out."
+        ),
+    }
+
+
+def _semivalue(name: str) -> tuple[str, str]:
+    """Return the entry of a semivalue in `_SEMIVALUES`, or one made for it."""
+    called = f"{name.capitalize()} Shapley value" if name.startswith("beta(") else f"value by the semivalue {name!r}"
+    weighted = "to coalitions of the others, averaged with weights that depend on their size"
+    return _SEMIVALUES.get(name, (called, weighted))
+
+
+def shares(summary: Summary) -> str:
+    """Return what shares are fractions of, or why there are none."""
+    if not summary.has_shares:
+        return NO_SHARES
+    if summary.semivalue == "shapley":
+        return "Shares are fractions of the decrease in loss that all clients achieved together."
+    return (
+        f"The value of a client is its {_semivalue(summary.semivalue)[0]}. Unlike Shapley values, these do not add up to "
+        "the decrease in loss. Shares are fractions of the sum of these values."
+    )
 
 
 def headline(summary: Summary) -> str:
@@ -147,7 +177,8 @@ def payout_warning(summary: Summary) -> str:
 def predicate(client: ClientSummary, summary: Summary) -> str:
     """Return what the sentence on a client says after its name."""
     if client.value == 0 and not client.error:
-        return "contributed nothing: what it sent never changed the loss."
+        has_uploads = client.uploads.n_uploads or not any(each.uploads.n_uploads for each in summary.clients)
+        return f"contributed nothing: {'its uploads never changed the loss' if has_uploads else 'it uploaded nothing'}."
     if not summary.has_shares:
         error = "an unknown error" if client.error is None else f"an error of {digits(summary.total(client.error), 2)}"
         return f"{_changed(client.decrease)} over the training, with {error}."
