@@ -16,7 +16,7 @@ from unicodedata import east_asian_width
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, how_to_install
 from verfedsv.looks import COLOURS, DASHES, look
 from verfedsv.texts import LONGEST_NAME, shortened
 
@@ -26,9 +26,8 @@ try:
 except ModuleNotFoundError as error:
     if error.name not in ("altair", "vl_convert"):
         raise
-    raise InputError(
-        "charts need Altair: pip install 'verfedsv[report]'; a report in Markdown, -o report.md, has none"
-    ) from None
+    hint = how_to_install("report")
+    raise InputError(f"charts need Altair: {hint}; a report in Markdown, -o report.md, has none") from None
 
 Floats = NDArray[np.float64]
 

@@ -43,8 +43,8 @@ def report(
     """Write a report of a run: who contributed how much, how certain that is, and why.
 
     The HTML is a single file without external resources: mail it, open it in any browser, print it. Its charts need pip
-    install 'verfedsv[report]'. Markdown has the same sentences and tables, JSON the numbers. Values are read from the
-    run's valuation.json if it is up to date; otherwise the run is valued first.
+    install '.[report]' in the checkout of verfedsv. Markdown has the same sentences and tables, JSON the numbers.
+    Values are read from the run's valuation.json if it is up to date; otherwise the run is valued first.
 
     Exit codes: 0 written; 2 the run or an option cannot be used, with a message that explains why; 130 interrupted.
 

@@ -79,9 +79,10 @@ def shares(summary: Summary) -> str:
         return NO_SHARES
     if summary.semivalue == "shapley":
         return "Shares are fractions of the decrease in loss that all clients achieved together."
+    name, _ = _semivalue(summary.semivalue)
     return (
-        f"The value of a client is its {_semivalue(summary.semivalue)[0]}. Unlike Shapley values, these do not add up to "
-        "the decrease in loss. Shares are fractions of the sum of these values."
+        f"The value of a client is its {name}. Unlike Shapley values, these do not add up to the decrease in loss. "
+        "Shares are fractions of the sum of these values."
     )
 
 
