@@ -49,7 +49,8 @@ def test_an_extract_leads_to_the_head_of_the_statement(run):
         for said in (f"the statement says of client {client!r}: value ", "the statement says: loss 0.69315 at the "):
             assert any(note.startswith(said) for note in found.notes)
         verified = Extract.from_bytes(written(run, client).read_bytes()).verify()
-        assert (verified.head, verified.clients) == (Transcript.open(run).head, tuple(CLIENTS))
+        found = verified.verified
+        assert (found.link.hex(), found.roster.clients) == (Transcript.open(run).head, tuple(CLIENTS))
         for upload, expected in zip(verified.uploads, uploads(run, client), strict=True):
             assert (upload.client, upload.time) == (client, expected.time)
             np.testing.assert_array_equal(upload.samples, expected.samples)
@@ -124,7 +125,7 @@ def without(index):
         (lambda _, __: {"head": "00" * 32}, "the extract was changed: its description, the hash of its labels, or a"),
         (
             lambda _, __: {"parts": [], "head": "", "own": b""},
-            "another transcript than the statement: their heads differ",
+            "the transcript is not the one that was signed",
         ),
         (without(0), "the extract was changed"),
         (lambda extract, _: {"parts": extract.parts[:-1]}, "the extract "),
@@ -155,10 +156,10 @@ def test_an_extract_of_fewer_records_is_of_another_transcript(run):
         own=extract.own[: len(extract.own) - size_of_upload(run)],
         head=entries[n_parts - 1].link.hex(),
     )
-    assert shorter.verify().n_rounds == 5
+    assert shorter.verify().verified.n_rounds == 5
     path.write_bytes(shorter.to_bytes())
     found = audit(path, statement_path=run / "statement.json")
-    assert "another transcript than the statement: their heads differ" in found.difference
+    assert "the transcript is not the one that was signed" in found.difference
 
 
 def test_an_extract_of_a_roster_and_segments(tmp_path):
@@ -174,7 +175,8 @@ def test_an_extract_of_a_roster_and_segments(tmp_path):
     for client, rounds in (("bank", range(5)), ("telco", range(7)), ("shop", range(2, 7))):
         verified = Extract.from_bytes(make_extract(transcript, client).to_bytes()).verify()
         assert [float(upload.embeddings[0, 0]) for upload in verified.uploads] == [*map(float, rounds)]
-        assert (verified.head, verified.n_rounds, verified.clients) == (transcript.head, 7, ("bank", "telco", "shop"))
+        found = verified.verified
+        assert (found.link.hex(), found.n_rounds, found.roster) == (transcript.head, 7, transcript.verify().roster)
 
 
 def test_any_flipped_bit_of_an_extract_is_found(run):
@@ -250,7 +252,8 @@ def test_a_client_that_was_absent_has_an_extract(tmp_path):
     transcript = Transcript.open(tmp_path / "run")
     for client, n_uploads in (("bank", 2), ("telco", 1)):
         verified = Extract.from_bytes(make_extract(transcript, client).to_bytes()).verify()
-        assert (len(verified.uploads), verified.n_rounds, verified.head) == (n_uploads, 2, transcript.head)
+        assert (len(verified.uploads), verified.verified.n_rounds) == (n_uploads, 2)
+        assert verified.verified.link.hex() == transcript.head
         found = audit(written(tmp_path / "run", client))
         told = f"client {client!r} was declared absent from 1 of 2 rounds: if it took part, its uploads are missing"
         assert (told in found.notes) == (client == "telco")
@@ -364,7 +367,7 @@ def test_more_rounds_than_agreed_are_not_in_an_extract(tmp_path):
     rounds = [[*uploaded, forgeries.stamp(time)] for uploaded, time in zip(rows, (1.0, 2.0), strict=True)]
     folder = forgeries.write(tmp_path / "run", rounds, about=forgeries.ABOUT | {"n_planned": 2})
     extract = make_extract(Transcript.open(folder), "bank")
-    assert extract.verify().n_rounds == 2
+    assert extract.verify().verified.n_rounds == 2
     described = extract.description.replace('"n_planned": 2', '"n_planned": 1')
     assert described != extract.description
     with pytest.raises(TranscriptError, match="there are 2 rounds, and 1 were agreed"):

@@ -23,7 +23,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE
 from verfedsv.transcript.meaning import Rules
-from verfedsv.transcript.reader import Entry
+from verfedsv.transcript.reader import Entry, Verified
 from verfedsv.transcript.rows import Rows, read_rows
 from verfedsv.untrusted import read_json
 
@@ -157,19 +157,11 @@ class Extract:
 
 @dataclass(frozen=True, eq=False)
 class VerifiedExtract:
-    """What an extract proves: the head of the chain, the description, and the uploads of its client.
+    """What an extract proves: what was agreed, what was verified of the transcript, and the client's uploads."""
 
-    `clients` are all that ever took part. The client was declared absent from `n_absent` of the `n_rounds` rounds.
-    `has_offset` tells whether the head adds an offset in any of them.
-    """
-
-    head: str
     description: Description
-    clients: tuple[str, ...]
-    uploads: tuple[Upload, ...] = ()
-    n_rounds: int = 0
-    n_absent: int = 0
-    has_offset: bool = False
+    verified: Verified
+    uploads: tuple[Upload, ...]
 
 
 def make_extract(transcript: Transcript, client: str) -> Extract:
@@ -206,12 +198,12 @@ def _verify(extract: Extract) -> VerifiedExtract:
     labels = bytes.fromhex(extract.labels_sha256)
     if labels.hex() != extract.labels_sha256:
         raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
-    link = fmt.link_of_digests(hashlib.sha256(extract.description.encode()).digest(), labels)
-    found, own = VerifiedExtract("", description, ()), _Bytes(extract.own)
+    origin = fmt.link_of_digests(hashlib.sha256(extract.description.encode()).digest(), labels)
+    found, own = Verified(origin, origin, rules.roster), _Bytes(extract.own)
     uploads: list[Upload] = []
     for part in extract.parts:
         message, ranges = part.message()
-        link = fmt.next_link(link, message, ranges)
+        found.link = fmt.next_link(found.link, message, ranges)
         if part.kind not in fmt.RECORDS:
             _check_plain(part, message, precision)
             continue
@@ -222,22 +214,17 @@ def _verify(extract: Extract) -> VerifiedExtract:
             upload = _own_upload(own, rows, row, number, place)
             rules.check_upload(extract.client, upload.samples, upload.embeddings, place)
             uploads.append(upload)
-        found = replace(
-            found,
-            n_rounds=found.n_rounds + (part.kind is Kind.ROUND),
-            n_absent=found.n_absent + (extract.client in rows.absent),
-            has_offset=found.has_offset or rows.offset is not None,
-        )
+        found.count(rows, description.n_classes or 1)
     if extract.client not in rules.roster.clients:
         raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
     if description.n_planned is not None and found.n_rounds > description.n_planned:
         raise TranscriptError(f"there are {found.n_rounds:,} rounds, and {description.n_planned:,} were agreed")
     if len(own.rest):
         raise TranscriptError("the extract has more uploads than the transcript")
-    head = link.hex() if extract.parts else ""
-    if head != extract.head:
+    if extract.head != (found.link.hex() if extract.parts else ""):
         raise TranscriptError("the extract was changed: its description, the hash of its labels, or a message")
-    return replace(found, head=head, clients=rules.roster.clients, uploads=tuple(uploads))
+    found.roster = rules.roster
+    return VerifiedExtract(description, found, tuple(uploads))
 
 
 def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precision: Precision, place: str) -> Rows:

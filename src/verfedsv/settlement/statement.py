@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,7 +19,7 @@ from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement.agreement import check_is_of, options_of
 from verfedsv.settlement.content import StatementContent
-from verfedsv.settlement.documents import parse, validate
+from verfedsv.settlement.documents import parse, read_bytes, validate
 from verfedsv.settlement.keys import is_signed, raw
 from verfedsv.settlement.payouts import Basis, check_settlement
 from verfedsv.settlement.result import Settlement
@@ -38,10 +38,14 @@ _OF_VALUATION = (
 
 @dataclass(frozen=True)
 class Statement:
-    """A signed statement. `content` has the JSON fields that were signed; docs/settlement.md lists the fields."""
+    """A signed statement. `content` has the JSON fields that were signed, which docs/settlement.md lists.
+
+    `text` is the file that it was read from, None if it was not read.
+    """
 
     content: Mapping[str, Any]
     signature: bytes
+    text: bytes | None = field(default=None, repr=False)
 
     @property
     def public_key(self) -> bytes:
@@ -76,8 +80,9 @@ class Statement:
         return None if fields is None else Settlement.from_fields(fields)
 
     def is_signed(self) -> bool:
-        """Return whether the signature is that of the content."""
-        return is_signed(self.public_key, self.signature, canonical(self.content))
+        """Return whether the signature is that of the content, and the file is written as it was when it was signed."""
+        is_as_written = self.text in (None, self.to_json())
+        return is_as_written and is_signed(self.public_key, self.signature, canonical(self.content))
 
     def to_json(self) -> bytes:
         """Return the bytes of the file: sorted, so that there is only one way to write a statement."""
@@ -85,12 +90,17 @@ class Statement:
         return (json.dumps(fields, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
     @classmethod
+    def read(cls, path: Path) -> Statement:
+        """Return the statement in a file, as `from_json` does."""
+        return cls.from_json(read_bytes(path))
+
+    @classmethod
     def from_json(cls, text: bytes) -> Statement:
-        """Return the statement in a file; raise InputError if there is none. The signature is not checked here."""
+        """Return the statement in a JSON text; raise InputError if it is not one. The signature is not checked."""
         content = parse(text, FORMAT)
         validate(StatementContent, content, FORMAT, VERSION)
         signature = content.pop("signature")
-        return cls(content, bytes.fromhex(signature))
+        return cls(content, bytes.fromhex(signature), text)
 
 
 def canonical(content: Mapping[str, Any]) -> bytes:
