@@ -77,7 +77,7 @@ def test_rules_and_what_is_said_of_them(folder, options, said):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*BUDGET], "'shop' is negative; say what happens to negative values with --negative: 'zero'"),
+        ([*BUDGET], "'shop' is negative; choose what happens to negative values with --negative: 'zero'"),
         ([*BUDGET, "--negative", "refuse"], "refused: the value of 'shop' is negative"),
         (["--budget", "1000.001", "--currency", "EUR"], "budget may have 2 digits after the point in EUR"),
         (["--budget", "1000", "--currency", "euro"], "currency must be a code of three letters"),

@@ -278,7 +278,7 @@ def test_a_false_round_is_named(run, key):
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "rule": "floor", "floor": "900.00"}},
-            "the settlement in the statement cannot be: 3 floors of 900.00 are 2,700.00, more than the budget",
+            "the settlement in the statement is not valid: 3 floors of 900.00 are 2,700.00, more than the budget",
         ),
     ],
 )
@@ -600,7 +600,7 @@ def files_of(run):
 def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
     """How many rounds were planned is in the statement and the settlement, and the audit says so."""
     run = make_run(tmp_path / "run", n_rounds=4)
-    with pytest.raises(InputError, match="the settlement does not say that this is of 4 of 6 rounds; settle the run"):
+    with pytest.raises(InputError, match="the settlement does not state that it is of 4 of 6 rounds; settle the run"):
         sign(run)
     place = sign(run, change=lambda valuation, paid: (valuation, replace(paid, n_planned=6)))
     said = "The training was stopped after 4 of 6 rounds: the values are of an unfinished training."

@@ -64,7 +64,7 @@ def test_amounts_of_any_size_come_back(code, cents):
     assert currency.read("a payout", text) == cents
     assert currency.shown(cents).replace(",", "") == text
     for other in (f"0{text}", f"{text}.", f" {text}", f"{text}e0", "", None, 5.0):
-        with pytest.raises(InputError, match="a payout must be written as"):
+        with pytest.raises(InputError, match="a payout must be written like"):
             currency.read("a payout", other)
 
 

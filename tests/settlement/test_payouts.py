@@ -197,8 +197,8 @@ def test_negative_values_by_hand(terms, expected):
 @pytest.mark.parametrize(
     ("values", "terms", "message"),
     [
-        ([3.0, -1.0], {}, "the value of 'telco' is negative; say what happens .* 'zero' .* 'deduct' .* 'refuse'"),
-        ([3.0, -1.0, -1.0], {"rule": "floor", "floor": 1}, "values of 'telco' and 'shop' are negative; say"),
+        ([3.0, -1.0], {}, "the value of 'telco' is negative; choose what happens .* 'zero' .* 'deduct' .* 'refuse'"),
+        ([3.0, -1.0, -1.0], {"rule": "floor", "floor": 1}, "values of 'telco' and 'shop' are negative; choose"),
         ([3.0, -1.0], {"negative": "refuse"}, "refused: the value of 'telco' is negative"),
         ([-3.0, -1.0], {"negative": "zero"}, "no client has a positive value"),
         ([0.0, 0.0], {}, "no client has a positive value"),
@@ -216,14 +216,14 @@ def test_negative_values_by_hand(terms, expected):
             {"rule": "cap", "cap": "60", "fixed_part": "20%"},
             "30.00 EUR .* raise the cap or the --f",
         ),
-        ([1.0], {"rule": "floor"}, "rule 'floor' needs a floor: say how much with --floor AMOUNT"),
+        ([1.0], {"rule": "floor"}, "rule 'floor' needs a floor: add --floor AMOUNT"),
         ([1.0], {"cap": 5}, "a cap of 5.00 EUR is not for rule 'shares': add --rule cap, or leave the cap out"),
         (
             [1.0],
             {"rule": "floor", "floor": 1, "cap": 5},
             "a cap of 5.00 EUR is not for rule 'floor': add --rule floor-and-cap",
         ),
-        ([1.0], {"rule": "floor-and-cap", "cap": 5}, "rule 'floor-and-cap' needs a floor: say how much with --floor"),
+        ([1.0], {"rule": "floor-and-cap", "cap": 5}, "rule 'floor-and-cap' needs a floor: add --floor"),
         ([1.0], {"rule": "floor-and-cap", "floor": 6, "cap": 5}, "the floor of 6.00 is above the cap of 5.00"),
         ([1.0], {"fixed_part": "20"}, "the fixed part must be a percentage"),
         ([1.0], {"rule": "floor", "floor": 1, "negative": "deduct"}, "only with rule 'shares'"),
@@ -476,11 +476,8 @@ def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noq
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (
-            ([3.0, 1.0], [0.1, 2.0]),
-            "Value of 'telco' may be negative within the error: the ranges leave out that it",
-        ),
-        (([3.0, 1.0], [0.1, 2.0]), "may owe; say with --negative zero or deduct what would happen then."),
+        (([3.0, 1.0], [0.1, 2.0]), "Value of 'telco' may be negative within the error, which the ranges ignore: "),
+        (([3.0, 1.0], [0.1, 2.0]), "choose --negative zero or deduct to include it."),
         (([3.0, 1.0, 1.0], [0.1, 2.0, 1.5]), "Values of 'telco' and 'shop' may be negative"),
         (([3.0, 1.0], [math.nan, 0.1]), "The error of the value of 'bank' is unknown: take that value as a first "),
         (([3.0, 1.0], [math.nan, 0.1]), "Unknown for 'bank', whose error is unknown; the others' ranges take that"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich import filesize
 from rich.console import Console
 from rich.markup import escape
 
@@ -108,9 +109,8 @@ def _renderer(form: Format) -> Callable[[Summary], str]:
 
 
 def _show(console: Console, summary: Summary, place: Path) -> None:
-    from verfedsv.report.amounts import size
     from verfedsv.report.terminal import brief
 
     for line in brief(summary, console.width):
         console.print(line, highlight=False)
-    console.print(f"\nWrote {escape(str(place))} ({size(place.stat().st_size)}).", highlight=False)
+    console.print(f"\nWrote {escape(str(place))} ({filesize.decimal(place.stat().st_size)}).", highlight=False)

@@ -60,7 +60,7 @@ def _agreed_intercept(about: Description, config: Config | None) -> bool | None:
 
 
 def refuse_others(folder: RunFolder, transcript: Transcript, settings: ValuationSettings, *, accepted: bool) -> None:
-    """Raise InputError if a run was not trained, or not valued with these settings, as agreed, unless accepted."""
+    """Raise InputError if a run was not trained or valued as agreed, unless that is accepted."""
     if accepted:
         return
     config = folder.config_of(transcript)
@@ -75,10 +75,10 @@ def check_is_of(valuation: Valuation, transcript: Transcript) -> None:
 
 
 def options_of(settings: ValuationSettings) -> dict[str, Any]:
-    """Return the arguments of `value` for the same valuation; raise InputError if they are not determined."""
+    """Return the arguments of `value` that repeat a valuation; raise InputError if there are none."""
     if settings.rows not in ROWS:
         raise InputError(
             f"the valuation is of samples chosen by index ({settings.rows}), which it does not list, so nobody can "
-            "repeat it; value by 'all', 'gradient' or 'no-gradient'"
+            f"repeat it; choose rows by name: {', '.join(map(repr, ROWS))}"
         )
     return settings.as_dict()

@@ -1,4 +1,4 @@
-"""What a statement may say: its fields and their kinds, checked where one is read."""
+"""The fields of a statement and their types, checked when one is read."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _FIELDS = {"client", "description", "labels_sha256", "head"}
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A message with gaps: its bytes before, between and after them, and how large they are."""
+    """A message with gaps: the bytes before, between and after them, and the sizes of the gaps."""
 
     kind: Kind
     pieces: Sequence[bytes | memoryview]
@@ -67,7 +67,7 @@ class Part:
         return cls(entry.kind, [whole[start:stop] for start, stop in ranges], gaps)
 
     def message(self) -> tuple[pa.Buffer, tuple[tuple[int, int], ...]]:
-        """Return the message with zeros in its gaps, and where what is between them begins and ends."""
+        """Return the message with zeros in its gaps, and where its pieces begin and end."""
         ranges, end = [], 0
         for piece, gap in zip(self.pieces, [*self.gaps, 0], strict=True):
             ranges.append((end, end + len(piece)))
@@ -82,10 +82,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Extract:
-    """One client's part of a transcript. `description` is the text of transcript.json; of the labels it has a hash.
+    """One client's part of a transcript: the text of transcript.json, and the hash of the labels.
 
-    `parts` are the messages of the transcript in order, `own` the numbers of the client's uploads, one upload after
-    the other; `head` is the last link of the chain, in hexadecimal, as `labels_sha256` is.
+    `parts` are the messages of the transcript in order, `own` the numbers of the client's uploads, one after the other;
+    `head` is the last link of the chain, in hexadecimal.
     """
 
     client: str
@@ -121,7 +121,7 @@ class Extract:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Extract:
-        """Return the extract in a file; raise InputError if it is none."""
+        """Return the extract in a file; raise InputError if it is not one."""
         rest = _Bytes(content)
         try:
             if rest.take(len(MAGIC)) != MAGIC:
@@ -239,7 +239,7 @@ def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precisio
 
 
 def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
-    """Raise ValueError unless a message that is no record is the schema, or the end of a segment."""
+    """Raise ValueError unless a message that is not a record is the schema, or the end of a segment."""
     if part.kind is Kind.SCHEMA:
         fmt.check_schema(message, precision)
     elif part.kind is not Kind.END or message.to_pybytes() != fmt.END_OF_STREAM or any(part.gaps):
@@ -247,7 +247,7 @@ def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
 
 
 def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place: str) -> Upload:
-    """Return the next upload of the client; raise TranscriptError unless it is that of a row."""
+    """Return the next upload of the client; raise TranscriptError unless it has the digest of that row."""
     client, n_samples, n_numbers = str(rows.clients[row]), rows.samples.lengths[row], rows.embeddings.lengths[row]
     if len(own.rest) < n_samples * 4 + n_numbers * number.itemsize:
         raise TranscriptError(f"the extract has fewer uploads than the transcript: {place}, client {client!r}")
@@ -259,7 +259,7 @@ def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place:
 
 
 class _Bytes:
-    """Bytes that are read one part after the other; beyond the end is a ValueError."""
+    """Bytes that are read one part after the other; reading beyond the end is a ValueError."""
 
     def __init__(self, content: bytes | memoryview) -> None:
         self.rest = memoryview(content)
@@ -274,6 +274,6 @@ class _Bytes:
         return int(_NUMBER.unpack(self.take(_NUMBER.size))[0])
 
     def array(self, kind: np.dtype[Any]) -> NDArray[Any]:
-        """Return a number of items, and the items."""
+        """Return an array that its number of items precedes."""
         n_items = self.number()
         return np.frombuffer(self.take(n_items * kind.itemsize), kind)

@@ -1,4 +1,4 @@
-"""`settle`: what each client is paid, to the cent, and how sure that is."""
+"""`settle`: what each client is paid, to the cent, and the range that the errors of the values allow."""
 
 from __future__ import annotations
 
@@ -71,10 +71,7 @@ def settle(
 
 @dataclass(frozen=True)
 class Basis:
-    """What payouts are computed from: the numbers of a valuation, and which transcript they are of.
-
-    `n_planned` is the planned number of rounds, None if it is unknown.
-    """
+    """What payouts are computed from: the numbers of a valuation, its transcript, and the plan, None if unknown."""
 
     clients: tuple[str, ...]
     values: tuple[float, ...]
@@ -133,7 +130,7 @@ _CALLED = {"lowest": "lowest payout", "highest": "highest payout"}
 
 
 def pay(terms: Terms, basis: Basis) -> Settlement:
-    """Return the settlement of values on terms; the server comes last, if it is paid."""
+    """Return the settlement of values on terms. If the server is paid, it comes last."""
     clients, values, errors = basis.clients, basis.values, basis.errors
     if terms.pay_server is not None:
         if terms.pay_server in clients:
@@ -142,9 +139,7 @@ def pay(terms: Terms, basis: Basis) -> Settlement:
         errors = (*errors, basis.server_error)
     _check(terms, clients, values)
     if not all(map(math.isfinite, basis.books)):
-        raise InputError(
-            "the losses, or the sums of the values, are unknown or too large, so nothing can be paid by them"
-        )
+        raise InputError("the losses, or the sums of the values, are unknown or too large to pay by")
     (weights,) = as_whole_numbers(values if terms.negative == "deduct" else [max(0.0, value) for value in values])
     fixed = terms.fixed_for_each(len(clients))
     parts = split(weights, terms.budget - fixed * len(clients), terms.limits_above(fixed))
@@ -210,8 +205,8 @@ def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> Non
         if terms.negative == "refuse":
             raise InputError(f"refused: {what}")
         raise InputError(
-            f"{what}; say what happens to negative values with --negative: 'zero' counts them as zero and shares the "
-            "budget among the others, 'deduct' lets these clients pay in, 'refuse' does not settle"
+            f"{what}; choose what happens to negative values with --negative: 'zero' counts them as zero and shares "
+            "the budget among the others, 'deduct' makes these clients pay in, 'refuse' does not settle"
         )
 
 

@@ -36,7 +36,7 @@ CSV_BEGINNING = BYTE_ORDER_MARK + ",".join(f'"{name}"' for name in _HEADER)
 
 
 class SettlementContent(ClientsContent):
-    """The JSON fields of a settlement: amounts are texts, so that no reader turns them into binary fractions."""
+    """The JSON fields of a settlement. Amounts are texts, so that no reader turns them into binary fractions."""
 
     columns = ("values", "errors", "shares", "payouts", "lowest", "highest", "notes")
     budget: str
@@ -65,9 +65,8 @@ class Settlement:
     """What each client is paid. `payouts` are in cents and add up to the budget; negative ones are to be paid in.
 
     If the server is paid too, it is the last of the `clients`, by the name in the terms. `lowest` and `highest` are the
-    payouts that the errors of the values allow, None where that is unknown. `notes` say what a rule did to a client.
-    `values`, `errors`, `books`, `n_rounds` and `head` are of the valuation that was settled. `n_planned` is the
-    planned number of rounds, None if it is unknown.
+    payouts that the errors of the values allow, None where these are unknown. `notes` say what a rule did to a client.
+    The other fields are those of the valuation; `n_planned` is the planned number of rounds, None if it is unknown.
     """
 
     terms: Terms
@@ -135,8 +134,8 @@ class Settlement:
     def to_csv(self, about: Mapping[str, str] | None = None) -> str:
         """Return a table for spreadsheets: the clients by descending payout, the sum, and the terms.
 
-        `about` are further lines, each with a name and a text. Names that look like formulas are made
-        harmless. Programs should read the JSON.
+        `about` are further lines, each with a name and a text. Names that look like formulas are made harmless.
+        Programs should read the JSON.
         """
         sink = io.StringIO()
         # All quoted: where semicolons separate cells, one in a name would begin another cell.
@@ -182,7 +181,7 @@ class Settlement:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Settlement:
-        """Return the settlement in fields of JSON; raise InputError if they are damaged."""
+        """Return the settlement in JSON fields; raise InputError if they are damaged."""
         content = validate(SettlementContent, fields, FORMAT, VERSION)
         terms = Terms.of(**{name: fields[name] for name in TERMS})
 

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -49,7 +49,7 @@ class Statement:
 
     @property
     def public_key(self) -> bytes:
-        """The key that the statement names; whose key it is, it cannot prove."""
+        """The key that the statement names, which does not prove whose key it is."""
         return bytes.fromhex(self.content["public_key"])
 
     @property
@@ -118,9 +118,9 @@ def make_statement(
 ) -> Statement:
     """Return a signed statement of a run, to be written to `place`.
 
-    Raises TranscriptError unless the transcript is complete, and InputError while it is still being recorded or if
-    valuation or settlement belong to another one. It does not check that the transcript gives these values:
-    `compare_valuation` does.
+    Raises TranscriptError unless the transcript is complete, and InputError if it is still being recorded, or valuation
+    or settlement belong to another one. That the transcript gives these values is not checked here, but by
+    `compare_valuation`.
     """
     extent = folder.extent(transcript)
     refuse_running(extent, "signed")
@@ -130,9 +130,7 @@ def make_statement(
     if settlement is not None:
         check_settlement(settlement, valuation)
         if not says_plan(settlement, valuation.n_rounds, extent.n_planned):
-            raise InputError(
-                f"the settlement does not say that this is of {extent}; settle the run again, by its folder"
-            )
+            raise InputError(f"the settlement does not state that it is of {extent}; settle the run by its folder")
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -160,7 +158,7 @@ def _refuse_unreadable(content: Mapping[str, Any]) -> None:
 
 
 def says_plan(settlement: Settlement, n_rounds: int, n_planned: int | None) -> bool:
-    """Return whether a settlement states the plan of a run; if all planned rounds were recorded, it need not."""
+    """Return whether a settlement states the plan of a run, which it need not if all planned rounds were recorded."""
     is_unfinished = n_planned is not None and n_rounds < n_planned
     return settlement.n_planned == n_planned or (settlement.n_planned is None and not is_unfinished)
 
@@ -171,8 +169,8 @@ def fields_of(valuation: Valuation) -> dict[str, Any]:
 
 
 def _relative_path(start: Path, folder: Path) -> str | None:
-    """Return the path from the folder of the statement to the run; None if there is none, as between drives."""
+    """Return the path from the folder of the statement to the run; None if there is none, as between two drives."""
     try:
-        return PurePosixPath(Path(os.path.relpath(folder.resolve(), start.resolve()))).as_posix()
+        return Path(os.path.relpath(folder.resolve(), start.resolve())).as_posix()
     except ValueError:
         return None
