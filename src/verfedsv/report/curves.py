@@ -55,7 +55,7 @@ def room_for(n_curves: int) -> int:
 
 
 def thin(values: Floats, most: int) -> NDArray[np.intp]:
-    """Return the indices of the points to keep: both ends, and the smallest and largest of equal stretches between them.
+    """Return the indices of the points to keep: both ends, and the extremes of equal stretches between them.
 
     So no peak is lost, and all are true points of the curve.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 
 from verfedsv.errors import InputError, TranscriptError, VerfedsvError
 from verfedsv.runs.config import Config
-from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement.agreement import check_is_of, options_of, say_agreed, say_offset, say_others
@@ -152,21 +150,24 @@ def _of_statement(path: Path, stated: Statement, run: RunFolder | None, options:
         raise InputError(f"none of the files that the statement lists is in {folder}; name its run with --run FOLDER")
     check_same_run(stated, found)
     # Before the other files: this can name the round and the client of a change, and recognizes another run.
-    evidence = _Evidence.of(folder)
-    transcript = evidence.transcript
-    _check_transcript(stated, transcript.head, transcript.clients, transcript.n_rounds, transcript.description)
-    yield from evidence.say_chain()
+    transcript, verified = _verify(folder)
+    about = transcript.description
+    _check_transcript(stated, transcript.head, verified, about)
+    yield from _say_chain(transcript.head, verified)
     yield from compare_files(stated, found)
-    yield from evidence.say_agreed()
-    rest = {"configuration": folder.config_text(), "n_planned": evidence.extent.n_planned}
+    with _as_difference(InputError):
+        config, written = folder.config_of(transcript), folder.read_valuation()
+        rest = {"configuration": folder.config_text(), "n_planned": folder.extent(transcript).n_planned}
+    yield from _say_agreed(about, config, verified)
     compare_exactly(stated, rest, "the run gives")
-    written = evidence.valuation
     written = written if written is not None and written.head == transcript.head else None
     if written is not None:
         # Sums are computed when they are needed, and are compared with the values.
         right = {name: said for name, said in fields_of(written).items() if name not in ("shares", "books")}
         compare_exactly(stated, right, f"{folder.valuation_name} says")
-    yield from _check_values(Claim.of_statement(stated), evidence, written, options)
+    claim = Claim.of_statement(stated)
+    yield from _judge_settings(claim, about, config, verified, options)
+    yield from _check_values(claim, transcript, written, options)
     yield from check_payouts(stated)
     yield from cautions(stated.settlement or stated.basis)
 
@@ -175,87 +176,61 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
     """Yield that a run without a statement is consistent: its chain, and its valuation."""
     if not folder.holds_run:
         raise InputError(f"there is no run in {folder}: nothing was recorded there")
-    evidence = _Evidence.of(folder)
-    transcript, written = evidence.transcript, evidence.valuation
+    transcript, verified = _verify(folder)
     if not transcript.n_rounds:
         raise InputError(f"no round was recorded in {folder}, so there is nothing to audit")
-    yield from evidence.say_chain()
-    yield from evidence.say_agreed()
-    if evidence.extent.is_unfinished:
-        yield f"the training was stopped after {evidence.extent}"
+    yield from _say_chain(transcript.head, verified)
+    with _as_difference(InputError):
+        config, extent, written = folder.config_of(transcript), folder.extent(transcript), folder.read_valuation()
+        if written is not None:
+            check_is_of(written, transcript)
+    yield from _say_agreed(transcript.description, config, verified)
+    if extent.is_unfinished:
+        yield f"the training was stopped after {extent}"
     if written is None:
         yield f"there is no {folder.valuation_name}, so there are no values to compare"
     else:
-        with _as_difference(InputError):
-            check_is_of(written, transcript)
-        yield from _check_values(Claim.of_file(written), evidence, written, options)
+        claim = Claim.of_file(written)
+        yield from _judge_settings(claim, transcript.description, config, verified, options)
+        yield from _check_values(claim, transcript, written, options)
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a rewritten chain "
         "and changes in other files of the folder are not found"
     )
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    """A run with a valid chain. Other files of its folder that cannot be read, or contradict it, are a Difference."""
-
-    folder: RunFolder
-    transcript: Transcript
-    verified: Verified
-
-    @classmethod
-    def of(cls, folder: RunFolder) -> _Evidence:
-        """Return the run in a folder; raise Difference, naming round and client, if its transcript was changed."""
-        if folder.is_running:
-            raise InputError(
-                "the training is still running, so it is not audited yet: wait until it has ended, or stop it"
-            )
-        with _as_difference(TranscriptError):
-            transcript = folder.open()
-            return cls(folder, transcript, transcript.verify())
-
-    @cached_property
-    def config(self) -> Config | None:
-        with _as_difference(InputError):
-            return self.folder.config_of(self.transcript)
-
-    @property
-    def extent(self) -> Extent:
-        with _as_difference(InputError):
-            return self.folder.extent(self.transcript)
-
-    @property
-    def valuation(self) -> Valuation | None:
-        with _as_difference(InputError):
-            return self.folder.read_valuation()
-
-    def say_chain(self) -> Iterator[Finding]:
-        """Yield how long the chain is, and which clients were declared absent: only the server's records show it."""
-        yield _chain(self.transcript.n_rounds, self.transcript.head)
-        if absences := self.verified.absences.most_common():
-            who = listed([f"{shortened(name, LONGEST_NAME)!r} from {n_rounds:,}" for name, n_rounds in absences], 10)
-            yield f"declared absent, of {count(self.verified.n_rounds, 'round')}: {who}; ask them whether they were"
-
-    def say_agreed(self) -> Iterator[Finding]:
-        yield from _agreed(self.transcript.description, self.config, self.verified)
-        if self.config is None:
-            yield "there is no config.toml, so what was agreed is what the transcript says"
+def _verify(folder: RunFolder) -> tuple[Transcript, Verified]:
+    """Return the transcript of a run; raise Difference, naming round and client, if it was changed."""
+    if folder.is_running:
+        raise InputError("the training is still running, so it is not audited yet: wait until it has ended, or stop it")
+    with _as_difference(TranscriptError):
+        transcript = folder.open()
+        return transcript, transcript.verify()
 
 
-def _check_values(claim: Claim, evidence: _Evidence, written: Valuation | None, options: _Options) -> Iterator[Finding]:
-    """Yield that values were computed as agreed, and are what the transcript gives; `written` is valuation.json."""
-    transcript, has_offset = evidence.transcript, evidence.verified.has_offset
-    others = say_others(claim.settings, transcript.description, evidence.config, lambda: has_offset)
-    yield from _judge_settings(others, options)
+def _say_chain(head: str, verified: Verified) -> Iterator[Finding]:
+    """Yield how long the chain is, and which clients were declared absent: only the server's records show it."""
+    yield _chain(head, verified)
+    if absences := verified.absences.most_common():
+        who = listed([f"{shortened(name, LONGEST_NAME)!r} from {n_rounds:,}" for name, n_rounds in absences], 10)
+        yield f"declared absent, of {count(verified.n_rounds, 'round')}: {who}; ask them whether they were"
+
+
+def _check_values(
+    claim: Claim, transcript: Transcript, written: Valuation | None, options: _Options
+) -> Iterator[Finding]:
+    """Yield that values, and valuation.json if it was `written`, are what the transcript gives."""
     again = value(transcript, progress=options.progress, like=written, **options_of(claim.settings))
     yield from compare_valuation(claim, again)
     if written is not None:
         yield from compare_rounds(written, again)
 
 
-def _judge_settings(others: Iterable[str], options: _Options) -> Iterator[Finding]:
+def _judge_settings(
+    claim: Claim, about: Description, config: Config | None, verified: Verified, options: _Options
+) -> Iterator[Finding]:
     """Raise Difference if a run was not trained or valued as agreed, unless that is accepted."""
-    for other in others:
+    for other in say_others(claim.settings, about, config, lambda: verified.has_offset):
         if not options.accept_settings:
             raise Difference(f"{other}; to accept that, add --accept-settings")
         yield f"{other}; accepted, as asked"
@@ -269,18 +244,18 @@ def _of_extract(extract: Extract, stated: Statement | None, options: _Options) -
         found = extract.verify()
     about, verified = found.description, found.verified
     if stated is not None:
-        _check_transcript(stated, extract.head, verified.roster.clients, verified.n_rounds, about)
-    yield _chain(verified.n_rounds, extract.head)
+        _check_transcript(stated, extract.head, verified, about)
+    yield _chain(extract.head, verified)
     if stated is None:
         yield f"not tied to a statement: pass --statement, or compare the head {extract.head}"
     yield Check("uploads", f"{count(len(found.uploads), 'upload')} of client {extract.client!r}, all that there are")
     if n_absent := verified.absences[extract.client]:
         rounds = f"{n_absent:,} of {count(verified.n_rounds, 'round')}"
         yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads are missing"
-    yield from _agreed(about, None, verified)
+    yield Check("agreed", say_agreed(about))
+    yield from say_offset(about, None, verified)
     if stated is not None:
-        settings = Claim.of_statement(stated).settings
-        yield from _judge_settings(say_others(settings, about, None, lambda: verified.has_offset), options)
+        yield from _judge_settings(Claim.of_statement(stated), about, None, verified, options)
         yield from _say_own_part(stated, extract.client)
 
 
@@ -328,24 +303,27 @@ def _find_run(stated: Statement, path: Path) -> RunFolder:
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
 
 
-def _check_transcript(stated: Statement, head: str, clients: Sequence[str], n_rounds: int, about: Description) -> None:
+def _check_transcript(stated: Statement, head: str, verified: Verified, about: Description) -> None:
     """Raise Difference unless a statement is of this transcript, and says of it what the transcript says."""
     if stated.content["head"] != head:
-        signed, found = count(stated.content["n_rounds"], "round"), count(n_rounds, "round")
+        signed, found = count(stated.content["n_rounds"], "round"), count(verified.n_rounds, "round")
         raise Difference(f"the transcript is not the one that was signed: signed are {signed}, found {found}")
     right = {name: getattr(about, name) for name in ("loss", "mode", "agreed")}
     if about.n_planned is not None:
         right["n_planned"] = about.n_planned
-    compare_exactly(stated, {"clients": [*clients], "n_rounds": n_rounds, **right}, "the transcript says")
+    right |= {"clients": [*verified.roster.clients], "n_rounds": verified.n_rounds}
+    compare_exactly(stated, right, "the transcript says")
 
 
-def _agreed(about: Description, config: Config | None, verified: Verified) -> Iterator[Finding]:
+def _say_agreed(about: Description, config: Config | None, verified: Verified) -> Iterator[Finding]:
     yield Check("agreed", say_agreed(about))
     yield from say_offset(about, config, verified)
+    if config is None:
+        yield "there is no config.toml, so what was agreed is what the transcript says"
 
 
-def _chain(n_rounds: int, head: str) -> Check:
-    return Check("chain", f"{count(n_rounds, 'round')}, head {head[:16]}…")
+def _chain(head: str, verified: Verified) -> Check:
+    return Check("chain", f"{count(verified.n_rounds, 'round')}, head {head[:16]}…")
 
 
 @contextmanager
