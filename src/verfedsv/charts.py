@@ -31,9 +31,6 @@ except ModuleNotFoundError as error:
 
 Floats = NDArray[np.float64]
 
-LINES = "lines"
-"""The name of the data in a chart of lines."""
-
 _INK, _GRID, _POSITIVE, _NEGATIVE = "#1d2733", "#dfe4ea", COLOURS[0], COLOURS[1]
 _MOST_BARS = 30
 _ROOM = 24
@@ -134,7 +131,7 @@ def lines(
     `of` is what a line stands for, `form` the format of numbers. With `zero`, the vertical axis includes 0. With
     `hover`, the point nearest to the pointer shows its numbers.
     """
-    base = alt.Chart(alt.InlineData(name=LINES, values=list(rows))).encode(
+    base = alt.Chart(alt.InlineData(name="lines", values=list(rows))).encode(
         x=alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form, tickCount=5)),
         color=alt.Color("colour:N", scale=None),

@@ -176,10 +176,8 @@ class _Numbers:
         """Raise Difference at a number that is too far off; yield a reservation if one is off by less."""
         rounding, off = ROUNDING * self.size, np.abs(self.stated - self.true)
         if self.error is not None:
-            why = "within the error of the estimator, but by more than rounding on another processor explains"
             is_equal, is_near = off <= rounding, off <= OTHERWISE_COMPUTED * self.size + self.error
         else:
-            why = "the ranges of payouts go by the former"
             is_unknown, slack = np.isnan(self.stated) & np.isnan(self.true), 1e3 * rounding
             is_equal = is_unknown | (off <= rounding + OTHERWISE_COMPUTED * self.true)
             is_near = (self.true / 2 - slack <= self.stated) & (self.stated <= 2 * self.true + slack)
@@ -187,7 +185,7 @@ class _Numbers:
         for index in np.flatnonzero(~is_near)[:1]:
             raise Difference(self._say(claim, index) + claim.advice)
         for index in np.flatnonzero(~is_equal)[:1]:
-            yield Reservation(f"{self._say(claim, index)}: {why}")
+            yield Reservation(self._say(claim, index))
 
     def _say(self, claim: Claim, index: int) -> str:
         digits = ".2g" if self.error is None else ".6g"

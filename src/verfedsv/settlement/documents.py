@@ -67,25 +67,24 @@ _C = TypeVar("_C", bound=Content)
 def validate(model: type[_C], fields: Mapping[str, Any], name: str, version: int) -> _C:
     """Return the content of a document; raise InputError if it has another format, or is damaged, naming the field."""
     _check_format(fields, name, version)
-    name = name.removeprefix("verfedsv ")
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field, why = ".".join(map(str, first["loc"]))[:60], first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            raise InputError(f"the {name} has a field {field!r}, which no audit could check") from None
-        raise InputError(f"the {name} is damaged: {f'{field}: ' if field else ''}{why}") from None
+            raise InputError(f"the {_kind(name)} has a field {field!r}, which no audit could check") from None
+        raise InputError(f"the {_kind(name)} is damaged: {f'{field}: ' if field else ''}{why}") from None
 
 
 def parse(text: str | bytes, name: str) -> dict[str, Any]:
     """Return the fields of a JSON document; raise InputError, calling it `name`, if it is not one."""
-    what = f"this is not the JSON of {with_article(name)}, or it is damaged"
+    what = f"this is not the JSON of a {_kind(name)}, or it is damaged"
     try:
         fields = read_json(text, "it")
     except InputError as error:
         raise InputError(f"{what}: {error}") from None
-    if not isinstance(fields, dict) or not {"format", "version"} <= fields.keys():
+    if not isinstance(fields, dict):
         raise InputError(what)
     return fields
 
@@ -97,24 +96,18 @@ def _check_format(fields: Mapping[str, Any], name: str, version: int) -> None:
         return
     if received[0] == name:
         raise InputError(
-            f"this is {with_article(name)} of format version {str(received[1])[:20]}; this verfedsv reads version "
+            f"this is a {_kind(name)} of format version {str(received[1])[:20]}; this verfedsv reads version "
             f"{version}. Use the version of verfedsv that wrote it"
         )
-    what = f"{with_article(received[0])}, not" if received[0] in _OURS else "not"
-    raise InputError(f"this is {what} {with_article(name)} that verfedsv wrote")
+    what = f"a {_kind(received[0])}, not" if received[0] in _OURS else "not"
+    raise InputError(f"this is {what} a {_kind(name)} that verfedsv wrote")
 
 
-_OURS = ["verfedsv statement", "verfedsv settlement", "verfedsv extract", "verfedsv valuation", "verfedsv transcript"]
+_OURS = ["verfedsv statement", "verfedsv settlement", "verfedsv valuation", "verfedsv transcript", "verfedsv report"]
 
 
-def with_article(name: str) -> str:
-    """Return what a format is called in a sentence.
-
-    >>> with_article("verfedsv extract")
-    'an extract'
-    """
-    bare = name.removeprefix("verfedsv ")
-    return f"{'an' if bare[0] in 'aeiou' else 'a'} {bare}"
+def _kind(name: str) -> str:
+    return name.removeprefix("verfedsv ")
 
 
 def format_of(path: Path) -> str:

@@ -184,7 +184,7 @@ def make_extract(transcript: Transcript, client: str) -> Extract:
 
 
 def _rows_of(rows: Rows, client: str) -> list[int]:
-    """Return which rows are uploads of a client."""
+    """Return the indices of a client's uploads."""
     return [row for row in rows.uploads if rows.clients[row] == client]
 
 
@@ -196,8 +196,6 @@ def _verify(extract: Extract) -> VerifiedExtract:
     number = np.dtype(precision)
     rules = Rules(description)
     labels = bytes.fromhex(extract.labels_sha256)
-    if labels.hex() != extract.labels_sha256:
-        raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
     origin = fmt.link_of_digests(hashlib.sha256(extract.description.encode()).digest(), labels)
     found, own = Verified(origin, origin, rules.roster), _Bytes(extract.own)
     uploads: list[Upload] = []
@@ -221,7 +219,8 @@ def _verify(extract: Extract) -> VerifiedExtract:
         raise TranscriptError(f"there are {found.n_rounds:,} rounds, and {description.n_planned:,} were agreed")
     if len(own.rest):
         raise TranscriptError("the extract has more uploads than the transcript")
-    if extract.head != (found.link.hex() if extract.parts else ""):
+    head = found.link.hex() if extract.parts else ""
+    if (extract.head, extract.labels_sha256) != (head, labels.hex()):
         raise TranscriptError("the extract was changed: its description, the hash of its labels, or a message")
     found.roster = rules.roster
     return VerifiedExtract(description, found, tuple(uploads))
@@ -248,11 +247,9 @@ def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
 
 def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place: str) -> Upload:
     """Return the next upload of the client; raise TranscriptError unless it has the digest of that row."""
-    client, n_samples, n_numbers = str(rows.clients[row]), rows.samples.lengths[row], rows.embeddings.lengths[row]
-    if len(own.rest) < n_samples * 4 + n_numbers * number.itemsize:
-        raise TranscriptError(f"the extract has fewer uploads than the transcript: {place}, client {client!r}")
+    client, n_samples = str(rows.clients[row]), rows.samples.lengths[row]
     samples = np.frombuffer(own.take(n_samples * 4), np.uint32)
-    embeddings = np.frombuffer(own.take(n_numbers * number.itemsize), number)
+    embeddings = np.frombuffer(own.take(rows.embeddings.lengths[row] * number.itemsize), number)
     if fmt.digests_of([(samples, embeddings)]) != [rows.digest(row)]:
         raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}, client {client!r}")
     return Upload(client, rows.times[row], samples, embeddings.reshape(n_samples, -1))
