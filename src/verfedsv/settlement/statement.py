@@ -9,21 +9,24 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import AfterValidator, Field, NonNegativeInt
 
 from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.agreement import check_is_of, options_of
-from verfedsv.settlement.content import StatementContent
-from verfedsv.settlement.documents import parse, read_bytes, validate
-from verfedsv.settlement.keys import is_signed, raw
+from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, read_bytes, validate
+from verfedsv.settlement.keys import is_signed, is_weak, raw
 from verfedsv.settlement.payouts import Basis, check_settlement
-from verfedsv.settlement.result import Settlement
+from verfedsv.settlement.result import Settlement, SettlementContent
+from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript import Transcript
+from verfedsv.transcript.description import Mode
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import Books
@@ -32,8 +35,73 @@ FORMAT, VERSION = "verfedsv statement", 2
 
 _OF_VALUATION = (
     *("head", "n_rounds", "n_samples", "n_unseen", "mode", "loss", "clients", "values", "shares", "errors"),
-    *("estimator_errors", "completion_errors", "server_value", "server_error", "error_kind", "method", "settings"),
+    *(
+        "estimator_errors",
+        "completion_errors",
+        "server_value",
+        "server_error",
+        "error_kind",
+        "method",
+        "settings",
+        "books",
+    ),
 )
+
+
+def _has_zone(text: str) -> str:
+    if dt.datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time needs its zone")
+    return text
+
+
+def _is_strong(digits: str) -> str:
+    if is_weak(bytes.fromhex(digits)):
+        raise ValueError("this is a key that anybody can sign for (a point of small order)")
+    return digits
+
+
+def _is_complete(settings: dict[str, Any]) -> dict[str, Any]:
+    if settings.keys() != ValuationSettings().as_dict().keys():
+        raise ValueError("settings are missing or unknown")
+    ValuationSettings.of(settings)
+    return settings
+
+
+_Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class StatementContent(ClientsContent):
+    """The JSON fields of a statement, including its signature."""
+
+    columns = ("values", "shares", "errors", "estimator_errors", "completion_errors")
+
+    package: Annotated[str, Field(pattern="^verfedsv [0-9A-Za-z.+!-]{1,40}$")]
+    created: Annotated[str, AfterValidator(_has_zone)]
+    head: _Hash
+    n_rounds: NonNegativeInt
+    n_planned: NonNegativeInt | None
+    n_samples: NonNegativeInt
+    n_unseen: NonNegativeInt
+    mode: Mode
+    loss: str
+    values: list[float]
+    shares: list[float | None]
+    errors: list[float | None]
+    estimator_errors: list[float | None]
+    completion_errors: list[float | None]
+    server_value: float
+    server_error: float | None
+    books: BooksContent
+    error_kind: ErrorKind
+    method: str
+    settings: Annotated[dict[str, Any], AfterValidator(_is_complete)]
+    agreed: dict[str, Any]
+    configuration: str | None
+    settlement: SettlementContent | None
+    files: dict[str, _Hash]
+    run: str | None
+    public_key: Annotated[_Hash, AfterValidator(_is_strong)]
+    signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
 
 @dataclass(frozen=True)
@@ -165,7 +233,7 @@ def says_plan(settlement: Settlement, n_rounds: int, n_planned: int | None) -> b
 
 def fields_of(valuation: Valuation) -> dict[str, Any]:
     """Return the JSON fields of a statement that come from a valuation."""
-    return {name: as_json(getattr(valuation, name)) for name in (*_OF_VALUATION, "books")}
+    return {name: as_json(getattr(valuation, name)) for name in _OF_VALUATION}
 
 
 def _relative_path(start: Path, folder: Path) -> str | None:
