@@ -122,7 +122,7 @@ def test_a_key_of_small_order_would_sign_anything():
 @pytest.mark.skipif(os.name != "posix", reason="there are no such modes")
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
 def test_a_private_key_that_others_can_read_is_refused(tmp_path, mode):
-    """ssh does so too; the message has the command that fixes it."""
+    """The message has the command that fixes it."""
     private, _ = new_keys(tmp_path / "mine")
     private.chmod(mode)
     with pytest.raises(InputError, match=rf"\(mode {mode:o}\), and could sign with it; .* chmod 600 "):
