@@ -367,7 +367,7 @@ def test_no_value_can_be_moved_within_the_error_of_completion(completed, tmp_pat
 
 
 def test_values_within_the_error_of_the_estimator_pass_with_reservation_only(completed, tmp_path):
-    """Another version, or a choice that rounding tipped, may give them; beyond rounding, a difference is never silent."""
+    """Another version, or a choice that rounding tipped, may give them; no difference beyond rounding is silent."""
     shutil.copytree(completed, tmp_path / "run")
     run = tmp_path / "run"
     (run / "valuation.json").unlink()

@@ -59,8 +59,8 @@ class ClientSummary:
     `value` and the errors are those of the valuation, means per round. `decrease` is the value times the rounds: how
     much the client lowered the loss in all. It lies between `decrease_low` and `decrease_high`, by which clients are
     ranked, from `best_place` to `worst_place`. `quarters` is the decrease after each quarter of the rounds.
-    `n_negative_rounds` counts rounds with a negative value. Only the 200 largest values have curves, and none without
-    uploads.
+    `n_negative_rounds` counts rounds with a negative value. Only the 200 largest absolute values have curves, and none
+    has without uploads.
     """
 
     name: str

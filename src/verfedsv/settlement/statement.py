@@ -35,16 +35,8 @@ FORMAT, VERSION = "verfedsv statement", 2
 
 _OF_VALUATION = (
     *("head", "n_rounds", "n_samples", "n_unseen", "mode", "loss", "clients", "values", "shares", "errors"),
-    *(
-        "estimator_errors",
-        "completion_errors",
-        "server_value",
-        "server_error",
-        "error_kind",
-        "method",
-        "settings",
-        "books",
-    ),
+    *("estimator_errors", "completion_errors", "server_value", "server_error", "books"),
+    *("error_kind", "method", "settings"),
 )
 
 
