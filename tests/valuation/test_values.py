@@ -682,7 +682,7 @@ def test_offsets_are_part_of_what_is_held_at_a_time(monkeypatch):
     """Rounds with an offset for all samples are valued in segments, like rounds with many uploads."""
     training = Asynchronous(n_rounds=12, offset=True)
     expected = value(training.record())
-    monkeypatch.setattr("verfedsv.valuation.replay.SEGMENT_ELEMENTS", 50)
+    monkeypatch.setattr("verfedsv.valuation.chunks.MOST_ELEMENTS", 50)
     steps = []
     result = value(training.record(), progress=lambda done, total: steps.append((done, total)))
     np.testing.assert_array_equal(result.per_round, expected.per_round)

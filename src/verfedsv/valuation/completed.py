@@ -18,8 +18,7 @@ from verfedsv.completion.observations import Pattern
 from verfedsv.losses import Array
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.blocks import available_threads, ordered_map
-from verfedsv.valuation.chunks import Change, Columns, Round
-from verfedsv.valuation.replay import of_rows
+from verfedsv.valuation.chunks import Change, Round, SampleFactors, of_rows
 from verfedsv.valuation.result import Factorisation
 from verfedsv.valuation.trainings import RecordedTraining, Uploads, shared_samples
 
@@ -145,10 +144,11 @@ def _report_uploaded(changes: Mapping[int, Change], training: RecordedTraining) 
     return CompletionReport.of_uploads(sum(sizes), training.n_samples - max(sizes, default=0))
 
 
-def columns_of(factorisation: Factorisation, rows: NDArray[np.intp]) -> Columns:
+def factors_of(factorisation: Factorisation, rows: NDArray[np.intp]) -> SampleFactors:
     """Return the factors of some samples that the changes of `completed_rounds` are multiplied by."""
     completions = factorisation.completions
-    return {player: np.ascontiguousarray(c.samples[rows].T) for player, c in completions.items()}
+    # All rows are sorted, and need no copy.
+    return {p: c.samples if len(rows) == len(c.samples) else c.samples[rows] for p, c in completions.items()}
 
 
 def completed_rounds(

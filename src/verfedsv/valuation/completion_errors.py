@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.observations import spread_evenly
 from verfedsv.losses import Floats, Loss
-from verfedsv.valuation.chunks import apply
-from verfedsv.valuation.completed import columns_of, completed_rounds
+from verfedsv.valuation.chunks import apply, columns_of
+from verfedsv.valuation.completed import completed_rounds, factors_of
 from verfedsv.valuation.result import Factorisation
 from verfedsv.valuation.trainings import RecordedTraining, Uploads
 
@@ -86,7 +86,7 @@ def _changes(
     (rounds, players) and (rounds,), root mean squares over samples of norms over classes.
     """
     some = spread_evenly(rows, MAX_SAMPLES)
-    columns, labels = columns_of(factorisation, some), training.labels[some]
+    columns, labels = columns_of(factors_of(factorisation, some)), training.labels[some]
     table = np.zeros((shape[1], len(some), training.n_classes))
     changes, gradients = np.zeros(shape), np.zeros(shape[0])
     for t, moves in enumerate(completed_rounds(training, some, uploads, factorisation)):

@@ -14,16 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_progress
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, warn
-from verfedsv.losses import Floats, Loss, get_loss
+from verfedsv.losses import Loss, get_loss
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method, Progress, Semivalue
-from verfedsv.shapley.estimate import keeps
 from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.semivalues import get_semivalue
 from verfedsv.shapley.values import say_what_remains
 from verfedsv.transcript import Recorder, Transcript
-from verfedsv.valuation.completion_errors import FEWEST, approximation_guarantee
-from verfedsv.valuation.job import Job, JobResult
+from verfedsv.valuation.completion_errors import FEWEST
+from verfedsv.valuation.job import Job
 from verfedsv.valuation.result import Valuation
 from verfedsv.valuation.trainings import RecordedTraining
 
@@ -110,7 +109,8 @@ def value(
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
     told = as_progress(progress) or (lambda _done, _total: None)
     job = Job(training, settings, kind, chosen, told, executor, since, like)
-    result = _assemble(training, settings, job.run(), time.perf_counter() - begin)
+    result = job.run()
+    result = replace(result, seconds={**result.seconds, "total": time.perf_counter() - begin})
     _warn(result, job.n_permutations)
     return result
 
@@ -186,54 +186,3 @@ def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
     if isinstance(rows, str):
         return rows
     return f"{len(chosen)} chosen ({hashlib.sha256(chosen.astype(np.int64).tobytes()).hexdigest()[:16]})"
-
-
-def _assemble(training: RecordedTraining, settings: ValuationSettings, done: JobResult, seconds: float) -> Valuation:
-    rounds, n_clients, n_rounds = done.rounds, len(training.clients), training.n_rounds
-    # Pairwise sums over rounds, whose rounding 64 units cover for any number of rounds.
-    values = np.ascontiguousarray(rounds.values.T).mean(axis=1)
-    rounding = 64 * np.finfo(np.float64).eps * np.abs(rounds.values).mean(axis=0)
-    estimator_errors = rounds.total().bound(look=0) / n_rounds + rounding
-    per_round_errors = rounds.bound(look=1 + np.arange(n_rounds))
-    reports = None if done.factorisation is None else done.factorisation.reports
-    losses = _losses(training, done)
-    guarantee = None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes)
-    return Valuation(
-        clients=training.clients,
-        values=values[:n_clients],
-        estimator_errors=estimator_errors[:n_clients],
-        completion_errors=done.completion_errors[:n_clients],
-        error_kind=rounds.kind,
-        per_round=rounds.values[:, :n_clients],
-        per_round_errors=per_round_errors[:, :n_clients],
-        server_value=float(values[n_clients]),
-        server_error=float(estimator_errors[n_clients] + done.completion_errors[n_clients]),
-        per_round_server=rounds.values[:, n_clients],
-        per_round_server_errors=per_round_errors[:, n_clients],
-        losses=losses,
-        methods=tuple(sorted(rounds.methods)),
-        mode="synchronous" if training.is_synchronous else "asynchronous",
-        loss=training.loss.name,
-        n_rounds=training.n_rounds,
-        n_samples=len(done.rows),
-        n_unseen=done.n_unseen,
-        tolerance_met=keeps(settings.tolerance, values[:n_clients], estimator_errors[:n_clients], losses.min())
-        if get_estimator(settings.method).adapts
-        else None,
-        completion=reports,
-        guarantee=guarantee,
-        head=training.transcript.head,
-        settings=settings,
-        seconds={**done.seconds, "total": seconds},
-        sampled=rounds if rounds.is_sampled else None,
-        factorisation=done.factorisation,
-        replay=done.replay,
-    )
-
-
-def _losses(training: RecordedTraining, done: JobResult) -> Floats:
-    """Return the mean loss before the first round, when every embedding is zero, and after each round."""
-    labels = training.labels[done.rows]
-    start = training.loss.value(np.zeros((len(labels), training.n_classes)), labels).mean()
-    result: Floats = start - np.concatenate([[0.0], np.cumsum(done.rounds.utility)])
-    return result
