@@ -42,7 +42,7 @@ MOST_ROUNDS = 64
 class Job:
     """A training to value, and how.
 
-    `since` is a valuation of its first rounds to continue from, `like` one of all of them that is repeated.
+    `since` is a valuation of its first rounds to continue from, `like` a valuation to repeat.
     """
 
     training: RecordedTraining
@@ -211,7 +211,7 @@ class Job:
 
 
 class _Steps:
-    """Counts steps and tells `progress`; refinement may take more of them than were foreseen."""
+    """Counts steps and reports them to `progress`; refinement may take more of them than planned."""
 
     def __init__(self, progress: Progress, n_steps: int) -> None:
         self._progress, self._done, self._n_steps = progress, 0, n_steps

@@ -20,7 +20,7 @@ class Replay:
     """The server's table after some rounds, from which a later valuation continues without reading earlier records.
 
     `table` is (players, rows, classes), zero at the start; `is_seen` marks the rows that were ever uploaded.
-    `next_record` of the transcript is read next; `unstamped` are uploads that no time stamp has followed yet.
+    `next_record` is the number of the record to read next; `unstamped` are uploads that no time stamp has followed yet.
     """
 
     table: Floats
