@@ -603,7 +603,7 @@ def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
     with pytest.raises(InputError, match="the settlement does not state that it is of 4 of 6 rounds; settle the run"):
         sign(run)
     place = sign(run, change=lambda valuation, paid: (valuation, replace(paid, n_planned=6)))
-    said = "The training was stopped after 4 of 6 rounds: the values are of an unfinished training."
+    said = "The training was stopped after 4 of 6 rounds: the values are those of an unfinished training."
     found = audit(place)
     assert found.passes, found.difference
     assert said in found.notes
@@ -750,13 +750,13 @@ def test_unknown_errors_can_be_signed_and_audited(tmp_path):
         for t in range(4):
             h = np.random.default_rng(t).normal(size=(2, 5))
             recorder.log(np.arange(5 * t, 5 * t + 5), {"a": h[0], "b": h[1]})
-    with pytest.warns(match="no sample was uploaded in two rounds"):
+    with pytest.warns(match="uploaded no sample more than once"):
         place = sign(tmp_path / "run")
     assert Statement.from_json(place.read_bytes()).settlement.lowest == (None, None)
-    with pytest.warns(match="no sample was uploaded in two rounds"):
+    with pytest.warns(match="uploaded no sample more than once"):
         assert audit(place).passes
     resign(tmp_path / "run", read_private_key(tmp_path / "consortium.key"), errors=[1e-9, 1e-9])
-    with pytest.warns(match="no sample was uploaded in two rounds"):
+    with pytest.warns(match="uploaded no sample more than once"):
         assert audit(place).difference.startswith(
             "error of client 'a': the statement says 4e-09, the transcript gives unknown"
         )
