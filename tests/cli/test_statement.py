@@ -307,7 +307,7 @@ def test_the_server_can_be_paid(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "| hub |" in (tmp_path / "report.md").read_text()
     done = call(*pay, "--pay-server", "telco")
-    assert (done.returncode, "cannot be called 'telco', as a client is" in done.stderr) == (2, True)
+    assert (done.returncode, "cannot have the name of client 'telco'" in done.stderr) == (2, True)
 
 
 def test_a_name_for_the_server_that_looks_like_a_clients_is_said_when_it_is_settled_and_signed(tmp_path):

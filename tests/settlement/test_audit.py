@@ -560,21 +560,21 @@ def test_settings_of_the_transcript_are_the_agreed_ones(tmp_path):
     assert "is not what was agreed, which the transcript says: method is auto and not" in audit(run).difference
 
 
-def test_an_own_part_of_the_server_that_was_not_agreed_on_is_found(tmp_path):
+def test_an_offset_that_was_not_agreed_on_is_found(tmp_path):
     """The reader may accept it: with it, a server can move value from one client to another."""
     run = make_run(tmp_path / "run", mode="asynchronous")
     config = (run / "config.toml").read_text()
     (run / "config.toml").write_text(config.replace("intercept = true", "intercept = false"))
     place, part = sign(run), tmp_path / "telco.json"
     part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
-    told = "it was agreed that the server has no intercept, and the transcript has a part of its own (offset); "
+    told = "it was agreed that the server has no intercept, but the transcript has an offset; "
     assert audit(place).difference == f"{told}to accept that, add --accept-settings"
     found = audit(place, accept_settings=True)
     assert found.passes, found.difference
     assert f"{told}accepted, as asked" in found.notes
     found = audit(part, statement_path=place)
     assert found.passes
-    assert any(note.startswith("the server has a part of its own (offset), and the tr") for note in found.notes)
+    assert any(note.startswith("the server adds an offset, and the tr") for note in found.notes)
     (run / "config.toml").write_text(config)
     assert audit(sign(run)).passes
 
@@ -589,7 +589,7 @@ def test_an_offset_where_the_transcript_excludes_one_is_found_by_both_audits(tmp
     place, part = sign(run), tmp_path / "telco.json"
     part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
     for path, options in ((place, {}), (part, {"statement_path": place})):
-        assert audit(path, **options).difference.startswith("it was agreed that the server has no intercept, and the")
+        assert audit(path, **options).difference.startswith("it was agreed that the server has no intercept, but the")
         assert audit(path, accept_settings=True, **options).passes
 
 
@@ -779,7 +779,7 @@ def test_what_is_no_statement_cannot_be_audited(tmp_path, content):
         ({"values": ["0.1", "0.2", "0.3"]}, r"values\.0: "),
         ({"values": [True, 0.0, 0.0]}, r"values\.0: "),
         ({"shares": ["1"]}, r"shares\.0"),
-        ({"errors": [0.0]}, "there is not one entry of errors for each client"),
+        ({"errors": [0.0]}, "errors must have one entry for each client"),
         ({"clients": [{}, 1, 2]}, r"clients\.0: "),
         ({"files": {"config.toml": 5}}, r"files\.config\.toml: "),
         ({"settings": {"seed": 0}}, "settings: .*missing or unknown"),
@@ -962,8 +962,8 @@ def test_a_large_value_is_no_room_for_others(tmp_path):
     assert audit(place).difference.startswith("value of client 'bank'")
 
 
-VARIES = "the server's own part (offset) differs between samples, so it is more than an intercept"
-UNSTATED = "the server has a part of its own (offset), and the transcript does not say whether that was agreed"
+VARIES = "the server's offset differs between samples, so it is more than an intercept"
+UNSTATED = "the server adds an offset, and the transcript does not say whether that was agreed"
 
 
 @pytest.mark.parametrize(
@@ -976,7 +976,7 @@ UNSTATED = "the server has a part of its own (offset), and the transcript does n
         ([0.5, 0.5, 0.6], None, [UNSTATED, VARIES]),
     ],
 )
-def test_both_audits_say_the_same_of_the_servers_own_part(tmp_path, offset, intercept, expected):
+def test_both_audits_say_the_same_of_an_offset(tmp_path, offset, intercept, expected):
     """That it is not known to be agreed, and that it is more than an intercept, which is one number."""
     with Recorder(tmp_path / "run", [0, 1, 1], ["bank"], intercept=intercept) as recorder:
         recorder.log([0, 1, 2], {"bank": [-1.0, 1.0, 1.0]}, offset)

@@ -433,10 +433,10 @@ def test_names_are_harmless_in_a_spreadsheet():
         ({"clients": "ab"}, "clients: Input should be a valid list"),
         ({"values": ["1.0", 1.0]}, r"values\.0: Input should be a valid number"),
         ({"notes": [1, ""]}, r"notes\.0: Input should be a valid string"),
-        ({"pay_server": " "}, "the server needs a name like that of a client: "),
+        ({"pay_server": " "}, "the name of the server is not valid: "),
         ({"n_rounds": 1.5}, "n_rounds: Input should be a valid integer"),
         ({"n_planned": -1}, "n_planned: Input should be greater than or equal to 0"),
-        ({"payouts": ["1.00"]}, "there is not one entry of payouts for each client"),
+        ({"payouts": ["1.00"]}, "payouts must have one entry for each client"),
         ({"budget": "much"}, "budget must be an amount"),
         ({"values": [None, 1.0]}, "is damaged"),
         ({"head": ...}, "head: Field required"),
@@ -535,7 +535,7 @@ def test_the_server_is_paid_only_if_asked():
     floored = pay(Terms.of(100, "EUR", rule="floor", floor=30, pay_server="hub"), source)
     assert floored.payouts == (4000, 3000, 3000)
     assert pay(Terms.of(99, "EUR", fixed_part="100%", pay_server="hub"), source).payouts == (3300,) * 3
-    with pytest.raises(InputError, match="the server cannot be called 'telco', as a client is"):
+    with pytest.raises(InputError, match="the server cannot have the name of client 'telco'"):
         pay(Terms.of(100, "EUR", pay_server="telco"), source)
     with pytest.raises(InputError, match="the value of 'hub' is negative"):
         pay(Terms.of(100, "EUR", pay_server="hub"), basis([6.0, 2.0], [0.1, 0.1], server=(-2.0, 0.5)))

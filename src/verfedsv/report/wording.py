@@ -283,8 +283,8 @@ def errors(summary: Summary) -> str:
     if not summary.was_completed:
         completion = "zero here: nothing was completed"
     return (
-        f"An error has two parts: what the computation of the values leaves ({kind}), and what completing embeddings "
-        f"that were not sent may change ({completion})."
+        f"An error has two parts: that of computing the values ({kind}), and that of completing embeddings that were "
+        f"not sent ({completion})."
     )
 
 

@@ -40,17 +40,17 @@ def say_others(
     if others := settings.differences(about.valuation):
         yield f"the values were not computed with the agreed settings: {', '.join(others)}"
     if _agreed_intercept(about, config) is False and has_offset():
-        yield "it was agreed that the server has no intercept, and the transcript has a part of its own (offset)"
+        yield "it was agreed that the server has no intercept, but the transcript has an offset"
 
 
 def say_offset(about: Description, config: Config | None, verified: Verified) -> Iterator[str]:
-    """Yield what a reader should ask about the server's own part of the sum."""
+    """Yield what a reader should ask about the server's offset."""
     if verified.has_offset and _agreed_intercept(about, config) is None:
-        yield "the server has a part of its own (offset), and the transcript does not say whether that was agreed"
+        yield "the server adds an offset, and the transcript does not say whether that was agreed"
     if verified.offset_varies:
         yield (
-            "the server's own part (offset) differs between samples, so it is more than an intercept, and the value of "
-            "each client's changes depends on it. Make sure that this was agreed"
+            "the server's offset differs between samples, so it is more than an intercept, and what each client's "
+            "changes are worth depends on it. Make sure that this was agreed"
         )
 
 

@@ -36,7 +36,7 @@ class ClientsContent(Content):
             raise ValueError("there are no clients")
         for name in self.columns:
             if len(getattr(self, name)) != len(self.clients):
-                raise ValueError(f"there is not one entry of {name} for each client")
+                raise ValueError(f"{name} must have one entry for each client")
         return self
 
 

@@ -103,5 +103,5 @@ def _explain_range(result: Settlement, valuation: Valuation) -> str:
     kind = kind if valuation.completion is None else "estimated"
     text = f"Range: the lowest and the highest payout if the values are off by their numerical errors ({kind})."
     if unknown:
-        text += f" Unknown for {_names(unknown)}, whose error is unknown; the others' ranges take that value as it is."
+        text += f" Unknown for {_names(unknown)}, whose error is unknown; the others' ranges take that value as exact."
     return text

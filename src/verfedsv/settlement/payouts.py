@@ -134,7 +134,7 @@ def pay(terms: Terms, basis: Basis) -> Settlement:
     clients, values, errors = basis.clients, basis.values, basis.errors
     if terms.pay_server is not None:
         if terms.pay_server in clients:
-            raise InputError(f"the server cannot be called {terms.pay_server!r}, as a client is; choose another name")
+            raise InputError(f"the server cannot have the name of client {terms.pay_server!r}; choose another")
         clients, values = (*clients, terms.pay_server), (*values, basis.server_value)
         errors = (*errors, basis.server_error)
     _check(terms, clients, values)

@@ -42,7 +42,7 @@ _OF_VALUATION = (
 
 def _has_zone(text: str) -> str:
     if dt.datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError("a time needs its zone")
+        raise ValueError("a time needs a time zone")
     return text
 
 

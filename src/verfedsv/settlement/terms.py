@@ -79,7 +79,7 @@ class Terms:
             try:
                 check_names([self.pay_server])
             except ValueError as error:
-                raise InputError(f"the server needs a name like that of a client: {error}") from None
+                raise InputError(f"the name of the server is not valid: {error}") from None
         if self.budget == 0:
             raise InputError("budget must be more than 0")
         self._check_limits()
