@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape as escape_html
 
 from verfedsv.report import tables, wording
 from verfedsv.report.amounts import place_text
@@ -48,9 +49,7 @@ def escape(text: str) -> str:
     >>> escape("<b>|*bank*"), escape("a\nb"), escape("www.x.org @all").count("\N{WORD JOINER}")
     ('&lt;b&gt;\\|\\*bank\\*', 'a�b', 2)
     """
-    plain = printable(text.replace("\N{NO-BREAK SPACE}", " "))
-    for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        plain = plain.replace(letter, entity)
+    plain = escape_html(printable(text.replace("\N{NO-BREAK SPACE}", " ")), quote=False)
     plain = _LINKING.sub("\\1\N{WORD JOINER}", plain)
     return re.sub(r"([\\`*_\[\]|#~!$])", r"\\\1", plain)
 

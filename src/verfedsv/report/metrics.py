@@ -10,7 +10,6 @@ import stat
 from array import array
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -118,7 +117,8 @@ class GrowingMetrics:
         try:
             content = json.loads(line)  # accepts NaN, which a training writes for an undefined loss
             n_rounds = float(content["n_rounds"])
-            numbers = [_number(content.get(name)) for name in METRICS]
+            found = [content.get(name) for name in METRICS]
+            numbers = [math.nan if number is None else float(number) for number in found]
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.n_bad += 1
             return
@@ -133,7 +133,3 @@ class GrowingMetrics:
 def _open_at_once(path: str, flags: int) -> int:
     """Open a file without blocking on a pipe that nobody writes to."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _number(content: Any) -> float:
-    return math.nan if content is None else float(content)
