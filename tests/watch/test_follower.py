@@ -445,3 +445,20 @@ def test_a_pipe_among_the_files_is_named_and_not_waited_for(run, follow, name):
     watching.poll()
     assert follow.states[-1].n_rounds == 2
     assert follow.states[-1].problems == ()
+
+
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "notes.json", "valuation.json"])
+def test_a_link_among_the_files_is_named_and_not_followed(run, follow, tmp_path, name):
+    """As by the other commands: it may lead to files that whoever made the folder could not read."""
+    run.grow(2)
+    private, path = tmp_path / "private", run.folder / name
+    private.write_text('{"n_rounds": 77, "train_loss": 0.5}\n')
+    path.unlink(missing_ok=True)
+    path.symlink_to(private)
+    watching = follow(run.folder)
+    watching.poll()
+    assert f"{name} is a link" in follow.states[-1].problems[0]
+    assert follow.states[-1].last_round == 0
+    path.unlink()
+    watching.poll()
+    assert (follow.states[-1].n_rounds, follow.states[-1].problems) == (2, ())

@@ -44,7 +44,7 @@ def watch(
     from verfedsv.watch.server import Watch
 
     with suppress(TranscriptError):  # the page reports a run that cannot be read, and waits for one that is not there
-        RunFolder(run).open(mapped=False)
+        RunFolder(run).open()
     page = Watch(run, host, port, every)
     typer.echo(f"Watching {run} at {page.address} (Ctrl-C ends)")
     if not run.exists():

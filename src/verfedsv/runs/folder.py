@@ -93,17 +93,13 @@ class RunFolder:
         """Whether a recorder is open on the transcript, here or in another process; on Windows always False."""
         return is_being_written(self.transcript_path)
 
-    def open(self, *, mapped: bool = False, for_values: bool = True) -> Transcript:
-        """Return the transcript, as `Transcript.open` does; raise InputError if it cannot be valued and that is needed.
+    def open(self, *, for_values: bool = True) -> Transcript:
+        """Return the transcript; raise InputError if a file of the run is a link or a pipe, say.
 
-        Those of a loss of the user's own can be computed only in Python, where that loss can be passed.
+        With `for_values`, also if the training has a loss of the user's own, which can be passed only in Python.
         """
-        for path in (self.config_path, self.metrics_path, self.notes_path, self.valuation_path):
-            if path.is_symlink():
-                raise InputError(
-                    f"{path} is a link, and may lead to files of others; copy what it leads to, or delete it"
-                )
-        transcript = Transcript.open(self.path, mapped=mapped)
+        self.refuse_irregular()
+        transcript = Transcript.open(self.path)
         if for_values:
             transcript.description.check_can_be_valued()
         return transcript
@@ -230,10 +226,18 @@ class RunFolder:
     # Evidence
 
     def refuse_irregular(self) -> None:
-        """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
+        """Raise InputError if a file of the run is a link, or a pipe, say, which would block its reader.
+
+        Links within a transcript are refused where that is opened.
+        """
+        own = self.config_path, self.metrics_path, self.notes_path, self.valuation_path
+        for path in own:
+            if path.is_symlink():
+                raise InputError(
+                    f"{path} is a link, and may lead to files of others; copy what it leads to, or delete it"
+                )
         places = self.path, self.recording_path
         inner = [path for place in places for path in (*fmt.files_of(place), place / LOCK)]
-        own = self.config_path, self.metrics_path, self.notes_path, self.valuation_path
         for path in (*own, *inner):
             if path.exists() and not path.is_file():
                 raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")

@@ -66,16 +66,16 @@ class Follower:
 
     def poll(self) -> None:
         """Read the folder once and publish its state; value the run if it has changed and a valuation is due."""
-        self._read_metrics()
-        if not self._run.holds_run:
-            self._forget()
-            self._show("waiting", f"Waiting for a run in {self.folder}.")
-            return
         try:
             self._run.refuse_irregular()
         except InputError as error:
             self._problem, self._read = str(error), None
             self._show("waiting", "The run cannot be read.")
+            return
+        self._read_metrics()
+        if not self._run.holds_run:
+            self._forget()
+            self._show("waiting", f"Waiting for a run in {self.folder}.")
             return
         run = self._run
         signature = tuple(stat(path) for path in [*run.transcript_files, run.config_path, run.valuation_path])

@@ -77,7 +77,7 @@ class Growth:
     def open(self) -> None:
         """Open what is recorded now. Files that were replaced or changed in place are checked from the start."""
         before, self._files = self._files, [stat(path) for path in self.folder.growing_files]
-        transcript = self.folder.open(mapped=False)
+        transcript = self.folder.open()
         if not all(map(_has_only_grown, before, self._files)):
             self.verified = None
             if self.rounds is not None:
@@ -111,7 +111,7 @@ class Growth:
     def was_valued(self) -> bool:
         """Return whether the folder has a new valuation of everything that is recorded now."""
         try:
-            found, _ = self._find_stored(self.folder.open(mapped=False))
+            found, _ = self._find_stored(self.folder.open())
         except VerfedsvError:
             return False
         return found is not None and found is not self.valuation
