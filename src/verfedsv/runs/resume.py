@@ -70,11 +70,6 @@ def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
     whole, after = (_count(transcript.records(1 + first)) for first in (0, server.tape.n_records))
     n_planned = planned_rounds(section, transcript.description.n_samples)
     n_skipped = skipped_rounds(config, server.clients) if section.is_repeatable else 0
-    if whole[None] + n_skipped > n_planned:
-        raise TranscriptError(
-            f"the transcript has {count(whole[None], 'round')}, and the configuration plans "
-            f"{n_planned - n_skipped:,}: it is of another training, or was added to"
-        )
     n_rounds = whole[None] - after[None]
     if n_rounds:
         n_rounds += n_skipped
