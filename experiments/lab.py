@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal
@@ -24,7 +24,6 @@ from verfedsv.federation import (
     AsynchronousSchedule,
     Evaluation,
     InProcess,
-    Linear,
     Rate,
     SynchronousSchedule,
     Training,
@@ -33,6 +32,7 @@ from verfedsv.federation import (
     synchronous_rounds,
 )
 from verfedsv.losses import Floats
+from verfedsv.runs.execute import build_model, record_training
 
 FEW = 8
 """Up to this many clients, true values are enumerated."""
@@ -134,20 +134,11 @@ def split(name: str, settings: Settings) -> VerticalData:
 
 def build(data: VerticalData, settings: Settings, recorder: Recorder | None = None) -> Training:
     """Return the server and clients of a training that has not begun."""
-    model: Any = Linear
-    if settings.model == "perceptron":
-        import torch
-
-        from verfedsv.federation.torch_models import perceptron
-
-        # Models this small gain nothing from threads, which on busy cores wait for each other.
-        torch.set_num_threads(1)
-        model = partial(perceptron, seed=settings.seed)
     return Training.in_process(
         data,
         rate=Rate(settings.rate, settings.decay),
         scale=settings.scale,
-        model=model,
+        model=build_model(settings.model, 32, settings.seed),
         intercept=settings.intercept,
         recorder=recorder,
     )
@@ -192,7 +183,7 @@ def embeddings_of_rounds(data: VerticalData, settings: Settings) -> Floats:
 def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: bool = False) -> Trained:
     """Train by FedSGD and record it; with `with_truth`, embed all samples in every round for the true values."""
     folder = _Folder()
-    with _record(data, folder) as recorder:
+    with record_training(folder.path, data) as recorder:
         training = build(data, settings, recorder)
         truth = _Truth(training) if with_truth else None
         for _ in run_rounds(training, settings):
@@ -206,16 +197,11 @@ def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: b
 def train_asynchronously(data: VerticalData, settings: Settings, slowness: Sequence[int] = ()) -> Trained:
     """Train by VAFL and record it; see `run_asynchronously`."""
     folder = _Folder()
-    with _record(data, folder) as recorder:
+    with record_training(folder.path, data) as recorder:
         training = build(data, settings, recorder)
         for _ in run_asynchronously(training, settings, slowness):
             pass
     return Trained(training, settings, folder)
-
-
-def _record(data: VerticalData, folder: _Folder) -> Recorder:
-    loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
-    return Recorder(folder.path, data.labels[~data.is_test], data.names, loss, n_classes=n_classes)
 
 
 class _Truth:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -214,7 +215,7 @@ class Run:
             self.data,
             rate=Rate(section.rate, section.decay),
             scale=self.config.data.used_scale,
-            model=_model(self.config),
+            model=build_model(self.config.model.kind, self.config.model.hidden, section.seed),
             intercept=section.intercept,
             checkpoints=self._files.checkpoints_path,
         )
@@ -231,19 +232,8 @@ class Run:
 
     def _record(self, path: Path | None, *, resume: bool | None = None) -> Recorder:
         """Return a recorder of the training, in memory if there is no path."""
-        data = self.data
-        labels = data.labels[~data.is_test]
-        # Rare classes may be among the test rows only.
-        loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
-        return Recorder(
-            path,
-            labels,
-            data.names,
-            loss,
-            n_classes=n_classes,
-            resume=resume,
-            **agreed_by(self.config, data.names, len(labels)),
-        )
+        agreed = agreed_by(self.config, self.data.names, int((~self.data.is_test).sum()))
+        return record_training(path, self.data, resume=resume, **agreed)
 
     def _bring_up_to_date(self, n_rounds: int, server: Server, saver: Saver) -> None:
         """Write what the folder lacks, and remove the metrics after the round that training continues from."""
@@ -298,8 +288,16 @@ class Run:
         )
 
 
-def _model(config: Config) -> BuildModel:
-    if config.model.kind == "linear":
+def record_training(path: Path | None, data: VerticalData, **options: Any) -> Recorder:
+    """Return a recorder of a training on vertically split data, in memory if there is no path."""
+    # Rare classes may be among the test rows only.
+    loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
+    return Recorder(path, data.labels[~data.is_test], data.names, loss, n_classes=n_classes, **options)
+
+
+def build_model(kind: Literal["linear", "perceptron"], hidden: int, seed: int) -> BuildModel:
+    """Return what builds the model of each client; raise InputError if the perceptron lacks torch."""
+    if kind == "linear":
         return Linear
     try:
         import torch
@@ -309,4 +307,4 @@ def _model(config: Config) -> BuildModel:
         raise InputError("the perceptron needs torch: pip install 'verfedsv[torch]'") from None
     # Models this small gain nothing from threads, which on busy cores wait for each other (120 times slower).
     torch.set_num_threads(1)
-    return partial(perceptron, hidden=config.model.hidden, seed=config.training.seed)
+    return partial(perceptron, hidden=hidden, seed=seed)
