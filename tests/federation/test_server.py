@@ -326,6 +326,26 @@ def test_an_intercept_that_is_too_large_is_divergence():
         play_round(server, FIRST, {"a": np.full((3, 1), 1e12)})
 
 
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_divergence_of_the_intercept_names_whose_embeddings_are_largest(mode):
+    """An upload just below the limit is valid, and drives it out of range; what was recorded stays as it was."""
+    server = Server(np.zeros(6), ["a", "b"], 1, "squared", intercept=Rate(3.0))
+    recorder = Recorder(None, np.zeros(6), ["a", "b"], "squared")
+    server.record(recorder)
+    uploads = {"a": EMBEDDINGS[0], "b": np.full((3, 1), 9.9e11)}
+    says = r"the intercept must be finite and below 1e\+12 in size; the largest embeddings, 9\.9e\+11, are those of 'b'"
+    if mode == "synchronous":
+        play_round(server, FIRST, uploads)
+        with pytest.raises(DivergedError, match=says):
+            play_round(server, FIRST, uploads)
+    else:
+        for name, embeddings in uploads.items():
+            server.receive(answer(server.request(name, FIRST), embeddings), now=lambda: 1.0)
+        with pytest.raises(DivergedError, match=says):
+            server.stamp(1, lambda: 2.0)
+    assert recorder.n_rounds == (mode == "synchronous")
+
+
 def test_who_joins_or_leaves_is_compared_when_a_training_is_repeated():
     """Another one than was recorded is an error; before the first record, who joins is one of those that begin."""
     recorder = Recorder(None, LABELS, ["a", "b"])
@@ -365,6 +385,35 @@ def test_a_server_goes_on_with_those_who_take_part():
     assert other.present == ("b",)
     gradients = [play_round(s, FIRST, {"b": EMBEDDINGS[2]})["b"].values for s in (server, other)]
     np.testing.assert_array_equal(*gradients)
+
+
+def test_a_server_catches_up_with_who_joined_and_left():
+    """As with uploads and rounds: it continues like the one that recorded them."""
+    server, recorder = make_server()
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    server.join("c")
+    server.leave("a")
+    play_round(server, FIRST, {"b": EMBEDDINGS[2], "c": EMBEDDINGS[3]})
+    other = Server(LABELS, ["a", "b"], 1)
+    other.record(recorder)
+    other.catch_up()
+    assert (other.clients, other.present, other.n_rounds) == (("a", "b", "c"), ("b", "c"), 2)
+    assert_same(other.state(), server.state())
+
+
+def test_a_checkpoint_after_a_join_needs_all_clients(tmp_path):
+    """A server of the founders alone says so; one of all clients restores who takes part."""
+    server, founders, everybody = (
+        Server(LABELS, names, 1, checkpoint=tmp_path / "server.npz") for names in ("ab", "ab", "abc")
+    )
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    server.join("c")
+    server.leave("a")
+    server.save({})
+    with pytest.raises(InputError, match="or not of these 2 clients: pass all that ever joined to the server"):
+        founders.load({})
+    assert everybody.load({}) == {}
+    assert everybody.present == ("b", "c")
 
 
 def test_embeddings_of_less_precision_are_summed_in_double_precision():

@@ -30,18 +30,18 @@ def write_checkpoint(path: Path, state: State) -> None:
         np.savez(file, **content)
 
 
-def read_checkpoint(path: Path, expected: State) -> dict[str, Array]:
-    """Return the arrays in a file, which must have the names, types and shapes of the expected ones.
+def read_checkpoint(path: Path, expected: State, whose: str) -> dict[str, Array]:
+    """Return the arrays in a file; raise InputError unless they have the expected names, types and shapes.
 
-    They are compared before anything is read, so that no file takes more memory than the models do. Raises InputError
-    if they differ.
+    These are compared before anything is read, so that no file takes more memory than the models do. `whose` says
+    what they are of.
     """
     try:
         return _read_arrays(path, expected)
     except Exception as error:  # what a damaged archive raises cannot be foreseen
         why = str(error) if isinstance(error, _MisfitError) else type(error).__name__
         raise InputError(
-            f"{path} cannot be read ({why}): it is damaged, of another training, or of another version. {REMEDY}"
+            f"{path} cannot be read ({why}): it is damaged, of another version, or not of {whose}. {REMEDY}"
         ) from None
 
 

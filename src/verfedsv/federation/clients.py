@@ -176,7 +176,7 @@ class Client:
 
     def _restore(self, round_number: int) -> None:
         path, own = self._path(round_number), {"round": np.array(round_number), "fingerprint": self._fingerprint}
-        state = read_checkpoint(path, {**self.state(), **own})
+        state = read_checkpoint(path, {**self.state(), **own}, f"the model of {self.name!r}")
         check_fingerprint(path, state["fingerprint"], self._fingerprint, repr(self.name))
         if state["round"] != round_number:
             raise InputError(f"{path} is of round {state['round']}")

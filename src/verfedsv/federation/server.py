@@ -27,6 +27,8 @@ from verfedsv.transcript.format import LARGEST_EMBEDDING
 from verfedsv.transcript.meaning import is_usable
 from verfedsv.transcript.records import Join, Leave
 
+_IN_RANGE = f"must be finite and below {LARGEST_EMBEDDING:g} in size"
+
 
 class Server:
     """Holds the labels, and the latest embeddings of all clients and training samples, zeros at first.
@@ -83,11 +85,7 @@ class Server:
             if client in self.present:
                 raise InputError(f"client {client!r} takes part already")
             self.tape.write(Join(client, self.time))
-            if client not in self.clients:
-                self.clients = (*self.clients, client)
-                self.n_uploads[client] = 0
-                self._table = np.concatenate([self._table, np.zeros_like(self._table[:1])])
-            self.present = tuple(name for name in self.clients if name == client or name in self.present)
+            self._admit(client)
 
     def leave(self, client: str) -> None:
         """Let a client take part no more; the server keeps its last embeddings."""
@@ -95,8 +93,18 @@ class Server:
             self._check_between_rounds()
             self._check_present(client)
             self.tape.write(Leave(client, self.time))
-            self.present = tuple(name for name in self.present if name != client)
-            self._asked.pop(client, None)
+            self._dismiss(client)
+
+    def _admit(self, client: str) -> None:
+        if client not in self.clients:
+            self.clients = (*self.clients, client)
+            self.n_uploads[client] = 0
+            self._table = np.concatenate([self._table, np.zeros_like(self._table[:1])])
+        self.present = tuple(name for name in self.clients if name == client or name in self.present)
+
+    def _dismiss(self, client: str) -> None:
+        self.present = tuple(name for name in self.present if name != client)
+        self._asked.pop(client, None)
 
     def _check_present(self, client: str) -> None:
         if client not in self.present:
@@ -206,9 +214,15 @@ class Server:
         self.n_uploads[client] += 1
 
     def _checked_offset(self) -> Floats | None:
+        """Return the intercept; raise DivergedError if it is too large, naming whose embeddings are largest.
+
+        An upload below the limit is valid and may still do this: gradients of the squared loss grow with it.
+        """
         offset = self._head.offset
-        if offset is not None:
-            _check_size("the intercept", offset)
+        if offset is not None and not is_usable(offset):
+            sizes = np.abs(self._table).max(axis=(1, 2))
+            largest = f"the largest embeddings, {sizes.max():.2g}, are those of {self.clients[sizes.argmax()]!r}"
+            raise DivergedError(f"the intercept {_IN_RANGE}; {largest}")
         return offset
 
     def _gradients(self, samples: Array, uploads: Mapping[str, Floats]) -> Floats:
@@ -296,8 +310,8 @@ class Server:
         """
         if self._checkpoint is None or not self._checkpoint.exists():
             return None
-        mark = self._fingerprint
-        content = read_checkpoint(self._checkpoint, {**self.state(), **extra, "fingerprint": mark})
+        mark, whose = self._fingerprint, f"these {len(self.clients)} clients: pass all that ever joined to the server"
+        content = read_checkpoint(self._checkpoint, {**self.state(), **extra, "fingerprint": mark}, whose)
         check_fingerprint(self._checkpoint, content["fingerprint"], mark, "the server")
         self.restore(content)
         self.saved_round = self.n_rounds
@@ -334,9 +348,15 @@ class Server:
             raise InputError("there is nothing to catch up with: the training is not recorded")
         with self._lock:
             for record in self._recorder.transcript.records(1 + self.tape.n_records):
-                if isinstance(record, Upload):
-                    self._store(record.client, record.samples, record.embeddings)
-                self.n_rounds += isinstance(record, Stamp)
+                match record:
+                    case Upload():
+                        self._store(record.client, record.samples, record.embeddings)
+                    case Stamp():
+                        self.n_rounds += 1
+                    case Join():
+                        self._admit(record.client)
+                    case Leave():
+                        self._dismiss(record.client)
             self.tape = Tape(self._recorder, n_records=None)
 
     @property
@@ -349,9 +369,5 @@ def check_embeddings(client: str, embeddings: Any, shape: tuple[int, ...]) -> No
     if not isinstance(embeddings, np.ndarray) or embeddings.dtype.kind != "f" or embeddings.shape != shape:
         found = f"{embeddings.dtype} {embeddings.shape}" if isinstance(embeddings, np.ndarray) else type(embeddings)
         raise AnswerError(f"{client}: embeddings must be numbers of shape {shape}; received {found}")
-    _check_size(f"{client}: embeddings", embeddings)
-
-
-def _check_size(what: str, numbers: Floats) -> None:
-    if not is_usable(numbers):
-        raise DivergedError(f"{what} must be finite and below {LARGEST_EMBEDDING:g} in size")
+    if not is_usable(embeddings):
+        raise DivergedError(f"{client}: embeddings {_IN_RANGE}")
