@@ -65,6 +65,20 @@ def test_a_blank_label_is_none(tmp_path, blank):
     assert "1 of them have no label" in "; ".join(data.notes)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_classes_are_in_the_order_of_ordered_categories(tmp_path, ordered):
+    """As pandas writes them to Parquet, and as notes show; others are in alphabetical order."""
+    pd = pytest.importorskip("pandas")
+    files = two(tmp_path, ".parquet")
+    levels = pd.Categorical([" low", "high", "mid", "low"], [" low", "low", "never", "mid", "high"], ordered=ordered)
+    frame = pd.DataFrame({"id": [3, 1, 2, 9], "y": levels, "age": [30, 10, 20, 90]})
+    frame.to_parquet(files["bank"].path, row_group_size=2)
+    data = join_tables(files, ("bank", "y"), test=0)
+    assert data.labels.tolist() == ([0, 2, 1] if ordered else [1, 0, 2])
+    expected = "low (1), mid (1), high (1)" if ordered else "high (1), low (1), mid (1)"
+    assert f"labels: {expected}" in data.notes
+
+
 def test_missing_categories_stay_missing(tmp_path):
     """In dictionary columns, as pandas writes categories: of labels and of features."""
     bank = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ from verfedsv.errors import DataError, InputError
 
 HEADER_SIZE = 1 << 16
 """How many bytes of a CSV file are searched for its separator."""
+
+_ORDER = b"order"
+"""The metadata of a field with the order of its categories, as JSON."""
 
 
 def read_table(path: Path, id_column: str) -> pa.Table:
@@ -30,7 +34,8 @@ def read_table(path: Path, id_column: str) -> pa.Table:
         _check_names(path, table.column_names)
         if table.num_rows == 0:
             raise DataError(f"{path} has no rows")
-        return pa.table([_plain(column) for column in table.columns], names=table.column_names)
+        fields = [_field(name, column) for name, column in zip(table.column_names, table.columns, strict=True)]
+        return pa.table([_plain(column) for column in table.columns], schema=pa.schema(fields))
     except InputError:
         raise
     except UnicodeDecodeError:
@@ -39,6 +44,12 @@ def read_table(path: Path, id_column: str) -> pa.Table:
         raise DataError(
             _not_utf8(path) if "invalid utf8" in str(error).lower() else f"{path} cannot be read: {error}"
         ) from None
+
+
+def order_of(table: pa.Table, name: str) -> list[str]:
+    """Return the categories of a column of text, stripped, in their own order; empty if the file gives them none."""
+    found: list[str] = json.loads((table.schema.field(name).metadata or {}).get(_ORDER, b"[]"))
+    return found
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -121,6 +132,16 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         is_blank = pc.equal(pc.utf8_trim_whitespace(text), "")
         return pc.if_else(is_blank, pa.scalar(None, pa.large_string()), text)
     return column
+
+
+def _field(name: str, column: pa.ChunkedArray) -> pa.Field:
+    """Return the field of a column in a table that was read, with the order of its categories if it has one."""
+    kind, plain = column.type, _plain(column[:0]).type
+    order = []
+    if pa.types.is_dictionary(kind) and kind.ordered and is_text(plain) and column.num_chunks:
+        categories = column.unify_dictionaries().chunk(0).dictionary.cast(pa.large_string())
+        order = pc.utf8_trim_whitespace(categories.drop_null()).to_pylist()
+    return pa.field(name, plain, metadata={_ORDER: json.dumps(order)} if order else None)
 
 
 def _not_utf8(path: Path) -> str:
