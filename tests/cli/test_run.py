@@ -60,7 +60,10 @@ def test_a_training_that_diverged_is_noticed(config, rate, scale, says):
 
 
 def test_an_example_is_written(tmp_path):
-    """--init writes it, once."""
+    """--init writes it, once, and is what a missing one is answered with."""
+    missing = run("run", str(tmp_path / "mine.toml"))
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert f"there is no {tmp_path}/mine.toml; write an example with: verfedsv run --init" in missing.stderr
     path = tmp_path / "mine.toml"
     done = run("run", "--init", str(path))
     assert done.returncode == 0

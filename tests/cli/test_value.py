@@ -146,6 +146,7 @@ def test_options_without_effect_are_noted(asynchronous, options, notes):
             "cannot write nowhere/values.json: there is no folder nowhere",
         ),
         (["{folder}", "--output", "."], "cannot write .: it is a folder; name a file"),
+        (["{folder}", "--output", "v.txt"], "cannot write v.txt: its name must end in .json"),
         (["{folder}", "--rank", "-1"], "rank must be at least 1; received -1"),
         (["{folder}", "--rank", "9" * 5000], "rank must be a whole number; received '999"),
         (["{folder}", "--regularization", "little"], "regularization must be a positive number; received 'little'"),

@@ -24,6 +24,8 @@ from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
 
 FileKind = Literal["report", "settlement", "valuation", "extract", "statement"]
+_SUFFIXES: dict[FileKind, tuple[str, ...]] = {"settlement": (".csv", ".json"), "valuation": (".json",)}
+"""Endings of names; of kinds that are not here, any."""
 
 
 def check_writable(path: Path, kind: FileKind) -> None:
@@ -36,6 +38,9 @@ def check_writable(path: Path, kind: FileKind) -> None:
         raise InputError(f"cannot write {path}: it is a folder; name a file")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+    suffixes = _SUFFIXES.get(kind)
+    if suffixes is not None and path.suffix.lower() not in suffixes:
+        raise InputError(f"cannot write {path}: its name must end in {' or '.join(suffixes)}")
     refuse_irregular(path)
     is_there = path.exists() and path.stat().st_size > 0
     what = _what_is_kept(path) if is_there else None
@@ -72,7 +77,7 @@ def _is_of(path: Path, kind: FileKind) -> bool:
         return format_of(path) == f"verfedsv {kind}"
     if kind == "settlement":
         return content.startswith(CSV_BEGINNING.encode())
-    # Values are JSON whatever the name is, and a report may be.
+    # A report may be JSON whatever its name is (--format), and a statement always is.
     return format_of(path) == f"verfedsv {kind}" or (kind == "report" and _is_report(content))
 
 

@@ -46,6 +46,8 @@ def run(
         write_file(config, EXAMPLE, overwrite=False)
         typer.echo(f"wrote {config}; now: verfedsv run {config}")
         return
+    if not config.exists():
+        raise InputError(f"there is no {config}; write an example with: verfedsv run --init {config}")
     whole = Run.of_file(config)
     console = Console(stderr=as_json)
     with explain_warnings(Console(stderr=True)):

@@ -85,8 +85,6 @@ def settle(
     """
     if output is not None:
         check_writable(output, "settlement")
-        if output.suffix.lower() not in (".csv", ".json"):
-            raise InputError(f"cannot write {output}: its name must end in .csv or .json")
     terms = Terms.of(
         budget,
         currency,

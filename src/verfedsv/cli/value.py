@@ -65,7 +65,7 @@ def value(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.", metavar="FILE")
+        Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file, .json.", metavar="FILE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
