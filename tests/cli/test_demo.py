@@ -72,7 +72,7 @@ def test_demo_does_not_overwrite_what_is_not_its_own(tmp_path):
     (tmp_path / "synchronous" / "thesis.txt").write_text("mine")
     done = run("demo", "--output", str(tmp_path))
     assert done.returncode == 2
-    assert "is not of an earlier demo" in " ".join(done.stderr.split())
+    assert "is not an unchanged result of an earlier demo" in " ".join(done.stderr.split())
     assert (tmp_path / "synchronous" / "thesis.txt").read_text() == "mine"
 
 
@@ -91,7 +91,7 @@ def test_demo_checks_everything_before_it_removes_anything(tmp_path, monkeypatch
     for name in ("asynchronous/thesis.txt", "asynchronous/config.toml", "asynchronous.toml", "synchronous.toml"):
         before = kept.get(tmp_path / name)
         (tmp_path / name).write_text("mine")
-        with pytest.raises(InputError, match="already exists and is not of an earlier demo"):
+        with pytest.raises(InputError, match="already exists and is not an unchanged result of an earlier demo"):
             show(Console(quiet=True), tmp_path)
         assert (tmp_path / name).read_text() == "mine"
         (tmp_path / name).unlink() if before is None else (tmp_path / name).write_bytes(before)

@@ -53,7 +53,7 @@ def test_ids_are_matched_as_they_are_written(tmp_path, files, expected):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("0012|0013", "12|13"), r"0\.csv has text \(0012\); .*1\.csv has numbers \(12\). Write them in the same way"),
+        (("0012|0013", "12|13"), r"0\.csv has text \(0012\); .*1\.csv has numbers \(12\)"),
         (("001|010|100", "1|10|100"), r"text \(001\); .*numbers \(1\)"),
         (("+1|2", "1|2"), r"text \(\+1\); .*numbers \(1\)"),
         (("001|010|100", pa.array([1, 10, 100])), r"text \(001\); .*numbers \(1\)"),
@@ -63,7 +63,7 @@ def test_ids_are_matched_as_they_are_written(tmp_path, files, expected):
 )
 def test_ids_of_two_kinds(tmp_path, files, message):
     """Files that lost the zeros in front, or store numbers where others have text, are not matched by chance."""
-    with pytest.raises(DataError, match="ids must be of one kind in all files: .*" + message):
+    with pytest.raises(DataError, match="ids must be written in the same way in all files: .*" + message):
         find_common(ids_of(tmp_path, *files))
 
 

@@ -202,7 +202,7 @@ def test_ids_of_text(tmp_path):
         ({"telco": {"id": [1, 1, 2, 3]}}, "ids must be unique; 1 are repeated, for example 1"),
         (
             {"telco": {"id": ["a", "b", "c", "d"]}},
-            r"ids must be of one kind .*bank\.csv has numbers \(3\); .*text \(a\)",
+            r"ids must be written in the same way .*bank\.csv has numbers \(3\); .*text \(a\)",
         ),
         ({"telco": {"id": [11, 12, 13, 14]}}, "no sample is in all files. The first ids are: .*11, 12, 13"),
         ({"telco": {"id": [1.5, 2.5, 3.5, 4.5]}}, "ids must be whole numbers or text; column 'id' is of type double"),
@@ -322,7 +322,7 @@ def test_names_that_are_not_there(tmp_path):
     """Of files, columns, clients and kinds of files: with what there is instead."""
     files = two(tmp_path)
     bank = files["bank"].path
-    with pytest.raises(InputError, match="said to be in the file of 'shop'; the clients are bank, telco"):
+    with pytest.raises(InputError, match="must be one of bank, telco; received 'shop'"):
         join_tables(files, ("shop", "y"))
     with pytest.raises(DataError, match="has no column 'z'; it has id, y, age, city"):
         join_tables(files, ("bank", "z"))

@@ -93,7 +93,7 @@ def test_a_noisy_copy_of_text():
     np.testing.assert_array_equal(
         noisy_copy(client, "copy", 0.0, np.random.default_rng(0)).categorical, client.categorical
     )
-    with pytest.raises(InputError, match="'a' has no columns of numbers to add noise to"):
+    with pytest.raises(InputError, match="'a' has no numeric columns to add noise to"):
         noisy_copy(client, "copy", 1.0, np.random.default_rng(0))
 
 

@@ -142,7 +142,7 @@ class Conformance:
             (lambda samples: Gradients("client 1", 1, 3, samples, np.ones((4, 2))), "gradients must be finite"),
             (lambda samples: Gradients("client 1", 1, 3, samples, np.full((4, 1), np.nan)), "gradients must be finite"),
             (lambda samples: Gradients("client 1", 2, 3, samples, np.ones((4, 1))), "gradients of round 2, in which"),
-            (lambda samples: Restore("client 1", 1, 3), "nowhere to keep checkpoints"),  # noqa: ARG005
+            (lambda samples: Restore("client 1", 1, 3), "was given no file for checkpoints"),  # noqa: ARG005
         ],
     )
     def test_what_a_client_cannot_do_is_refused(self, request_of, says):

@@ -12,7 +12,7 @@ def test_another_request_with_a_number_that_was_used_is_refused():
     client.answer(Predict("client 1", 1, 3, None))
     for request in (Embed("client 1", 1, 3, np.arange(4)), Predict("client 1", 2, 3, None)):
         assert "comes after message 3" in client.answer(request).reason
-    assert "nowhere to keep checkpoints" in client.answer(Restore("client 1", 1, 3)).reason
+    assert "was given no file for checkpoints" in client.answer(Restore("client 1", 1, 3)).reason
 
 
 def test_a_message_to_another_client_is_refused():

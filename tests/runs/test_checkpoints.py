@@ -63,23 +63,23 @@ def forge(path, save=np.savez, **changes):
         (
             SERVER,
             {"n_records": 1},
-            "does not fit the transcript: it counts 2 rounds in 1 record, where",
+            "does not match the transcript: it counts 2 rounds in 1 record, where",
         ),
         (SERVER, {"n_records": 4}, "after 4 records, of which the transcript has only 3"),
         (SERVER, {"n_uploads": np.arange(4)}, "or other uploads of clients"),
         (SERVER, {"n_rounds": -1}, "n_rounds has negative numbers"),
         (SERVER, {"n_rounds": np.arange(2)}, r"n_rounds is int64 of shape \(2,\), not int64 of \(\)"),
         (SERVER, {"n_rounds": np.array("many")}, "n_rounds is <U4"),
-        (SERVER, {"live": None}, "'live' is missing, or should not be there"),
-        (SERVER, {"odd": np.zeros(3)}, "'odd' is missing, or should not be there"),
-        (SERVER, {"table": None}, "'table' is missing, or should not be there"),
-        (SERVER, {"table": np.ones((4, 10**5, 1))}, "bytes, more than such models and embeddings take"),
+        (SERVER, {"live": None}, "'live' is missing or unexpected"),
+        (SERVER, {"odd": np.zeros(3)}, "'odd' is missing or unexpected"),
+        (SERVER, {"table": None}, "'table' is missing or unexpected"),
+        (SERVER, {"table": np.ones((4, 10**5, 1))}, "bytes, more than its arrays take"),
         (CLIENT, {"round": 1}, "is of round 1"),
         (CLIENT, {"weights": np.ones((30, 1))}, "record 3 of the transcript is not what this training computes again"),
         (CLIENT, {"weights": np.zeros((3, 1))}, r"weights is float64 of shape \(3, 1\), not"),
         (CLIENT, {"weights": np.full((30, 1), np.nan)}, "weights has numbers that are not finite"),
         (CLIENT, {"weights": np.ones((30, 1), np.complex128)}, "weights is complex128"),
-        (CLIENT, {"fingerprint": np.array("0" * 64)}, "the data of 'client 1' are not those"),
+        (CLIENT, {"fingerprint": np.array("0" * 64)}, "the data of 'client 1' have changed"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, name, changes, says):
@@ -163,7 +163,7 @@ def test_changed_data_are_noticed(tmp_path, n_records):
     text = write_file(tmp_path, rows)
     kill_after(n_records, make(tmp_path, text))
     write_file(tmp_path, [*rows[:-1], "59,1,1000"])
-    with pytest.raises(InputError, match=r"the data of .* are not those that the training in .* began with"):
+    with pytest.raises(InputError, match=r"the data of .* have changed since the training in .* began"):
         finish(make(tmp_path, text), resume=True)
     write_file(tmp_path, rows)
     assert finish(make(tmp_path, text), resume=True)[-1].n_rounds == 4

@@ -142,7 +142,7 @@ def test_paths_are_relative_to_the_file(tmp_path):
             ("[output]", "[[client]]\nname = 'a'\nnoise = 2\n[output]"),
             "client 1.noise: .*less than or equal to 1",
         ),
-        (("[output]", "[[client]]\nname = 'a'\nfile = 'a.csv'\n[output]"), "only one of the two can be used"),
+        (("[output]", "[[client]]\nname = 'a'\nfile = 'a.csv'\n[output]"), "use only one of the two"),
         (
             ("[output]", "[[client]]\nname = 'a'\ncopy_of = 'b'\nrandom_level = 1\n[output]"),
             "client 1: a client has one of file, copy_of and random_level",
@@ -358,11 +358,11 @@ def test_only_the_first_of_many_mistakes_are_described(tmp_path):
             GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1e300\nstamp_every = 1e-300"),
             r"training\.stamp_every: input should be greater than or equal to 0.000000001",
         ),
-        (GOOD.replace('"out"', r'"o\u0000"'), "output.folder: a path cannot have the character NUL in it"),
+        (GOOD.replace('"out"', r'"o\u0000"'), "output.folder: a path cannot contain NUL characters"),
         (GOOD + "# \0", "is not valid TOML: Found invalid character"),
         (GOOD + "[output]\n", r"is not valid TOML: Cannot declare .*output.* twice"),
         (GOOD.replace("rate = 0.5", "rate = 0.5\nrate = 0.6"), "is not valid TOML: Cannot overwrite a value"),
-        (GOOD + "#" * 2**18, "it is larger than 262,144 bytes, and no configuration is"),
+        (GOOD + "#" * 2**18, "it is larger than 262,144 bytes, the limit for one"),
     ],
 )
 def test_whatever_a_configuration_holds_is_an_error_of_our_own(tmp_path, text, says):

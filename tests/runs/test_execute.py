@@ -158,7 +158,7 @@ def test_artificial_clients(tmp_path):
     values = dict(zip(result.clients, result.values, strict=True))
     assert values["copy"] == values["client 1"]
     assert abs(values["random"]) < 0.05 * result.values.max()
-    with pytest.raises(InputError, match="is to be a copy of 'nobody'"):
+    with pytest.raises(InputError, match="cannot be a copy of 'nobody'"):
         finish(make(tmp_path, SYNCHRONOUS.replace('"out"', '"o2"') + '[[client]]\nname = "x"\ncopy_of = "nobody"\n'))
     with pytest.raises(InputError, match="'x' has no file, copy_of or random_level"):
         finish(make(tmp_path, SYNCHRONOUS.replace('"out"', '"o3"') + '[[client]]\nname = "x"\n'))
@@ -225,7 +225,7 @@ def test_a_client_with_labels_only_is_no_player(tmp_path):
     run = make(tmp_path, text)
     finish(run)
     assert run.value().clients == ("bank",)
-    with pytest.raises(InputError, match="'judge' holds the labels only and uploads nothing"):
+    with pytest.raises(InputError, match="'judge' holds only the labels and uploads nothing"):
         finish(make(tmp_path, text.replace('"out"', '"other"') + "period = 0.02\n"))
 
 

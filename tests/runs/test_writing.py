@@ -21,7 +21,7 @@ def test_what_cannot_be_carried_out_leaves_nothing_behind(tmp_path, monkeypatch)
         + '[valuation]\nmethod = "exact"\n',
         "there are no samples to train on": TINY.replace("samples = 300", "samples = 1\ntest = 0.9999"),
         "needs torch": TINY + "[model]\nkind = 'perceptron'\n",
-        "is to be a copy of 'nobody'": TINY + "[[client]]\nname = 'x'\ncopy_of = 'nobody'\n",
+        "cannot be a copy of 'nobody'": TINY + "[[client]]\nname = 'x'\ncopy_of = 'nobody'\n",
     }
     monkeypatch.setitem(sys.modules, "verfedsv.federation.torch_models", None)
     for message, text in cases.items():

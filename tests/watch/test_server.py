@@ -143,7 +143,7 @@ def test_what_cannot_be_watched_is_refused(run, watch, tmp_path):
     port = urlsplit(watch(run.folder).address).port
     with pytest.raises(InputError, match=f"port {port}: .*choose another"):
         Watch(run.folder, port=port)
-    with pytest.raises(InputError, match="cannot listen at no such host"):
+    with pytest.raises(InputError, match="cannot listen on no such host"):
         Watch(run.folder, host="no such host")
 
 

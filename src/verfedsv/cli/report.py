@@ -96,7 +96,7 @@ def _summarise(console: Console, run: Path, settlement: Settlement | None, check
 
 
 def _renderer(form: Format) -> Callable[[Summary], str]:
-    """Return the function that renders a summary. Charts take a second to import, and only HTML has them."""
+    """Return the function that renders a summary, imported late: charts, which only HTML has, take a second."""
     if form == "json":
         return Summary.to_json
     if form == "md":

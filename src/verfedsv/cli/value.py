@@ -125,7 +125,7 @@ def _configured(folder: RunFolder) -> dict[str, Any]:
 
 
 def _as_number(text: str | None, kind: type[int] | type[float]) -> int | float | str | None:
-    # What is neither a number nor "auto" is refused, with a message, by `value`.
+    # `value` refuses anything but a number or "auto", with a message.
     try:
         return None if text is None else kind(text)
     except ValueError:

@@ -16,14 +16,14 @@ from verfedsv.errors import DataError
 from verfedsv.texts import doubtful_classes, with_count
 
 MOST_NUMBERS = 20
-"""More distinct numbers than this are taken for amounts, unless the user says that they are classes."""
+"""More distinct numbers than this are taken for amounts, unless the user gives the number of classes."""
 
 MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class LabelColumn:
-    """Labels as 0 to C - 1, which of them are known, and the C classes as written, with their numbers of samples."""
+    """Labels as 0 to C - 1, which of them are known, and the C classes as written, with their sample counts."""
 
     numbers: NDArray[np.intp]
     is_known: NDArray[np.bool_]
@@ -36,7 +36,7 @@ class LabelColumn:
 
     @property
     def rarest(self) -> str:
-        """The classes with the fewest samples, in words."""
+        """The classes with the fewest samples, as text."""
         order = self.counts.argsort(kind="stable")
         return ", ".join(self._shown(m) for m in order[:5]) + (", ..." if len(order) > 5 else "")
 

@@ -1,4 +1,4 @@
-"""Tables from users' CSV and Parquet files, checked as they are read."""
+"""Read and check users' CSV and Parquet files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ORDER = b"order"
 
 
 def read_table(path: Path, id_column: str) -> pa.Table:
-    """Return the columns of a file, which must have a row and distinct column names.
+    """Return the table in a file; raise DataError if it has no rows or repeats a column name.
 
-    All text is large_string, also where the file stores categories; blank text is missing. Ids in a CSV file are text
-    as written: 0012 is not 12. Only decimal numbers, which cannot be ids, become numbers.
+    Text and categories become large_string, blank text is missing. Ids in a CSV file are text as written: 0012 is not
+    12. Only if all are decimal numbers, which cannot be ids, do they become numbers.
     """
     try:
         if not path.exists():
@@ -53,17 +53,17 @@ def order_of(table: pa.Table, name: str) -> list[str]:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column of a table that was read holds text."""
+    """Return whether a column of a table from `read_table` holds text."""
     return bool(pa.types.is_large_string(kind))
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether a column of a table that was read holds numbers or booleans."""
+    """Return whether a column of a table from `read_table` holds numbers or booleans."""
     return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def remedy(kind: pa.DataType) -> str:
-    """Return what to do about a column of a type that cannot be used."""
+    """Return what to do about a column of an unsupported type."""
     if pa.types.is_temporal(kind):
         return "Write dates and times as numbers, such as days since a date"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -135,7 +135,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _field(name: str, column: pa.ChunkedArray) -> pa.Field:
-    """Return the field of a column in a table that was read, with the order of its categories if it has one."""
+    """Return the name and type of a column as it is read, and the order of its categories if it has one."""
     kind, plain = column.type, _plain(column[:0]).type
     order = []
     if pa.types.is_dictionary(kind) and kind.ordered and is_text(plain) and column.num_chunks:

@@ -1,4 +1,4 @@
-"""Two clocks behind one interface: one that jumps from event to event, and one on the wall."""
+"""Two clocks with one interface: a virtual one that jumps from event to event, and wall time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verfedsv.arguments import as_positive
 
 @dataclass(frozen=True)
 class Actor:
-    """Something that happens every `period` seconds, from `period` on: `act(step)` for step 0, 1, ..."""
+    """Something that happens every `period` seconds, first after `period`: `act(step)` for step 0, 1, ..."""
 
     period: float
     act: Callable[[int], None]
@@ -29,15 +29,15 @@ class Clock(Protocol):
     def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
         """Let actors act, and yield the number of each time stamp, k = first, first + 1, ..., at k * stamp seconds.
 
-        `first_steps` are the steps that the actors have done before. Ends when the iterator is closed.
+        `first_steps` are the numbers of steps that the actors have taken before. Ends when the iterator is closed.
         """
 
 
 class VirtualClock:
-    """Events in the order of their times, at once; those of the same time in the order of the actors, stamps last.
+    """Events in the order of their times, without waiting; at the same time, in the order of the actors, stamps last.
 
     Times are multiples of a period, not sums, so that they do not drift, and whole nanoseconds, so that 3 x 0.1 s and
-    1 x 0.3 s are the same. The same events each time.
+    1 x 0.3 s are the same.
     """
 
     def __init__(self) -> None:
@@ -67,12 +67,12 @@ def _multiple(number: int, period: float) -> float:
 
 
 class RealClock:
-    """Wall time: a thread for each actor, which waits for its time, or is late; stamps in the calling thread.
+    """Wall time: each actor has a thread, and stamps are yielded in the calling thread.
 
-    An actor does not catch up in a burst: of several times that have passed it acts once, for the latest, and not for
-    those before the clock began. Stamps may be late, but none is skipped.
+    A late actor does not catch up in a burst: it acts once for all the times that have passed, and not for those before
+    the clock began. Stamps may be late, but none is skipped.
 
-    `speed` makes it run faster than wall time. `begin` is where it starts, when a training continues.
+    `speed` is relative to wall time. `begin` is the time at which the clock starts, when a training continues.
     """
 
     def __init__(self, speed: float = 1.0, begin: float = 0.0) -> None:
@@ -113,5 +113,5 @@ class RealClock:
             raise failures[0]
 
     def _wait(self, until: float, stop: Event) -> bool:
-        """Wait for a time, or until told to stop; return whether told to stop."""
+        """Wait for a time or for `stop`; return whether it was `stop`."""
         return stop.wait(max(0.0, (until - self.now()) / self._speed))
