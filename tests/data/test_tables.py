@@ -205,7 +205,7 @@ def test_ids_of_text(tmp_path):
             r"ids must be written in the same way .*bank\.csv has numbers \(3\); .*text \(a\)",
         ),
         ({"telco": {"id": [11, 12, 13, 14]}}, "no sample is in all files. The first ids are: .*11, 12, 13"),
-        ({"telco": {"id": [1.5, 2.5, 3.5, 4.5]}}, "ids must be whole numbers or text; column 'id' is of type double"),
+        ({"telco": {"id": [1.5, 2.5, 3.5, 4.5]}}, "ids must be whole numbers or text; column 'id' has decimal numbers"),
         ({"bank": {"y": ["a", "a", "a", "a"]}}, "labels need 2 to 1,000 different values; there are 1"),
         ({"telco": {"when": pa.array([0, 1, 2, 3], pa.timestamp("s"))}}, "column 'when' is of type timestamp"),
         (

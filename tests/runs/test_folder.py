@@ -53,7 +53,7 @@ def test_a_configuration_of_another_mode_is_not_taken_for_no_plan(tmp_path):
     record(tmp_path / "transcript")
     (tmp_path / "config.toml").write_text(ASYNCHRONOUS)
     folder = RunFolder(tmp_path)
-    with pytest.raises(InputError, match="is of an asynchronous training, and the transcript of a synchronous one"):
+    with pytest.raises(InputError, match="mode is asynchronous and not synchronous"):
         folder.extent(folder.open())
     (tmp_path / "config.toml").write_text(SYNCHRONOUS)
     assert folder.extent(folder.open()).n_planned == 30

@@ -24,7 +24,7 @@ def read_table(path: Path, id_column: str) -> pa.Table:
     """Return the table in a file; raise DataError if it has no rows or repeats a column name.
 
     Text and categories become large_string, blank text is missing. Ids in a CSV file are text as written: 0012 is not
-    12. Only if all are decimal numbers, which cannot be ids, do they become numbers.
+    12. Decimal numbers cannot be ids.
     """
     try:
         if not path.exists():
@@ -86,9 +86,9 @@ def _read(path: Path, id_column: str) -> pa.Table:
     _check_header(path)
     as_text = pyarrow.csv.ConvertOptions(column_types={id_column: pa.large_string()})
     table = pyarrow.csv.read_csv(path, convert_options=as_text)
-    place = table.schema.get_field_index(id_column)
-    decimals = _as_decimals(table.column(place)) if place >= 0 else None
-    return table if decimals is None else table.set_column(place, id_column, decimals)
+    if id_column in table.column_names and _are_decimals(table.column(id_column)):
+        raise DataError(f"{path}: ids must be whole numbers or text; column {id_column!r} has decimal numbers")
+    return table
 
 
 def _check_header(path: Path) -> None:
@@ -112,13 +112,11 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         raise DataError(f"{path}: the names of columns must differ; repeated: {shown}. Rename them in the file")
 
 
-def _as_decimals(ids: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return ids as numbers if all are decimal numbers and at least one has a point, else None."""
+def _are_decimals(ids: pa.ChunkedArray) -> bool:
+    """Return whether all ids are numbers, and at least one has a decimal point."""
     written = pc.utf8_trim_whitespace(ids)
     are_numbers = pc.all(pc.match_substring_regex(written, r"^[+-]?[0-9]+(\.[0-9]*)?$")).as_py()
-    if are_numbers and pc.any(pc.match_substring(written, ".")).as_py():
-        return written.cast(pa.float64())
-    return None
+    return bool(are_numbers and pc.any(pc.match_substring(written, ".")).as_py())
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

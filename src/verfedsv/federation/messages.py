@@ -103,7 +103,7 @@ Answer = Embeddings | Prediction | Done | Refusal
 ANSWERS = {Embed: Embeddings, Gradients: Done, Predict: Prediction, Save: Done, Restore: Done}
 _LONGEST_REASON = 1000
 
-_KINDS = {kind.__name__: kind for kind in (*get_args(Request), *get_args(Answer))}
+_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (*get_args(Request), *get_args(Answer))}
 _NUMBERS = {number: np.dtype(number) for number in ("<f8", "<f4", "<i8")}
 _TYPES = {"str": str, "int": int, "Array": np.ndarray, "Floats": np.ndarray, "Array | None": np.ndarray | None}
 

@@ -91,8 +91,8 @@ def agreed_by(config: Config, clients: Sequence[str], n_train: int) -> dict[str,
 
 def contradictions(config: Config, about: Description) -> Iterator[str]:
     """Yield how a configuration contradicts a transcript, as far as both state it: 'n_planned is 1 and not 2'."""
-    own = agreed_by(config, about.clients, about.n_samples)
-    for name in ("step", "n_planned", "intercept"):
+    own = {"mode": config.training.mode, **agreed_by(config, about.clients, about.n_samples)}
+    for name in ("mode", "step", "n_planned", "intercept"):
         if getattr(about, name) not in (None, own[name]):
             yield f"{name} is {own[name]} and not {getattr(about, name)}"
     named = {client.name for client in config.client}

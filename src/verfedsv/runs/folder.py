@@ -94,11 +94,11 @@ class RunFolder:
         return is_being_written(self.transcript_path)
 
     def open(self, *, for_values: bool = True) -> Transcript:
-        """Return the transcript; raise InputError if a file of the run is a link or a pipe, say.
+        """Return the transcript; raise InputError if a file of the run is a link.
 
         With `for_values`, also if the training has a loss of the user's own, which can be passed only in Python.
         """
-        self.refuse_irregular()
+        self._refuse_links()
         transcript = Transcript.open(self.path)
         if for_values:
             transcript.description.check_can_be_valued()
@@ -131,20 +131,15 @@ class RunFolder:
 
     def config_of(self, transcript: Transcript) -> Config | None:
         """Return the configuration, None if there is none; raise InputError if it is not that of the transcript."""
-        config, mode = self.config(), transcript.description.mode
-        if config is not None and mode not in (None, config.training.mode):
-            raise InputError(
-                f"{self.config_path} is of {_article(config.training.mode)} training, and the transcript of "
-                f"{_article(mode)} one: it is of another run. Bring the right one back, or move it away to go by the "
-                "transcript alone"
-            )
-        agreed = transcript.description.valuation
-        if config is not None and (others := config.valuation.settings.differences(agreed)):
+        config, about = self.config(), transcript.description
+        if config is None:
+            return None
+        if others := config.valuation.settings.differences(about.valuation):
             raise InputError(
                 f"[valuation] in {self.config_path} is not what was agreed, which the transcript says: "
                 f"{', '.join(others)}. Change it back; to value the run in another way, use verfedsv value"
             )
-        for other in contradictions(config, transcript.description) if config is not None else ():
+        for other in contradictions(config, about):
             raise InputError(
                 f"{self.config_path} is not the configuration of this transcript: {other}. Bring the right one back, "
                 "or move it away to go by the transcript alone"
@@ -224,20 +219,24 @@ class RunFolder:
 
     # Evidence
 
-    def refuse_irregular(self) -> None:
-        """Raise InputError if a file of the run is a link, or a pipe, say, which would block its reader.
+    @property
+    def _own_files(self) -> tuple[Path, ...]:
+        return self.config_path, self.metrics_path, self.notes_path, self.valuation_path
 
-        Links within a transcript are refused where that is opened.
-        """
-        own = self.config_path, self.metrics_path, self.notes_path, self.valuation_path
-        for path in own:
+    def _refuse_links(self) -> None:
+        """Raise InputError if a file beside the transcript is a link; `Transcript.open` refuses those within it."""
+        for path in self._own_files:
             if path.is_symlink():
                 raise InputError(
                     f"{path} is a link, and may lead to files of others; copy what it leads to, or delete it"
                 )
+
+    def refuse_irregular(self) -> None:
+        """Raise InputError if a file of the run is a link, or a pipe, say, which would block its reader."""
+        self._refuse_links()
         places = self.path, self.recording_path
         inner = [path for place in places for path in (*fmt.files_of(place), place / LOCK)]
-        for path in (*own, *inner):
+        for path in (*self._own_files, *inner):
             if path.exists() and not path.is_file():
                 raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
 
@@ -299,10 +298,6 @@ class RunFolder:
     def is_origin(name: str) -> bool:
         """Return whether a file, by its path from the folder, never changes, even if a training is resumed."""
         return PurePosixPath(name).name in (fmt.DESCRIPTION, fmt.LABELS)
-
-
-def _article(mode: str | None) -> str:
-    return f"{'an' if mode == 'asynchronous' else 'a'} {mode}"
 
 
 def _is_text(name: str) -> bool:

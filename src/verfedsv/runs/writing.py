@@ -138,7 +138,8 @@ def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None
 def cut_metrics(path: Path, n_rounds: int) -> None:
     """Remove measurements of later rounds, which will be repeated."""
     if path.exists():
-        kept = [line for line in path.read_bytes().splitlines() if _round_of(line) <= n_rounds]
+        lines = [(line, _figures(line)) for line in path.read_bytes().splitlines()]
+        kept = [line for line, figures in lines if figures is not None and figures["n_rounds"] <= n_rounds]
         write_whole(path, b"".join(line + b"\n" for line in kept))
 
 
@@ -146,11 +147,6 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     """Return all measurements, NaN for missing figures; lines that cannot be read are skipped."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [figures for line in lines if (figures := _figures(line)) is not None]
-
-
-def _round_of(line: bytes) -> float:
-    figures = _figures(line)
-    return np.inf if figures is None else figures["n_rounds"]
 
 
 def _figures(line: bytes) -> dict[str, float] | None:
