@@ -51,6 +51,11 @@ class VerticalData:
     def names(self) -> tuple[str, ...]:
         return tuple(client.name for client in self.clients)
 
+    @property
+    def loss(self) -> Literal["logistic", "softmax"]:
+        """The loss to train with: logistic for two classes, softmax for more."""
+        return "logistic" if self.n_classes == 2 else "softmax"
+
     def with_clients(self, *more: ClientData) -> VerticalData:
         """Return these data with more clients."""
         names = [*self.names, *(client.name for client in more)]

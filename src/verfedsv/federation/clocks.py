@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 from typing import Protocol
 
 from verfedsv.arguments import as_positive
@@ -85,7 +86,6 @@ class RealClock:
     def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
         self._started = time.monotonic()
         stop = Event()
-        failures: list[BaseException] = []
 
         def live(actor: Actor, step: int) -> None:
             number = max(step + 1, int(self._offset / actor.period) + 1)
@@ -93,24 +93,20 @@ class RealClock:
                 while not self._wait(number * actor.period, stop):
                     actor.act(step)
                     step, number = step + 1, max(number + 1, int(self.now() / actor.period))
-            except BaseException as error:  # raised again in the calling thread
-                failures.append(error)
-                stop.set()
+            finally:
+                stop.set()  # a failure ends the others, and is raised below
 
-        threads = [Thread(target=live, args=pair, daemon=True) for pair in zip(actors, first_steps, strict=True)]
-        for thread in threads:
-            thread.start()
-        try:
-            k = first
-            while not self._wait(k * stamp, stop):
-                yield k
-                k += 1
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        if failures:
-            raise failures[0]
+        with ThreadPoolExecutor(len(actors)) as pool:
+            lives = [pool.submit(live, actor, step) for actor, step in zip(actors, first_steps, strict=True)]
+            try:
+                k = first
+                while not self._wait(k * stamp, stop):
+                    yield k
+                    k += 1
+            finally:
+                stop.set()
+        for ended in lives:
+            ended.result()
 
     def _wait(self, until: float, stop: Event) -> bool:
         """Wait for a time or for `stop`; return whether it was `stop`."""

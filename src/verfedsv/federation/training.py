@@ -60,7 +60,6 @@ class Training:
         rate: Rate,
         scale: Scale = "none",
         model: BuildModel = Linear,
-        loss: str | None = None,
         intercept: bool = False,
         recorder: Recorder | None = None,
         checkpoints: Path | None = None,
@@ -68,14 +67,12 @@ class Training:
         """Return a training on vertically split data, with all parties in this process.
 
         An invalid answer ends it: in one process that is no attack, but a rate that is too large, or a mistake.
-        The default loss is logistic for two classes and softmax for more. Checkpoints are written to the folder
-        `checkpoints`, if that is given.
+        Checkpoints are written to the folder `checkpoints`, if that is given.
         """
         n_train = int((~data.is_test).sum())
         if n_train == 0:
             raise InputError("there are no samples to train on")
-        loss = loss or ("logistic" if data.n_classes == 2 else "softmax")
-        n_classes = 1 if loss == "logistic" else data.n_classes
+        n_classes = 1 if data.loss == "logistic" else data.n_classes
         clients = [
             Client.from_columns(
                 columns,
@@ -92,7 +89,7 @@ class Training:
             data.labels[np.argsort(data.is_test, kind="stable")],
             data.names,
             n_classes,
-            loss,
+            data.loss,
             n_train=n_train,
             intercept=rate if intercept else None,
             checkpoint=None if checkpoints is None else checkpoints / "server.npz",

@@ -292,8 +292,8 @@ class Run:
 def record_training(path: Path | None, data: VerticalData, **options: Any) -> Recorder:
     """Return a recorder of a training on vertically split data, in memory if there is no path."""
     # Rare classes may be among the test rows only.
-    loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
-    return Recorder(path, data.labels[~data.is_test], data.names, loss, n_classes=n_classes, **options)
+    n_classes = None if data.loss == "logistic" else data.n_classes
+    return Recorder(path, data.labels[~data.is_test], data.names, data.loss, n_classes=n_classes, **options)
 
 
 def build_model(kind: Literal["linear", "perceptron"], hidden: int, seed: int) -> BuildModel:
