@@ -42,7 +42,7 @@ def ids_of(folder, *files):
     ],
 )
 def test_ids_are_matched_as_they_are_written(tmp_path, files, expected):
-    """Numbers of whatever size match numbers; zeros in front make another id; the order is that of the first file."""
+    """Numbers of any size match numbers; leading zeros make another id; the order is that of the first file."""
     read = ids_of(tmp_path, *files)
     common = find_common(read)
     assert common.to_pylist() == expected
@@ -62,7 +62,7 @@ def test_ids_are_matched_as_they_are_written(tmp_path, files, expected):
     ],
 )
 def test_ids_of_two_kinds(tmp_path, files, message):
-    """Files that lost the zeros in front, or store numbers where others have text, are not matched by chance."""
+    """Files that lost leading zeros, or store numbers where others have text, are not matched by chance."""
     with pytest.raises(DataError, match="ids must be written in the same way in all files: .*" + message):
         find_common(ids_of(tmp_path, *files))
 
