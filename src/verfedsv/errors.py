@@ -64,6 +64,11 @@ class CompletionWarning(UserWarning):
     """The error of completion cannot be estimated, because no sample was uploaded in two rounds."""
 
 
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra. The package is not on an index yet, so it needs the checkout."""
+    return f"pip install '.[{extra}]' in the checkout of verfedsv"
+
+
 def warn(message: str, category: type[UserWarning]) -> None:
     """Warn, naming the line outside this package that led here."""
     level, frame = 2, sys._getframe(1)
