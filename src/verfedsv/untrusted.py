@@ -8,18 +8,24 @@ from typing import Any
 
 from verfedsv.errors import InputError
 
+MOST_JSON_BYTES = 1 << 22
+"""Size limit of a text: parsed, it may take 50 times as much memory. A statement of 10,000 clients has 3 MB."""
+
+_LEAST_PER_VALUE = 8
+"""Bytes per value of a longer text, at least: it takes 12 times its size then. The numbers of a valuation have 11."""
+
 _DEEPEST = 64
 """Levels of nested lists and objects that are allowed. What this package writes has at most 8."""
 
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
 
-def read_json(text: bytes | str, what: str) -> Any:
+def read_json(text: bytes | str, what: str, *, most: int = MOST_JSON_BYTES) -> Any:
     r"""Return what a JSON text holds; raise InputError, which begins with `what`, if it cannot or should not be read.
 
     Beside invalid JSON, it refuses what two readers could understand differently or fail on: repeated names in an
     object, NaN and Infinity, numbers that overflow, integers of more than 64 bits, texts with NUL or half of a
-    surrogate pair, and more than 64 levels.
+    surrogate pair, and more than 64 levels. Longer texts than `most` are not parsed.
 
     >>> read_json(b'{"rounds": 3}', "the file")
     {'rounds': 3}
@@ -27,6 +33,7 @@ def read_json(text: bytes | str, what: str) -> Any:
     Traceback (most recent call last):
     verfedsv.errors.InputError: the file is not valid JSON: 'rounds' is there more than once
     """
+    _check_size(text, what, most)
     try:
         decoded = text if isinstance(text, str) else text.decode()
         value = json.loads(decoded, object_pairs_hook=_as_object, parse_constant=_refuse_constant)
@@ -38,6 +45,17 @@ def read_json(text: bytes | str, what: str) -> Any:
     except ValueError as error:
         raise InputError(f"{what} is not valid JSON: {error}") from None
     return value
+
+
+def _check_size(text: bytes | str, what: str, most: int) -> None:
+    """Raise InputError at a text that is too long, or that is long and has too many values for that."""
+    size = len(text)
+    if size > most:
+        raise InputError(f"{what} is too large: it has {size:,} bytes, and at most {most:,} are read")
+    if size > MOST_JSON_BYTES:
+        n_values = sum(map(text.count, "[{," if isinstance(text, str) else (b"[", b"{", b",")))
+        if n_values * _LEAST_PER_VALUE > size:
+            raise InputError(f"{what} is too large: it has {n_values:,} values in {size:,} bytes")
 
 
 def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

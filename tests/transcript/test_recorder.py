@@ -286,6 +286,15 @@ def test_settings_that_cannot_be_agreed_on(tmp_path, options, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_description_that_nobody_would_read_is_not_written(tmp_path, monkeypatch):
+    """Readers refuse one that is too large, so the recorder does, before the first round."""
+    monkeypatch.setattr("verfedsv.transcript.description.MOST_JSON_BYTES", 2000)
+    Recorder(tmp_path / "short", LABELS, ["a"]).close()
+    with pytest.raises(InputError, match=r"transcript\.json would have .* bytes, and at most 2,000 are read"):
+        Recorder(tmp_path / "long", LABELS, ["a" * 2000, "b"])
+    assert not (tmp_path / "long" / "transcript.json").exists()
+
+
 class Linear:
     """A head of two parameters, as torch modules show them."""
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from verfedsv.errors import InputError
-from verfedsv.files import read_whole
+from verfedsv.files import MOST_BYTES, read_whole
 from verfedsv.untrusted import read_json
 
 
@@ -120,7 +120,7 @@ def with_article(name: str) -> str:
 def format_of(path: Path) -> str:
     """Return the format that a JSON file states; "" if it states none."""
     try:
-        return str(json.loads(read_whole(path))["format"])
+        return str(read_json(read_whole(path), "it", most=MOST_BYTES)["format"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
 

@@ -14,7 +14,7 @@ from verfedsv.losses import LOSSES
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import printable
 from verfedsv.transcript.names import check_names, is_readable
-from verfedsv.untrusted import read_json
+from verfedsv.untrusted import MOST_JSON_BYTES, read_json
 
 NAME, VERSION = "verfedsv transcript", 2
 DESCRIPTION = "transcript.json"
@@ -127,9 +127,15 @@ class Description:
             raise InputError(f"the folder holds a transcript that cannot be continued with {others[0]}")
 
     def to_json(self) -> bytes:
-        """Return the bytes of transcript.json."""
+        """Return the bytes of transcript.json; raise InputError if nobody would read so many."""
         content = {"format": NAME, "version": VERSION, **asdict(self)}
-        return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+        text = (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+        if len(text) > MOST_JSON_BYTES:
+            raise InputError(
+                f"{DESCRIPTION} would have {len(text):,} bytes, and at most {MOST_JSON_BYTES:,} are read; shorten the "
+                "names of clients and classes"
+            )
+        return text
 
     @classmethod
     def from_json(cls, text: bytes) -> Description:

@@ -38,8 +38,8 @@ LARGEST_EMBEDDING = 1e12
 """What an embedding may be in size. A larger one comes from a training that diverged, or from a client that wants
 nobody's value to be known: rounding errors grow with it, for everybody."""
 
-LARGEST_DESCRIPTION, LARGEST_CHAIN, LARGEST_TENSOR = 2**24, 2**30, 2**30
-"""In bytes, so that no file takes all memory before it is checked: names of 100,000 clients take 2 MB."""
+LARGEST_CHAIN, LARGEST_TENSOR = 2**30, 2**30
+"""In bytes, so that no file takes all memory before it is checked."""
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """What a sealed segment ends with."""

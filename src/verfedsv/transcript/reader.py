@@ -31,6 +31,7 @@ from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
 from verfedsv.transcript.rows import Rows, read_rows
 from verfedsv.transcript.storage import FolderStorage, Storage
 from verfedsv.transcript.streams import SegmentReader
+from verfedsv.untrusted import MOST_JSON_BYTES
 
 FOLDER = "transcript"
 """The folder within a run that holds its transcript."""
@@ -105,7 +106,7 @@ class Transcript:
         self._storage = storage
         # In the reverse of the order in which a recorder writes them, so that what is referred to is always there.
         self._segments = read_segments(storage)
-        content = storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION)
+        content = storage.read(fmt.DESCRIPTION, MOST_JSON_BYTES)
         self.description = Description.from_json(content)
         self._precision: Precision = self.description.precision or "float64"
         self._chain = Chain.of(self._segments)

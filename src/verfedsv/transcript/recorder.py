@@ -40,6 +40,7 @@ from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.reader import Transcript, describe
 from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
+from verfedsv.untrusted import MOST_JSON_BYTES
 
 SEGMENT_ROUNDS = 1000
 """Rounds in a segment, by default."""
@@ -291,7 +292,7 @@ class Recorder:
         """Return the description of the transcript in the folder, None if it has no uploads yet."""
         there = None
         if self._storage.exists(fmt.DESCRIPTION):
-            there = Description.from_json(self._storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION))
+            there = Description.from_json(self._storage.read(fmt.DESCRIPTION, MOST_JSON_BYTES))
         used = [name for name in self._storage.names() if fmt.segment_of(name) and self._storage.size(name)]
         if used and there is None:
             raise TranscriptError(
