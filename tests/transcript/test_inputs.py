@@ -69,15 +69,38 @@ def test_a_client_is_not_left_out_by_mistake(embeddings, absent, message):
 def test_embeddings_wider_than_there_are_classes_are_refused():
     """A hidden layer is not valued as if it were logits; the message says what to log instead."""
     recorder = Recorder(None, [0, 1, 2], ["one"], "softmax")
-    with pytest.raises(InputError, match=r"16 numbers per sample, and there are 3 classes.*hidden layer.*n_classes=16"):
+    with pytest.raises(InputError, match=r"shape \(1, 3\).*; received \(1, 16\).*not a hidden layer.*pass n_classes"):
         recorder.log([0], {"one": np.zeros((1, 16))})
     recorder.log([0], {"one": np.zeros((1, 3))})
     declared = Recorder(None, [0, 1, 2], ["one"], "softmax", n_classes=5)
     for width in (3, 4, 6):
-        with pytest.raises(InputError, match=f"{width} numbers per sample, and there are 5 classes"):
+        with pytest.raises(InputError, match=rf"must have shape \(1, 5\), .*; received \(1, {width}\)"):
             declared.log([0], {"one": np.zeros((1, width))})
     declared.log([0], {"one": np.zeros((1, 5))})
     assert declared.transcript.description.n_classes == 5
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape", "expected"),
+    [
+        ("softmax", (4,), r"\(4, 3\)"),
+        ("softmax", (4, 1), r"\(4, 3\)"),
+        ("softmax", (4, 2), r"\(4, 3\)"),
+        ("softmax", (3, 4), r"\(4, 3\)"),
+        ("softmax", (), r"\(4, 3\)"),
+        ("squared", (4, 2), r"\(4,\) or \(4, 1\)"),
+        ("squared", (3,), r"\(4,\) or \(4, 1\)"),
+    ],
+)
+def test_embeddings_of_a_wrong_shape_are_told_the_right_one(loss, shape, expected):
+    """Whether a dimension, a row or a column is missing: what a client has to upload, and what was received."""
+    received = str(shape).replace("(", r"\(").replace(")", r"\)")
+    message = rf"one: embeddings must have shape {expected}, one row per sample; received {received}\. "
+    with Recorder(None, [0, 1, 2, 1], ["one"], loss) as recorder:
+        with pytest.raises(InputError, match=message):
+            recorder.log([0, 1, 2, 3], {"one": np.zeros(shape)})
+        with pytest.raises(InputError, match=message):
+            recorder.update("one", [0, 1, 2, 3], np.zeros(shape))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +286,7 @@ def test_a_hidden_layer_under_logistic_loss_is_said_to_be_one():
     """Softmax would be the wrong advice for 16 numbers of a hidden layer."""
     with (
         Recorder(None, LABELS, CLIENTS) as recorder,
-        pytest.raises(InputError, match=r"the embeddings have 16\. If they are a hidden layer, pass each client's"),
+        pytest.raises(InputError, match=r"received \(2, 16\)\. .*one number per sample.*not a hidden layer"),
     ):
         recorder.log([0, 1], dict.fromkeys(CLIENTS, np.zeros((2, 16))))
 

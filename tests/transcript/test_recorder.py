@@ -221,7 +221,7 @@ def test_a_loss_of_ones_own_is_recorded_by_name(tmp_path):
     with Recorder(tmp_path, labels, ["a"], Own()) as recorder:
         assert recorder.transcript.description.n_classes is None
         recorder.log([0, 1], {"a": [1.0, 2.0]}, 0.5)
-        with pytest.raises(InputError, match="a: the embeddings have 2 numbers per sample, and the loss takes 1"):
+        with pytest.raises(InputError, match=r"a: embeddings must have shape \(2,\) or .*; received \(2, 2\)"):
             recorder.log([0, 1], {"a": [[1.0, 2.0]] * 2})
     about = Transcript.open(tmp_path).description
     assert (about.loss, about.is_own_loss, about.n_classes) == ("my own", True, 1)
@@ -235,13 +235,22 @@ def test_a_loss_of_ones_own_is_recorded_by_name(tmp_path):
     assert not Recorder(None, labels, ["a"], Squared()).transcript.description.is_own_loss
 
 
+def test_a_loss_of_ones_own_takes_one_width_of_all():
+    """The first round shows it, so its clients must agree."""
+    with (
+        Recorder(None, LABELS, ["a", "b"], Own()) as recorder,
+        pytest.raises(InputError, match=r"embeddings are summed, so all have one width; received 1, 2"),
+    ):
+        recorder.log([0], {"a": np.ones((1, 1)), "b": np.ones((1, 2))})
+
+
 def test_labels_of_several_numbers_are_recorded(tmp_path):
     """Squared loss takes them: the number of classes is their width."""
     labels = np.random.default_rng(0).normal(size=(12, 3))
     with Recorder(tmp_path, labels, ["a"], "squared") as recorder:
         assert recorder.transcript.description.n_classes == 3
         recorder.log([0, 1], {"a": np.ones((2, 3))})
-        with pytest.raises(InputError, match="takes labels of shape"):
+        with pytest.raises(InputError, match=r"must have shape \(2, 3\), .*; received \(2, 2\)"):
             recorder.log([0, 1], {"a": np.ones((2, 2))})
     transcript = Transcript.open(tmp_path)
     transcript.verify()
@@ -396,7 +405,9 @@ def test_a_head_is_continued_by_the_same_one(tmp_path):
     """Whatever its state is by now; another architecture, or widths that change, are refused."""
     record_head(tmp_path, Linear())
     with Recorder(tmp_path, LABELS, ["a", "b"], "softmax", head=Linear(), resume=True) as recorder:
-        with pytest.raises(InputError, match="b: the embeddings have 2 numbers per sample, and had 3 before"):
+        with pytest.raises(
+            InputError, match=r"b: embeddings must have shape \(1, 3\), .*; received \(1, 2\)\. .*before"
+        ):
             recorder.log([0], {"a": np.ones((1, 2)), "b": np.ones((1, 2))})
         recorder.log([0], {"a": np.ones((1, 2)), "b": np.ones((1, 3))})
     Transcript.open(tmp_path).verify()

@@ -57,24 +57,32 @@ class Labels:
             writer.write_table(table)
         return sink.getvalue()
 
-    def check_width(self, name: str, width: int) -> None:
-        """Raise InputError if embeddings of that width cannot be summed for the loss."""
+    def find_n_classes(self, widths: Sequence[int]) -> int | None:
+        """Return the number of classes that first uploads of these widths show to a loss of the user's own.
+
+        None if there are no uploads; raise InputError if they differ, or if the loss cannot use the labels with them.
+        """
+        if not widths:
+            return None
+        if len({*widths}) > 1:
+            raise InputError(f"embeddings are summed, so all have one width; received {', '.join(map(str, widths))}")
+        encode_checked(self.loss, self.numbers, widths[0])
+        return widths[0]
+
+    @property
+    def advice(self) -> str:
+        """What to upload, for a client whose embeddings cannot be summed for the loss."""
         if self.loss.name == "softmax" and not is_own(self.loss):
-            self.loss.encode(self.numbers, width)
-            raise InputError(
-                f"{name}: the embeddings have {width} numbers per sample, and there are {self.n_classes} classes: "
-                "softmax takes one logit per class from each client. If they are a hidden layer, log each client's "
-                f"part of the logits instead. If there are {width} classes, of which the labels show only some, pass "
-                f"n_classes={width} to the Recorder"
+            return (
+                "Under softmax each client uploads its part of the logits, one number per class, not a hidden layer; "
+                "if the labels do not show every class, pass n_classes to the Recorder"
             )
-        if self.n_classes is None or not is_own(self.loss):
-            encode_checked(self.loss, self.numbers, width)  # which says what the loss takes
-        if self.n_classes is None:
-            return
-        raise InputError(
-            f"{name}: the embeddings have {width} numbers per sample, and the loss takes {self.n_classes}: embeddings "
-            "that are summed have the same number of classes"
-        )
+        if self.loss.name == "logistic" and not is_own(self.loss):
+            return (
+                "Under logistic loss each client uploads its part of the logit, one number per sample, not a hidden "
+                "layer; for one number per class, use loss='softmax'"
+            )
+        return "Embeddings are summed, so each client uploads as many numbers per sample as the loss takes"
 
 
 def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Labels:
@@ -241,13 +249,19 @@ def as_samples(name: str, batch: ArrayLike, n_samples: int, *, may_be_empty: boo
     return samples.astype(np.uint32)
 
 
-def as_embeddings(name: str, values: ArrayLike, n_samples: int) -> Array:
-    """Return embeddings as (samples, width), in float32 if they have no more digits than that, else in float64."""
+def as_embeddings(name: str, values: ArrayLike, n_samples: int, width: int | None = None, advice: str = "") -> Array:
+    """Return embeddings as (samples, width), in float32 if they have no more digits than that, else in float64.
+
+    Any width is allowed if it is None. A message on a wrong shape ends with the advice.
+    """
     array = as_array(name, values)
-    if array.ndim not in (1, 2) or len(array) != n_samples:
-        raise InputError(
-            f"{name} must have shape ({n_samples},) or ({n_samples}, width), one row per sample; received {array.shape}"
-        )
+    is_shaped = array.ndim in (1, 2) and len(array) == n_samples
+    if not is_shaped or width not in (None, array.size // n_samples):
+        allowed = f"({n_samples}, {width or 'width'})"
+        if width in (None, 1):
+            allowed = f"({n_samples},) or {allowed}"
+        message = f"{name} must have shape {allowed}, one row per sample; received {array.shape}"
+        raise InputError(f"{message}. {advice}" if advice else message)
     if not is_usable(array):
         wrong = array.ravel()[int(np.argmin(np.abs(array.ravel()) < fmt.LARGEST_EMBEDDING))]
         raise InputError(f"{name} must be finite and below {fmt.LARGEST_EMBEDDING:g} in size; received {wrong:g}")

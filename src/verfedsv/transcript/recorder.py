@@ -220,9 +220,7 @@ class Recorder:
         given = as_uploads(embeddings, absent, members)
         n_samples = self._description.n_samples
         batches, is_one = as_batches(batch, [*given], n_samples)
-        uploads = {
-            name: as_embeddings(f"{name}: embeddings", values, len(batches[name])) for name, values in given.items()
-        }
+        uploads = {name: self._as_embeddings(name, values, len(batches[name])) for name, values in given.items()}
         first, *others = batches.values()
         own = None
         if offset is not None:
@@ -242,7 +240,7 @@ class Recorder:
             why = "has left, and must join again" if client in self._roster.clients else "is unknown"
             raise InputError(f"client {client!r} {why}; the clients are {', '.join(self.members)}")
         samples = as_samples("batch", batch, self._description.n_samples)
-        array = as_embeddings(f"{client}: embeddings", embeddings, len(samples))
+        array = self._as_embeddings(client, embeddings, len(samples))
         message = RecordMessage(("upload",), (client,), self._now(time), [(samples, array)])
         self._write(Kind.UPLOAD, message, self._describe("asynchronous", {client: array}, None))
 
@@ -323,7 +321,6 @@ class Recorder:
         lost = self._writer.resume(verified.link)
         if self._writer.number:
             self._description = there
-            self._labels = replace(self._labels, n_classes=there.n_classes)
         if lost:
             warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning)
         if resume is None:
@@ -340,9 +337,6 @@ class Recorder:
             raise InputError(
                 f"this transcript is {known.mode}: use {'log' if known.mode == 'synchronous' else 'update and stamp'}"
             )
-        n_classes = known.n_classes
-        for name, array in uploads.items():
-            n_classes = self._check_width(name, array.shape[1], n_classes)
         arrays = [*uploads.items(), *([] if offset is None else [("offset", offset)])]
         wide = [name for name, array in arrays if array.dtype != np.float32]
         if known.precision == "float32" and wide:
@@ -351,20 +345,17 @@ class Recorder:
             )
         if known.mode is not None:
             return known
+        n_classes = known.n_classes or self._labels.find_n_classes([array.shape[1] for array in uploads.values()])
         if not arrays or n_classes is None:
             raise InputError("a transcript begins with an upload, not with a bare time stamp")
         return replace(known, mode=mode, n_classes=n_classes, precision="float64" if wide else "float32")
 
-    def _check_width(self, client: str, width: int, n_classes: int | None) -> int:
-        """Return the number of classes, which the first upload shows if nothing else does."""
+    def _as_embeddings(self, client: str, values: ArrayLike, n_samples: int) -> Array:
         if self._description.head.kind == "sum":
-            if width != n_classes:
-                replace(self._labels, n_classes=n_classes).check_width(client, width)
-            return width
-        before = self._roster.widths.get(client, width)
-        if width != before:
-            raise InputError(f"{client}: the embeddings have {width} numbers per sample, and had {before} before")
-        return n_classes or 1
+            width, advice = self._description.n_classes, self._labels.advice
+        else:
+            width, advice = self._roster.widths.get(client), "The client's uploads before were of that width"
+        return as_embeddings(f"{client}: embeddings", values, n_samples, width, advice)
 
     def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Mapping[str, Array]) -> Array:
         """Return what the head adds of its own, as precise as the embeddings are."""
