@@ -53,7 +53,8 @@ def _check_size(text: bytes | str, what: str, most: int) -> None:
     if size > most:
         raise InputError(f"{what} is too large: it has {size:,} bytes, and at most {most:,} are read")
     if size > MOST_JSON_BYTES:
-        n_values = sum(map(text.count, "[{," if isinstance(text, str) else (b"[", b"{", b",")))
+        content = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+        n_values = sum(map(content.count, (b"[", b"{", b",")))
         if n_values * _LEAST_PER_VALUE > size:
             raise InputError(f"{what} is too large: it has {n_values:,} values in {size:,} bytes")
 

@@ -397,7 +397,7 @@ def of_header(header, version=1, body=bytes(16)):
 def test_parameters_that_no_recorder_wrote_are_not_valid(tmp_path, monkeypatch, content):
     """Although their hash fits. NumPy raises errors of many kinds for them, and reads some in its own way."""
     monkeypatch.setattr("verfedsv.transcript.heads._as_file", lambda *_: content)
-    with pytest.raises(TranscriptError, match=r"tensors/.*\.npy is not valid: it is (no NumPy file|not written as)"):
+    with pytest.raises(TranscriptError, match=r"tensors/.*\.npy is not valid: it is not (a NumPy file|written as)"):
         record_head(tmp_path, Linear()).verify()
 
 
@@ -428,7 +428,7 @@ def test_resuming_without_a_description_is_a_clear_error(tmp_path):
         recorder.log([0], {"a": [1.0]})
     (tmp_path / "transcript.json").unlink()
     before = sorted(path.name for path in tmp_path.iterdir())
-    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, and there is chain-00001\.bin: bring it"):
+    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, and there is chain-00001\.bin: restore"):
         Recorder(tmp_path, LABELS, ["a"], resume=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 

@@ -145,7 +145,7 @@ def test_rows_without_gradients_are_marked(tmp_path):
     record(tmp_path, no_gradient=[2, 5])
     marks = Transcript.open(tmp_path).receives_gradient
     np.testing.assert_array_equal(np.flatnonzero(~marks), [2, 5])
-    with pytest.raises(InputError, match="other labels or marks"):
+    with pytest.raises(InputError, match="other labels or no_gradient"):
         Recorder(tmp_path, LABELS, CLIENTS)
 
 

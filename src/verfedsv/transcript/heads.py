@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.arguments import as_numpy
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, TranscriptError
 from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Head
@@ -76,18 +76,21 @@ def _serialize(array: Array) -> bytes:
     return sink.getvalue()
 
 
-def read_tensor(content: bytes) -> Array:
-    """Return the parameter in a file; raise ValueError unless the file is as a recorder writes it.
-
-    NumPy evaluates the header of such a file, and stumbles over a wrong one in many ways.
-    """
+def read_tensor(storage: Storage, digest: str) -> Array:
+    """Return the parameter with this hash; raise TranscriptError unless its file is as a recorder wrote it."""
+    name = fmt.tensor_file(digest)
+    if not storage.exists(name):
+        raise TranscriptError(f"{name} is missing")
+    content = storage.read(name, fmt.LARGEST_TENSOR)
+    if _digest(content) != digest:
+        raise TranscriptError(f"the transcript was changed: {name}")
     try:
         with warnings.catch_warnings(action="ignore"):
             array: Array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except Exception as error:  # of tokens, syntax, recursion, overflow, ...
-        raise ValueError(f"it is no NumPy file: {error}") from None
+    except Exception as error:  # NumPy evaluates the header: errors of tokens, syntax, recursion, overflow, ...
+        raise TranscriptError(f"{name} is not valid: it is not a NumPy file: {error}") from None
     if array.dtype.kind not in "biuf" or _serialize(array) != content:
-        raise ValueError("it is not written as a recorder writes it")
+        raise TranscriptError(f"{name} is not valid: it is not written as a recorder writes it")
     return array
 
 

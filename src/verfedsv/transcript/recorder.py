@@ -38,9 +38,9 @@ from verfedsv.transcript.inputs import (
 from verfedsv.transcript.meaning import Roster
 from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.reader import Transcript, describe
+from verfedsv.transcript.resuming import continue_transcript, find_transcript
 from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
-from verfedsv.untrusted import MOST_JSON_BYTES
 
 SEGMENT_ROUNDS = 1000
 """Rounds in a segment, by default."""
@@ -135,17 +135,34 @@ class Recorder:
         self._roster = Roster.of_founders(names)
         self._last_time, self._n_rounds = -np.inf, 0
         try:
-            content = self._labels.file(receives)
-            there = self._find()
+            labels_file = self._labels.file(receives)
+            there = find_transcript(self._storage)
             if there is None:
                 self._head.write(self._storage)
-                self._storage.write(fmt.LABELS, content)
+                self._storage.write(fmt.LABELS, labels_file)
                 self._storage.write(fmt.DESCRIPTION, self._description.to_json())
             else:
-                self._continue(there, content, resume, segment_rounds)
+                self._continue(there, labels_file, resume, segment_rounds)
         except BaseException:
             self.close()
             raise
+
+    def _continue(
+        self, there: Description, labels_file: bytes, resume: bool | None, segment_rounds: int | None
+    ) -> None:
+        if resume is False:
+            raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
+        given = self._description
+        self._writer, verified = continue_transcript(self._storage, there, given, labels_file, segment_rounds)
+        self._n_rounds, self._last_time, self._roster = verified.n_rounds, verified.last_time, verified.roster
+        if self._writer.number:  # if not, the first record was cut off, and what is given now counts
+            self._description = there
+        if resume is None:
+            warn(
+                f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
+                "pass resume=True if that is meant, or choose another folder",
+                TranscriptWarning,
+            )
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -286,50 +303,6 @@ class Recorder:
             )
         return self._last_time
 
-    def _find(self) -> Description | None:
-        """Return the description of the transcript in the folder, None if it has no uploads yet."""
-        there = None
-        if self._storage.exists(fmt.DESCRIPTION):
-            there = Description.from_json(self._storage.read(fmt.DESCRIPTION, MOST_JSON_BYTES))
-        used = [name for name in self._storage.names() if fmt.segment_of(name) and self._storage.size(name)]
-        if used and there is None:
-            raise TranscriptError(
-                f"{fmt.DESCRIPTION} is missing, and there is {min(used)}: bring it back, or choose another folder"
-            )
-        is_lost = there is not None and there.mode is not None and not self._storage.exists(fmt.chain_file(1))
-        return there if used or is_lost else None
-
-    def _continue(
-        self, there: Description, labels_file: bytes, resume: bool | None, segment_rounds: int | None
-    ) -> None:
-        """Verify the transcript that is already there, and continue it."""
-        if resume is False:
-            raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
-        there.check_continues_with(self._description)
-        if segment_rounds not in (None, there.segment_rounds):
-            raise InputError(
-                f"the folder holds a transcript in segments of {count(there.segment_rounds, 'round')}, which cannot be "
-                f"continued with segment_rounds={segment_rounds}; leave that out"
-            )
-        self._writer = SegmentWriter(self._storage, there.segment_rounds)
-        transcript = Transcript(self._storage)
-        if self._storage.read(fmt.LABELS) != labels_file or there.classes != self._description.classes:
-            raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
-        verified = transcript.verify_on()
-        del transcript  # and with it the views of files that may be cut off now
-        self._n_rounds, self._last_time, self._roster = verified.n_rounds, verified.last_time, verified.roster
-        lost = self._writer.resume(verified.link)
-        if self._writer.number:
-            self._description = there
-        if lost:
-            warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning)
-        if resume is None:
-            warn(
-                f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
-                "say resume=True if that is meant, or choose another folder",
-                TranscriptWarning,
-            )
-
     def _describe(self, mode: Mode, uploads: Mapping[str, Array], offset: Array | None) -> Description:
         """Return the description with what this upload shows; raise InputError if it does not fit what came before."""
         known = self._description
@@ -384,17 +357,8 @@ class Recorder:
             raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
         if kind is Kind.ROUND and self._description.head.kind != "sum":
             message = replace(message, state=self._head.write(self._storage))
-        before = self._description
-        try:
-            if self._writer.number == 0:
-                self._begin(description or before)
-            self._writer.write(kind, message, self._description.precision or "float64")
-        except BaseException:
-            if self._last_time == -np.inf and self._writer.number:  # nothing is recorded, so nothing is begun
-                self._writer.discard()
-                self._description = before
-            raise
-        self._last_time = time
+        self._writer.write(kind, message, description or self._description)
+        self._description, self._last_time = description or self._description, time
         self._n_rounds += kind is Kind.ROUND
         if self._description.head.kind != "sum":  # under which all have one width
             rows = zip(message.clients, message.uploads, strict=True)
@@ -402,11 +366,3 @@ class Recorder:
             self._roster = replace(self._roster, widths={**self._roster.widths, **widths})
         # At once, so that no file has to be appended to later and the head of the transcript changes with records only.
         self._writer.seal_if_full()
-
-    def _begin(self, description: Description) -> None:
-        """Write what is known now that there is a first record, and begin the chain with it."""
-        self._writer.create()
-        content = description.to_json()
-        self._storage.write(fmt.DESCRIPTION, content)
-        self._description = description
-        self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS))

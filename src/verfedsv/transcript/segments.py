@@ -9,7 +9,7 @@ import pyarrow as pa
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import ENTRY_SIZE, Segment, pack_entry, read_segments
-from verfedsv.transcript.description import Precision
+from verfedsv.transcript.description import Description
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import find_extent
 from verfedsv.transcript.messages import RecordMessage
@@ -29,7 +29,7 @@ class SegmentWriter:
         self._end = self._n_entries = self._n_rounds = 0
         self._is_sealed = False
 
-    def create(self) -> None:
+    def _create(self) -> None:
         """Create the files of the next segment: empty, so that one that is deleted later is missed."""
         for name in (fmt.chain_file(self.number + 1), fmt.uploads_file(self.number + 1)):
             self._storage.append(name, b"")
@@ -37,38 +37,48 @@ class SegmentWriter:
         self._end = self._n_entries = self._n_rounds = 0
         self._is_sealed = False
 
-    def write(self, kind: Kind, message: RecordMessage, precision: Precision) -> None:
-        """Append a record; when this returns, it survives the end of the process."""
+    def write(self, kind: Kind, message: RecordMessage, description: Description) -> None:
+        """Append a record; when this returns, it survives the end of the process.
+
+        The first record writes the description too. If this raises, nothing of the record is left.
+        """
         self._seal()
         if self._is_sealed:
-            self.create()
-        before = self.link
+            self._create()
+        before, precision = self.link, description.precision or "float64"
         try:
+            if self.number == 0:
+                self._begin(description.to_json())
             if self._n_entries == 0:
                 self._append(Kind.START, b"", self.link)
                 self._append_plain(Kind.SCHEMA, fmt.upload_schema(precision).serialize())
             self._append(kind, *message.build(precision, self.link))
         except BaseException:
-            if self.number > 1 and self._n_entries <= 2:
+            if self.number and self._n_entries <= 2:
                 self._go_back(before)
             raise
         self._n_rounds += kind is Kind.ROUND
 
     def seal_if_full(self) -> None:
-        """Seal the segment if it has all its rounds; on a full disk, that is left to the next `write`."""
+        """Seal the segment if it has all its rounds; on a full disk, the next `write` does."""
         with suppress(OSError):
             self._seal()
 
-    def discard(self) -> None:
-        """Empty the first segment, of which nothing was recorded."""
-        _cut_off(self._storage, self.number, 0, 0)
-        self.number = self._end = self._n_entries = 0
+    def _begin(self, description: bytes) -> None:
+        """Create the first segment, and begin the chain with the description and the labels."""
+        self._create()
+        self._storage.write(fmt.DESCRIPTION, description)
+        self.link = fmt.first_link(description, self._storage.read(fmt.LABELS))
 
     def _go_back(self, link: bytes) -> None:
-        """Remove a segment of which nothing was recorded; the one before it is sealed, and ends with that link."""
-        for name in (fmt.uploads_file(self.number), fmt.chain_file(self.number)):
-            self._storage.remove(name)
-        self.number, self.link, self._is_sealed = self.number - 1, link, True
+        """Remove a segment without records, or empty it if it is the first; `link` is that of the segment before."""
+        if self.number == 1:
+            _cut_off(self._storage, 1, 0, 0)
+        else:
+            for name in (fmt.uploads_file(self.number), fmt.chain_file(self.number)):
+                self._storage.remove(name)
+        self.number, self.link, self._is_sealed = self.number - 1, link, self.number > 1
+        self._end = self._n_entries = 0
 
     def resume(self, link: bytes) -> str:
         """Continue the segments in the storage, whose records lead to `link`.
