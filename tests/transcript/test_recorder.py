@@ -406,7 +406,7 @@ def test_a_head_is_continued_by_the_same_one(tmp_path):
     record_head(tmp_path, Linear())
     with Recorder(tmp_path, LABELS, ["a", "b"], "softmax", head=Linear(), resume=True) as recorder:
         with pytest.raises(
-            InputError, match=r"b: embeddings must have shape \(1, 3\), .*; received \(1, 2\)\. .*before"
+            InputError, match=r"b: embeddings must have shape \(1, 3\), .*; received \(1, 2\)\. Earlier"
         ):
             recorder.log([0], {"a": np.ones((1, 2)), "b": np.ones((1, 2))})
         recorder.log([0], {"a": np.ones((1, 2)), "b": np.ones((1, 3))})
@@ -428,7 +428,7 @@ def test_resuming_without_a_description_is_a_clear_error(tmp_path):
         recorder.log([0], {"a": [1.0]})
     (tmp_path / "transcript.json").unlink()
     before = sorted(path.name for path in tmp_path.iterdir())
-    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, and there is chain-00001\.bin: restore"):
+    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, but there is chain-00001\.bin: restore"):
         Recorder(tmp_path, LABELS, ["a"], resume=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 

@@ -83,7 +83,7 @@ def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
     os.truncate(run / CHAIN, (run / CHAIN).stat().st_size - 48 * n_lost)
     before = contents(run)
     with pytest.raises(
-        TranscriptError, match=r"chain-00001\.bin is damaged: .* cut uploads-00001\.arrows to (\d+) bytes"
+        TranscriptError, match=r"chain-00001\.bin is damaged: .* truncate uploads-00001\.arrows to (\d+) bytes"
     ):
         resume(run)
     assert contents(run) == before
@@ -96,14 +96,14 @@ def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: (run / "transcript.json").unlink(), "transcript.json is missing, and there is chain-00001.bin"),
-        (lambda run: (run / UPLOADS).unlink(), "uploads-00001.arrows is missing, and there is chain"),
-        (lambda run: (run / CHAIN).unlink(), "chain-00001.bin is missing, and there is uploads"),
+        (lambda run: (run / "transcript.json").unlink(), "transcript.json is missing, but there is chain-00001.bin"),
+        (lambda run: (run / UPLOADS).unlink(), "uploads-00001.arrows is missing, but there is chain"),
+        (lambda run: (run / CHAIN).unlink(), "chain-00001.bin is missing, but there is uploads"),
         (lambda run: os.truncate(run / UPLOADS, 0), "uploads-00001.arrows was cut off or emptied"),
         (lambda run: (run / "labels.arrow").unlink(), "labels.arrow is missing"),
         (
             lambda run: [(run / name).unlink() for name in (UPLOADS, CHAIN)],
-            "uploads-00001.arrows is missing, and transcript.json",
+            "uploads-00001.arrows is missing, but transcript.json",
         ),
         (lambda run: shutil.copy(run / CHAIN, run / UPLOADS), "uploads-00001.arrows was cut off or emptied"),
     ],
@@ -125,7 +125,7 @@ def test_entries_that_do_not_follow_each_other(run, first, second):
     content = (run / CHAIN).read_bytes()
     entries = [content[48 * index : 48 * index + 48] for index in range(6)]
     (run / CHAIN).write_bytes(b"".join([*entries[:first], entries[second], entries[second], *entries[first + 1 :]]))
-    with pytest.raises(TranscriptError, match=r"chain-00001\.bin is damaged: entry \d ends before the one before it"):
+    with pytest.raises(TranscriptError, match=r"chain-00001\.bin is damaged: entry \d does not end after"):
         Transcript.open(run)
 
 
@@ -170,7 +170,7 @@ def test_a_crash_between_two_segments(tmp_path):
         begun.verify(may_go_on=True)
         assert begun.head == before[CHAIN][-32:].hex()
         if contents_of_two[0] is not None:
-            with pytest.raises(TranscriptError, match=r"up to round 2, and uploads-00002\.arrows has no record"):
+            with pytest.raises(TranscriptError, match=r"up to round 2, but uploads-00002\.arrows has no record"):
                 begun.verify()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TranscriptWarning)

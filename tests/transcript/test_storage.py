@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.games import LogCosh
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.transcript.storage import FolderStorage, is_being_written
@@ -100,10 +101,11 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_named(tmp_path):
             read()
 
 
+@pytest.mark.parametrize("loss", ["logistic", LogCosh()], ids=["logistic", "own"])
 @pytest.mark.parametrize("name", ["transcript.json", "chain-00001.bin", "labels.arrow"])
-def test_a_file_that_is_too_large_is_not_read(tmp_path, name):
+def test_a_file_that_is_too_large_is_not_read(tmp_path, name, loss):
     """A file of holes costs its sender nothing, and its reader all memory."""
-    with Recorder(tmp_path, [0, 1], ["a"]) as recorder:
+    with Recorder(tmp_path, [0, 1], ["a"], loss) as recorder:
         recorder.log([0], {"a": [1.0]})
     os.truncate(tmp_path / name, 2**40)
     with pytest.raises(TranscriptError, match=rf"cannot read .*{name}: it is larger than"):

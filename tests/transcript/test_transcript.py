@@ -439,7 +439,7 @@ def test_an_empty_transcript(tmp_path):
 BAD = [
     (lambda r: r.log([0, 40], full([1, 2])), "from 0 to 39; received 40"),
     (lambda r: r.log([-1, 4], full([1, 2])), "received -1"),
-    (lambda r: r.log([3, 3], full([1, 2])), "sample 3 is there more than once"),
+    (lambda r: r.log([3, 3], full([1, 2])), "sample 3 is repeated"),
     (lambda r: r.log([0.5, 1], full([1, 2])), "list of sample numbers"),
     (lambda r: r.log([[0, 1]], full([1, 2])), "list of sample numbers"),
     (lambda r: r.log([0, 1], {"bank": [1, 2]}), r"missing \['telco', 'shop'\]"),
@@ -467,7 +467,7 @@ def test_whose_embeddings_have_too_many_digits_is_said():
     with Recorder(None, LABELS, CLIENTS) as recorder:
         recorder.log([0, 1], full(single))
         with pytest.raises(
-            InputError, match=r"^telco: received float64, and this transcript began with float32 embedd"
+            InputError, match=r"^telco: received float64, but this transcript began with float32 embedd"
         ):
             recorder.log([0, 1], full(single) | {"telco": [1.0, 2.0]})
         with pytest.raises(InputError, match=r"^offset: received float64"):
@@ -582,7 +582,7 @@ def test_places_that_cannot_hold_a_transcript(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(TranscriptError, match=r"cannot record into .*: it is a file"):
         Recorder(tmp_path / "file", LABELS, CLIENTS)
-    with pytest.raises(TranscriptError, match="that is a file; name its folder"):
+    with pytest.raises(TranscriptError, match="that is a file; pass its folder"):
         Transcript.open(tmp_path / "file")
     with pytest.raises(TranscriptError, match="there is no such folder"):
         Transcript.open(tmp_path / "nothing")
@@ -601,7 +601,7 @@ def test_what_is_being_written_does_not_spoil_the_rest(tmp_path):
     with (tmp_path / UPLOADS).open("ab") as file:
         file.write(b"half a reco")
     Transcript.open(tmp_path).verify(may_go_on=True)
-    with pytest.raises(TranscriptError, match=r"whole up to round 5, and uploads-00001.arrows has 11 and chain-"):
+    with pytest.raises(TranscriptError, match=r"complete up to round 5, but uploads-00001.arrows has 11 and chain-"):
         Transcript.open(tmp_path).verify()
 
 

@@ -1,4 +1,4 @@
-"""The server's head as a recorder takes it: the sum of the embeddings, or any object with a `state_dict`."""
+"""Parameters of the server's head, as they are recorded and read back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verfedsv.transcript.storage import Storage
 
 
 class RecordedHead:
-    """A head whose state is recorded at each time stamp; each tensor is written once, however often it is recorded."""
+    """A head whose state is recorded at each time stamp; equal parameters share one file."""
 
     def __init__(self, head: Any) -> None:
         if not (isinstance(head, str) and head == "sum") and not callable(getattr(head, "state_dict", None)):
@@ -31,19 +31,19 @@ class RecordedHead:
             if not tensors:
                 raise InputError("the head has no parameters; pass head='sum', or a head whose state_dict() has some")
             text = repr(head)
-            if text == object.__repr__(head):  # which has an address in it
+            if text == object.__repr__(head):  # contains an address
                 text = f"{type(head).__module__}.{type(head).__qualname__}"
             hashes = tuple(_digest(content) for content in tensors.values())
             self.description = Head("parametric", hashlib.sha256(text.encode()).hexdigest(), (*tensors,), hashes)
         self._written = set[str]()
 
     def write(self, storage: Storage) -> tuple[bytes, ...] | None:
-        """Write the tensors of now that are not there yet; return their hashes, None if the head is a sum."""
+        """Write the parameters that have no file yet; return the hashes of all, None if the head is a sum."""
         if self._head is None:
             return None
         tensors = self._read()
         if (*tensors,) != self.description.parameters:
-            raise InputError("the parameters of the head have other names than when the recorder was made")
+            raise InputError("the parameters of the head have other names than when the recorder was created")
         hashes = []
         for content in tensors.values():
             digest = _digest(content)
@@ -55,7 +55,7 @@ class RecordedHead:
         return tuple(hashes)
 
     def _read(self) -> dict[str, bytes]:
-        """Return the parameters of the head, by name, each as the content of a file."""
+        """Return the content of the file of each parameter, by name."""
         state = self._head.state_dict() if self._head is not None else {}
         if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
             raise InputError("state_dict() of the head must map names to arrays")

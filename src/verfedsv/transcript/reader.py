@@ -1,10 +1,9 @@
-"""`Transcript`: read what was recorded, and find out whether it was changed."""
+"""`Transcript`: open a recorded training, iterate over its records, and verify it."""
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import cached_property, partial
@@ -36,20 +35,20 @@ FOLDER = "transcript"
 
 
 def folder_of(run: Path) -> Path:
-    """Return the folder that holds the transcript of a run: one within the run's, or the run's own."""
+    """Return the folder of a run's transcript: the subfolder `transcript`, or the run's own folder."""
     return run / FOLDER if (run / FOLDER / fmt.DESCRIPTION).exists() else run
 
 
 class Transcript:
     """A recorded training. Open a folder with `Transcript.open`; iterate over its records in order.
 
-    A record that a crash left unfinished is not part of it. All that is read is valid: what no `Recorder` would have
-    written is a TranscriptError, when it is opened or when the record is read. `verify` finds what was changed.
+    A record that a crash left unfinished is not part of it. Opening it and reading a record raise TranscriptError at
+    anything that a `Recorder` could not have written. `verify` finds what was changed.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        # In the reverse of the order in which a recorder writes them, so that what is referred to is always there.
+        # A recorder writes them in the reverse order, so what they refer to exists.
         segments = read_segments(storage)
         content = storage.read(fmt.DESCRIPTION, MOST_JSON_BYTES)
         self.description = Description.from_json(content)
@@ -62,28 +61,26 @@ class Transcript:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> Transcript:
-        """Return the transcript in a folder, or in its subfolder `transcript`, where runs have it.
+        """Return the transcript in a folder, or in its subfolder `transcript`, as in runs.
 
-        Records are read when they are asked for. With `mapped`, arrays are views of the files instead, for transcripts
-        larger than memory: if a file is truncated meanwhile, that kills the process.
+        Records are read into memory on demand. With `mapped`, arrays are views of the files, for transcripts larger
+        than memory: then truncating a file kills the process.
         """
         path = Path(path)
         folder = folder_of(path)
         if not (folder / fmt.DESCRIPTION).exists():
-            why = f"it has no {fmt.DESCRIPTION}"
-            if not folder.exists():
-                why = "there is no such folder"
-            elif not folder.is_dir():
-                why = "that is a file; name its folder"
-            raise TranscriptError(f"there is no transcript in {folder}: {why}")
-        for place in (path, path / FOLDER, path / FOLDER / FOLDER):
-            if place != folder and fmt.files_of(place):
-                raise TranscriptError(f"there are two transcripts, in {folder} and in {place}: move one of them away")
+            why = f"it has no {fmt.DESCRIPTION}" if folder.is_dir() else "that is a file; pass its folder"
+            raise TranscriptError(
+                f"there is no transcript in {folder}: {why if folder.exists() else 'there is no such folder'}"
+            )
+        for other in (path, path / FOLDER, path / FOLDER / FOLDER):
+            if other != folder and fmt.files_of(other):
+                raise TranscriptError(f"there are two transcripts, in {folder} and in {other}: move one of them away")
         links = [file for file in fmt.files_of(folder) if file.is_symlink()]
         if folder != path and folder.is_symlink():
             links = [folder]
         if links:
-            raise TranscriptError(f"{links[0]} is a link, and may lead to files of others; copy them here")
+            raise TranscriptError(f"{links[0]} is a link, which may lead to files of others; copy its target here")
         return cls(FolderStorage(folder, mapped=mapped))
 
     @property
@@ -94,11 +91,13 @@ class Transcript:
         return f"<Transcript: {describe(self.description, len(self.clients))}, {count(self.n_rounds, 'round')}>"
 
     def _read_labels(self) -> tuple[bytes, pa.RecordBatch]:
-        """Return the content of labels.arrow, as bytes and as a batch that is valid."""
+        """Return the content of labels.arrow, as bytes and as a valid batch."""
         if not self._storage.exists(fmt.LABELS):
             raise TranscriptError(f"{fmt.LABELS} is missing")
         about = self.description
-        most = sys.maxsize if about.is_own_loss else 2**20 + 16 * about.n_samples * (about.n_classes or 1)
+        most = 2**20 + 16 * about.n_samples * (about.n_classes or 1)
+        if about.is_own_loss:  # whose labels may have any width
+            most = max(most, fmt.LARGEST_LABELS)
         content = self._storage.read(fmt.LABELS, most)
         try:
             batch = read_file_of_one_batch(pa.py_buffer(content))
@@ -109,7 +108,7 @@ class Transcript:
 
     @property
     def labels(self) -> Array:
-        """The labels, (samples,) or (samples, classes): as they were given, or the numbers of `description.classes`."""
+        """The labels, (samples,) or (samples, classes), as given, or as indices of `description.classes`."""
         return labels_of(self._labels)
 
     @property
@@ -138,11 +137,11 @@ class Transcript:
         return len(self._chain.stamps)
 
     def contains(self, head: str) -> bool:
-        """Return whether this transcript once had that `head`: it is the same, or has grown since."""
+        """Return whether this transcript has that `head`, or had it before it grew."""
         return self._chain.contains(head)
 
     def up_to(self, verified: Verified) -> Transcript:
-        """Return the transcript as it was when only what was verified had been recorded."""
+        """Return the transcript with only what was verified."""
         return self._first_entries(verified.n_entries)
 
     def _first_entries(self, n_entries: int) -> Transcript:
@@ -153,10 +152,10 @@ class Transcript:
         return earlier
 
     def merged(self, first: int, n_before: int, most: int) -> Transcript | None:
-        """Return the transcript up to its last time stamp, with all rounds from record `first` on as one.
+        """Return the transcript up to its last time stamp, with all rounds from record `first` on merged into one.
 
-        That one has the uploads of the last `most` records. The rounds before it count as `n_before`, which are fewer
-        than were recorded if some of them were merged before. None if no round ends there. Nothing is read for it.
+        That has the uploads of the last `most` records. The rounds before it count as `n_before`, fewer than recorded
+        if some were merged before. Returns None if no round ends after `first`. Nothing is read.
         """
         stamps = self._chain.stamps
         if not len(stamps) or first > self.n_records or stamps[-1] < self._chain.records[first - 1]:
@@ -170,19 +169,16 @@ class Transcript:
         return self.records()
 
     def records(self, first: int = 1) -> Iterator[Record]:
-        """Yield the records in order, from one on, the first being record 1; arrays are views of the file.
+        """Yield the records in order, beginning with record `first`, counted from 1.
 
-        Raises TranscriptError, naming round and client, at a record that is not valid. What comes before `first` is not
-        read, but for who joined or left.
+        Raises TranscriptError, naming round and client, at a record that is not valid. Of earlier records, only joins
+        and leaves are read.
         """
-        if self._merged_from is not None:
-            yield from self._merge(max(first, self._merged_from))
-        else:
+        if self._merged_from is None:
             yield from self._records(first)
-
-    def _merge(self, first: int) -> Iterator[Record]:
+            return
         stamp = None
-        for record in self._records(first):
+        for record in self._records(max(first, self._merged_from)):
             if isinstance(record, Stamp):
                 stamp = record
             else:
@@ -202,7 +198,7 @@ class Transcript:
             yield from _as_records(rows, rules.roster, self.description.n_classes or 1)
 
     def _roster_before(self, record: int) -> Roster:
-        """Return who took part when a record was written; the first is record 1."""
+        """Return the roster before a record, counted from 1."""
         roster = Roster.of_founders(self.description.clients)
         records = self._chain.records
         end = int(records[record - 1]) if record <= len(records) else len(self._chain)
@@ -217,23 +213,23 @@ class Transcript:
         return roster
 
     def entries(self) -> Iterator[Entry]:
-        """Yield what the hash chain is made of, segment by segment."""
+        """Return an iterator over the messages of all segments, with their links."""
         reader = self._reader
         return (reader.entry(index, f"round {reader.round_of(index)}") for index in range(len(self._chain)))
 
     def head_state(self, hashes: Sequence[str]) -> dict[str, Array]:
-        """Return the parameters of the head that a `Stamp` or `description.head` has the hashes of, by name.
+        """Return the parameters of the head by name, from the `state` of a `Stamp` or of `description.head`.
 
-        Raises TranscriptError if one is missing, or is not what was recorded.
+        Raises TranscriptError if one is missing, or was changed.
         """
         names = self.description.head.parameters
         return {name: read_tensor(self._storage, digest) for name, digest in zip(names, hashes, strict=True)}
 
     def verify(self, *, may_go_on: bool = False) -> Verified:
-        """Return what there is, if every byte is as it was written and every record is valid.
+        """Return what was recorded, if every byte is as it was written and every record is valid.
 
-        Else raise TranscriptError, naming the place. With `may_go_on`, bytes after the last complete record are
-        ignored: a recorder may be writing the next.
+        Otherwise raise TranscriptError, naming round, client or file. With `may_go_on`, bytes after the last complete
+        record are ignored: a recorder may be writing the next one.
         """
         verified = self.verify_on()
         if not may_go_on:
@@ -246,10 +242,10 @@ class Transcript:
         most: int | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Verified:
-        """Verify the transcript, or its next `most` messages; return what is verified now, to be passed as `since`.
+        """Verify the transcript, or its next `most` messages; return what is verified, to be passed as `since` later.
 
-        What was verified before is not read again if this transcript still begins with it; if not, verification starts
-        over. `progress` is called with the number of messages verified and their total.
+        What was verified before is not read again, unless the transcript no longer begins with it: then verification
+        starts over. `progress` is called with the number of verified messages and their total.
         """
         check_tensor = partial(read_tensor, self._storage)
         return verify(self._reader, self.description, fmt.first_link(*self.origin), check_tensor, since, most, progress)
@@ -273,14 +269,14 @@ def _as_records(rows: Rows, roster: Roster, n_classes: int) -> Iterator[Record]:
 
 
 def _check_begun(description: Description, segments: Sequence[Segment], storage: Storage) -> None:
-    """Raise TranscriptError if there are uploads before the first or after the last round, or they are gone."""
+    """Raise TranscriptError if uploads are missing, or rounds are not those that the description allows."""
     is_begun, n_rounds = description.mode is not None, sum(segment.n_rounds for segment in segments)
     if is_begun and not segments and not storage.exists(fmt.chain_file(1)):
-        raise TranscriptError(f"{fmt.uploads_file(1)} is missing, and {fmt.DESCRIPTION} says that there were uploads")
+        raise TranscriptError(f"{fmt.uploads_file(1)} is missing, but {fmt.DESCRIPTION} says that there were uploads")
     if description.n_planned is not None and n_rounds > description.n_planned:
-        raise TranscriptError(f"there are {n_rounds:,} rounds, and {description.n_planned:,} were agreed (n_planned)")
+        raise TranscriptError(f"there are {n_rounds:,} rounds, but {description.n_planned:,} were agreed (n_planned)")
     if not is_begun and any(segment.has_records for segment in segments):
-        raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, and there are some")
+        raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, but there are some")
     size = description.segment_rounds
     for segment in segments:
         if segment.n_rounds > size or (segment.is_sealed and segment.n_rounds < size):

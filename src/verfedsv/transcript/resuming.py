@@ -21,7 +21,7 @@ def find_transcript(storage: Storage) -> Description | None:
     used = [name for name in storage.names() if fmt.segment_of(name) and storage.size(name)]
     if used and there is None:
         raise TranscriptError(
-            f"{fmt.DESCRIPTION} is missing, and there is {min(used)}: restore it, or choose another folder"
+            f"{fmt.DESCRIPTION} is missing, but there is {min(used)}: restore it, or choose another folder"
         )
     is_lost = there is not None and there.mode is not None and not storage.exists(fmt.chain_file(1))
     return there if used or is_lost else None

@@ -22,7 +22,7 @@ from verfedsv.transcript.storage import FileStream, Storage
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A message with its link, which is the hash of these `ranges` of its bytes; `rows` is None if it has no record."""
+    """A message with its link, which hashes these `ranges` of its bytes; `rows` is None if it is not a record."""
 
     kind: Kind
     message: pa.Buffer
@@ -32,9 +32,9 @@ class Entry:
 
 
 class SegmentReader:
-    """Reads messages from the segments, which are opened when they are needed: at most two at a time.
+    """Reads messages from segments, which are opened on demand, at most two at a time.
 
-    The last segment stays open, so that its file keeps its inode, by which a reader that follows a run knows it.
+    The last segment stays open: so its inode is not reused, by which a reader that follows a run recognises it.
     """
 
     def __init__(self, storage: Storage, segments: Sequence[Segment], precision: Precision) -> None:
@@ -87,7 +87,7 @@ class SegmentReader:
         return message
 
     def check_end(self, n_rounds: int) -> None:
-        """Raise TranscriptError if there are bytes after the last of those rounds that no link covers."""
+        """Raise TranscriptError if bytes follow the last of those rounds that no link covers."""
         if not self._segments:
             return
         segment = self._segments[-1]
@@ -99,7 +99,7 @@ class SegmentReader:
         else:
             sizes = f"{uploads} has {segment.n_after:,} and {chain} {segment.n_chain_after:,} bytes after it"
             why = f"{sizes}: one of them was cut off, the next record is unfinished, or something was added"
-        raise TranscriptError(f"the transcript is whole up to round {n_rounds}, and {why}")
+        raise TranscriptError(f"the transcript is complete up to round {n_rounds}, but {why}")
 
     def _stream(self, segment: int) -> pa.Buffer | FileStream:
         if self._last is not None and segment == len(self._segments):
@@ -109,7 +109,7 @@ class SegmentReader:
         return self._other[1]
 
     def _open(self, segment: int) -> pa.Buffer | FileStream:
-        """Return the stream of a segment; check what a reader without the chain relies on: its columns and its end."""
+        """Return the stream of a segment; check its columns and its end, on which readers without the chain rely."""
         name = fmt.uploads_file(segment)
         stream = self._storage.stream(name)
         entries = self._segments[segment - 1].entries
@@ -119,7 +119,7 @@ class SegmentReader:
             if len(entries) and entries["kind"][-1] == Kind.END:
                 start = int(entries["end"][-2])
                 if stream.slice(start, int(entries["end"][-1]) - start).to_pybytes() != fmt.END_OF_STREAM:
-                    raise ValueError("it does not end with the end of a stream")
+                    raise ValueError("it does not end with an end marker")
         except UNREADABLE as error:
             raise TranscriptError(f"the head or the end of {name} is damaged: {error}") from None
         return stream
