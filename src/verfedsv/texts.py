@@ -50,7 +50,7 @@ def misleading(names: Sequence[str]) -> Iterator[str]:
     []
     """
     for name in names:
-        if _has_unseen(name):
+        if name != " ".join(name.split()) or any(map(is_unseen, name)):
             yield f"{name[:LONGEST_NAME]!a} has unusual spaces or invisible characters: make sure who that is."
         elif len(scripts := _scripts(name)) > 1:
             mixed = " and ".join(script.capitalize() for script in scripts)
@@ -106,10 +106,6 @@ def _skeleton(name: str) -> str:
     folded = unicodedata.normalize("NFKD", name).casefold().translate(_LIKE_LATIN)
     kept = (letter for letter in folded if not (letter.isspace() or unicodedata.combining(letter)))
     return "".join(letter for letter in kept if not is_unseen(letter))
-
-
-def _has_unseen(name: str) -> bool:
-    return name != " ".join(name.split()) or any(map(is_unseen, name))
 
 
 def is_unseen(letter: str) -> bool:

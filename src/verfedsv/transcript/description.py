@@ -191,16 +191,13 @@ def _check(about: Description) -> None:
 
 def _check_first_upload(about: Description) -> None:
     """Check mode, precision and the number of classes, which may be unknown before the first upload."""
-    if not (about.mode is None and about.precision is None):
+    if (about.mode, about.precision) != (None, None):
         for value, allowed in ((about.mode, get_args(Mode)), (about.precision, get_args(Precision))):
-            if not isinstance(value, str) or value not in allowed:
+            if value not in allowed:
                 raise ValueError(f"mode or precision is {str(value)[:60]!a}, which is not one of {', '.join(allowed)}")
-    if about.n_classes is None and about.is_own_loss and about.mode is None:
-        return
-    least, most = (
-        (1, 2**31) if about.is_own_loss else {"logistic": (1, 1), "softmax": (2, 2**31)}.get(about.loss, (1, 2**31))
-    )
-    _check_whole("n_classes", about.n_classes, least, most)
+    if about.n_classes is not None or not about.is_own_loss or about.mode is not None:
+        kind = None if about.is_own_loss else about.loss
+        _check_whole("n_classes", about.n_classes, 2 if kind == "softmax" else 1, 1 if kind == "logistic" else 2**31)
 
 
 def _check_class_names(about: Description) -> None:
@@ -209,12 +206,13 @@ def _check_class_names(about: Description) -> None:
         return
     if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
         raise ValueError("classes must be a list of names")
-    if about.loss == "squared" and not about.is_own_loss:
-        raise ValueError("squared loss has no classes that have names")
     if len(set(names)) < len(names) or len(names) < 2:
         raise ValueError("classes must be two or more different names")
-    most = 2 if about.loss == "logistic" and not about.is_own_loss else about.n_classes or len(names)
-    if len(names) > most and not about.is_own_loss:
+    if about.is_own_loss:
+        return
+    if about.loss == "squared":
+        raise ValueError("squared loss has no classes that have names")
+    if len(names) > (2 if about.loss == "logistic" else about.n_classes or 0):
         raise ValueError(f"there are {len(names)} names of classes, more than there are classes")
 
 
@@ -231,7 +229,7 @@ def _check_head(head: Head) -> None:
         and all(isinstance(text, str) and _HASH.fullmatch(text) for text in (head.architecture, *hashes))
     )
     if not is_valid:
-        raise ValueError("head must be a sum, or have an architecture and, for each parameter, a name and a hash")
+        raise ValueError("head must be a sum, or have an architecture, and a name and a hash for each parameter")
 
 
 def _check_step(step: object) -> None:
@@ -240,10 +238,9 @@ def _check_step(step: object) -> None:
     if not isinstance(step, dict) or len(step) > _MOST_SETTINGS or not all(isinstance(name, str) for name in step):
         raise ValueError("step must be a short text, or a few settings by name")
     for value in step.values():
-        if not (value is None or isinstance(value, str | bool | int | float)) or value in (math.inf, -math.inf):
-            raise ValueError("settings of the step must be texts, finite numbers, or true or false")
-        if value != value or len(str(value)) > _LONGEST_TEXT:
-            raise ValueError("settings of the step must be finite and short")
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, str | bool | int | float | None) or not is_finite or len(str(value)) > _LONGEST_TEXT:
+            raise ValueError("settings of the step must be short texts, finite numbers, true, false or null")
 
 
 def _check_whole(name: str, value: object, least: int, most: int) -> None:

@@ -333,9 +333,8 @@ class Recorder:
         known, arrays = self._description, [*uploads.values()]
         if known.intercept is False:
             raise InputError("it was agreed that the server adds no offset (intercept=False)")
-        precision = known.precision
-        if precision is None and arrays and all(array.dtype == np.float32 for array in arrays):
-            precision = "float32"
+        is_single = arrays and all(array.dtype == np.float32 for array in arrays)
+        precision = known.precision or ("float32" if is_single else None)
         return as_offset(offset, n_samples, known.n_classes or (arrays[0].shape[1] if arrays else 1), precision)
 
     def _check_open(self) -> None:
