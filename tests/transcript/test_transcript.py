@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,7 +15,8 @@ import pytest
 
 from tests.transcript import forgeries
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
-from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
+from verfedsv.settings import ValuationSettings
+from verfedsv.transcript import Description, Head, Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Chain, Segment, pack_entry
 from verfedsv.transcript.format import Kind
@@ -661,6 +663,43 @@ def test_the_script_of_the_documentation_reads_it(tmp_path, capsys, monkeypatch)
     for number, (_, embeddings, _) in enumerate(logged):
         assert printed[4 * number].startswith(f"upload bank {number + 1}.0 (16, 3) ")
         assert str(embeddings["bank"].sum().round(6)) in printed[4 * number]
+
+
+def test_the_script_reads_an_asynchronous_transcript(tmp_path, capsys, monkeypatch):
+    """In which clients join and leave, also if its last segment is empty."""
+    with Recorder(tmp_path / "run", LABELS, ["a"], segment_rounds=1) as recorder:
+        recorder.update("a", [0, 1], np.float32([1, 2]), time=1)
+        recorder.stamp(0.5, time=2)
+        recorder.join("b", time=3)
+        recorder.update("b", [2], np.float32([3]), time=4)
+        recorder.leave("a", time=5)
+        recorder.stamp(time=6)
+    for name in (fmt.uploads_file(3), fmt.chain_file(3)):
+        (tmp_path / "run" / name).touch()
+    script = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "transcript.md").read_text(), re.DOTALL).group(1)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "transcript.md", "exec"), {})  # noqa: S102  # our own example
+    assert capsys.readouterr().out.splitlines() == [
+        "upload a 1.0 (2, 1) 3.0",
+        "stamp  2.0 (0, 0) 0.0",
+        "join b 3.0 (0, 0) 0.0",
+        "upload b 4.0 (1, 1) 3.0",
+        "leave a 5.0 (0, 0) 0.0",
+        "stamp  6.0 (0, 0) 0.0",
+    ]
+
+
+def test_the_page_describes_every_field_and_column():
+    """Those of transcript.json, of its objects, of both Arrow files, and the kinds of entries, in its tables."""
+    page = (ROOT / "docs" / "transcript.md").read_text()
+    described = {name for line in page.splitlines() if line.startswith("|") for name in re.findall(r"`(\w+)`", line)}
+    classes = Description, Head, ValuationSettings
+    expected = {field.name for kind in classes for field in dataclasses.fields(kind)} | {"format", "version"}
+    expected |= {*fmt.upload_schema("float64").names, "label", "receives_gradient"}
+    assert expected <= described
+    assert [int(n) for line in re.findall(r"^\| (\d(?:, \d)?) \|", page, re.MULTILINE) for n in line.split(", ")] == [
+        *Kind
+    ]
 
 
 @pytest.mark.parametrize("mapped", [True, False])
