@@ -17,7 +17,7 @@ UPLOADS, CHAIN = "uploads-00001.arrows", "chain-00001.bin"
 
 
 def record(folder, n_rounds):
-    """Record a transcript of so many rounds, and return its folder."""
+    """Record a transcript of that many rounds, and return its folder."""
     with Recorder(folder, LABELS, CLIENTS) as recorder:
         for number in range(n_rounds):
             recorder.log([number, number + 4], {name: [number + 0.5, -number] for name in CLIENTS})
@@ -35,7 +35,7 @@ def contents(folder):
 
 
 def resume(folder):
-    """Return how many rounds a recorder goes on from."""
+    """Return the number of rounds from which a recorder resumes."""
     with Recorder(folder, LABELS, CLIENTS, resume=True) as recorder:
         return recorder.n_rounds
 
@@ -79,7 +79,7 @@ def test_what_a_crash_leaves_is_cut_off_and_nothing_else(run):
 
 @pytest.mark.parametrize("n_lost", [2, 3])
 def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
-    """Two whole records without entries are damage: nothing is cut off, and the message says how to go on."""
+    """Two complete records without entries are damage: nothing is cut off, and the message says what to do."""
     os.truncate(run / CHAIN, (run / CHAIN).stat().st_size - 48 * n_lost)
     before = contents(run)
     with pytest.raises(
@@ -109,7 +109,7 @@ def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
     ],
 )
 def test_files_that_are_gone_are_missed(run, change, message):
-    """By a recorder, which writes nothing, and by a reader: the training is not said to have no rounds yet."""
+    """By a recorder, which writes nothing, and by a reader: the training does not seem to have no rounds yet."""
     change(run)
     before = contents(run)
     with pytest.raises(TranscriptError, match=message):
@@ -130,7 +130,7 @@ def test_entries_that_do_not_follow_each_other(run, first, second):
 
 
 def test_a_crash_before_the_first_record(run):
-    """Nothing of it was recorded: the next recorder begins, and may begin in another way."""
+    """Nothing was recorded: the next recorder begins, also in the other mode."""
     about = (run / "transcript.json").read_bytes()
     for uploads in (b"", b"\xff\xff\xff\xff\x10"):
         (run / UPLOADS).write_bytes(uploads)
@@ -186,7 +186,7 @@ def test_a_crash_between_two_segments(tmp_path):
 
 @pytest.mark.parametrize("n_appends", range(6))
 def test_a_full_disk_at_the_beginning_of_a_segment_leaves_nothing_of_it(tmp_path, monkeypatch, n_appends):
-    """Wherever it happens: the transcript stays whole, and the next record begins the segment again."""
+    """Wherever it happens: the transcript stays valid, and the next record begins the segment again."""
     append, appended = FolderStorage.append, []
 
     def fail(self, name, content):
@@ -210,7 +210,7 @@ def test_a_full_disk_at_the_beginning_of_a_segment_leaves_nothing_of_it(tmp_path
 
 
 def test_a_full_segment_is_sealed_at_once_and_never_touched_again(tmp_path):
-    """So a store that cannot append holds it for good; closing the recorder does not change the head."""
+    """So a store that cannot append never replaces it; closing the recorder does not change the head."""
     with Recorder(tmp_path, [0, 1], ["a"], segment_rounds=2) as recorder:
         recorder.log([0, 1], {"a": [0.1, 0.2]})
         assert not (tmp_path / "uploads-00001.arrows").read_bytes().endswith(fmt.END_OF_STREAM)
@@ -230,7 +230,7 @@ def test_a_full_segment_is_sealed_at_once_and_never_touched_again(tmp_path):
 
 
 def test_a_segment_that_could_not_be_sealed_is_sealed_before_the_next_record(tmp_path, monkeypatch):
-    """A disk that is full just then costs no record: the call that filled the segment succeeds."""
+    """A disk that is full at that time costs no record: the call that filled the segment succeeds."""
     append = FolderStorage.append
 
     def fail(self, name, content):

@@ -121,7 +121,7 @@ def test_recording_in_memory():
 
 
 def test_tensors_are_taken_off_their_graph():
-    """What has detach and cpu, as torch tensors do, is recorded by its numbers; torch itself is not needed."""
+    """Any object with detach and cpu, like a torch tensor, is recorded; torch is not needed."""
 
     class Tensor:
         def __init__(self, values, attached=True):
@@ -182,7 +182,7 @@ def test_another_training_is_not_mixed_in(tmp_path, change, message):
 
 
 def test_two_recorders_do_not_share_a_folder(tmp_path):
-    """A folder that is being recorded into is refused to a second recorder, until the first is closed."""
+    """A second recorder is refused until the first is closed."""
     with Recorder(tmp_path, LABELS, CLIENTS), pytest.raises(TranscriptError, match="another recorder is open on"):
         Recorder(tmp_path, LABELS, CLIENTS)
     Recorder(tmp_path, LABELS, CLIENTS).close()
@@ -223,7 +223,7 @@ def record_until_killed(path, connection):
 
 @pytest.mark.filterwarnings("ignore::verfedsv.errors.TranscriptWarning")
 def test_no_completed_upload_is_lost_by_kill(tmp_path):
-    """Killed at 50 random moments and continued each time: every round whose log() returned is there, in order."""
+    """Killed 50 times at random and continued each time: every round whose log() returned is recorded, in order."""
     rng = np.random.default_rng(0)
     context = get_context("forkserver")  # which imports everything once, and not 50 times
     context.set_forkserver_preload([__name__, "pandas"])  # pyarrow imports pandas if it is there
@@ -286,7 +286,7 @@ def test_a_change_is_named_by_round_and_client(tmp_path):
 
 
 def test_swapped_and_dropped_records_are_found(tmp_path):
-    """Records that are each valid but not in their place break the chain."""
+    """Valid records in another order break the chain."""
     record(tmp_path, n_rounds=5)
     content = (tmp_path / CHAIN).read_bytes()
     ends = [int.from_bytes(content[i : i + 8], "little") for i in range(48, len(content), 48)]
@@ -310,7 +310,7 @@ def test_swapped_and_dropped_records_are_found(tmp_path):
     ],
 )
 def test_a_chain_that_does_not_cover_everything_is_refused(tmp_path, layout, reason):
-    """Although every link and every digest fits: two such transcripts could have one head, and different uploads."""
+    """Although all hashes are right: two such transcripts could have one head and different uploads."""
     record(tmp_path / "honest", n_rounds=2)
     forgeries.rewrite(tmp_path / "honest", tmp_path / "same", lambda content: content)
     Transcript.open(tmp_path / "same").verify()
@@ -323,7 +323,7 @@ def test_a_chain_that_does_not_cover_everything_is_refused(tmp_path, layout, rea
     ("layout", "reason"), [(forgeries.over_lists, "overlap"), (forgeries.compressed, "compressed")]
 )
 def test_columns_lie_by_themselves_in_a_message(tmp_path, layout, reason):
-    """If they overlap, or have to be unpacked, what is left without the numbers does not settle the rest."""
+    """If they overlap or are compressed, the hashed bytes do not determine the others."""
     record(tmp_path, n_rounds=1)
     *_, entry = Transcript.open(tmp_path).entries()
     forged = pa.py_buffer(layout(entry.message.to_pybytes()))
@@ -347,7 +347,7 @@ def test_two_transcripts_do_not_have_one_head(tmp_path):
 
 
 def test_the_stream_says_what_is_read(tmp_path):
-    """Whoever goes by the schema in the stream finds the columns that were checked."""
+    """Readers that go by the schema in the stream find the columns that were checked."""
     record(tmp_path / "run", n_rounds=1)
     transcript = Transcript.open(tmp_path / "run")
     names = {"samples": "embeddings", "embeddings": "samples"}
@@ -399,7 +399,7 @@ def test_files_that_another_reader_could_take_for_segments_are_refused(tmp_path,
 
 @pytest.mark.parametrize(("outer", "inner"), [("", "transcript"), ("transcript", "transcript/transcript")])
 def test_a_run_has_one_transcript(tmp_path, outer, inner):
-    """Else it would depend on the folder that was named which of the two is read."""
+    """Otherwise the path that is passed would decide which of the two is read."""
     record(tmp_path / outer, n_rounds=1)
     record(tmp_path / inner, n_rounds=2)
     with pytest.raises(TranscriptError, match=r"there are two transcripts, in .*: move one of them away"):
@@ -418,7 +418,7 @@ def test_an_unknown_version_is_refused(tmp_path, version):
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "other", "version": 1}'])
 def test_a_damaged_description_is_refused(tmp_path, content):
-    """What is not a description is said not to be one."""
+    """A file that is not a description is called that."""
     (tmp_path / "transcript.json").write_text(content)
     with pytest.raises(TranscriptError, match=r"transcript\.json"):
         Transcript.open(tmp_path)
@@ -464,7 +464,7 @@ BAD = [
 
 
 def test_whose_embeddings_have_too_many_digits_is_said():
-    """A client by its name, and the server's own part."""
+    """A client by its name, and the offset."""
     single = np.float32([1.0, 2.0])
     with Recorder(None, LABELS, CLIENTS) as recorder:
         recorder.log([0, 1], full(single))
@@ -531,7 +531,7 @@ def test_labels_that_no_upload_can_fit_are_refused_at_once(tmp_path, labels, los
 
 
 def test_a_folder_is_not_continued_by_mistake(tmp_path):
-    """A second recorder warns that it goes on with what is there, unless that was asked for; or refuses, if told so."""
+    """A second recorder continues with a warning, silently with resume=True, and not at all with False."""
     record(tmp_path, n_rounds=3)
     with pytest.warns(TranscriptWarning, match="holds a transcript of 3 rounds, which is continued"):
         Recorder(tmp_path, LABELS, CLIENTS).close()
@@ -574,13 +574,13 @@ def test_names_that_would_confuse(clients):
 
 
 def test_a_mask_of_samples_without_gradients():
-    """Booleans will do in place of numbers."""
+    """A mask of all samples replaces a list of numbers."""
     mask = np.arange(40) % 4 == 0
     np.testing.assert_array_equal(Recorder(None, LABELS, CLIENTS, no_gradient=mask).transcript.receives_gradient, ~mask)
 
 
 def test_places_that_cannot_hold_a_transcript(tmp_path):
-    """A file, and what is not there, are named as such."""
+    """A file and a missing folder are told apart."""
     (tmp_path / "file").write_text("")
     with pytest.raises(TranscriptError, match=r"cannot record into .*: it is a file"):
         Recorder(tmp_path / "file", LABELS, CLIENTS)
@@ -591,14 +591,14 @@ def test_places_that_cannot_hold_a_transcript(tmp_path):
 
 
 def test_all_files_have_the_same_mode(tmp_path):
-    """Whoever may read one may read them all."""
+    """Whoever may read one file may read them all."""
     record(tmp_path)
     names = ("transcript.json", "labels.arrow", UPLOADS, CHAIN)
     assert len({(tmp_path / name).stat().st_mode for name in names}) == 1
 
 
 def test_what_is_being_written_does_not_spoil_the_rest(tmp_path):
-    """With `may_go_on`, half a record at the end is not held against a transcript."""
+    """With `may_go_on`, half a record at the end is not an error."""
     record(tmp_path)
     with (tmp_path / UPLOADS).open("ab") as file:
         file.write(b"half a reco")
@@ -704,7 +704,7 @@ def test_the_page_describes_every_field_and_column():
 
 @pytest.mark.parametrize("mapped", [True, False])
 def test_verifying_goes_on_from_where_it_was(tmp_path, mapped):
-    """Portions check what the whole does, and count rounds and uploads; what was checked is not read again."""
+    """Portions find the same as one pass, and count rounds and uploads; what was verified is not read again."""
     record(tmp_path, 6)
     whole = Transcript.open(tmp_path, mapped=mapped).verify_on()
     assert (whole.n_entries, whole.n_records, whole.n_rounds) == (8, 6, 6)
@@ -720,7 +720,7 @@ def test_verifying_goes_on_from_where_it_was(tmp_path, mapped):
 
 
 def test_verifying_starts_anew_where_the_beginning_is_another(tmp_path):
-    """Another chain, a shorter one, or another description: nothing of what was verified counts."""
+    """With another chain, a shorter one or another description, verification starts over."""
     record(tmp_path / "a", 4)
     record(tmp_path / "b", 4, seed=1)
     record(tmp_path / "c", 2)
@@ -735,7 +735,7 @@ def test_verifying_starts_anew_where_the_beginning_is_another(tmp_path):
 
 
 def test_links_that_end_in_zeros_are_links():
-    """A hash is 32 bytes, whatever they are, and nothing shorter stands for it."""
+    """A head is a hash of 32 bytes; a shorter text is not found."""
     links = [bytes(32), bytes(31) + b"\1", b"\1" + bytes(31)]
     entries = zip([0, 8, 16], [Kind.START, Kind.SCHEMA, Kind.ROUND], links, strict=True)
     content = b"".join(pack_entry(*entry) for entry in entries)
@@ -755,7 +755,7 @@ def test_links_that_end_in_zeros_are_links():
     ],
 )
 def test_verifying_shows_absences_and_offsets(offsets, has_offset, varies):
-    """Absences are counted, and an intercept is told from an offset of each sample."""
+    """Absences are counted, and an intercept differs from an offset that varies between samples."""
     with Recorder(None, [0, 1], ["bank", "telco", "shop"]) as recorder:
         recorder.log([0, 1], {"bank": [-1.0, 1.0], "shop": [0.0, 0.1]}, offsets[0], absent=["telco"])
         recorder.log([0, 1], {"bank": [-2.0, 2.0]}, offsets[1], absent=["telco", "shop"])
