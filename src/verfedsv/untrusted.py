@@ -33,7 +33,7 @@ def read_json(text: bytes | str, what: str, *, most: int = MOST_JSON_BYTES) -> A
     Traceback (most recent call last):
     verfedsv.errors.InputError: the file is not valid JSON: 'rounds' is repeated
     """
-    _check_size(text, what, most)
+    check_size(text, what, most)
     try:
         decoded = text if isinstance(text, str) else text.decode()
         value = json.loads(decoded, object_pairs_hook=_as_object, parse_constant=_refuse_constant)
@@ -47,7 +47,7 @@ def read_json(text: bytes | str, what: str, *, most: int = MOST_JSON_BYTES) -> A
     return value
 
 
-def _check_size(text: bytes | str, what: str, most: int) -> None:
+def check_size(text: bytes | str, what: str, most: int) -> None:
     """Raise InputError at a text that is too long, or that is long and too dense."""
     size = len(text)
     if size > most:
