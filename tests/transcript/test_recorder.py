@@ -401,6 +401,16 @@ def test_parameters_that_no_recorder_wrote_are_not_valid(tmp_path, monkeypatch, 
         record_head(tmp_path, Linear()).verify()
 
 
+def test_embeddings_of_no_width_are_refused():
+    """Under a head that takes any width, and a loss whose number of classes is not known yet: no reader takes them."""
+    for options in ({"loss": "softmax", "head": Linear()}, {"loss": Own()}):
+        with (
+            Recorder(None, LABELS, ["a"], **options) as recorder,
+            pytest.raises(InputError, match=r"shape \(2,\) or \(2, width\), .*; received \(2, 0\)"),
+        ):
+            recorder.log([0, 1], {"a": np.ones((2, 0))})
+
+
 def test_a_head_is_continued_by_the_same_one(tmp_path):
     """Whatever its state is now; another architecture or other widths are refused."""
     record_head(tmp_path, Linear())

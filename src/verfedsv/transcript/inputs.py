@@ -251,7 +251,7 @@ def as_embeddings(name: str, values: ArrayLike, n_samples: int, width: int | Non
     `width` None allows any. `advice` ends the message on a wrong shape.
     """
     array = as_array(name, values)
-    is_shaped = array.ndim in (1, 2) and len(array) == n_samples
+    is_shaped = array.ndim in (1, 2) and len(array) == n_samples and array.size > 0
     if not is_shaped or width not in (None, array.size // n_samples):
         allowed = f"({n_samples}, {width or 'width'})"
         if width in (None, 1):
