@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_array, as_positive, as_whole
+from verfedsv.arguments import as_array, as_positive, as_samples, as_whole
 from verfedsv.completion.expected import expected_errors
 from verfedsv.completion.factors import CompiledSolver, Factors, FitErrors, Solver
 from verfedsv.completion.observations import Pattern
@@ -135,7 +135,7 @@ def complete(
     (True, 1)
     """
     n_samples = as_whole("n_samples", n_samples, at_least=1)
-    numbers = [_as_batch(t, batch, n_samples) for t, batch in enumerate(_as_rounds("batches", batches))]
+    numbers = [as_samples(f"batches[{t}]", batch, n_samples) for t, batch in enumerate(_as_rounds("batches", batches))]
     uploads = _as_uploads(_as_rounds("embeddings", embeddings), numbers)
     pattern = Pattern.from_batches(numbers, n_samples)
     solver = CompiledSolver(
@@ -321,22 +321,6 @@ def _as_rounds(name: str, values: Sequence[ArrayLike]) -> Sequence[ArrayLike]:
         return list(values)
     except TypeError:
         raise InputError(f"{name} must have one entry for each round; received {type(values).__name__}") from None
-
-
-def _as_batch(t: int, batch: ArrayLike, n_samples: int) -> NDArray[np.int64]:
-    numbers = as_array(f"batches[{t}]", batch)
-    if numbers.ndim != 1 or numbers.size == 0 or numbers.dtype.kind not in "iu":
-        raise InputError(
-            f"batches[{t}] must list sample numbers, at least one; received shape {numbers.shape} of {numbers.dtype}"
-        )
-    if numbers.min() < 0 or numbers.max() >= n_samples:
-        raise InputError(
-            f"batches[{t}] must hold sample numbers from 0 to {n_samples - 1}; "
-            f"received {numbers.min()} to {numbers.max()}"
-        )
-    if len(np.unique(numbers)) < len(numbers):
-        raise InputError(f"batches[{t}] must not repeat samples")
-    return numbers.astype(np.int64, copy=False)
 
 
 def _as_uploads(embeddings: Sequence[ArrayLike], batches: Sequence[Array]) -> list[Array]:

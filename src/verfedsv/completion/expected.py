@@ -16,7 +16,7 @@ from verfedsv.completion.observations import Pattern, spread_evenly
 from verfedsv.losses import Floats
 
 MAX_SAMPLES = 1024
-"""How many samples the means are taken over."""
+"""The most samples that errors of completion are estimated from."""
 
 _STEPS = 20
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.completion import Completion, CompletionReport
+from verfedsv.completion.expected import MAX_SAMPLES
 from verfedsv.completion.observations import spread_evenly
 from verfedsv.losses import Floats, Loss
 from verfedsv.valuation.chunks import apply
@@ -25,9 +26,6 @@ FEWEST = 3
 
 HOPELESS = 0.95
 """A held-out error of that part of the embeddings, and more, says nothing of the values but that they are wrong."""
-
-MAX_SAMPLES = 1024
-"""How many samples changes and gradients are measured on."""
 
 
 def completion_errors(
