@@ -106,6 +106,49 @@ def test_wrong_losses_are_found(message):
         check_loss(WRONG[message], LABELS)
 
 
+class Half(Loss):
+    """Half the squared distance, with the bounds of a range of embeddings only."""
+
+    name = "half"
+    lipschitz = gradient_range = 30.0
+    smoothness, third_derivative, fifth_derivative = 1.0, 0.0, 0.0
+
+    def encode(self, labels, n_classes):  # noqa: ARG002
+        return np.asarray(labels, dtype=float)
+
+    def value(self, x, labels):
+        return np.square(x[..., 0] - labels) / 2
+
+    def gradient(self, x, labels):
+        return x - labels[:, None]
+
+    def cubic_form(self, x, labels):  # noqa: ARG002
+        return CubicForm(0 * x, 0 * x)
+
+
+def test_bounds_that_hold_only_near_zero_are_found():
+    """Constants must hold for every embedding, and are compared far out also at the few points of each use."""
+    for n_points in (8, 256):
+        with pytest.raises(InputError, match="lipschitz is said to be 30, and 5"):
+            check_loss(Half(), LABELS, n_points=n_points)
+    with pytest.raises(InputError, match="gradient_range is said to be 30, and"):
+        check_loss(variant(Half, lipschitz=math.inf), LABELS, n_points=8)
+    check_loss(variant(Half, lipschitz=math.inf, gradient_range=math.inf), LABELS)
+
+
+def test_zero_is_one_of_the_points():
+    """Where every training begins: a gradient that is 0 / 0 there is found."""
+    norm = variant(Half, gradient=lambda _, x, y: x * (x - y[:, None]) / x)
+    with np.errstate(invalid="ignore"), pytest.raises(InputError, match="gradient must return finite numbers"):
+        check_loss(norm, LABELS, n_points=8)
+
+
+def test_an_infinite_constant_beside_a_finite_one():
+    """The scale of numeric differences is then 1."""
+    check_loss(variant(fifth_derivative=math.inf), LABELS)
+    check_loss(variant(third_derivative=math.inf), LABELS)
+
+
 def test_shift_invariance_is_checked():
     """A loss of several classes that sees what all of them share may not claim otherwise."""
 

@@ -27,11 +27,16 @@ ROUNDING = 1e-13
 """What numeric differences lose of the size of what they are taken of, with some margin."""
 
 
-def check_loss(loss: str | Loss, labels: ArrayLike, n_classes: int = 1, *, n_points: int = 256, seed: int = 0) -> None:
-    """Raise InputError if a loss contradicts itself at random points: value, gradient, third derivative, constants.
+FAR = 50.0
+"""A large embedding, at which constants are compared too; its exponential still fits into float32."""
 
-    Labels are those of a training, of which `n_points` are taken; `n_classes` is the width of the summed embedding.
-    Every loss of your own is checked like this at a few points whenever it is used.
+
+def check_loss(loss: str | Loss, labels: ArrayLike, n_classes: int = 1, *, n_points: int = 256, seed: int = 0) -> None:
+    """Raise InputError if the value, gradient, third derivative and constants of a loss contradict each other.
+
+    They are compared at `n_points` summed embeddings of `n_classes` numbers: 0 and random ones up to about 10 in size,
+    the constants also at a distance of 50. Labels are taken from `labels`. Every loss of your own is checked like this
+    at 8 points whenever it is used.
 
     >>> check_loss("softmax", labels=[0, 1, 2], n_classes=3)
     """
@@ -40,7 +45,7 @@ def check_loss(loss: str | Loss, labels: ArrayLike, n_classes: int = 1, *, n_poi
 
 
 def encode_checked(loss: Loss, labels: Array, n_classes: int) -> Array:
-    """Return the labels as the loss takes them; a loss that is not of this package is checked at a few points."""
+    """Return the encoded labels; a user's own loss is checked at 8 points."""
     encoded = loss.encode(labels, n_classes)
     if is_own(loss):
         _check(loss, labels, encoded, n_classes, n_points=8, seed=0)
@@ -53,10 +58,11 @@ def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: i
     rng = np.random.default_rng(seed)
     labels = encoded[np.linspace(0, len(encoded) - 1, n_points).astype(np.intp)]
     x = np.geomspace(0.1, 4, n_points)[:, np.newaxis] * rng.normal(size=(n_points, n_classes))
+    x[0] = 0.0  # where every training begins
     v, w = (u / loss.spread(u)[:, np.newaxis] for u in rng.normal(size=(2, n_points, n_classes)))
-    third_size, fifth_size = loss.third_derivative, loss.fifth_derivative
+    third, fifth = loss.third_derivative, loss.fifth_derivative
     # The root is the scale on which derivatives change, if the constants are right.
-    h = 0.05 * (math.sqrt(third_size / fifth_size) if 0 < min(third_size, fifth_size) < math.inf else 1.0)
+    h = 0.05 * (math.sqrt(third / fifth) if 0 < third < math.inf and 0 < fifth < math.inf else 1.0)
     line = [x + step * h * w for step in STEPS]
     values = [_shaped(loss, "value", loss.value(point, labels), (n_points,)) for point in line]
     gradients = [_shaped(loss, "gradient", loss.gradient(point, labels), x.shape) for point in line]
@@ -71,14 +77,15 @@ def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: i
     _compare(loss, "the slope by gradient", dot(gradients[2], w), slope, x, ROUNDING * size / h)
     noise = ROUNDING * _largest(gradients) / h**2
     _compare(loss, "the third derivative by cubic_form", thirds[2], _derivative(gradients, SECOND, h**2), x, noise)
-    jump = gradients[2] - loss.gradient(x[::-1], labels)
-    bent, fifth = _derivative(gradients, FIRST, h), _derivative(thirds, SECOND, h**2)
+    far = [_shaped(loss, "gradient", loss.gradient(point, labels), x.shape) for point in (FAR * v, -FAR * v)]
+    jumps = gradients[2] - np.stack([loss.gradient(x[::-1], labels), *far])
+    bent, fifths = _derivative(gradients, FIRST, h), _derivative(thirds, SECOND, h**2)
     found = {
-        "lipschitz": _largest(_norm(gradients[2])),
+        "lipschitz": _largest(_norm(np.stack([gradients[2], *far]))),
         "smoothness": _largest(_norm(bent) / _norm(w)),
-        "gradient_range": _largest([dot(jump, v), dot(jump, w)]),
+        "gradient_range": _largest([dot(jumps, v), dot(jumps, w)]),
         "third_derivative": _largest([dot(thirds[2], v), dot(thirds[2], w)]),
-        "fifth_derivative": _largest([dot(fifth, v), dot(fifth, w)]),
+        "fifth_derivative": _largest([dot(fifths, v), dot(fifths, w)]),
     }
     noise += ROUNDING * _largest(thirds) / h**2
     for name, largest in found.items():

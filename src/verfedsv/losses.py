@@ -112,7 +112,7 @@ class Loss(ABC):
         That is (f'(c + u) + f'(c - u)) / 2 - scale D^3 f(c)[u, u, .] / 2 around c = `middle`, for u up to `reach`.
         """
         cubic = self.third_derivative * reach**2
-        result: Floats = np.minimum(self.gradient_range, cubic) + scale * cubic
+        result: Floats = np.minimum(self.gradient_range, cubic) + scale * np.where(scale > 0, cubic, 0.0)
         return result
 
     def spread(self, v: Array) -> Array:
@@ -212,10 +212,12 @@ class Softmax(LogPartitionLoss):
                 "use loss='logistic' for one number per client and sample"
             )
         vector = _as_vector(labels, self.name)
-        if vector.min() < 0 or vector.max() >= n_classes or (vector != np.floor(vector)).any():
+        is_whole = (vector == np.floor(vector)).all()
+        if vector.min() < 0 or vector.max() >= n_classes or not is_whole:
+            counts_from_1 = is_whole and vector.min() >= 1 and vector.max() == n_classes
             raise InputError(
                 f"loss 'softmax' with {n_classes} classes takes whole labels 0 to {n_classes - 1}; "
-                f"received {_describe_values(vector)}"
+                f"received {_describe_values(vector)}" + ("; if they count from 1, subtract 1" if counts_from_1 else "")
             )
         return vector.astype(np.intp)
 
