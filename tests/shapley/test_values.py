@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import verfedsv
-from tests.games import LOSSES, Game, random_game, utility, values_by_definition
+from tests.games import LOSSES, Game, LogCosh, random_game, utility, values_by_definition
 from verfedsv.errors import InputError, ToleranceWarning, TooManyClientsError
 from verfedsv.shapley.estimators import ESTIMATORS, PARTS
 
@@ -98,6 +98,40 @@ def test_one_client_gets_everything(method, game):
     alone = replace(game, previous=game.previous[:1], current=game.current[:1])
     expected = utility(alone, frozenset([0]))
     assert value(alone, method).values == pytest.approx([expected], rel=1e-9, abs=1e-12 * scale(alone))
+
+
+UNBOUNDED = [
+    ["fifth_derivative"],
+    ["smoothness"],
+    ["lipschitz", "smoothness", "gradient_range"],
+    ["lipschitz", "smoothness", "gradient_range", "third_derivative", "fifth_derivative"],
+]
+
+
+NEEDED = {"exact": {"lipschitz"}, "permutation": {"gradient_range"}, "closed-form": {"smoothness", "fifth_derivative"}}
+"""Constants without which errors are infinite."""
+
+
+@pytest.mark.parametrize("constants", UNBOUNDED, ids="+".join)
+@pytest.mark.parametrize(
+    ("method", "n_clients"),
+    [*((method, 3) for method in METHODS), ("closed-form", 30), ("permutation", 30), ("auto", 30)],
+)
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.ToleranceWarning")
+def test_constants_that_are_infinite(method, n_clients, constants):
+    """A loss without some bound has infinite errors at worst, not NaN, also where a sample or client is all zeros."""
+    loss = type("Unbounded", (LogCosh,), {"name": "unbounded", **dict.fromkeys(constants, np.inf)})()
+    current = np.random.default_rng(0).normal(size=(n_clients, 5)).repeat(5000, axis=1)  # several blocks
+    current[:, 0] = current[0] = 0
+    arguments = np.zeros_like(current), current, np.full(25_000, 0.5)
+    result = verfedsv.shapley_values(*arguments, loss, method, n_permutations=10)
+    assert result.values[0] == result.errors[0] == 0
+    assert not np.isnan(result.errors).any()
+    if method in NEEDED:
+        assert np.isfinite(result.errors).all() == NEEDED[method].isdisjoint(constants)
+    if n_clients == 3:
+        exact = verfedsv.shapley_values(*arguments, LogCosh(), "exact")
+        assert (np.abs(result.values - exact.values) <= result.errors + exact.errors).all()
 
 
 def test_every_method_has_its_name():

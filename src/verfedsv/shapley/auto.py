@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -42,14 +43,17 @@ class Auto(Estimator):
     def refine(self, game: RoundGame, plan: Plan, call: int, allowed: Allowance) -> Estimate:
         """Return values with the errors that are allowed, if these can be had, using the closed form where it is sure.
 
-        If no sample exceeds its part, the error is rounding, which no method here reduces.
+        If no sample exceeds its part, the error is rounding, which no method here reduces. Nor is anything sampled if
+        the loss does not bound what draws may be.
         """
         easy, hard = split_samples(sample_errors(game), allowed.certified / 2)
-        if len(hard) == 0:
+        is_enumerated = _can_enumerate(game, len(hard), allowed.coalitions)
+        is_bounded = min(game.loss.gradient_range, game.loss.third_derivative) < math.inf
+        if len(hard) == 0 or not (is_enumerated or is_bounded):
             return third_order(game)
         rounding = rounding_errors(game)
         closed = third_order(game, easy)
-        if _can_enumerate(game, len(hard), allowed.coalitions):
+        if is_enumerated:
             rest = enumerate_coalitions(game, SHAPLEY, hard, plan.progress)
         else:
             if allowed.sampled == 0:  # what is certified leaves the rest to sampling

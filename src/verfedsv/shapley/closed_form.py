@@ -10,6 +10,8 @@ Everything is computed in float64, whatever the embeddings are stored in.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,7 @@ from verfedsv.shapley.game import LARGEST_EMBEDDING, Block, RoundGame
 from verfedsv.shapley.moments import (
     RUN,
     TILE,
+    UNKNOWN,
     BoundConstants,
     Moments,
     add_scalar_moments,
@@ -70,6 +73,8 @@ def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Est
             game.raise_not_finite()
         total /= game.n_samples
     values, errors, utility = total[:n_players], total[n_players:-1], np.asarray(total[-1])
+    if max(game.loss.smoothness, game.loss.fifth_derivative) == math.inf:
+        errors[errors > UNKNOWN] = np.inf
     # The loss is evaluated before the round, half-way and after it.
     return Estimate(values, errors, utility, _METHODS, n_evaluations=3 * n_summed)
 

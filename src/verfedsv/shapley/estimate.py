@@ -80,7 +80,8 @@ class Estimate:
             for name, cut_off in lost.items():
                 before, term = getattr(total, name), getattr(part, name) - cut_off
                 arrays[name] = np.asarray(before + term)
-                lost[name] = (arrays[name] - before) - term
+                with np.errstate(invalid="ignore"):  # errors may be infinite
+                    lost[name] = np.nan_to_num((arrays[name] - before) - term)
             total = total._with(arrays, (total, part))
         return total
 

@@ -99,7 +99,8 @@ def rounding_errors(game: RoundGame) -> Floats:
     def noise_and_movement(block: Block) -> tuple[float, NDArray[np.bool_]]:
         moments = sum_moments(block)
         middle, size = moments.base + 0.5 * moments.total, moments.magnitude
-        slope = np.abs(loss.gradient(middle, block.labels)).sum(axis=-1) + n_classes * loss.smoothness * size / 2
+        smoothness = np.where(size > 0, loss.smoothness, 0.0)  # which may be infinite
+        slope = np.abs(loss.gradient(middle, block.labels)).sum(axis=-1) + n_classes * smoothness * size / 2
         slope = np.minimum(slope, math.sqrt(n_classes) * loss.lipschitz)
         height = np.abs(loss.value(middle, block.labels)) + slope * size / 2
         noise = size * (n_players + 44 + (2 * n_players + 24) * slope) + (n_classes + 40) * height

@@ -20,6 +20,10 @@ TILE = 256
 embeddings of all clients in the second-level one."""
 
 
+UNBOUNDED, UNKNOWN = 1e250, 1e150
+"""The first replaces an infinite constant, as 0 times infinity is NaN; errors above the second are infinite."""
+
+
 class Moments(NamedTuple):
     """What the expansion needs to know of the clients' changes d_k together, for each sample of a block.
 
@@ -54,13 +58,14 @@ class BoundConstants(NamedTuple):
     def of(cls, loss: Loss, block: Block) -> BoundConstants:
         """Return the constants of a loss for the size of a block."""
         unit = float(np.finfo(np.float64).eps / 2)
+        smoothness, fifth = min(loss.smoothness, UNBOUNDED), min(loss.fifth_derivative, UNBOUNDED)
         n_clients, n_classes = len(block.previous), block.n_classes
         uses_range = loss.shift_invariant and n_classes > 1
         return cls(
-            loss.fifth_derivative / 24,
+            fifth / 24,
             4.0 if uses_range else 1.0,
             uses_range,
-            (4 + n_clients) * unit * loss.smoothness,
+            (4 + n_clients) * unit * smoothness,
             (8 + n_classes) * unit if n_classes > 1 else 0.0,
             (16 + 2 * min(RUN, block.n_samples) * n_classes) * unit,
         )

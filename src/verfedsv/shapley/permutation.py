@@ -110,14 +110,18 @@ def _chain_differences(sums: CoalitionSums, orders: NDArray[np.intp]) -> Floats:
 def _width_of_draws(game: RoundGame) -> Floats:
     """Return for each client the length of an interval that contains what it adds in any draw, (clients,).
 
-    It adds -d . f'(x) averaged along its own change d. Over all coalitions f' varies by no more than its whole range,
-    nor by more than its smoothness times the path that all clients walk together.
+    It adds -d . f'(x) averaged along its change d. Over all coalitions of the others f' varies by at most its range,
+    and by at most its smoothness times the summed spreads of the others' changes.
     """
 
     def spread_times_variation(block: Block) -> Floats:
         spread = game.loss.spread(block.change())
-        variation = np.minimum(game.loss.gradient_range, game.loss.smoothness * spread.sum(axis=0))
-        return np.asarray(np.einsum("mn,n->m", spread, variation))
+        # Not the total less a client's own spread, which would lose small others beside a large client.
+        padded = np.pad(spread, ((1, 1), (0, 0)))
+        others = padded[:-2].cumsum(axis=0) + padded[:1:-1].cumsum(axis=0)[::-1]
+        with np.errstate(invalid="ignore"):  # 0 times infinity, where nobody moved and nothing is bounded
+            each = spread * np.minimum(game.loss.gradient_range, game.loss.smoothness * others)
+        return np.asarray(np.nan_to_num(each, nan=0.0, posinf=np.inf).sum(axis=1))
 
     total: Floats = sum(game.map_blocks(spread_times_variation), np.zeros(game.n_players))
     return total / game.n_samples

@@ -191,7 +191,7 @@ class _Remainder:
         wanted, full = self._odd(half) - slope, self._cubic(half)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             fitting = np.nan_to_num(np.clip(wanted / full, 0, 1), nan=1.0)
-            self.scale = np.minimum(fitting, loss.gradient_range / (loss.third_derivative * reach**2))
+            self.scale = np.fmin(fitting, loss.gradient_range / (loss.third_derivative * reach**2))
 
     def __call__(self, u: Floats) -> Floats:
         """Return r(u), (..., samples), for u of shape (..., samples, classes)."""
