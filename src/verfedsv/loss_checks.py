@@ -1,7 +1,6 @@
-"""Checks of a loss of a user's own: its methods against numeric derivatives of each other, its constants against both.
+"""Checks of a user's loss: its methods against numeric derivatives of each other, its constants against both.
 
-Wrong derivatives or constants give wrong values with a certificate. A check at some points finds mistakes; it cannot
-prove that there are none.
+Wrong derivatives or constants would certify wrong values. A check at some points can find mistakes, not exclude them.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from verfedsv.losses import Array, Floats, Loss, dot, get_loss, is_own
 STEPS = (-2, -1, 0, 1, 2)
 FIRST = np.array([1, -8, 0, 8, -1]) / 12
 SECOND = np.array([-1, 16, -30, 16, -1]) / 12
-"""Weights of function values at `STEPS` that give the first and second derivatives, to fourth order."""
+"""Weights of function values at `STEPS` in the first and second derivatives, to fourth order."""
 
 SLACK = 1e-3
-"""How far derivatives may be apart, relative to the largest of their kind: also of a loss that computes in float32."""
+"""How far derivatives may differ, relative to the largest of their kind; enough for a loss computed in float32."""
 
 ROUNDING = 1e-13
-"""What numeric differences lose of the size of what they are taken of, with some margin."""
-
+"""The rounding error of numeric differences, relative to the numbers subtracted, with some margin."""
 
 FAR = 50.0
 """A large embedding, at which constants are compared too; its exponential still fits into float32."""
@@ -61,7 +59,7 @@ def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: i
     x[0] = 0.0  # where every training begins
     v, w = (u / loss.spread(u)[:, np.newaxis] for u in rng.normal(size=(2, n_points, n_classes)))
     third, fifth = loss.third_derivative, loss.fifth_derivative
-    # The root is the scale on which derivatives change, if the constants are right.
+    # If the constants are right, the root is the scale on which derivatives change.
     h = 0.05 * (math.sqrt(third / fifth) if 0 < third < math.inf and 0 < fifth < math.inf else 1.0)
     line = [x + step * h * w for step in STEPS]
     values = [_shaped(loss, "value", loss.value(point, labels), (n_points,)) for point in line]
@@ -70,9 +68,9 @@ def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: i
     size = _largest(values)
     together = np.asarray(loss.value(np.stack(line), labels))
     if together.shape != (len(STEPS), n_points) or _largest(together - values) > SLACK * size:
-        raise InputError(f"loss {loss.name!r}: value must take arrays (..., samples, classes), and give (..., samples)")
+        raise InputError(f"loss {loss.name!r}: value must take (..., samples, classes) and return (..., samples)")
     if loss.shift_invariant and n_classes > 1 and _largest(loss.value(x + 1, labels) - values[2]) > SLACK * size:
-        raise InputError(f"loss {loss.name!r}: shift_invariant is True, and adding 1 to all classes changes its value")
+        raise InputError(f"loss {loss.name!r}: shift_invariant is True, but adding 1 to all classes changes its value")
     slope = _derivative(values, FIRST, h)[:, np.newaxis]
     _compare(loss, "the slope by gradient", dot(gradients[2], w), slope, x, ROUNDING * size / h)
     noise = ROUNDING * _largest(gradients) / h**2
@@ -91,7 +89,7 @@ def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: i
     for name, largest in found.items():
         stated = getattr(loss, name)
         if largest > stated * (1 + 10 * SLACK) + noise:
-            raise InputError(f"loss {loss.name!r}: {name} is said to be {stated:g}, and {largest:g} was found")
+            raise InputError(f"loss {loss.name!r}: {name} is stated as {stated:g}, but {largest:g} was found")
 
 
 def _largest(numbers: ArrayLike) -> float:
@@ -103,11 +101,10 @@ def _norm(v: Floats) -> Floats:
 
 
 def _third(loss: Loss, x: Floats, labels: Array, w: Floats) -> Floats:
-    """Return D^3 f(x)[w, w, .] from the loss's cubic form."""
+    """Return D^3 f(x)[w, w, .] by the loss's cubic form."""
     weights, centre = (_shaped(loss, "cubic_form", part, x.shape) for part in loss.cubic_form(x, labels))
     product = weights * (w - dot(centre, w)) ** 2
-    result: Floats = product - centre * product.sum(axis=-1, keepdims=True)
-    return result
+    return np.asarray(product - centre * product.sum(axis=-1, keepdims=True))
 
 
 def _derivative(at_steps: list[Floats], weights: Floats, divisor: float) -> Floats:
@@ -123,11 +120,11 @@ def _shaped(loss: Loss, method: str, result: ArrayLike, shape: tuple[int, ...]) 
 
 
 def _compare(loss: Loss, what: str, stated: Floats, numeric: Floats, x: Floats, noise: float) -> None:
-    """Raise InputError unless stated derivatives are the numeric ones, which have some noise of rounding."""
+    """Raise InputError unless stated derivatives are the numeric ones, up to a noise of rounding."""
     off = np.abs(stated - numeric).max(axis=-1)
     row = int(off.argmax())
     if off[row] > SLACK * _largest([stated, numeric]) + noise:
         ours, theirs, where = (array[row].round(6).tolist() for array in (stated, numeric, x))
         raise InputError(
-            f"loss {loss.name!r}: {what} is {ours} at x = {where}, and by numeric differences it is {theirs}"
+            f"loss {loss.name!r}: {what} is {ours} at x = {where}, but by numeric differences it is {theirs}"
         )

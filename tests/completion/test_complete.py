@@ -212,7 +212,7 @@ def test_one_round_and_one_epoch():
 
 
 def test_a_round_without_uploads_is_like_the_one_before():
-    """It is not taken for a return to zero."""
+    """It is not completed with zeros."""
     training = train()
     pattern = Pattern.from_batches([*training.batches[:50], np.empty(0, int), *training.batches[50:]], 300)
     uploads = training.uploads(0)
@@ -294,7 +294,7 @@ def test_a_completion_of_other_rounds_cannot_be_continued():
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_a_short_batch_does_not_draw_its_round_to_zero(loss):
-    """The last batch of an epoch has 3 samples instead of 100: what it lacks is like in the rounds around it."""
+    """The last batch of an epoch has 3 samples instead of 100: the others are interpolated between rounds."""
     training = train(loss, n_samples=303, batch=100, n_epochs=10)
     short = np.array([t for t, batch in enumerate(training.batches[:-1]) if len(batch) == 3])
     for client in range(3):

@@ -263,7 +263,7 @@ def test_a_hidden_layer_under_logistic_loss_is_said_to_be_one():
     """Softmax would be the wrong advice for 16 numbers of a hidden layer."""
     with (
         Recorder(None, LABELS, CLIENTS) as recorder,
-        pytest.raises(InputError, match=r"the embeddings have 16\. If they are a hidden layer, pass each client's"),
+        pytest.raises(InputError, match=r"received 16\. If they are a hidden layer, pass each client's"),
     ):
         recorder.log([0, 1], dict.fromkeys(CLIENTS, np.zeros((2, 16))))
 
