@@ -18,15 +18,14 @@ from benchmarks.trainings import has, train
 from verfedsv import value
 from verfedsv.completion.factors import Factors
 from verfedsv.data import AdultRound
-from verfedsv.losses import Floats, get_loss
+from verfedsv.losses import get_loss
 from verfedsv.shapley.blocks import available_threads, ordered_map, split
 from verfedsv.shapley.closed_form import ClosedForm
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Plan
 from verfedsv.valuation.backends import CompiledLoops
-from verfedsv.valuation.chunks import Change
-from verfedsv.valuation.replay import RoundSegment
-from verfedsv.valuation.stream import Budget, ChunkStream
+from verfedsv.valuation.budget import Budget
+from verfedsv.valuation.chunks import Change, Chunk
 
 N_ROUNDS, N_CLIENTS, N_SAMPLES, RANK = 500, 8, 48_842, 5
 
@@ -78,12 +77,9 @@ def value_factors(factors: list[Factors], labels: NDArray[Any], loss: str) -> ND
     rounds = [[Change(m, None, f.rounds[t]) for m, f in enumerate(factors)] for t in range(n_rounds)]
     table = np.zeros((len(factors), len(labels), n_classes))
 
-    def columns(part: slice) -> dict[int, Floats]:
-        return {m: np.ascontiguousarray(f.samples[part].T) for m, f in enumerate(factors)}
-
-    source = RoundSegment(get_loss(loss), labels, len(factors), table, rounds, columns)
+    chunk = Chunk(get_loss(loss), labels, len(factors), table, rounds, {m: f.samples for m, f in enumerate(factors)})
     plan = Plan(ClosedForm(), len(labels), n_permutations=1)
-    return ChunkStream(CompiledLoops(), available_threads(), plan, Budget(1e-3)).value(source).values[:, :-1]
+    return CompiledLoops().value_rounds(chunk, plan, Budget(1e-3), available_threads()).values[:, :-1]
 
 
 def against_monte_carlo(n_rounds: int = 3, n_permutations: int = 5) -> tuple[str, float]:

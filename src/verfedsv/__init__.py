@@ -1,10 +1,10 @@
 """verfedsv: what each data owner of a vertical federated learning consortium contributed.
 
-Everything named in `verfedsv.public` is public, is found here, and keeps its meaning, and so is what verfedsv.data,
-verfedsv.federation and verfedsv.settlement name; all else may change.
+Public, and stable, is what this module offers (the names in `verfedsv.public`), and what verfedsv.data,
+verfedsv.federation and verfedsv.settlement list in `__all__`. Everything else may change.
 """
 
-# Nothing is imported here, not even typing: a command must first say what Ctrl-C does, see `__main__`.
+# Nothing is imported here, not even typing: a command must set up Ctrl-C first, see `__main__`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> "Any":
-    """Import what is public when the first of it is asked for: that takes a second or two."""
+    """Import the public names on first use: that takes about a second."""
     from importlib import import_module
 
     if not name.startswith("__") or name in ("__all__", "__version__"):

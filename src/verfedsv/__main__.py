@@ -10,12 +10,12 @@ def _end(*_: object) -> None:
     os._exit(EXIT_INTERRUPTED)
 
 
-# Before anything else, main included: a command is quiet at Ctrl-C from the first line of its code on.
+# Before anything else, so that Ctrl-C never prints a traceback.
 signal.signal(signal.SIGINT, _end)
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C is quiet even while its modules are imported, which takes a second or two."""
+    """Run the command line. Ctrl-C is quiet even while modules are imported, which takes about a second."""
     from verfedsv.cli import app
 
     try:

@@ -35,7 +35,7 @@ def as_positive(name: str, value: Any) -> float:
 
 
 def as_numpy(name: str, values: Any) -> NDArray[Any]:
-    """Return `values` as an array of whatever it holds: a tensor off its graph and its device, a data frame's cells."""
+    """Return `values` as an array of any type; tensors are detached and moved to the CPU."""
     if values is None or isinstance(values, str | bytes | dict | set):
         raise InputError(f"{name} must be an array of numbers; received {type(values).__name__}")
     if isinstance(values, np.ma.MaskedArray):
@@ -46,7 +46,7 @@ def as_numpy(name: str, values: Any) -> NDArray[Any]:
         if "strided" not in str(getattr(values, "layout", "strided")):
             raise InputError(f"{name} is a sparse tensor; convert it with .to_dense()")
         if str(getattr(values, "dtype", "")).startswith(("torch.bfloat16", "torch.float8")):
-            values = values.float()  # which holds every one of these numbers, and NumPy none
+            values = values.float()  # exact, and NumPy has no such types
     elif hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise InputError(f"{name} is a sparse matrix; convert it with .toarray()")
     try:
@@ -59,7 +59,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     """Return `values` as an array of numbers."""
     array = as_numpy(name, values)
     if array.dtype.kind in "OUT":
-        # Columns of a data frame with missing values come like this; so do decimals, and numbers written as text.
+        # Columns of a data frame with missing values have this type, and so do decimals and numbers in text.
         try:
             array = array.astype(object).astype(np.float64)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -98,5 +98,5 @@ def as_samples(name: str, batch: Any, n_samples: int, *, may_be_empty: bool = Fa
 def as_progress(progress: Any) -> Any:
     """Return `progress` if it can be called, or is None."""
     if progress is not None and not callable(progress):
-        raise InputError(f"progress must be a function of the steps done and in all; received {progress!r}")
+        raise InputError(f"progress must be a function of two numbers, steps done and total; received {progress!r}")
     return progress

@@ -1,4 +1,4 @@
-"""What `import verfedsv` offers, imported at once; `verfedsv` itself does so when the first of it is asked for."""
+"""The public names of the package. `verfedsv` imports this module when one of them is first used."""
 
 from verfedsv._version import __version__
 from verfedsv.completion import Completion, CompletionReport, complete, epsilon_rank, rank_bound

@@ -1,4 +1,4 @@
-"""`ValuationSettings`: how a training is to be valued, agreed before it begins and repeated by everybody afterwards."""
+"""`ValuationSettings`: how a training is valued, agreed before it begins."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.semivalues import get_semivalue
 
 ROWS = ("all", "gradient", "no-gradient")
-"""The choices of samples that have a name; rows chosen by index are described in words, and cannot be agreed on."""
+"""The choices of samples that have a name, and so can be agreed on; rows chosen by index are only described."""
 
 
 @dataclass(frozen=True)
 class ValuationSettings:
-    """The options of `value` that change its result. A valuation can be continued or repeated only with the same.
+    """The options of `value` that change its result. A valuation can be continued or repeated only with the same ones.
 
-    `semivalue` is the name of one. `rows` is one of `ROWS`, or a description of samples chosen by index.
+    `semivalue` is a name. `rows` is one of `ROWS`, or a description of samples chosen by index.
     """
 
     method: Method = "auto"
@@ -50,7 +50,7 @@ class ValuationSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | ValuationSettings | None) -> ValuationSettings:
-        """Return settings from options by name, None being all defaults; raise InputError at one that is unknown."""
+        """Return settings from options by name, or the defaults; raise InputError if a name is unknown."""
         if isinstance(options, ValuationSettings):
             return options
         known = [field.name for field in fields(cls)]
@@ -60,11 +60,11 @@ class ValuationSettings:
         return cls(**(options or {}))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings by name, as JSON takes them."""
+        """Return the settings by name, ready for JSON."""
         return asdict(self)
 
     def differences(self, other: ValuationSettings) -> list[str]:
-        """Return in what these settings differ from others, a phrase for each: 'rank is 3 and not auto'."""
+        """Return how these settings differ from others, a phrase for each: 'rank is 3 and not auto'."""
         own, others = asdict(self), asdict(other)
         return [
             f"{name} is {_shown(own[name])} and not {_shown(others[name])}" for name in own if own[name] != others[name]

@@ -41,6 +41,11 @@ def listed(names: Sequence[str], most: int = 12) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def quoted(names: Sequence[str]) -> str:
+    """Return up to five names in quotes, shortened, as a list in words."""
+    return listed([repr(shortened(name, LONGEST_NAME)) for name in names], 5)
+
+
 def misleading(names: Sequence[str]) -> Iterator[str]:
     r"""Yield sentences on names that look like others, or that have invisible characters.
 

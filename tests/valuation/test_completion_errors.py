@@ -9,6 +9,7 @@ from tests.trainings import train
 from tests.valuation.small_trainings import values_against_truth
 from verfedsv import CompletionWarning, Recorder, value
 from verfedsv.valuation import completion_errors
+from verfedsv.valuation.result import FEWEST_HELD_OUT
 from verfedsv.valuation.verdict import judge
 
 HARD = [21, 35, 46, 48, 51, 63, 113, 114, 122, 123, 135, 154, 160, 213, 214, 220, 245, 254, 256, 264]
@@ -63,13 +64,13 @@ def late(n_rounds, n_samples=40, batch=20, joins=3):
 def test_too_few_held_out_uploads_are_no_evidence():
     """The error is unknown, the warning says why, and the values are not called sound."""
     recorder = late(n_rounds=6)
-    with pytest.warns(CompletionWarning, match=r"fewer than 3 uploads of late could be held out"):
+    with pytest.warns(CompletionWarning, match=r"fewer than 3 uploads of 'late' could be held out"):
         result = value(recorder)
-    assert 0 < result.completion[1].n_held_out < completion_errors.FEWEST
+    assert 0 < result.completion[1].n_held_out < FEWEST_HELD_OUT
     assert np.isnan(result.errors).all()
     verdict = judge(result)
     assert verdict.word == "doubtful"
-    assert any("Fewer than 3 uploads could be held out" in text for text in verdict.texts("doubt"))
+    assert any("because fewer than 3 uploads of 'late' could be held out" in text for text in verdict.texts("doubt"))
 
 
 def withholding(k, n_samples=200, n_rounds=12):

@@ -94,7 +94,7 @@ def test_a_semivalue_is_a_setting():
     training.record(recorder=recorder, first=2)
     at_once = value(recorder, semivalue=Beta(1 / 3, 2))
     np.testing.assert_array_equal(value(recorder, semivalue=Beta(1 / 3, 2), since=again).values, at_once.values)
-    with pytest.raises(InputError, match=r"semivalue was 'beta\(0.3333333333333333, 2\)' and is 'shapley'"):
+    with pytest.raises(InputError, match=r"semivalue is beta\(0.3333333333333333, 2\) and not shapley"):
         value(recorder, since=early)
 
 

@@ -87,7 +87,7 @@ def test_segments_change_no_bit(monkeypatch, kind, method):
     transcript = record(tell("synchronous", kind=kind, offset="constant"))
     options = {"rank": 2, "tolerance": 1e-5}
     expected = value(transcript, method, **options)
-    monkeypatch.setattr("verfedsv.valuation.replay.SEGMENT_ELEMENTS", 100)
+    monkeypatch.setattr("verfedsv.valuation.chunks.MOST_ELEMENTS", 100)
     result = value(transcript, method, **options)
     np.testing.assert_array_equal(result.per_round, expected.per_round)
     np.testing.assert_array_equal(result.errors, expected.errors)

@@ -422,7 +422,7 @@ def test_a_transcript_of_one_round():
 def test_a_transcript_of_one_epoch():
     """Every sample is uploaded once: how far completion is off cannot be said, and a warning tells."""
     training = train(n_samples=100, batch=20, n_epochs=1)
-    with pytest.warns(CompletionWarning, match="no sample was uploaded in two rounds"):
+    with pytest.warns(CompletionWarning, match="uploaded no sample more than once"):
         result = value(training.record())
     assert np.isnan(result.completion_errors).all()
     assert result.guarantee is None
@@ -584,7 +584,7 @@ def test_small_embeddings_are_not_shrunk_away(rate):
     true = values_of_rounds(training.embeddings, training.labels, "logistic").mean(axis=0)
     np.testing.assert_allclose(result.values, true, rtol=0.1)
     assert (np.abs(result.values - true) <= result.errors).all()
-    with pytest.warns(CompletionWarning, match="are little better than zeros"):
+    with pytest.warns(CompletionWarning, match="completed little better than by zeros"):
         shrunk = value(training.record(), regularization=0.1)
     assert np.isnan(shrunk.completion_errors).any()
 
@@ -640,7 +640,7 @@ def test_rows_are_the_same_however_they_are_written():
     earlier = value(recorder, rows=np.array([0, 1], np.uint8))
     for rows in ([0, 1], [1, 0], np.array([1, 0], np.int32), [True, True]):
         assert value(recorder, rows=rows, since=earlier).n_samples == 2
-    with pytest.raises(InputError, match=r"rows was '2 chosen .*' and is '1 chosen"):
+    with pytest.raises(InputError, match=r"rows is 2 chosen .* and not 1 chosen"):
         value(recorder, rows=np.array([False, True]), since=earlier)
 
 
@@ -682,7 +682,7 @@ def test_offsets_are_part_of_what_is_held_at_a_time(monkeypatch):
     """Rounds with an offset for all samples are valued in segments, like rounds with many uploads."""
     training = Asynchronous(n_rounds=12, offset=True)
     expected = value(training.record())
-    monkeypatch.setattr("verfedsv.valuation.replay.SEGMENT_ELEMENTS", 50)
+    monkeypatch.setattr("verfedsv.valuation.chunks.MOST_ELEMENTS", 50)
     steps = []
     result = value(training.record(), progress=lambda done, total: steps.append((done, total)))
     np.testing.assert_array_equal(result.per_round, expected.per_round)
@@ -692,19 +692,19 @@ def test_offsets_are_part_of_what_is_held_at_a_time(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"values": [1.0]}, r"values has shape \(1,\), and not \(3,\)"),
+        ({"values": [1.0]}, r"values has shape \(1,\) instead of \(3,\)"),
         ({"per_round": [[1.0, 2.0, 3.0]]}, "per_round has shape"),
-        ({"per_round": [[1.0], [2.0, 3.0]]}, "rows of per_round are not all of one length"),
+        ({"per_round": [[1.0], [2.0, 3.0]]}, "rows of per_round differ in length"),
         ({"n_rounds": "x"}, "damaged: n_rounds: Input should be a valid integer"),
         ({"n_rounds": -3}, "damaged: n_rounds: Input should be greater"),
         ({"error_kind": "sure"}, "damaged: error_kind"),
         ({"clients": ["a", "a", "a"]}, "names of the clients must differ; repeated: a"),
         ({"completion": [5]}, "damaged: completion.0"),
-        ({"completion": []}, "completion is not that of 3 clients"),
+        ({"completion": []}, "completion must have a report for each of 3 clients"),
         ({"methods": None}, "damaged: methods"),
         ({"methods": ["magic"]}, "damaged: methods.0"),
         ({"losses": [0.7]}, "losses has shape"),
-        ({"server_value": 5.0}, "not the means of those of its rounds"),
+        ({"server_value": 5.0}, "not the means over its rounds"),
         ({"values": [1.7e308, 1.7e308, 1.0]}, "its values are too large to be added up"),
         ({"settings": {"seed": "x"}}, "damaged: settings"),
         ({"head": "zz"}, "damaged: head"),

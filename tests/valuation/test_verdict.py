@@ -113,7 +113,7 @@ def test_books_balance_up_to_the_errors_of_the_estimator():
 def test_errors_that_are_too_large_have_a_cause_and_a_remedy(changes, cause):
     """Both where they reach the sum of the values, and where one is larger than the largest value."""
     (together,) = judged(errors=[0.1, 0.1], **changes).texts()
-    assert together.startswith("The values cannot be relied on: their errors together are as large as they are")
+    assert together.startswith("The values cannot be relied on: their errors add up to as much as the values")
     assert cause in together
     (single,) = judged(values=[0.1] * 9, errors=[0.0, 0.2] + [0.0] * 7, **changes).texts()
     assert single.startswith("The value of 'telco' cannot be relied on: its error is 2 times the largest value")
@@ -154,7 +154,7 @@ def test_a_loss_that_falls_in_the_end_is_found(n_rounds, last):
     steps = np.arange(n_rounds + 1) / n_rounds
     part = still_falling(0.7 - 0.4 * steps)
     texts = judged(n_rounds=n_rounds, losses=0.7 - 0.4 * steps).texts("note")
-    assert f"the last {last} took off {100 * part:.1f} % of the total decrease" in texts[0]
+    assert f"the last {last} brought {100 * part:.1f} % of the total decrease" in texts[0]
     assert still_falling(0.3 + 0.4 * np.exp(-10 * steps)) is None
     assert still_falling(0.3 + 0.4 * steps) is None
     assert still_falling(np.linspace(0.7, 0.3, 5)) is None

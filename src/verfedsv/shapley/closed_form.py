@@ -63,10 +63,7 @@ def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Est
         total = np.zeros(2 * n_players + 1)
     else:
         # An array for each block, not an Estimate: small rounds spend most of their time in the interpreter.
-        if samples is None and game.block_of_all is not None:
-            total = sum_third_order(game.block_of_all, game.loss)
-        else:
-            total = compensated_sum(game.map_blocks(lambda block: sum_third_order(block, game.loss), samples=samples))
+        total = compensated_sum(game.map_blocks(lambda block: sum_third_order(block, game.loss), samples=samples))
         if not np.isfinite(total[-1]):
             game.raise_not_finite()
         total /= game.n_samples

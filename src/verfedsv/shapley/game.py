@@ -42,7 +42,7 @@ class Block:
 
     `previous` and `current` are (players, samples * classes), contiguous, float32 or float64; the block begins at
     their sample `start` and is as long as `labels`. `offset`, (samples, classes), is the server's part of the sum
-    unless the server is a player. Random draws are seeded with `index`.
+    unless the server is a player. `index` is the number of the block in one pass: it seeds random draws.
     """
 
     index: int
@@ -91,8 +91,6 @@ class RoundGame:
     offset: Floats | None = None
     previous_offset: Floats | None = None
     n_threads: int = field(default_factory=available_threads)
-    block_of_all: Block | None = None
-    """All samples as one block, if the game was made from one."""
 
     @classmethod
     def from_arrays(
@@ -139,13 +137,6 @@ class RoundGame:
         hint = "; leave it out to use all cores"
         threads = available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1, hint=hint)
         return cls(before, after, encoded, loss, own, own_before, threads)
-
-    @classmethod
-    def of_block(cls, block: Block, loss: Loss) -> RoundGame:
-        """Return the game of a block whose arrays hold no other samples; it runs on the calling thread."""
-        shape = len(block.previous), block.n_samples, block.n_classes
-        previous, current = block.previous.reshape(shape), block.current.reshape(shape)
-        return cls(previous, current, block.labels, loss, block.offset, n_threads=1, block_of_all=block)
 
     @property
     def n_clients(self) -> int:

@@ -1,13 +1,17 @@
-"""Backends: what values a chunk of samples over all rounds, in a thread, another process, a cluster or a GPU."""
+"""Backends: what values the samples and rounds of a chunk, in a thread, another process, a cluster or a GPU."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
 
-from verfedsv.shapley.blocks import split
+from verfedsv.shapley.blocks import ordered_map, split
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.estimators import estimate_game
-from verfedsv.shapley.game import RoundGame, block_size
+from verfedsv.shapley.estimators import Allowances, estimate_game, estimate_rounds
+from verfedsv.shapley.game import block_size
 from verfedsv.shapley.plan import Plan
 from verfedsv.valuation.chunks import Chunk
 
@@ -27,24 +31,51 @@ class Backend(ABC):
         """
 
     def split(self, n_samples: int, n_clients: int, n_classes: int) -> list[slice]:
-        """Return the chunks of all samples."""
+        """Return the samples of each chunk."""
         return split(n_samples, self.chunk_size(n_clients, n_classes))
+
+    def value_rounds(
+        self,
+        chunk: Chunk,
+        plan: Plan,
+        allowances: Allowances,
+        workers: int | Executor,
+        step: Callable[[], None] = lambda: None,
+    ) -> Estimate:
+        """Return the values of all rounds, (rounds, clients and server), as means over the samples.
+
+        The samples are split into chunks that are valued on an executor or on that many threads; `step` is called after
+        each. Where the allowances ask for it, rounds are valued again with smaller errors.
+        """
+        parts = self.split(chunk.n_samples, chunk.n_clients, chunk.n_classes)
+
+        def sums(plan: Plan) -> Iterator[Estimate]:
+            chunks = (chunk.part(samples, index) for index, samples in enumerate(parts))
+            for estimate in ordered_map(partial(self.value, plan=plan), chunks, workers):
+                yield estimate
+                step()
+
+        def ask(plan: Plan) -> Estimate:
+            return Estimate.sum(sums(plan)).divided(chunk.n_samples)
+
+        plan = replace(plan, n_samples=chunk.n_samples, n_chunks=len(parts))
+        # Look 0 is kept for the sum of all rounds.
+        return estimate_rounds(ask, plan, chunk.n_clients, allowances, first_look=plan.first_round + 1)[0]
 
 
 class CompiledLoops(Backend):
     """The loops of `shapley`, compiled for the processor; a chunk takes one thread."""
 
     def chunk_size(self, n_clients: int, n_classes: int) -> int:
-        """Return the number of samples in a block, so that the embeddings of a round fit the cache."""
-        return block_size(n_clients, n_classes)
+        """Return the number of samples in a block of all players, whose embeddings of a round fit the cache."""
+        return block_size(n_clients + 1, n_classes)
 
     def value(self, chunk: Chunk, plan: Plan) -> Estimate:
         """Return the sums of the estimates of all rounds, one after the other."""
         rounds = {}
-        for block in chunk.blocks(plan.refined or None):
-            t, game = block.index, RoundGame.of_block(block, chunk.loss)
+        for t, game in chunk.games(plan.refined or None):
             allowed = plan.refined.get(t)
-            if allowed is not None:  # a block may be only a part of its chunk, whose part of what is allowed it has
+            if allowed is not None:  # a game may have only some samples of its chunk, and their part of the allowance
                 allowed = allowed.of_part(chunk.n_samples, plan.n_samples, game.n_samples)
             found = estimate_game(game, plan, plan.call(t, chunk.index), allowed)
             rounds[t] = found.divided(1 / game.n_samples)

@@ -1,16 +1,17 @@
-"""Some samples of a training, round by round, in a form that can be sent to another process.
+"""Samples of a training in some of its rounds, in a form that can be sent to another process.
 
-A round is a list of changes, whatever the mode of the training: what players uploaded, or what completion found. A
-chunk applies them to a table of embeddings and yields one `Block` per round: the embeddings before and after.
+A round is a list of changes, whatever the mode of the training: uploads, or what completion found. A chunk applies them
+to a table of embeddings and yields the game of each round, from the embeddings before and after it. Rounds are cut into
+chunks of all samples that fit in memory, and these by samples into the chunks that a backend values.
 
-Players are the clients in their order and, last, the server with its own part of the sum. A block has a row for the
-server only if the server moved in that round.
+Players are the clients in their order and, last, the server with its own part of the sum. The server is a player of a
+game only if it moved in that round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,14 +19,17 @@ from numpy.typing import NDArray
 
 from verfedsv.compiled import compiled
 from verfedsv.losses import Array, Floats, Loss
-from verfedsv.shapley.game import Block
+from verfedsv.shapley.game import RoundGame
+
+MOST_ELEMENTS = 2**22
+"""The numbers of uploads, offsets included, that are held in memory and valued together."""
 
 
 class Change(NamedTuple):
-    """What the embeddings of a player became in a round.
+    """The new embeddings of a player in a round.
 
     `values` are those of `samples`, (samples, classes). If `samples` is None, all samples changed, and `values` are
-    the weights (classes, rank) that the player's `columns`, (rank, samples), are multiplied by.
+    weights, (classes, rank), that the player's factors of the samples, (samples, rank), are multiplied by.
     """
 
     player: int
@@ -36,8 +40,17 @@ class Change(NamedTuple):
 Round = Sequence[Change]
 """What changed in a round, in the order of the uploads. Players without a change keep their embeddings."""
 
+SampleFactors = Mapping[int, Floats]
+"""The factors of the samples, (samples, rank), of each player whose changes are weights."""
+
 Columns = Mapping[int, Floats]
-"""Of each player whose changes are weights, the factors of the samples, (rank, samples), each row contiguous."""
+"""SampleFactors as the compiled loop takes them, (rank, samples), each row contiguous."""
+
+
+def columns_of(factors: SampleFactors) -> Columns:
+    """Return factors with each of their columns contiguous, as `apply` takes them."""
+    # Always a copy: compiled loops would be compiled once more for an array that is read-only.
+    return {player: np.array(own.T, order="C") for player, own in factors.items()}
 
 
 def apply(table: Floats, changes: Round, columns: Columns) -> None:
@@ -47,6 +60,23 @@ def apply(table: Floats, changes: Round, columns: Columns) -> None:
             _multiply(columns[player], values, table[player].reshape(-1))
         else:
             table[player, samples] = values
+
+
+def of_rows(rounds: Iterable[Round], rows: NDArray[np.intp], n_samples: int) -> Iterator[Round]:
+    """Yield rounds with samples as positions in the sorted `rows`, in that order; other samples are omitted."""
+    position = np.full(n_samples, -1, np.int32 if n_samples < 2**31 else np.int64)
+    position[rows] = np.arange(len(rows))
+
+    def of_change(change: Change) -> Change:
+        if change.samples is None:
+            return change
+        positions = position[change.samples]
+        order = np.argsort(positions, kind="stable")
+        order = order[np.searchsorted(positions, 0, sorter=order) :]
+        return Change(change.player, positions[order], change.values[order])
+
+    for changes in rounds:
+        yield [of_change(change) for change in changes]
 
 
 def together(rounds: Iterable[Round]) -> list[Change]:
@@ -61,19 +91,19 @@ def together(rounds: Iterable[Round]) -> list[Change]:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Samples of a training, in all rounds or in some that follow each other.
+    """Samples of a training in consecutive rounds.
 
-    `index` is that of the chunk in its training. `labels` are encoded. `table`, (players, samples, classes), are
-    the embeddings before the first of the `rounds`; a server that has no part in any of them need not have a row.
+    `labels` are encoded. `table`, (players, samples, classes), has the embeddings before the first of the `rounds`; a
+    server that has no part in any of them need not have a row. `index` counts the chunks of the same rounds.
     """
 
-    index: int
     loss: Loss
     labels: Array
     n_clients: int
     table: Floats
     rounds: Sequence[Round]
-    columns: Columns
+    factors: SampleFactors
+    index: int = 0
 
     @property
     def n_samples(self) -> int:
@@ -87,47 +117,63 @@ class Chunk:
     def n_rounds(self) -> int:
         return len(self.rounds)
 
-    def blocks(self, only: Collection[int] | None = None) -> Iterator[Block]:
-        """Yield the rounds in which anything changed, or `only` some of them, in order, numbered from 0 on.
+    def part(self, samples: slice, index: int) -> Chunk:
+        """Return some of the samples, in all rounds; the samples of every change must be sorted."""
+        return replace(
+            self,
+            labels=self.labels[samples],
+            table=np.ascontiguousarray(self.table[:, samples]),
+            rounds=[[_cut(change, samples) for change in changes] for changes in self.rounds],
+            factors={player: own[samples] for player, own in self.factors.items()},
+            index=index,
+        )
 
-        Only the samples that changed are in a block: the others do not change the loss. The arrays of one block are
+    def advance(self) -> None:
+        """Bring the table to the end of the last round."""
+        for change in together(self.rounds):  # one at a time: columns are copies of factors
+            own = {player: own for player, own in self.factors.items() if player == change.player}
+            apply(self.table, [change], columns_of(own))
+
+    def games(self, only: Collection[int] | None = None) -> Iterator[tuple[int, RoundGame]]:
+        """Yield index and game of each round in which anything changed, or of `only` some of them, in order.
+
+        A game has only the samples that changed: the others do not change the loss. The arrays of one game are
         overwritten by the next.
         """
-        table, following = self.table.copy(), np.empty_like(self.table)
+        table, following, columns = self.table.copy(), np.empty_like(self.table), columns_of(self.factors)
         skipped: list[Round] = []
         for t, changes in enumerate(self.rounds):
             if only is not None and t not in only:
                 skipped.append(changes)
                 continue
-            apply(table, together(skipped), self.columns)
+            apply(table, together(skipped), columns)
             skipped.clear()
-            is_changed, server_moved = self._find_changed(table, changes)
+            is_changed, server_moved = self._find_changed(table, changes, columns)
             n_players = self.n_clients + server_moved
             if is_changed.all():
                 # Two tables in turn: completed embeddings are written, and never copied.
                 written = {change.player for change in changes if change.samples is None}
                 for player in set(range(len(table))) - written:
                     following[player] = table[player]
-                apply(following, changes, self.columns)
+                apply(following, changes, columns)
                 table, following = following, table
-                yield self._block(t, following, table, n_players, self.labels)
+                yield t, self._game(following, table, n_players, self.labels)
             elif is_changed.any():
                 changed = np.flatnonzero(is_changed)
                 previous = table.take(changed, axis=1)  # contiguous, as [:, changed] is not
-                apply(table, changes, self.columns)
-                yield self._block(t, previous, table.take(changed, axis=1), n_players, self.labels[changed])
+                apply(table, changes, columns)
+                yield t, self._game(previous, table.take(changed, axis=1), n_players, self.labels[changed])
 
-    def _block(self, t: int, previous: Floats, current: Floats, n_players: int, labels: Array) -> Block:
-        """Return a round of some samples, from their tables before and after it."""
+    def _game(self, previous: Floats, current: Floats, n_players: int, labels: Array) -> RoundGame:
+        """Return the game of some samples, from their tables before and after a round, for the calling thread."""
         server_stays = len(previous) > self.n_clients == n_players
         offset = previous[self.n_clients] if server_stays else None
-        before, after = (table[:n_players].reshape(n_players, -1) for table in (previous, current))
-        return Block(t, before, after, 0, self.n_classes, labels, offset)
+        return RoundGame(previous[:n_players], current[:n_players], labels, self.loss, offset, n_threads=1)
 
-    def _find_changed(self, table: Floats, changes: Round) -> tuple[NDArray[np.bool_], bool]:
-        """Return the samples that change in a round, (samples,), and whether the server is among those who move.
+    def _find_changed(self, table: Floats, changes: Round, columns: Columns) -> tuple[NDArray[np.bool_], bool]:
+        """Return which samples change in a round, (samples,), and whether the server moves.
 
-        All that clients upload counts. The server may repeat itself: only what differs from the table does.
+        Everything that clients upload counts as changed; the server's own part only where it differs from the table.
         """
         is_changed, server_moved = np.zeros(self.n_samples, bool), False
         for player, samples, values in changes:
@@ -137,13 +183,45 @@ class Chunk:
             before = table[player]
             if samples is None:
                 after = np.empty_like(before)
-                apply(after[np.newaxis], [Change(0, None, values)], {0: self.columns[player]})
+                apply(after[np.newaxis], [Change(0, None, values)], {0: columns[player]})
                 differs = np.flatnonzero((before != after).any(axis=1))
             else:
                 differs = samples[(before[samples] != values).any(axis=1)]
             is_changed[differs] = True
             server_moved |= len(differs) > 0
         return is_changed, server_moved
+
+
+def chunks_of_rounds(start: Chunk, rounds: Iterable[Round], most_rounds: int | None = None) -> Iterator[Chunk]:
+    """Yield rounds of all samples, as many at a time as memory allows, or `most_rounds`.
+
+    All chunks share the table of `start`, which is advanced after each of them.
+    """
+    for held in _held_together(rounds, most_rounds):
+        chunk = replace(start, rounds=held)
+        yield chunk
+        chunk.advance()
+
+
+def _held_together(rounds: Iterable[Round], most_rounds: int | None) -> Iterator[list[Round]]:
+    held, n_elements = list[Round](), 0
+    for changes in rounds:
+        held.append(changes)
+        n_elements += sum(change.values.size for change in changes)
+        if n_elements >= MOST_ELEMENTS or len(held) == most_rounds:
+            yield held
+            held, n_elements = [], 0
+    if held:
+        yield held
+
+
+def _cut(change: Change, part: slice) -> Change:
+    """Return a change of the samples of a part, as positions in it."""
+    player, samples, values = change
+    if samples is None:
+        return change
+    first, last = np.searchsorted(samples, (part.start, part.stop))
+    return Change(player, samples[first:last] - samples.dtype.type(part.start), values[first:last])
 
 
 @compiled

@@ -18,8 +18,7 @@ from verfedsv.completion.observations import Pattern
 from verfedsv.losses import Array
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.blocks import available_threads, ordered_map
-from verfedsv.valuation.chunks import Change, Columns, Round
-from verfedsv.valuation.replay import of_rows
+from verfedsv.valuation.chunks import Change, Round, SampleFactors, of_rows
 from verfedsv.valuation.result import Factorisation
 from verfedsv.valuation.trainings import RecordedTraining, Uploads, shared_samples
 
@@ -28,7 +27,7 @@ TOLERANCE, MAX_SWEEPS = 1e-3, 100
 
 @dataclass(frozen=True)
 class CompletionPlan:
-    """How to complete: as the arguments of `complete`. `like` are reports of all clients on an earlier completion."""
+    """The arguments of `complete`. `like` are the reports of an earlier completion to repeat, one for each client."""
 
     rank: int | Literal["auto"]
     regularization: float | Literal["auto"]
@@ -40,7 +39,7 @@ class CompletionPlan:
     def of(
         cls, settings: ValuationSettings, executor: Executor | None, like: tuple[CompletionReport, ...]
     ) -> CompletionPlan:
-        """Return a plan whose completions use all threads, unless several run at a time on an executor."""
+        """Return the plan of a valuation: each completion has all threads, or one if several run on an executor."""
         n_threads = available_threads() if executor is None else 1
         return cls(settings.rank, settings.regularization, settings.seed, n_threads, like)
 
@@ -53,11 +52,11 @@ def complete_players(
     executor: Executor | None,
     step: Callable[[], None],
 ) -> Factorisation:
-    """Return the completed embeddings of each client, and of the server's own part, of which some are missing.
+    """Return the completed embeddings of all clients, and of the server's own part, that have gaps.
 
-    Each is completed from its own rounds and its own samples. `earlier` is of the first of these rounds, to start from.
-    Without an executor the players are completed one after the other, each by all threads, so that only one player's
-    uploads are in memory.
+    Each player is completed from its own rounds and samples, starting from `earlier`, a factorisation of the first
+    rounds. Without an executor, players are completed one after the other, each by all threads, so that only one
+    player's uploads are in memory.
     """
     players = [player for player, has_gaps in enumerate(uploads.has_gaps) if has_gaps]
 
@@ -80,14 +79,14 @@ def complete_players(
             completions[player] = _intercept(changes, training.n_samples)
         reports.append(completions[player].report if player in completions else _report_uploaded(changes, training))
         step()
-    of_clients = zip(reports, _count_withheld(uploads), strict=False)  # the server has a report too
+    of_clients = zip(reports, _count_withheld(uploads), strict=False)  # the server's report comes last
     return Factorisation(completions, tuple(replace(report, n_withheld=n) for report, n in of_clients))
 
 
 def _count_withheld(uploads: Uploads) -> list[int]:
-    """Return for each client how often it did not upload a sample that another client uploaded in the same round.
+    """Return the number of embeddings that each client did not upload although another client uploaded the sample.
 
-    Counted are rounds in which the client took part, and samples that it uploaded in any round: these are completed.
+    Only those that are completed count: in rounds in which the client took part, of samples that it ever uploaded.
     """
     is_seen = np.zeros((uploads.n_clients, uploads.n_samples), bool)
     for seen, own in zip(is_seen, uploads.by_player, strict=False):
@@ -106,9 +105,9 @@ def _count_withheld(uploads: Uploads) -> list[int]:
 
 
 class _Task(NamedTuple):
-    """What one player uploaded, (observations, classes), and a completion of the first of its rounds to start from.
+    """The uploads of one player, (observations, classes), and a completion of its first rounds to start from.
 
-    `like` is the report of an earlier completion that is repeated.
+    `like` is the report of a completion to repeat.
     """
 
     pattern: Pattern
@@ -134,28 +133,29 @@ def _has_same_samples(some: Mapping[int, Change], others: Mapping[int, Change]) 
 
 
 def _intercept(changes: Mapping[int, Change], n_samples: int) -> Completion:
-    """Return the server's own part where it is the same for all samples of a round: nothing of it is missing."""
+    """Return the server's own part if it is the same for all samples of a round: nothing of it is missing."""
     weights = np.array([change.values for change in changes.values()])
     return Completion(weights, np.ones((n_samples, 1)), CompletionReport.of_uploads(0, 0))
 
 
 def _report_uploaded(changes: Mapping[int, Change], training: RecordedTraining) -> CompletionReport:
-    """Return the report of a client all of whose uploads have the same samples."""
+    """Return the report of a client whose uploads all have the same samples."""
     sizes = [len(samples) for samples in _samples(changes)]
     return CompletionReport.of_uploads(sum(sizes), training.n_samples - max(sizes, default=0))
 
 
-def columns_of(factorisation: Factorisation, rows: NDArray[np.intp]) -> Columns:
+def factors_of(factorisation: Factorisation, rows: NDArray[np.intp]) -> SampleFactors:
     """Return the factors of some samples that the changes of `completed_rounds` are multiplied by."""
     completions = factorisation.completions
-    return {player: np.ascontiguousarray(c.samples[rows].T) for player, c in completions.items()}
+    # All rows are sorted, and need no copy.
+    return {p: c.samples if len(rows) == len(c.samples) else c.samples[rows] for p, c in completions.items()}
 
 
 def completed_rounds(
     training: RecordedTraining, rows: NDArray[np.intp], uploads: Uploads, factorisation: Factorisation
 ) -> Iterator[Round]:
-    """Yield the changes of some samples in all rounds, completed wherever some are missing."""
-    # Copies, as compiled loops would be compiled once more for arrays that are read-only.
+    """Yield the changes of some samples in all rounds, completed for players with gaps."""
+    # Copies: compiled loops would be compiled once more for read-only arrays.
     own_rounds = {player: iter(c.rounds.copy()) for player, c in factorisation.completions.items()}
 
     def completed(change: Change) -> Change:

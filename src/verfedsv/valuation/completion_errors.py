@@ -1,4 +1,4 @@
-"""What completion may change in the values: an estimate of our own, and the paper's Proposition 2."""
+"""How far completion may move the values: an estimate of our own, and the paper's Proposition 2."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.expected import MAX_SAMPLES
 from verfedsv.completion.observations import spread_evenly
 from verfedsv.losses import Floats, Loss
-from verfedsv.valuation.chunks import apply
-from verfedsv.valuation.completed import columns_of, completed_rounds
-from verfedsv.valuation.result import Factorisation
+from verfedsv.valuation.chunks import apply, columns_of
+from verfedsv.valuation.completed import completed_rounds, factors_of
+from verfedsv.valuation.result import FEWEST_HELD_OUT, Factorisation
 from verfedsv.valuation.trainings import RecordedTraining, Uploads
 
 SAFETY = 3.0
-"""What the missed part of a player's own embeddings is multiplied by: without it, true errors were up to 2.6 times as
-large on Adult, Web and Covtype, and up to 1.9 times in random small trainings."""
-
-FEWEST = 3
-"""The error of completion is unknown where fewer uploads were held out."""
+"""A factor on the first part of the estimate: without it, true errors were up to 2.6 times as large on Adult, Web and
+Covtype, and up to 1.9 times in small random trainings."""
 
 HOPELESS = 0.95
-"""A held-out error of that part of the embeddings, and more, says nothing of the values but that they are wrong."""
+"""If completion misses this fraction of the embeddings or more, the error of the values is unknown."""
 
 
 def completion_errors(
@@ -35,14 +32,14 @@ def completion_errors(
     factorisation: Factorisation,
     per_round: Floats,
 ) -> Floats:
-    """Return an estimate of what completion changes in the values, (players,); NaN where there is none.
+    """Return an estimate of how far completion moves the values, (players,); NaN where it is unknown.
 
-    With r the part of a player's own embeddings that completion misses, the first part of it is `SAFETY` r / (1 - r) of
-    the mean size of the player's values in single rounds, whichever sign they have. The second is what the missed
-    embeddings of all others do to the gradient that the player's changes are multiplied by: they move it by at most the
-    loss's smoothness times their size, and not by more than it can vary at all. The values of a round move by the same
-    part as the gradient does, but at least by the change of the player's embeddings times that of the gradient, over
-    the root of the number of samples: so do independent errors, where the values themselves happen to cancel.
+    The estimate has two parts. With r the fraction of a player's own embeddings that completion misses, the first is
+    `SAFETY` r / (1 - r) times the mean absolute value of the player over rounds. The second is due to the missed
+    embeddings of all others, which move the gradient that the player's changes are multiplied by: at most by the loss's
+    smoothness times their size, and never by more than the range of the gradient. The values of a round move by the
+    same fraction as the gradient does. Where values of samples cancel, they move at least as independent errors would:
+    by the change of the player's embeddings times that of the gradient, over the root of the number of samples.
     """
     missed, squares = np.zeros((2, per_round.shape[1]))
     for player, completion in factorisation.completions.items():
@@ -58,15 +55,15 @@ def completion_errors(
 
 
 def _missed(completion: Completion) -> tuple[float, float]:
-    """Return the part of the embeddings that is missed, by root mean squares, and the mean squared error.
+    """Return the fraction of the embeddings that is missed, by root mean squares, and the mean squared error.
 
-    Both are the larger of what was measured on held-out uploads and what is expected of all embeddings; NaN if too few
-    were held out, or all of these are zero, as before the first step: that shows nothing.
+    Both are the larger of what was measured on held-out uploads and what is expected of all embeddings. They are NaN if
+    too few uploads were held out, or all of these are zero, as before the first step.
     """
     report = completion.report
     if not report.rank or not completion.rounds.any():
         return 0.0, 0.0
-    if report.n_held_out < FEWEST or not report.held_out_size:
+    if report.n_held_out < FEWEST_HELD_OUT or not report.held_out_size:
         return np.nan, np.nan
     part = max(report.held_out_rmse / report.held_out_size, report.expected_rmse / report.expected_size)
     return part, max(report.held_out_rmse, report.expected_rmse) ** 2
@@ -79,12 +76,12 @@ def _changes(
     factorisation: Factorisation,
     shape: tuple[int, ...],
 ) -> tuple[Floats, Floats]:
-    """Return by how much each player's embeddings change in each round, and the gradients before it.
+    """Return how much each player's embeddings change in each round, (rounds, players), and its gradients, (rounds,).
 
-    (rounds, players) and (rounds,), root mean squares over samples of norms over classes.
+    Both are root mean squares over samples of norms over classes; gradients are those before the round.
     """
     some = spread_evenly(rows, MAX_SAMPLES)
-    columns, labels = columns_of(factorisation, some), training.labels[some]
+    columns, labels = columns_of(factors_of(factorisation, some)), training.labels[some]
     table = np.zeros((shape[1], len(some), training.n_classes))
     changes, gradients = np.zeros(shape), np.zeros(shape[0])
     for t, moves in enumerate(completed_rounds(training, some, uploads, factorisation)):
@@ -97,11 +94,11 @@ def _changes(
 
 
 def approximation_guarantee(reports: Sequence[CompletionReport], loss: Loss, n_classes: int) -> float | None:
-    """Return Proposition 2 of the paper, 2 G M eps, from the largest held-out errors; None if it says nothing.
+    """Return the bound of the paper's Proposition 2, 2 G M eps, from held-out errors; None if these were not measured.
 
     M eps is the sum over clients of the largest error of any embedding, whose norm over classes is at most sqrt(C)
-    times as large. The proposition has 2 G eps; its proof gives the factor M. An estimate: held-out embeddings are a
-    sample of all.
+    times as large. The proposition states 2 G eps; its proof gives the factor M. The result is an estimate, as the
+    held-out embeddings are a sample.
     """
     total = sum(report.held_out_largest for report in reports)
     guarantee = 2 * loss.lipschitz * math.sqrt(n_classes) * total

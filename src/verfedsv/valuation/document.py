@@ -1,4 +1,4 @@
-"""The JSON of a valuation: all of it but the embeddings that a later valuation continues from."""
+"""The JSON of a valuation, without the embeddings that a later valuation continues from."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NOT_WRITTEN = ("factorisation", "replay")
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Error = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
-"""None where it is not known."""
+"""None if it is unknown."""
 
 
 class _Report(BaseModel):
-    """A CompletionReport; errors are None where nothing was held out."""
+    """A CompletionReport; errors are None if nothing was held out."""
 
     rank: Count
     regularization: Number
@@ -53,7 +53,7 @@ class _Report(BaseModel):
 
 
 class _Sampled(BaseModel):
-    """What errors of rounds are computed from where they average out, (rounds, clients and server) each."""
+    """What errors are computed from where they average out, (rounds, clients and server) each."""
 
     errors: list[list[Error]]
     variance: list[list[Error]]
@@ -61,7 +61,7 @@ class _Sampled(BaseModel):
 
 
 class _Content(BaseModel):
-    """What is read back: shapes and types; how the parts must fit each other, `_check` says."""
+    """The fields of a valuation and their types; `_check` checks that they fit each other."""
 
     model_config = ConfigDict(strict=True)
 
@@ -96,7 +96,7 @@ class _Content(BaseModel):
 def to_json(valuation: Valuation) -> str:
     """Return a valuation as JSON; NaN is written as null.
 
-    Beside the fields there are `method`, `shares`, `errors` and `books`, for readers that are not this package.
+    `method`, `shares`, `errors` and `books`, which follow from the fields, are written for other readers.
     """
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     content |= {f.name: as_json(getattr(valuation, f.name)) for f in fields(valuation) if f.name not in _NOT_WRITTEN}
@@ -146,19 +146,19 @@ def _check(valuation: Valuation) -> None:
     for name, axes in _SHAPES.items():
         expected = tuple(sizes[axis] for axis in axes)
         if getattr(valuation, name).shape != expected:
-            raise ValueError(f"{name} has shape {getattr(valuation, name).shape}, and not {expected}")
+            raise ValueError(f"{name} has shape {getattr(valuation, name).shape} instead of {expected}")
     rounds, players = valuation.rounds, (n_rounds, n_clients + 1)
     if any(part.shape != players for part in (rounds.errors, rounds.variance, rounds.largest)):
-        raise ValueError(f"sampled is not of {n_rounds} rounds, {n_clients} clients and the server")
+        raise ValueError(f"sampled must be of {n_rounds} rounds, {n_clients} clients and the server")
     if valuation.completion is not None and len(valuation.completion) != n_clients:
-        raise ValueError(f"completion is not that of {n_clients} clients")
+        raise ValueError(f"completion must have a report for each of {n_clients} clients")
     values = np.append(valuation.values, valuation.server_value)
     with np.errstate(over="ignore"):
         if not np.isfinite(np.abs(values).sum() * n_rounds):
             raise ValueError("its values are too large to be added up")
     per_round = np.column_stack([valuation.per_round, valuation.per_round_server])
     if not np.allclose(values, per_round.mean(axis=0), rtol=0, atol=1e-9 * np.abs(per_round).max()):
-        raise ValueError("its values are not the means of those of its rounds")
+        raise ValueError("its values are not the means over its rounds")
 
 
 _SHAPES = {
@@ -177,7 +177,7 @@ def _floats(values: Any, name: str) -> Floats:
     try:
         return np.array(values, dtype=np.float64)
     except ValueError:
-        raise ValueError(f"the rows of {name} are not all of one length") from None
+        raise ValueError(f"the rows of {name} differ in length") from None
 
 
 def _numbers(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _numbers(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON has it: lists, and null for what is not a finite number."""
+    """Return a value as JSON can have it: arrays as lists, and None for numbers that are not finite."""
     if isinstance(value, np.ndarray):
         return as_json(value.tolist())
     if isinstance(value, Estimate):

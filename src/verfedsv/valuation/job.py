@@ -1,11 +1,12 @@
-"""One valuation, its arguments checked: from a training to values of rounds."""
+"""One valuation, its arguments checked: from a training to its `Valuation`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -16,42 +17,32 @@ from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Progress, Semivalue
 from verfedsv.shapley.blocks import available_threads
-from verfedsv.shapley.estimate import Estimate
+from verfedsv.shapley.estimate import Estimate, keeps
 from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.valuation.backends import Backend, CompiledLoops
-from verfedsv.valuation.chunks import apply
-from verfedsv.valuation.completed import CompletionPlan, columns_of, complete_players, completed_rounds
-from verfedsv.valuation.completion_errors import completion_errors
-from verfedsv.valuation.replay import SEGMENT_ROUNDS, Replay, of_rows, segments
+from verfedsv.valuation.budget import Budget
+from verfedsv.valuation.chunks import Chunk, Round, SampleFactors, chunks_of_rounds, of_rows
+from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_rounds, factors_of
+from verfedsv.valuation.completion_errors import approximation_guarantee, completion_errors
+from verfedsv.valuation.replay import Replay
 from verfedsv.valuation.result import Factorisation, Valuation
-from verfedsv.valuation.stream import Budget, ChunkStream
 from verfedsv.valuation.trainings import RecordedTraining, Uploads
 
 MOST_PERMUTATIONS = 128
-"""What "auto" lets samples draw in a round, on average. Where training makes no progress, values are small beside their
-errors, and more would take hours to no avail."""
+"""The most that "auto" draws in a round, on average. Where training makes no progress, values are small beside their
+errors, and more draws would take hours to no avail."""
 
-
-@dataclass(frozen=True, eq=False)
-class JobResult:
-    """What a job arrived at: (rounds, players) and errors (players,), the server being the last player."""
-
-    rounds: Estimate
-    completion_errors: Floats
-    rows: NDArray[np.intp]
-    n_unseen: int
-    factorisation: Factorisation | None
-    replay: Replay | None
-    seconds: dict[str, float]
+MOST_ROUNDS = 64
+"""Rounds that are valued together where nothing is completed, so that progress is seen often."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
     """A training to value, and how.
 
-    `since` is a valuation of its first rounds to continue from, `like` one of all of them that is repeated.
+    `since` is a valuation of its first rounds to continue from, `like` a valuation to repeat.
     """
 
     training: RecordedTraining
@@ -80,8 +71,8 @@ class Job:
         """The earlier valuation to continue from, unless clients have joined since."""
         return self.since if self.since is not None and self.since.clients == self.training.clients else None
 
-    def run(self) -> JobResult:
-        """Value the training in the way that its transcript asks for."""
+    def run(self) -> Valuation:
+        """Value the training: completed where a synchronous one has gaps, else as the server held the embeddings."""
         if not self.training.is_synchronous:
             return self._replayed(self.rows, None)
         uploads = Uploads.of(self.training)
@@ -90,7 +81,7 @@ class Job:
             raise InputError("no client uploaded any of the selected rows")
         return self._completed(rows, uploads) if any(uploads.has_gaps) else self._replayed(rows, uploads)
 
-    def _replayed(self, rows: NDArray[np.intp], uploads: Uploads | None) -> JobResult:
+    def _replayed(self, rows: NDArray[np.intp], uploads: Uploads | None) -> Valuation:
         """Value the embeddings as the server held them, from `uploads` in synchronous training."""
         begin = time.perf_counter()
         training, n_players = self.training, len(self.training.clients) + 1
@@ -107,61 +98,120 @@ class Job:
             recorded = training.rounds(replay.next_record, replay.unstamped)
         else:
             recorded = iter(uploads.rounds[replay.n_rounds :])
-        step = _Steps(self.progress, max(1, training.n_rounds - replay.n_rounds))
-        n_before = len(before.values)
-        stream = self._stream(replay.budget, n_before)
+        step = _Steps(self.progress, self._n_steps(rows, training.n_rounds - len(before.values)))
         rounds = replay.follow(of_rows(recorded, rows, training.n_samples))
-        for changes in islice(rounds, n_before - replay.n_rounds):
-            apply(replay.table, changes, replay.columns(slice(0, len(rows))))
-        parts, segment = [before], None
-        for segment in segments(training, rows, rounds, replay.table, replay.columns, SEGMENT_ROUNDS):
-            parts.append(stream.value(segment))
-            step(segment.n_rounds)
-        if segment is not None:
-            segment.advance()
+        start = self._chunk(rows, replay.table, replay.factors)
+        for changes in islice(rounds, len(before.values) - replay.n_rounds):
+            replace(start, rounds=[changes]).advance()
+        found = self._value(start, rounds, before, replay.budget, step, MOST_ROUNDS)
         replay.next_record = training.transcript.n_records + 1
-        step.finish()
-        seconds = {"valuation": time.perf_counter() - begin}
         n_unseen = len(self.rows) - int(replay.is_seen.sum())
-        return JobResult(Estimate.joined(parts), np.zeros(n_players), rows, n_unseen, None, replay, seconds)
+        seconds = {"valuation": time.perf_counter() - begin}
+        return self._assemble(rows, n_unseen, found, np.zeros(n_players), seconds, replay=replay)
 
-    def _completed(self, rows: NDArray[np.intp], uploads: Uploads) -> JobResult:
+    def _completed(self, rows: NDArray[np.intp], uploads: Uploads) -> Valuation:
         """Complete the embeddings of all clients of which some are missing, and value them."""
         begin = time.perf_counter()
-        training, n_clients = self.training, len(self.training.clients)
+        training, n_players = self.training, len(self.training.clients) + 1
         reports = self.like.completion if self.like is not None else None
         plan = CompletionPlan.of(self.settings, self.executor, reports or ())
         earlier = None if self._continued is None else self._continued.factorisation
-        n_chunks = len(self.backend.split(len(rows), n_clients, training.n_classes))
-        # A completion takes about as long as all chunks.
-        step = _Steps(self.progress, (n_clients + 1) * n_chunks)
-        factorisation = complete_players(training, uploads, plan, earlier, self.executor, lambda: step(n_chunks))
+        n_steps = self._n_steps(rows, training.n_rounds)  # a completion takes about as long as the valuation
+        step = _Steps(self.progress, n_players * n_steps)
+        factorisation = complete_players(training, uploads, plan, earlier, self.executor, lambda: step(n_steps))
         between = time.perf_counter()
-        stream = self._stream(Budget(self.settings.tolerance), step=lambda: step(1))
         completed = completed_rounds(training, rows, uploads, factorisation)
-        table = np.zeros((n_clients + 1, len(rows), training.n_classes))
-        parts = segments(training, rows, completed, table, lambda part: columns_of(factorisation, rows[part]))
-        rounds = Estimate.joined([*map(stream.value, parts)])
-        step.finish()
+        table = np.zeros((n_players, len(rows), training.n_classes))
+        start = self._chunk(rows, table, factors_of(factorisation, rows))
+        found = self._value(start, completed, Estimate.none(0, n_players), Budget(self.settings.tolerance), step)
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
-        errors = completion_errors(training, rows, uploads, factorisation, rounds.values)
-        n_unseen = len(self.rows) - len(rows)
-        return JobResult(rounds, errors, rows, n_unseen, factorisation, None, seconds)
+        errors = completion_errors(training, rows, uploads, factorisation, found.values)
+        return self._assemble(rows, len(self.rows) - len(rows), found, errors, seconds, factorisation=factorisation)
 
-    def _stream(self, budget: Budget, first_round: int = 0, step: Callable[[], None] = lambda: None) -> ChunkStream:
-        plan = Plan(
-            self.estimator,
-            len(self.rows),
-            self.n_permutations,
-            self.semivalue,
-            self.settings.seed,
-            first_round=first_round,
+    def _chunk(self, rows: NDArray[np.intp], table: Floats, factors: SampleFactors) -> Chunk:
+        """Return the rows before the first round."""
+        training = self.training
+        return Chunk(training.loss, training.labels[rows], len(training.clients), table, [], factors)
+
+    def _n_steps(self, rows: NDArray[np.intp], n_rounds: int) -> int:
+        chunks = self.backend.split(len(rows), len(self.training.clients), self.training.n_classes)
+        return max(1, len(chunks) * n_rounds)
+
+    def _value(
+        self,
+        start: Chunk,
+        rounds: Iterable[Round],
+        before: Estimate,
+        budget: Budget,
+        step: _Steps,
+        most_rounds: int | None = None,
+    ) -> Estimate:
+        """Return the values of all rounds, given those of the rounds `before`; the table of `start` is advanced."""
+        plan = Plan(self.estimator, start.n_samples, self.n_permutations, self.semivalue, self.settings.seed)
+        parts, n_rounds, workers = [before], len(before.values), self.executor or available_threads()
+        for chunk in chunks_of_rounds(start, rounds, most_rounds):
+            from_here = replace(plan, first_round=n_rounds)
+            parts.append(self.backend.value_rounds(chunk, from_here, budget, workers, partial(step, chunk.n_rounds)))
+            n_rounds += chunk.n_rounds
+        step.finish()
+        return Estimate.joined(parts)
+
+    def _assemble(
+        self,
+        rows: NDArray[np.intp],
+        n_unseen: int,
+        rounds: Estimate,
+        completion_errors: Floats,
+        seconds: dict[str, float],
+        factorisation: Factorisation | None = None,
+        replay: Replay | None = None,
+    ) -> Valuation:
+        training, n_clients, n_rounds = self.training, len(self.training.clients), self.training.n_rounds
+        # Pairwise sums over rounds, whose rounding 64 units cover for any number of rounds.
+        values = np.ascontiguousarray(rounds.values.T).mean(axis=1)
+        rounding = 64 * np.finfo(np.float64).eps * np.abs(rounds.values).mean(axis=0)
+        estimator_errors = rounds.total().bound(look=0) / n_rounds + rounding
+        per_round_errors = rounds.bound(look=1 + np.arange(n_rounds))
+        reports = None if factorisation is None else factorisation.reports
+        labels = training.labels[rows]
+        first_loss = training.loss.value(np.zeros((len(rows), training.n_classes)), labels).mean()
+        losses = first_loss - np.concatenate([[0.0], np.cumsum(rounds.utility)])
+        tolerance = self.settings.tolerance
+        return Valuation(
+            clients=training.clients,
+            values=values[:n_clients],
+            estimator_errors=estimator_errors[:n_clients],
+            completion_errors=completion_errors[:n_clients],
+            error_kind=rounds.kind,
+            per_round=rounds.values[:, :n_clients],
+            per_round_errors=per_round_errors[:, :n_clients],
+            server_value=float(values[n_clients]),
+            server_error=float(estimator_errors[n_clients] + completion_errors[n_clients]),
+            per_round_server=rounds.values[:, n_clients],
+            per_round_server_errors=per_round_errors[:, n_clients],
+            losses=losses,
+            methods=tuple(sorted(rounds.methods)),
+            mode="synchronous" if training.is_synchronous else "asynchronous",
+            loss=training.loss.name,
+            n_rounds=n_rounds,
+            n_samples=len(rows),
+            n_unseen=n_unseen,
+            tolerance_met=keeps(tolerance, values[:n_clients], estimator_errors[:n_clients], losses.min())
+            if self.estimator.adapts
+            else None,
+            completion=reports,
+            guarantee=None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes),
+            head=training.transcript.head,
+            settings=self.settings,
+            seconds=seconds,
+            sampled=rounds if rounds.is_sampled else None,
+            factorisation=factorisation,
+            replay=replay,
         )
-        return ChunkStream(self.backend, self.executor or available_threads(), plan, budget, step)
 
 
 class _Steps:
-    """Counts steps and tells `progress`; refinement may take more of them than were foreseen."""
+    """Counts steps and reports them to `progress`; refinement may take more of them than planned."""
 
     def __init__(self, progress: Progress, n_steps: int) -> None:
         self._progress, self._done, self._n_steps = progress, 0, n_steps

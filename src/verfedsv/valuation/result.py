@@ -16,6 +16,7 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count, say_totals, shares_of
 from verfedsv.shapley.semivalues import SHAPLEY
+from verfedsv.texts import quoted
 from verfedsv.transcript.description import Mode
 
 if TYPE_CHECKING:
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
 
 PACKAGE = f"verfedsv {__version__}"
 
+FEWEST_HELD_OUT = 3
+"""With fewer held-out uploads of a client, the error of its completed embeddings is unknown."""
+
 
 @dataclass(frozen=True, eq=False)
 class Factorisation:
     """The completed embeddings that a valuation was computed from.
 
-    `completions` has those of each player of which some were missing, over the rounds in which it took part, and an
-    intercept of the server; `reports` state for every client how well its embeddings could be completed.
+    `completions` has one for each player with missing embeddings, over the rounds in which it took part, and one for an
+    intercept of the server. `reports` state for every client how well its embeddings could be completed.
     """
 
     completions: Mapping[int, Completion]
@@ -49,8 +53,8 @@ class Books(NamedTuple):
 
     `start` and `end` are the mean losses of the valued embeddings, zeros before the first round. `clients` and `server`
     are how much of the decrease their changes account for, over all rounds; negative if they raised the loss.
-    `clients_moved` and `server_moved` are how far they moved it up and down, the sizes of single rounds added up: a
-    server that moves back and forth changes nothing in the end, yet decides what the changes of others are worth.
+    `clients_moved` and `server_moved` are the sums of the absolute changes in single rounds: a server that moves back
+    and forth changes nothing in the end, yet determines what the changes of others are worth.
     `unaccounted` is exactly 0 for Shapley values; those of other semivalues do not add up to the decrease of the loss.
     """
 
@@ -74,7 +78,7 @@ class Books(NamedTuple):
 
     @property
     def remainder(self) -> float:
-        """What is left of the loss at the start: the numerical error."""
+        """The part of the decrease that nothing accounts for: the numerical error."""
         return self.start - self.end - self.clients - self.server - self.unaccounted
 
     @property
@@ -87,29 +91,27 @@ class Books(NamedTuple):
 class Valuation:
     """What each client contributed to a training: its vertical federated Shapley value (definition 3 of the paper).
 
-    `values`, (clients,), are in units of the loss and averages over the rounds: `per_round`, (rounds, clients), has the
-    round's own. `server_value`, with `server_error` and `per_round_server`, is the same of the server's own part of the
-    sum, such as an intercept; it is 0 without one, and not among values and shares. `losses`, (rounds + 1,), are the
-    mean losses of the valued embeddings before the first round, when all are zero, and after each. In every round the
-    loss falls by what clients and server together are credited with, and so it does over the training: `books`. This is
-    so for Shapley values, and not for other semivalues (`settings.semivalue`).
+    `values`, (clients,), are in units of the loss and means over rounds; `per_round`, (rounds, clients), has those of
+    single rounds. `server_value`, `server_error` and `per_round_server` are the same for the server's own part of the
+    sum, such as an intercept; the value is 0 without one, and never among values and shares. `losses`, (rounds + 1,),
+    are the mean losses of the valued embeddings before the first round, when all are zero, and after each round.
+    Shapley values of clients and server add up to the decrease of the loss, in every round and over the training (see
+    `books`); other semivalues (`settings.semivalue`) do not.
 
-    Errors are of two kinds. `estimator_errors` bound how far the values are from the Shapley values of the rounds:
-    proven if `error_kind` is "certified", with 99.9 % confidence if it is "confidence". `completion_errors` estimate
-    what the embeddings that were never uploaded may change, from the error of completion on uploads that were held out;
-    0 where nothing was missing, NaN where that cannot be estimated. `errors` is their sum. `per_round_errors` are those
-    of the estimator in single rounds; where "auto" sampled they average out over rounds, and `sampled` has what that is
-    computed from.
+    There are two kinds of errors. `estimator_errors` bound the distance to the Shapley values of the rounds: proven if
+    `error_kind` is "certified", with 99.9 % confidence if it is "confidence". `completion_errors` estimate the effect
+    of embeddings that were never uploaded, from uploads that were held out; 0 where nothing was missing, NaN where the
+    effect is unknown. `errors` is their sum. `per_round_errors` are those of the estimator in single rounds; where
+    "auto" sampled, they average out over rounds, and `sampled` has what their mean is computed from.
 
-    `share_bounds` says how far a share may be off, which is a part of a sum that has an error too. Two clients are
-    ranked for certain if value ± error of one is above that of the other, even if the bounds of their shares overlap.
+    `share_bounds` are bounds on shares, whose denominator has an error too. Two clients are ranked for certain if value
+    ± error of one is above that of the other, even if the bounds of their shares overlap.
 
-    `guarantee` is Proposition 2 of the paper evaluated from held-out embeddings, an estimate too, and a very
-    pessimistic one; None where nothing was completed. `completion` says how well each client's embeddings could be
-    completed. `n_samples` took part in the mean, `n_unseen` were never uploaded. `head` is the last link of the
-    transcript's hash chain. `seconds` says what took how long, `package` which version computed it. `factorisation` and
-    `replay` are the embeddings from which a later valuation continues, where those were completed and where they were
-    not. The arrays are read-only.
+    `guarantee` is the paper's Proposition 2 evaluated on held-out embeddings, a pessimistic estimate; None if nothing
+    was completed. `completion` reports how well each client's embeddings could be completed. `n_samples` took part in
+    the mean, `n_unseen` were never uploaded. `head` is the last link of the transcript's hash chain. `seconds` has the
+    time by step, `package` the version. A later valuation continues from `factorisation` where embeddings were
+    completed, else from `replay`. The arrays are read-only.
     """
 
     clients: tuple[str, ...]
@@ -148,7 +150,7 @@ class Valuation:
 
     @property
     def method(self) -> str:
-        """The methods that took part, joined by "+"."""
+        """The methods that were used, joined by "+"."""
         return "+".join(self.methods) or self.settings.method
 
     @property
@@ -186,23 +188,23 @@ class Valuation:
 
     @property
     def share_bounds(self) -> Floats:
-        """Between which fractions each share lies, (clients, 2), if every value is off by at most its error.
+        """Lower and upper bounds of the shares, (clients, 2), if every value is off by at most its error.
 
-        NaN where the errors together reach the sum of the values. Clients of unknown error have NaN too, and the
-        bounds of the others are for their shares among the clients whose errors are known.
+        NaN where the errors together reach the sum of the values, and for clients whose error is unknown; the bounds of
+        the others are then for shares among the clients whose errors are known.
         """
         return bounds_of_shares(self.values, self.errors)
 
     def plot(self) -> alt.LayerChart:
-        """Return the shares with their error bars, the largest first, as an Altair chart: the report's first picture.
+        """Return an Altair chart of the shares with error bars, the largest first: the report's first chart.
 
-        If the sum of the values is not positive, shares mean nothing, and the values over all rounds are drawn.
+        If the sum of the values is not positive, shares mean nothing, and values summed over rounds are drawn.
         """
-        # Drawing takes a second to import, and most valuations are never drawn.
+        # Altair takes a second to import, and most valuations are never drawn.
         from verfedsv.charts import bars
 
         if self.values.sum() > 0:
-            # Where errors are unknown, bounds are of shares among the other clients, and not of these.
+            # Where an error is unknown, the bounds are for other shares: those among the other clients.
             is_known = np.isfinite(self.errors).all()
             return bars(self.clients, self.shares, np.where(is_known, self.share_bounds, np.nan))
         totals, errors = self.values * self.n_rounds, self.errors * self.n_rounds
@@ -224,7 +226,7 @@ class Valuation:
         return pd.DataFrame(columns, index=pd.Index(self.clients, name="client"))
 
     def to_json(self) -> str:
-        """Return the valuation as JSON, all but the embeddings; NaN is written as null."""
+        """Return the valuation as JSON, without embeddings; NaN is written as null."""
         from verfedsv.valuation.document import to_json
 
         return to_json(self)
@@ -246,3 +248,18 @@ class Valuation:
             f"with errors of up to {self.n_rounds * self.errors.max():.2g}",
         ]
         return f"<Valuation: {', '.join(parts)}>"
+
+
+def why_unknown(valuation: Valuation) -> str:
+    """Return why the error of completion is unknown for some clients, as a clause; empty if it is known."""
+    is_unknown = np.isnan(valuation.completion_errors)
+    if not is_unknown.any():
+        return ""
+    reports = dict(zip(valuation.clients, valuation.completion or (), strict=False))
+    completed = {name: report.n_held_out for name, report in reports.items() if report.rank}
+    if names := [name for name, n_held_out in completed.items() if not n_held_out]:
+        return f"{quoted(names)} uploaded no sample more than once, and nothing could be held out as a check"
+    if names := [name for name, n_held_out in completed.items() if n_held_out < FEWEST_HELD_OUT]:
+        return f"fewer than {FEWEST_HELD_OUT} uploads of {quoted(names)} could be held out as a check"
+    names = [name for name, unknown in zip(valuation.clients, is_unknown, strict=True) if unknown]
+    return f"held-out embeddings of {quoted(names)} were completed little better than by zeros"

@@ -1,4 +1,4 @@
-"""A training as its transcript records it: who took part, and what changed in each round, whatever the mode."""
+"""A recorded training: its clients, and the changes of each round in the same form for every mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verfedsv.valuation.chunks import Change, Round
 
 @dataclass(frozen=True)
 class RecordedTraining:
-    """A recorded training with at least one round. `own_loss` is the loss it was recorded with, if a user's own."""
+    """A recorded training with at least one round. `own_loss` is the loss it was recorded with if that is a user's."""
 
     transcript: Transcript
     own_loss: Loss | None = None
@@ -39,7 +39,7 @@ class RecordedTraining:
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
-        """All clients that ever took part, in the order in which they joined."""
+        """All clients, in the order in which they joined."""
         return self.transcript.clients
 
     @property
@@ -68,12 +68,12 @@ class RecordedTraining:
         return self.transcript.description.mode == "synchronous"
 
     def rounds(self, first: int = 1, unstamped: list[Upload] | None = None) -> Iterator[Round]:
-        """Yield what changed in each round, in order, the arrays being views of the file.
+        """Yield the changes of each round, in order; the arrays are views of the file.
 
-        The server's own part is a change of the last player: for the samples of the round in synchronous training, for
-        all in asynchronous; one that is the same for all samples is weights of a single column of ones. To continue,
-        pass the record to begin with, and the uploads before it that no time stamp has followed: this list is updated.
-        Joining and leaving change no embedding.
+        The server's own part is a change of the last player: of the samples of the round in synchronous training, of
+        all samples in asynchronous training. If it is the same for all samples, it is given as weights of a factor of
+        ones. To continue, pass the number of the first record to read, and the uploads before it that no time stamp has
+        followed; that list is updated. Joining and leaving change no embedding.
         """
         index = {name: m for m, name in enumerate(self.clients)}
         uploads = [] if unstamped is None else unstamped
@@ -127,16 +127,16 @@ class RecordedTraining:
 
 
 def shared_samples(uploads: Round) -> Array | None:
-    """Return the samples of a round if all clients uploaded the same in the same order, else None."""
+    """Return the samples of a round if all clients uploaded the same samples in the same order, else None."""
     first, *others = (upload.samples for upload in uploads if upload.samples is not None)
     return first if all(np.array_equal(first, samples) for samples in others) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Uploads:
-    """All uploads of a synchronous training, views of its file, read once.
+    """All uploads of a synchronous training, read once; the arrays are views of its file.
 
-    `by_player` has of each client, and of a server with an own part, its changes by round.
+    `by_player` has the changes of each client, and of a server with a part of its own, by round.
     """
 
     rounds: Sequence[Round]
@@ -157,12 +157,12 @@ class Uploads:
 
     @cached_property
     def has_gaps(self) -> tuple[bool, ...]:
-        """Of which players embeddings are missing: a sample was in some of its uploads, and not in all."""
+        """Whether embeddings of each player are missing: a sample is in some of its uploads, but not in all."""
         return tuple(_has_gaps(list(changes.values()), self.n_samples) for changes in self.by_player)
 
     @cached_property
     def is_seen(self) -> NDArray[np.bool_]:
-        """Which samples any client ever uploaded, (samples,)."""
+        """Whether any client ever uploaded each sample, (samples,)."""
         result = np.zeros(self.n_samples, bool)
         for changes in self.rounds:
             uploads = [change for change in changes if change.player < self.n_clients]
@@ -182,9 +182,9 @@ def _has_gaps(changes: Sequence[Change], n_samples: int) -> bool:
 
 
 def _with_one_kind_of_offset(rounds: Sequence[Round], server: int, all_samples: Array) -> list[Round]:
-    """Return the rounds with the server's own part as an intercept in all of them, or by sample in all.
+    """Return the rounds with the server's own part as an intercept in all of them, or by sample in all of them.
 
-    It is an intercept if it is the same for all samples of each round, as a single sample always is.
+    It is an intercept if it is the same for all samples of each round, which is always so for a single sample.
     """
     own = {t: changes[-1] for t, changes in enumerate(rounds) if changes[-1].player == server}
     is_intercept = all(c.samples is None or (c.values == c.values[:1]).all() for c in own.values())

@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from concurrent.futures import Executor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -14,17 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_progress
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, warn
-from verfedsv.losses import Floats, Loss, get_loss
+from verfedsv.losses import Loss, get_loss
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method, Progress, Semivalue
-from verfedsv.shapley.estimate import keeps
 from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.semivalues import get_semivalue
 from verfedsv.shapley.values import say_what_remains
 from verfedsv.transcript import Recorder, Transcript
-from verfedsv.valuation.completion_errors import FEWEST, approximation_guarantee
-from verfedsv.valuation.job import Job, JobResult
-from verfedsv.valuation.result import Valuation
+from verfedsv.valuation.job import Job
+from verfedsv.valuation.result import Valuation, why_unknown
 from verfedsv.valuation.trainings import RecordedTraining
 
 
@@ -45,39 +43,39 @@ def value(
     n_permutations: int | None = None,
     semivalue: str | Semivalue | None = None,
 ) -> Valuation:
-    """Return what each client contributed to a recorded training, and how sure that is.
+    """Return what each client contributed to a recorded training, with errors.
 
     Each round is a game whose value is the decrease of the loss in it; a client's value is the mean over rounds of its
-    Shapley values. Embeddings are zero before a client's first upload, and stay where they are in rounds without one.
-    In synchronous training, embeddings that a client did not upload in a round are completed (equation 3 of the paper),
-    unless all of its uploads have the same samples. In asynchronous training, they are what the server had, and nothing
-    is completed.
+    Shapley values. Embeddings are zero before a client's first upload, and do not change in rounds without one. In
+    synchronous training, embeddings that a client did not upload in a round are completed (equation 3 of the paper),
+    unless all of its uploads have the same samples. In asynchronous training nothing is completed: the embeddings are
+    those that the server held.
 
-    Options that are not given are those that were agreed when the training was recorded (`Recorder(valuation=...)`), by
-    default "auto" for method, rank and regularization, a tolerance of 1e-3, seed 0, all rows and Shapley values.
+    Options default to those agreed when the training was recorded (`Recorder(valuation=...)`), and these to "auto" for
+    method, rank and regularization, a tolerance of 1e-3, seed 0, all rows and Shapley values.
 
     Args:
         run: the folder of a transcript, a `Transcript`, or the `Recorder` that is writing it.
-        method: how to value a round, as in `shapley_values`. "auto" is the closed form, and enumeration or sampling on
-            the samples of the rounds in which it is not sure enough.
-        rank: of the factors in completion, or "auto": chosen for each client on held-out uploads.
-        seed: of all random choices: the uploads held out, and permutations.
+        method: how to value a round, as in `shapley_values`. "auto" uses the closed form, and enumerates or samples
+            where its error would be too large.
+        rank: the rank of completed embeddings, or "auto": chosen for each client on held-out uploads.
+        seed: seeds all random choices: which uploads are held out, and permutations.
         rows: the samples to take the mean over: "all", "gradient" (those that receive gradients in training),
             "no-gradient" (the others), or a list of sample numbers.
-        progress: called with the steps done and the steps in all.
-        executor: where to compute, any `concurrent.futures.Executor`; by default a thread for each core. The result
-            does not depend on it.
-        loss: the loss again, if the training was recorded with one of your own.
-        since: an earlier valuation of the same training, which has grown since. Asynchronous: only the new rounds are
-            valued, and the result is that of valuing all; of a valuation that was not read from a file, only they are
-            read. Synchronous: completion starts from what it was.
-        like: a valuation of this transcript that is computed again, to check it. On the same version and processor the
-            result is the same to the last bit. Elsewhere rounding differs, and where it decides how embeddings are
-            completed (a rank, a lambda, one more sweep), that is decided as in `like`, which decides nothing else.
+        progress: called with the number of steps done and their total.
+        executor: any `concurrent.futures.Executor`; by default a thread for each core. The result does not depend on
+            it.
+        loss: the same loss again, if the training was recorded with one of your own.
+        since: an earlier valuation of this training, which has grown since. In asynchronous training, only the new
+            rounds are valued, with the same result as valuing all of them (and only they are read, unless `since` was
+            read from a file). In synchronous training, completion starts from the earlier factors.
+        like: a valuation of this transcript to be checked by repeating it. The same version on the same processor gives
+            the same bits. Elsewhere rounding differs; choices of the completion that rounding could tip (rank, lambda,
+            number of sweeps) are taken from `like`, and nothing else is.
         regularization: lambda of equation 3, or "auto": 0.1 as in the paper, less where that shrinks too much.
-        tolerance: for "auto", the largest error allowed to the estimator, relative to the largest value.
-        n_permutations: for "permutation", how many per round, by default ceil(100 M ln M); for "auto", the most that
-            samples may draw in a round, on average, by default 128.
+        tolerance: for "auto", the largest error of the estimator, relative to the largest value.
+        n_permutations: for "permutation", the number per round, by default ceil(100 M ln M); for "auto", the most that
+            a sample may draw in a round, on average, by default 128.
         semivalue: of each round, as in `shapley_values`: "shapley", "banzhaf", "leave-one-out", "beta(a, b)" or
             `Beta(a, b)`. Only Shapley values add up to the decrease of the loss.
 
@@ -110,39 +108,22 @@ def value(
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
     told = as_progress(progress) or (lambda _done, _total: None)
     job = Job(training, settings, kind, chosen, told, executor, since, like)
-    result = _assemble(training, settings, job.run(), time.perf_counter() - begin)
+    result = job.run()
+    result = replace(result, seconds={**result.seconds, "total": time.perf_counter() - begin})
     _warn(result, job.n_permutations)
     return result
 
 
 def _warn(result: Valuation, n_permutations: int) -> None:
-    """Warn the caller of `value` of errors that are larger than the tolerance, or unknown."""
+    """Warn of errors that are larger than the tolerance, or unknown."""
     if result.tolerance_met is False:
         remains = say_what_remains(
             result.values, result.estimator_errors, result.error_kind, result.settings.tolerance, n_permutations
         )
         warn(remains, ToleranceWarning)
     if not np.isfinite(result.completion_errors).all():
-        warn(_say_what_is_missing(result), CompletionWarning)
-
-
-def _say_what_is_missing(result: Valuation) -> str:
-    reports = dict(zip(result.clients, result.completion or (), strict=True))
-    if guessed := [name for name, report in reports.items() if report.rank and not report.n_held_out]:
-        return (
-            f"no sample was uploaded in two rounds by {', '.join(guessed)}, so embeddings of other rounds are little "
-            "more than guessed and their error cannot be estimated; record more rounds"
-        )
-    if unchecked := [name for name, report in reports.items() if report.rank and report.n_held_out < FEWEST]:
-        return (
-            f"fewer than {FEWEST} uploads of {', '.join(unchecked)} could be held out, too few to estimate the error "
-            "of completed embeddings; record more rounds"
-        )
-    names = [name for name, error in zip(result.clients, result.completion_errors, strict=True) if np.isnan(error)]
-    return (
-        f"the completed embeddings of {', '.join(names)} are little better than zeros, as held-out uploads show; the "
-        "error of such values cannot be estimated. Record more rounds, or try a smaller regularization"
-    )
+        remedy = "record more rounds, or try a smaller regularization"
+        warn(f"the error of completion cannot be estimated, because {why_unknown(result)}; {remedy}", CompletionWarning)
 
 
 def _open(run: str | os.PathLike[str] | Transcript | Recorder) -> Transcript:
@@ -162,7 +143,7 @@ def _check(
     since: Valuation | None,
     like: Valuation | None,
 ) -> None:
-    """Raise InputError if the training cannot be valued like this, or does not belong to the earlier valuation."""
+    """Raise InputError if the training cannot be valued like this, or an earlier valuation is of another training."""
     get_estimator(settings.method).check(semivalue, len(training.clients))
     for name, earlier in (("since", since), ("like", like)):
         if earlier is not None and not isinstance(earlier, Valuation):
@@ -174,11 +155,7 @@ def _check(
     if not training.transcript.contains(since.head):
         raise InputError("since is not a valuation of this training, or the transcript was changed after it")
     if since.settings != settings:
-        before, now = asdict(since.settings), asdict(settings)
-        differences = ", ".join(
-            f"{name} was {before[name]!r} and is {now[name]!r}" for name in now if before[name] != now[name]
-        )
-        raise InputError(f"since was valued with other settings: {differences}")
+        raise InputError(f"since was valued with other settings: {', '.join(since.settings.differences(settings))}")
 
 
 def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
@@ -186,54 +163,3 @@ def _describe(rows: str | ArrayLike, chosen: NDArray[np.intp]) -> str:
     if isinstance(rows, str):
         return rows
     return f"{len(chosen)} chosen ({hashlib.sha256(chosen.astype(np.int64).tobytes()).hexdigest()[:16]})"
-
-
-def _assemble(training: RecordedTraining, settings: ValuationSettings, done: JobResult, seconds: float) -> Valuation:
-    rounds, n_clients, n_rounds = done.rounds, len(training.clients), training.n_rounds
-    # Pairwise sums over rounds, whose rounding 64 units cover for any number of rounds.
-    values = np.ascontiguousarray(rounds.values.T).mean(axis=1)
-    rounding = 64 * np.finfo(np.float64).eps * np.abs(rounds.values).mean(axis=0)
-    estimator_errors = rounds.total().bound(look=0) / n_rounds + rounding
-    per_round_errors = rounds.bound(look=1 + np.arange(n_rounds))
-    reports = None if done.factorisation is None else done.factorisation.reports
-    losses = _losses(training, done)
-    guarantee = None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes)
-    return Valuation(
-        clients=training.clients,
-        values=values[:n_clients],
-        estimator_errors=estimator_errors[:n_clients],
-        completion_errors=done.completion_errors[:n_clients],
-        error_kind=rounds.kind,
-        per_round=rounds.values[:, :n_clients],
-        per_round_errors=per_round_errors[:, :n_clients],
-        server_value=float(values[n_clients]),
-        server_error=float(estimator_errors[n_clients] + done.completion_errors[n_clients]),
-        per_round_server=rounds.values[:, n_clients],
-        per_round_server_errors=per_round_errors[:, n_clients],
-        losses=losses,
-        methods=tuple(sorted(rounds.methods)),
-        mode="synchronous" if training.is_synchronous else "asynchronous",
-        loss=training.loss.name,
-        n_rounds=training.n_rounds,
-        n_samples=len(done.rows),
-        n_unseen=done.n_unseen,
-        tolerance_met=keeps(settings.tolerance, values[:n_clients], estimator_errors[:n_clients], losses.min())
-        if get_estimator(settings.method).adapts
-        else None,
-        completion=reports,
-        guarantee=guarantee,
-        head=training.transcript.head,
-        settings=settings,
-        seconds={**done.seconds, "total": seconds},
-        sampled=rounds if rounds.is_sampled else None,
-        factorisation=done.factorisation,
-        replay=done.replay,
-    )
-
-
-def _losses(training: RecordedTraining, done: JobResult) -> Floats:
-    """Return the mean loss before the first round, when every embedding is zero, and after each round."""
-    labels = training.labels[done.rows]
-    start = training.loss.value(np.zeros((len(labels), training.n_classes)), labels).mean()
-    result: Floats = start - np.concatenate([[0.0], np.cumsum(done.rounds.utility)])
-    return result

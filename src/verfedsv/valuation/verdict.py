@@ -10,16 +10,15 @@ import numpy as np
 
 from verfedsv.losses import Floats
 from verfedsv.shapley.result import count
-from verfedsv.texts import LONGEST_NAME, listed, misleading, printable, shortened
-from verfedsv.valuation.completion_errors import FEWEST
-from verfedsv.valuation.result import Books, Valuation
+from verfedsv.texts import misleading, printable, quoted
+from verfedsv.valuation.result import Books, Valuation, why_unknown
 
 Weight = Literal["alarm", "doubt", "note"]
-"""With an alarm, nothing is settled or signed. A doubt should be resolved before anything is paid. A note informs."""
+"""An alarm forbids settling and signing. A doubt should be resolved before anything is paid. A note informs."""
 
 NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
-"""How reliable the errors are: proven, with 99.9 % confidence, or estimated; unknown for every client; or unreliable,
-if together they reach the sum of the values. Clients whose own error is unknown are ignored."""
+"""How reliable the errors are: proven, of 99.9 % confidence, or estimated; unknown, if they are for every client; or
+unreliable, if together they reach the sum of the values. Otherwise, clients whose error is unknown are ignored."""
 
 _LITTLE, _LEAST_ROUNDS = 0.02, 5
 _ROUNDING = 1e-9
@@ -28,7 +27,7 @@ _WEIGHTS: tuple[Weight, ...] = "alarm", "doubt", "note"
 
 
 class Reason(NamedTuple):
-    """A reason not to trust a valuation fully: `text` is a sentence, `brief` a clause for a list of reasons."""
+    """A reason not to trust a valuation fully: `text` is in sentences, `brief` a clause for a list of reasons."""
 
     weight: Weight
     kind: str
@@ -53,12 +52,12 @@ class Verdict:
         return [reason.text for reason in self.reasons if reason.weight in (weights or _WEIGHTS)]
 
     def to_fields(self) -> dict[str, object]:
-        """Return the verdict as JSON has it."""
+        """Return the verdict as a JSON object."""
         return {"word": self.word, "reasons": [reason._asdict() for reason in self.reasons]}
 
 
 class Valued(Protocol):
-    """What a valuation is judged by: a `Valuation`, or the part of one that was settled or signed."""
+    """What can be judged: a `Valuation`, or the part of one that was settled or signed."""
 
     @property
     def clients(self) -> Sequence[str]: ...
@@ -73,9 +72,9 @@ class Valued(Protocol):
 
 
 class RunFacts(NamedTuple):
-    """Facts on the run that was valued: how many rounds were planned, if any, and whether it is still running.
+    """Facts on the run that was valued: the number of rounds planned, if known, and whether it is still running.
 
-    `faults` are sentences on what is wrong with its record, `notes` clauses that it recorded on data and training.
+    `faults` are sentences on what is wrong with its record; `notes` are clauses it recorded on data and training.
     """
 
     n_planned: int | None = None
@@ -88,7 +87,7 @@ NO_FACTS = RunFacts()
 
 
 def judge(valued: Valued, run: RunFacts = NO_FACTS) -> Verdict:
-    """Return whether values can be trusted. Balance and training are only judged for a complete `Valuation`."""
+    """Return whether values can be trusted. Balance and training are judged only for a complete `Valuation`."""
     reasons = [
         *_judge_books(valued),
         *(_judge_balance(valued) if isinstance(valued, Valuation) else ()),
@@ -130,8 +129,8 @@ def _judge_books(valued: Valued) -> Iterator[Reason]:
         else:
             text = (
                 "The server's own part moved the loss up and down more than all clients together, by "
-                f"{books.server_moved:.4g} in all rounds, the clients by {books.clients_moved:.4g}: what their changes "
-                "were worth depended on where it was."
+                f"{books.server_moved:.4g} over all rounds, the clients by {books.clients_moved:.4g}: the values of "
+                "the clients depend on it."
             )
         yield Reason("doubt", "server", text, "the server's own part did more than the clients")
 
@@ -148,7 +147,7 @@ def _judge_balance(valuation: Valuation) -> Iterator[Reason]:
     if valuation.settings.semivalue != "shapley":
         return
     books = valuation.books
-    # Those of completion have no part in the balance, and those that are unknown allow nothing.
+    # Completion does not affect the balance, and unknown errors allow nothing.
     allowed = valuation.n_rounds * float(np.nansum(valuation.estimator_errors))
     allowed += float(np.nansum(valuation.per_round_server_errors))
     allowed += _ROUNDING * (abs(books.start) + abs(books.end) + books.clients_moved + books.server_moved)
@@ -161,43 +160,31 @@ def _judge_balance(valuation: Valuation) -> Iterator[Reason]:
 
 
 def _judge_errors(valued: Valued) -> Iterator[Reason]:
-    """Yield reasons if errors are unknown or too large: together as the sum of the values, or one as the largest."""
+    """Yield reasons if errors are unknown, reach the sum of the values together, or exceed the largest value."""
     values, errors = np.asarray(valued.values), np.asarray(valued.errors)
     unknown = [name for name, error in zip(valued.clients, errors, strict=True) if np.isnan(error)]
     largest, worst = float(np.abs(values).max()), int(np.nan_to_num(errors).argmax())
     cause, remedy = _cause(valued, worst)
     if _is_unreliable(values, errors):
-        text = f"The values cannot be relied on: their errors together are as large as they are{cause}. {remedy}."
+        text = f"The values cannot be relied on: their errors add up to as much as the values{cause}. {remedy}."
         yield Reason("doubt", "errors", text, "the numerical error is too large")
     elif 0 < largest < errors[worst]:
-        whose, size = _quoted([valued.clients[worst]]), f"{errors[worst] / largest:.2g} times the largest value"
+        whose, size = quoted([valued.clients[worst]]), f"{errors[worst] / largest:.2g} times the largest value"
         text = f"The value of {whose} cannot be relied on: its error is {size}{cause}. {remedy}."
         yield Reason("doubt", "errors", text, f"the numerical error of {whose} is too large")
     if unknown:
-        whose = "every value" if len(unknown) == len(errors) else f"the value of {_quoted(unknown)}"
-        which, it = ("that value", "it") if len(unknown) == 1 else ("these values", "them")
-        text = (
-            f"The error of {whose} is unknown: take {which} as a first impression, and record more rounds before "
-            f"anything is paid by {it}.{_why_unknown(valued)}"
-        )
+        whose = "every value" if len(unknown) == len(errors) else f"the value of {quoted(unknown)}"
+        which = "that value" if len(unknown) == 1 else "these values"
+        reason = why_unknown(valued) if isinstance(valued, Valuation) else ""
+        because = f", because {reason}" if reason else ""
+        text = f"The error of {whose} is unknown{because}. Record more rounds before anything is paid by {which}."
         yield Reason("doubt", "unknown", text, f"the numerical error of {whose} is unknown")
 
 
-def _why_unknown(valued: Valued) -> str:
-    """Return why completion has no error, as a sentence to follow another; nothing if it has one."""
-    if not isinstance(valued, Valuation) or not valued.completion:
-        return ""
-    if not any(report.n_held_out for report in valued.completion):
-        return " No sample was uploaded in two rounds, so nothing could be held out to check what was completed."
-    if any(report.rank and report.n_held_out < FEWEST for report in valued.completion):
-        return f" Fewer than {FEWEST} uploads could be held out of some client, too few to check what was completed."
-    return " Embeddings held out as a check were completed little better than by zeros."
-
-
 def _is_unreliable(values: Floats, errors: Floats) -> bool:
-    """Return whether the known errors together are as large as what the values are used for.
+    """Return whether the known errors add up to the sum of the values, whose fractions the shares are.
 
-    That is the sum of the values, or, where it is not positive and there are no shares, of their absolute values.
+    If that sum is not positive, there are no shares, and the absolute values are summed instead.
     """
     is_known = np.isfinite(errors)
     known, error = values[is_known], float(errors[is_known].sum())
@@ -207,7 +194,7 @@ def _is_unreliable(values: Floats, errors: Floats) -> bool:
 
 
 def _cause(valued: Valued, worst: int) -> tuple[str, str]:
-    """Return where the largest error comes from, to follow a clause, and what to do about it."""
+    """Return the cause of the largest error, a phrase to follow a clause, and a remedy."""
     remedy = "Record more rounds before anything is paid by them"
     if not isinstance(valued, Valuation):
         return "", remedy
@@ -225,19 +212,19 @@ def _judge_extent(n_rounds: int, run: RunFacts) -> Iterator[Reason]:
         text = f"The training is still running, {extent} so far: the values will change."
         yield Reason("doubt", "extent", text, "the training is still running")
     elif is_unfinished:
-        text = f"The training was stopped after {extent}: the values are of an unfinished training."
+        text = f"The training was stopped after {extent}: the values are those of an unfinished training."
         yield Reason("doubt", "extent", text, f"only {extent} are recorded")
 
 
 def _judge_training(valuation: Valuation) -> Iterator[Reason]:
-    """Yield a doubt if the loss rose again, and notes: what should be read with the values."""
+    """Yield a doubt if the loss rose again, and notes on what to know when reading the values."""
     losses = valuation.losses
     lowest = np.minimum.accumulate(losses)
     highest = int((losses - lowest).argmax())
     if losses[0] >= losses[-1] and losses[highest] - lowest[highest] > (losses[0] - lowest[-1]) / 2:
         text = (
-            f"The loss rose again, from {lowest[highest]:.4g} to {losses[highest]:.4g} after round {highest:,}: by "
-            "more than half of all that it ever fell. A training recorded twice does that, and one that diverges."
+            f"The loss rose again, from {lowest[highest]:.4g} to {losses[highest]:.4g} after round {highest:,}, by "
+            "more than half of its total decrease. The training may have diverged, or been recorded twice."
         )
         yield Reason("doubt", "rise", text, "the loss rose again")
     if valuation.tolerance_met is False:
@@ -245,7 +232,7 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
         yield Reason("note", "tolerance", text, "the tolerance was not met")
     yield from _judge_withheld(valuation)
     if valuation.n_unseen:
-        # In synchronous training nothing is known of them; in asynchronous training they are zeros, and known.
+        # In synchronous training their embeddings are unknown; in asynchronous training they are known to be zeros.
         how = "not part of the values" if valuation.mode == "synchronous" else "counted with embeddings of zero"
         verb = "was" if valuation.n_unseen == 1 else "were"
         text = f"{count(valuation.n_unseen, 'sample')} {verb} never uploaded by any client ({how})."
@@ -254,37 +241,36 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
         last = max(1, valuation.n_rounds // 10)
         rounds = "round" if last == 1 else f"{last:,} rounds"
         text = (
-            f"The loss was still falling at the end: the last {rounds} took off {100 * part:.1f} % of the "
-            "total decrease, and a longer training may give other values and shares."
+            f"The loss was still falling at the end: the last {rounds} brought {100 * part:.1f} % of the total "
+            "decrease, and a longer training may give other values and shares."
         )
         yield Reason("note", "falling", text, "the loss was still falling")
 
 
 def _judge_withheld(valuation: Valuation) -> Iterator[Reason]:
-    """Yield a reason if clients uploaded different samples in a round, a doubt if one omitted most of others' samples.
+    """Yield a note if a client omitted samples that others uploaded in the same rounds, a doubt if it omitted most.
 
-    Completion gives it embeddings there, and it is paid for what it never uploaded.
+    Completion gives it embeddings there, so that it is paid for what it never uploaded.
     """
     reports = list(zip(valuation.clients, valuation.completion or (), strict=False))
     mostly = [name for name, report in reports if report.n_withheld > report.n_observations]
     if whose := mostly or [name for name, report in reports if report.n_withheld]:
         how = "most of the samples" if mostly else "some samples"
         text = (
-            f"{_quoted(whose)} did not upload {how} that other clients uploaded in the same rounds; these embeddings "
-            "were completed. A client that chooses its own samples can be paid for embeddings that it never uploaded: "
-            "let the server choose them."
+            f"{quoted(whose)} did not upload {how} that other clients uploaded in the same rounds; these embeddings "
+            "were completed. A client that chooses its own samples can be paid for embeddings it never uploaded: let "
+            "the server choose them."
         )
-        brief = f"{_quoted(whose)} did not upload {how} of others"
+        brief = f"{quoted(whose)} did not upload {how} of others"
         yield Reason("doubt" if mostly else "note", "withheld", text, brief)
 
 
 def still_falling(losses: Floats) -> float | None:
-    """Return the fraction of the total decrease of the loss in the last tenth of the rounds; None if that is little.
+    """Return the fraction of the total decrease of the loss in the last tenth of the rounds; None if at most 2 %.
 
-    `losses`, (rounds + 1,), begin before the first round. Little is at most 2 %. Means over the last two tenths are
-    compared, as single rounds go up and down. Below 20 rounds, the last round is compared with the one before, and the
-    limit grows in proportion: with 5 rounds, where the last tenth is a fifth, it is 4 %. With fewer than 5 rounds, the
-    result is None.
+    `losses`, (rounds + 1,), begin before the first round. Means over the last two tenths are compared, as single rounds
+    go up and down. Below 20 rounds, the last round is compared with the one before, and the limit grows in proportion:
+    with 5 rounds, where one round is a fifth, it is 4 %. With fewer than 5 rounds, the result is None.
     """
     n_rounds, decrease = len(losses) - 1, float(losses[0] - losses[-1])
     if n_rounds < _LEAST_ROUNDS or decrease <= 0:
@@ -304,7 +290,3 @@ def numerical_error(valuation: Valuation) -> NumericalError:
     if valuation.completion_errors[is_known].any():
         return "estimated"
     return "proven" if valuation.error_kind == "certified" else "confident"
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return listed([repr(shortened(name, LONGEST_NAME)) for name in names], 5)
