@@ -1,5 +1,7 @@
 """A chunk yields the rounds of a table to which changes of every kind are applied, one after the other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -89,8 +91,8 @@ def test_parts_of_a_chunk_have_the_rounds_of_their_samples():
 
 
 def test_chunks_of_rounds_share_one_table():
-    """Each begins with the table after the last round before it, and the last leaves that after all."""
+    """Each begins with the table after the last round before it."""
     chunk, tables = random_chunk(2, seed=3)
-    first = [own.table.copy() for own in chunks_of_rounds(chunk, chunk.rounds, most_rounds=7)]
+    start = replace(chunk, rounds=[])
+    first = [own.table.copy() for own in chunks_of_rounds(start, chunk.rounds, most_rounds=7)]
     np.testing.assert_allclose(first, tables[:-1:7])
-    np.testing.assert_allclose(chunk.table, tables[-1])

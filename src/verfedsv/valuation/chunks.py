@@ -195,12 +195,13 @@ class Chunk:
 def chunks_of_rounds(start: Chunk, rounds: Iterable[Round], most_rounds: int | None = None) -> Iterator[Chunk]:
     """Yield rounds of all samples, as many at a time as memory allows, or `most_rounds`.
 
-    All chunks share the table of `start`, which is advanced after each of them.
+    All chunks share the table of `start`, which is advanced from one to the next.
     """
+    chunk = start
     for held in _held_together(rounds, most_rounds):
+        chunk.advance()
         chunk = replace(start, rounds=held)
         yield chunk
-        chunk.advance()
 
 
 def _held_together(rounds: Iterable[Round], most_rounds: int | None) -> Iterator[list[Round]]:

@@ -103,7 +103,7 @@ class Job:
         start = self._chunk(rows, replay.table, replay.factors)
         for changes in islice(rounds, len(before.values) - replay.n_rounds):
             replace(start, rounds=[changes]).advance()
-        found = self._value(start, rounds, before, replay.budget, step, MOST_ROUNDS)
+        found = self._value(start, rounds, before, step, replay)
         replay.next_record = training.transcript.n_records + 1
         n_unseen = len(self.rows) - int(replay.is_seen.sum())
         seconds = {"valuation": time.perf_counter() - begin}
@@ -123,7 +123,7 @@ class Job:
         completed = completed_rounds(training, rows, uploads, factorisation)
         table = np.zeros((n_players, len(rows), training.n_classes))
         start = self._chunk(rows, table, factors_of(factorisation, rows))
-        found = self._value(start, completed, Estimate.none(0, n_players), Budget(self.settings.tolerance), step)
+        found = self._value(start, completed, Estimate.none(0, n_players), step)
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(training, rows, uploads, factorisation, found.values)
         return self._assemble(rows, len(self.rows) - len(rows), found, errors, seconds, factorisation=factorisation)
@@ -142,17 +142,20 @@ class Job:
         start: Chunk,
         rounds: Iterable[Round],
         before: Estimate,
-        budget: Budget,
         step: _Steps,
-        most_rounds: int | None = None,
+        replay: Replay | None = None,
     ) -> Estimate:
-        """Return the values of all rounds, given those of the rounds `before`; the table of `start` is advanced."""
+        """Return the values of all rounds, given those of the rounds `before`; advance the table of a replay."""
         plan = Plan(self.estimator, start.n_samples, self.n_permutations, self.semivalue, self.settings.seed)
+        budget = Budget(self.settings.tolerance) if replay is None else replay.budget
         parts, n_rounds, workers = [before], len(before.values), self.executor or available_threads()
-        for chunk in chunks_of_rounds(start, rounds, most_rounds):
+        chunk = start
+        for chunk in chunks_of_rounds(start, rounds, None if replay is None else MOST_ROUNDS):
             from_here = replace(plan, first_round=n_rounds)
             parts.append(self.backend.value_rounds(chunk, from_here, budget, workers, partial(step, chunk.n_rounds)))
             n_rounds += chunk.n_rounds
+        if replay is not None:  # else the table may never have been written, and takes no memory
+            chunk.advance()
         step.finish()
         return Estimate.joined(parts)
 
