@@ -217,7 +217,7 @@ def test_a_round_without_uploads_is_like_the_one_before():
     pattern = Pattern.from_batches([*training.batches[:50], np.empty(0, int), *training.batches[50:]], 300)
     uploads = training.uploads(0)
     values = pattern.sort([*uploads[:50], np.empty((0, 1)), *uploads[50:]], 1)
-    result = complete_with(CompiledSolver(pattern, values, 0.1, 1e-3, 50, 1), pattern, 1, 3, 0.1, "spectral", 0)
+    result = complete_with(CompiledSolver(pattern, values, 0.1, 1e-3, 50, 1), 3, 0.1, "spectral", 0)
     np.testing.assert_array_equal(result.rounds[50], result.rounds[49])
     assert np.abs(result.rounds[51] - result.rounds[50]).max() < np.abs(result.rounds[50]).max()
 

@@ -89,8 +89,7 @@ class Completion:
 
     def embeddings(self, round_number: int) -> Floats:
         """Return the embeddings of all samples in a round (0, 1, ...), (samples, classes)."""
-        result: Floats = self.samples @ self.rounds[round_number].T
-        return result
+        return np.asarray(self.samples @ self.rounds[round_number].T)
 
 
 def complete(
@@ -143,13 +142,11 @@ def complete(
         as_whole("max_sweeps", max_sweeps, at_least=1),
         available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1),
     )
-    return complete_with(solver, pattern, uploads[0].shape[1], rank, regularization, start, seed)
+    return complete_with(solver, rank, regularization, start, seed)
 
 
 def complete_with(
     solver: CompiledSolver,
-    pattern: Pattern,
-    n_classes: int,
     rank: int | Literal["auto"],
     regularization: float | Literal["auto"],
     start: Start | Completion,
@@ -161,6 +158,7 @@ def complete_with(
     The solver keeps the chosen lambda. Choices so close that rounding decides them are made as in `like`, so that a
     completion can be repeated on another processor; otherwise `like` is ignored.
     """
+    pattern, n_classes = solver.pattern, solver.n_classes
     is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
     nothing_held_out = np.zeros_like(is_held_out)
     known = _continued(start, pattern.n_rounds, n_classes) if isinstance(start, Completion) else None

@@ -25,7 +25,7 @@ NEGLIGIBLE, EXACT_BELOW, CLOSE = 1e-15, 1e-9, 1e-6
 """Fractions of the sum of squares: squared errors below the first are negligible; below the second they are summed one
 by one, as a difference of sums is off by 1e-15 of these. So their relative error is below the third."""
 
-THIN = 0.25
+SHORT = 0.25
 """A batch smaller than this fraction of the median is a short one."""
 
 
@@ -62,6 +62,10 @@ class CompiledSolver:
     n_threads: int
     n_sweeps: int = 0
 
+    @property
+    def n_classes(self) -> int:
+        return int(self.values.shape[1])
+
     def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
         """Return a first guess of the factors of the rounds, best direction first."""
         return leading_directions(self.pattern, self.values, is_held_out, rank)
@@ -95,9 +99,9 @@ class CompiledSolver:
         def used(t: int) -> tuple[Array, Array]:
             places = self.pattern.of_round(t)
             places = places[~is_held_out[places]]
-            return self.pattern.samples_of(places), self.values[places]
+            return np.searchsorted(self.pattern.starts, places, side="right") - 1, self.values[places]
 
-        steady_thin_rounds(Factors(rounds, samples), sizes, used)
+        refit_short_rounds(Factors(rounds, samples), sizes, used)
         return Factors(rounds, samples)
 
     def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:
@@ -170,12 +174,12 @@ def has_settled(before: float, left: float, size: float, tolerance: float, if_cl
 
 
 def _fill_empty_rounds(rounds: Floats, has_uploads: NDArray[np.bool_]) -> None:
-    """Copy to rounds without uploads the last round before that has some, or else the first."""
+    """Fill rounds without uploads with the last round before that has some, or else with the first."""
     last = np.maximum.accumulate(np.where(has_uploads, np.arange(len(rounds)), -1))
     rounds[:] = rounds[np.where(last < 0, has_uploads.argmax(), last)]
 
 
-def steady_thin_rounds(factors: Factors, sizes: Array, used: Callable[[int], tuple[Array, Array]]) -> None:
+def refit_short_rounds(factors: Factors, sizes: Array, used: Callable[[int], tuple[Array, Array]]) -> None:
     """Solve for rounds with short batches again, in place, as if their batches were full.
 
     A batch of few samples, such as the last of an epoch, says little about the others, and lambda would shrink those to
@@ -184,12 +188,12 @@ def steady_thin_rounds(factors: Factors, sizes: Array, used: Callable[[int], tup
     """
     rounds, samples = factors
     full = float(np.median(sizes[sizes > 0]))
-    is_thin = (sizes > 0) & (sizes < THIN * full)
-    steady = np.flatnonzero((sizes > 0) & ~is_thin)
+    is_short = (sizes > 0) & (sizes < SHORT * full)
+    usual = np.flatnonzero((sizes > 0) & ~is_short)
     typical = samples.T @ samples / max(1, int(np.count_nonzero(samples.any(axis=1))))
-    for t in np.flatnonzero(is_thin).tolist():
-        k = int(np.searchsorted(steady, t))
-        before, after = steady[max(k - 1, 0)], steady[min(k, len(steady) - 1)]
+    for t in np.flatnonzero(is_short).tolist():
+        k = int(np.searchsorted(usual, t))
+        before, after = usual[max(k - 1, 0)], usual[min(k, len(usual) - 1)]
         way = (t - before) / (after - before) if before < t < after else 0.0
         between = (1 - way) * rounds[before] + way * rounds[after]
         numbers, values = used(t)

@@ -64,10 +64,6 @@ class Pattern:
         """Return the observations of a round."""
         return self.places[self.edges[round_number] : self.edges[round_number + 1]]
 
-    def samples_of(self, observations: Array) -> Array:
-        """Return the samples of some observations."""
-        return np.searchsorted(self.starts, observations, side="right") - 1
-
     def hold_out(self, fraction: float, seed: int) -> NDArray[np.bool_]:
         """Return a mask of randomly chosen observations, (observations,), that leaves one of each sample and round."""
         rng = np.random.default_rng(seed)

@@ -41,10 +41,10 @@ class Auto(Estimator):
         return semivalue == SHAPLEY
 
     def refine(self, game: RoundGame, plan: Plan, call: int, allowed: Allowance) -> Estimate:
-        """Return values with at most the allowed errors, if possible; the closed form of samples with small errors.
+        """Return values with at most the allowed errors, if possible.
 
-        If all samples have, the error is rounding, which no method reduces. Nothing is sampled if the loss does not
-        bound the draws.
+        Samples with small errors keep the closed form. If all do, the error is rounding, which no method reduces.
+        Nothing is sampled if the loss does not bound the draws.
         """
         easy, hard = split_samples(sample_errors(game), allowed.certified / 2)
         is_enumerated = _can_enumerate(game, len(hard), allowed.coalitions)
@@ -56,7 +56,7 @@ class Auto(Estimator):
         if is_enumerated:
             rest = enumerate_coalitions(game, SHAPLEY, hard, plan.progress)
         else:
-            if allowed.sampled == 0:  # what certified errors leave is for sampling
+            if allowed.sampled == 0:  # sampling gets what certified errors leave
                 left = max(0.0, allowed.certified - closed.errors.max() - rounding.max())
                 allowed = allowed._replace(sampled=left, largest=0.0)
             rest = draw_enough(game, hard, allowed, plan.n_permutations, plan.seed, call, plan.progress)

@@ -17,7 +17,7 @@ from verfedsv.losses import Array, Floats, LogPartitionLoss, Loss
 from verfedsv.shapley.game import Block
 
 BLOCK_SAMPLES = 1024
-"""Samples of a block; the rounding bound of docs/closed-form.md is for sums of at most so many losses."""
+"""Samples of a block, on which the rounding bound in docs/closed-form.md depends."""
 
 RANGE = 80.0
 """The largest summed change of an embedding for which products of eight partition sums stay within float64."""
@@ -26,7 +26,7 @@ RANGE = 80.0
 class CoalitionSums(ABC):
     """Sums over the samples of a block of the loss (not the utility) of many coalitions.
 
-    They omit what is linear in the coalition: `linear`, (clients,), must be added to what a client adds.
+    They omit a part that is linear in the coalition: `linear`, (clients,), is what each client adds to it.
     """
 
     linear: Floats
@@ -103,8 +103,7 @@ class DirectSums(CoalitionSums):
         return result
 
     def _sum(self, x: Floats) -> Floats:
-        result: Floats = self._loss.value(x, self._labels).sum(axis=-1)
-        return result
+        return np.asarray(self._loss.value(x, self._labels).sum(axis=-1))
 
 
 class LogPartitionSums(CoalitionSums):

@@ -17,8 +17,7 @@ def radius_of_mean(variance: Floats, width: Floats, n_draws: int, look: int) -> 
     empirical Bernstein bound of Maurer and Pontil (2009, theorem 4) on both sides.
     """
     log = _log_inverse_failure(len(variance), look)
-    result: Floats = np.sqrt(2 * log * variance / n_draws) + 7 * log / (3 * (n_draws - 1)) * width
-    return result
+    return np.asarray(np.sqrt(2 * log * variance / n_draws) + 7 * log / (3 * (n_draws - 1)) * width)
 
 
 def radius_of_sum(variance: Floats, largest: Floats, look: int | Array) -> Floats:
@@ -31,12 +30,11 @@ def radius_of_sum(variance: Floats, largest: Floats, look: int | Array) -> Float
     Let l = log(1/q). The squares are independent, not negative and at most `largest`^2, so their sum falls short of
     its expectation V by sqrt(2 l V) `largest` with probability at most q; solved for V, sqrt(V) is at most
     sqrt(variance + largest^2 l/2) + largest sqrt(l/2). Then by Bernstein's inequality the sum is within sqrt(2 l V) +
-    largest l/3 of its expectation, but for a probability of 2 q.
+    largest l/3 of its expectation, except with probability 2 q.
     """
     log = _log_inverse_failure(variance.shape[-1], look)
     deviation = np.sqrt(variance + largest**2 * (log / 2)) + largest * np.sqrt(log / 2)
-    result: Floats = deviation * np.sqrt(2 * log) + largest * (log / 3)
-    return result
+    return np.asarray(deviation * np.sqrt(2 * log) + largest * (log / 3))
 
 
 def _log_inverse_failure(n_clients: int, look: int | Array) -> Floats:

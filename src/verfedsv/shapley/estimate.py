@@ -131,8 +131,7 @@ class Estimate:
         if not self.is_sampled:
             return self.errors
         radius = radius_of_sum(self.variance, self.largest, np.asarray(look)[..., np.newaxis])
-        result: Floats = self.errors + np.where(self.largest > 0, radius, 0.0)
-        return result
+        return np.asarray(self.errors + np.where(self.largest > 0, radius, 0.0))
 
     def replaced(self, other: Estimate, where: NDArray[np.bool_]) -> Estimate:
         """Return the rounds of `other` in the place of those chosen by `where`, (rounds,); utilities stay."""

@@ -188,7 +188,7 @@ class _Remainder:
         wanted, full = self._odd(self.half) - slope, self._cubic(self.half)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             fitting = np.nan_to_num(np.clip(wanted / full, 0, 1), nan=1.0)
-            self.scale = np.fmin(fitting, loss.gradient_range / (loss.third_derivative * reach**2))
+            self.scale: Floats = np.fmin(fitting, loss.gradient_range / (loss.third_derivative * reach**2))
         self.largest: Floats = spread * loss.remainder_variation(self._middle, reach, self.scale)
 
     def __call__(self, u: Floats) -> Floats:
