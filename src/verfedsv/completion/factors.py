@@ -108,10 +108,7 @@ class CompiledSolver:
         """Return the errors on the observations that are not held out, and on those that are."""
 
         def sum_errors(first: int, last: int) -> Floats:
-            pattern = self.pattern
-            return sweeps.sum_errors(
-                first, last, pattern.starts, pattern.rounds, is_held_out, self.values, factors.rounds, factors.samples
-            )
+            return sweeps.sum_errors(first, last, self._observed(is_held_out), factors.rounds, factors.samples)
 
         parts = np.stack(list(self._map(sum_errors)))
         counts, squares, largest = parts[:, :, 0].sum(axis=0), parts[:, :, 1].sum(axis=0), parts[:, :, 2].max(axis=0)
@@ -124,6 +121,9 @@ class CompiledSolver:
         parts = split(self.pattern.n_samples, -(-self.pattern.n_samples // N_PARTS))
         return ordered_map(lambda part: function(part.start, part.stop), parts, self.n_threads)
 
+    def _observed(self, is_held_out: NDArray[np.bool_]) -> sweeps.Observed:
+        return sweeps.Observed(self.pattern.starts, self.pattern.rounds, is_held_out, self.values)
+
     def _sum_squares(self, first: int, last: int, is_held_out: NDArray[np.bool_]) -> float:
         part = slice(self.pattern.starts[first], self.pattern.starts[last])
         return sweeps.sum_squares(self.values[part], is_held_out[part])
@@ -135,21 +135,8 @@ class CompiledSolver:
 
         def solve_samples(first: int, last: int) -> tuple[Floats, Floats]:
             gram, moment = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
-            pattern = self.pattern
-            sweeps.sweep_samples(
-                first,
-                last,
-                pattern.starts,
-                pattern.rounds,
-                is_held_out,
-                self.values,
-                by_round,
-                rounds,
-                self.regularization,
-                samples,
-                gram,
-                moment,
-            )
+            observed = self._observed(is_held_out)
+            sweeps.sweep_samples(first, last, observed, by_round, rounds, self.regularization, samples, gram, moment)
             return gram, moment
 
         gram, moment = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))

@@ -15,20 +15,28 @@ row by row up to the diagonal.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from verfedsv.compiled import compiled, inlined, inlined_in_order
 from verfedsv.losses import Array, Floats
 
 
+class Observed(NamedTuple):
+    """The arrays of a `Pattern`, which observations are held out, and their values, (observations, classes)."""
+
+    starts: Array
+    rounds: Array
+    is_held_out: Array
+    values: Array
+
+
 @compiled
 def sweep_samples(
     first: int,
     last: int,
-    starts: Array,
-    rounds: Array,
-    is_held_out: Array,
-    values: Array,
+    observed: Observed,
     by_round: Floats,
     rounds_factor: Floats,
     regularization: float,
@@ -41,6 +49,7 @@ def sweep_samples(
     `by_round`, (rounds, packed), are the sums over classes of w w'. `gram`, (rounds, packed), and `moment`, (rounds,
     classes, rank), receive the sums over samples of h h' and of x h.
     """
+    starts, rounds, is_held_out, values = observed
     n_classes, rank = rounds_factor.shape[1:]
     size = rank * (rank + 1) // 2
     matrix, h = np.empty(size), np.empty(rank)
@@ -92,20 +101,12 @@ def sum_classes(rounds_factor: Floats) -> Floats:
 
 
 @compiled
-def sum_errors(
-    first: int,
-    last: int,
-    starts: Array,
-    rounds: Array,
-    is_held_out: Array,
-    values: Array,
-    rounds_factor: Floats,
-    samples_factor: Floats,
-) -> Floats:
+def sum_errors(first: int, last: int, observed: Observed, rounds_factor: Floats, samples_factor: Floats) -> Floats:
     """Return the number, sum of squares and largest absolute value of the errors of samples `first` to `last` - 1.
 
     (2, 3): of the observations used, and of those held out.
     """
+    starts, rounds, is_held_out, values = observed
     n_classes, rank = rounds_factor.shape[1:]
     result = np.zeros((2, 3))
     for i in range(first, last):
