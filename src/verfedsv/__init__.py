@@ -18,7 +18,7 @@ def __getattr__(name: str) -> "Any":
 
     if not name.startswith("__") or name in ("__all__", "__version__"):
         public = import_module("verfedsv.public")
-        globals().update({known: getattr(public, known) for known in ("__all__", *public.__all__)})
+        globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
     if name not in globals():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals()[name]

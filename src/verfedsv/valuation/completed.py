@@ -61,11 +61,11 @@ def complete_players(
     players = [player for player, has_gaps in enumerate(uploads.has_gaps) if has_gaps]
 
     def tasks() -> Iterator[_Task]:
-        known, pattern = None, None
+        last, pattern = None, None
         for player in players:
             changes = uploads.by_player[player]
-            if known is None or pattern is None or not _has_same_samples(known, changes):
-                known, pattern = changes, Pattern.from_batches(_samples(changes), training.n_samples)
+            if last is None or pattern is None or not _has_same_samples(last, changes):
+                last, pattern = changes, Pattern.from_batches(_samples(changes), training.n_samples)
             values = pattern.sort([change.values for change in changes.values()], training.n_classes)
             like = plan.like[player] if player < len(plan.like) else None
             yield _Task(pattern, values, earlier.start_of(player) if earlier else None, like)

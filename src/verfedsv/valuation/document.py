@@ -126,12 +126,12 @@ def from_json(text: str | bytes) -> Valuation:
 
 
 def _build(content: _Content) -> Valuation:
-    known = {name: getattr(content, name) for name in _Content.model_fields}
-    known |= {name: _floats(known[name], name) for name in _SHAPES}
-    known["server_error"] = math.nan if content.server_error is None else content.server_error
+    parts = {name: getattr(content, name) for name in _Content.model_fields}
+    parts |= {name: _floats(parts[name], name) for name in _SHAPES}
+    parts["server_error"] = math.nan if content.server_error is None else content.server_error
     if content.completion is not None:
-        known["completion"] = tuple(CompletionReport(**_numbers(dict(report))) for report in content.completion)
-    result = Valuation(**known | {"sampled": None})
+        parts["completion"] = tuple(CompletionReport(**_numbers(dict(report))) for report in content.completion)
+    result = Valuation(**parts | {"sampled": None})
     if content.sampled is None:
         return result
     sampled: dict[str, Any] = {name: _floats(part, name) for name, part in content.sampled}

@@ -101,8 +101,8 @@ def value(
         "seed": seed,
         "rows": _describe(rows, chosen),
     }
-    known = {name: option for name, option in given.items() if option is not None}
-    settings = replace(agreed, semivalue=kind, **known)  # type: ignore[arg-type]  # whose name is stored
+    options = {name: option for name, option in given.items() if option is not None}
+    settings = replace(agreed, semivalue=kind, **options)  # type: ignore[arg-type]  # its name is stored
     _check(training, settings, kind, since, like)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
