@@ -85,19 +85,17 @@ def sum_third_order(block: Block, loss: Loss) -> Floats:
     if type(loss) is Logistic:
         offset = np.empty(0) if block.offset is None else block.offset.ravel()
         values, errors, decrease = sum_logistic(*arrays, offset, constants)
-        return np.concatenate([values, errors, [decrease]])
-    if type(loss) is Softmax:
+    elif type(loss) is Softmax:
         offset = np.empty((0, 0)) if block.offset is None else block.offset
         values, errors, decrease = sum_softmax(*arrays, offset, block.n_classes, constants)
-        return np.concatenate([values, errors, [decrease]])
-    moments = sum_moments(block, constants.uses_range)
-    if not moments.magnitude.max() < LARGEST_EMBEDDING:
-        return np.full(2 * len(block.previous) + 1, np.nan)
-    base, total, labels = moments.base, moments.total, block.labels
-    middle = base + 0.5 * total
-    gradient, cubic = loss.gradient(middle, labels), loss.cubic_form(middle, labels)
-    values, errors = _sum_over_samples(block, moments, gradient, cubic, constants)
-    decrease = loss.value(base, labels).sum() - loss.value(base + total, labels).sum()
+    else:
+        moments, labels = sum_moments(block, constants.uses_range), block.labels
+        if not moments.magnitude.max() < LARGEST_EMBEDDING:
+            return np.full(2 * len(block.previous) + 1, np.nan)
+        middle, end = moments.base + 0.5 * moments.total, moments.base + moments.total
+        gradient, cubic = loss.gradient(middle, labels), loss.cubic_form(middle, labels)
+        values, errors = _sum_over_samples(block, moments, gradient, cubic, constants)
+        decrease = loss.value(moments.base, labels).sum() - loss.value(end, labels).sum()
     return np.concatenate([values, errors, [decrease]])
 
 
