@@ -508,7 +508,7 @@ PLAN = {"step": {"kind": "gradient descent", "rate": 0.5, "decay": "constant"}, 
         ('name = "adult"', 'name = "sector"', "loss is softmax and not logistic"),
         ("[output]", "[[client]]\nname = 'ship'\nrandom_level = 1\n[output]", "client 'ship' is in one of them only"),
         ("[output]", "[valuation]\nrank = 3\n[output]", "is not what was agreed, .*: rank is 3 and not auto"),
-        ("rounds = 6", ASYNCHRONOUS, "is of an asynchronous training, and the transcript of a synchronous one"),
+        ("rounds = 6", ASYNCHRONOUS, "mode is asynchronous and not synchronous"),
     ],
 )
 def test_a_configuration_that_contradicts_the_transcript_differs(tmp_path, before, after, difference):

@@ -164,6 +164,15 @@ def test_labels_that_are_texts(tmp_path, kind):
             Recorder(tmp_path / loss, [1, 0, 1, 0, 1, 0], ["one"], loss, resume=True)
 
 
+@pytest.mark.parametrize("kind", [pd.Categorical, pd.Series, pd.DataFrame])
+def test_classes_are_in_the_order_of_ordered_categories(kind):
+    """Also of a column; `transcript.description.classes` shows the order."""
+    levels = pd.Categorical(["low", "high", "mid ", "low"], ["low", "never", "mid ", "high"], ordered=True)
+    recorder = Recorder(None, levels if kind is pd.Categorical else kind(levels), ["one"], "softmax")
+    assert recorder.transcript.labels.tolist() == [0, 2, 1, 0]
+    assert recorder.transcript.description.classes == ("low", "mid", "high")
+
+
 def test_truth_values_are_labels():
     """False is 0 and True is 1, even if all are True."""
     for given in ([True, False, True], np.array([True] * 3), pd.Series([False, True, None]).dropna()):

@@ -84,7 +84,8 @@ def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Lab
     if n_classes is not None and kind not in ("own", "softmax"):
         raise InputError(f"n_classes is for loss 'softmax'; loss {loss.name!r} needs none")
     values = _as_rows(labels)
-    values, classes = _encode(values) if kind != "squared" and values.ndim == 1 else (values, None)
+    is_encoded = kind != "squared" and values.ndim == 1
+    values, classes = _encode(values, _order_of(labels)) if is_encoded else (values, None)
     values = _as_recorded(values)
     if classes is not None and kind == "logistic" and len(classes) != 2:
         shown = ", ".join(map(repr, classes[:6])) + (", ..." if len(classes) > 6 else "")
@@ -113,8 +114,14 @@ def _as_rows(labels: ArrayLike) -> Array:
     return values
 
 
-def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
-    """Return text and booleans as numbers from 0 on, and what these stand for, in order.
+def _order_of(labels: Any) -> list[str]:
+    """Return the categories of pandas labels, stripped, if these are ordered; else nothing."""
+    kinds = [labels.dtype] if hasattr(labels, "dtype") else getattr(labels, "dtypes", ())
+    return [str(category).strip() for kind in kinds if getattr(kind, "ordered", False) for category in kind.categories]
+
+
+def _encode(values: Array, order: Sequence[str]) -> tuple[Array, tuple[str, ...] | None]:
+    """Return text and booleans as numbers from 0 on, and what these stand for, in the given order, or sorted.
 
     Numbers are returned as they are, also if they are written as text.
     """
@@ -140,6 +147,10 @@ def _encode(values: Array) -> tuple[Array, tuple[str, ...] | None]:
         )
     if len(names) == 1:
         raise InputError(f"all labels are {str(names[0])!r}; at least two classes are needed")
+    if order:
+        known = {category: place for place, category in enumerate(order)}
+        places = np.argsort([known.get(name, len(known)) for name in names], kind="stable")
+        names, numbers = names[places], np.argsort(places)[numbers]
     return numbers.astype(np.int64), tuple(names.tolist())
 
 

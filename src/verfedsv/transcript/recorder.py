@@ -49,9 +49,10 @@ class Recorder:
 
     `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is
     "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are text or
-    booleans are classes: they are recorded as numbers, in alphabetical order, and `transcript.description.classes` has
-    their names. Numbers that are written as text are numbers. `n_classes` is for softmax, where the labels do not show
-    every class, and for losses of your own. `no_gradient` lists the samples that receive no gradients in training.
+    booleans are classes: they are recorded as numbers, in alphabetical order, or that of ordered pandas categories,
+    which `transcript.description.classes` shows. Numbers that are written as text are numbers. `n_classes` is for
+    softmax, where the labels do not show every class, and for losses of your own. `no_gradient` lists the samples that
+    receive no gradients in training.
 
     `head` is what the server makes of the embeddings: "sum", or an object with `state_dict()`, such as a torch module,
     whose parameters are recorded now and at each time stamp.
