@@ -107,14 +107,16 @@ def complete(
 ) -> Completion:
     """Return all embeddings of one client from those it uploaded: equation 3 of the paper.
 
+    Needs only the client's own uploads, so it can run at the client.
+
     Args:
         batches: for each round the uploaded samples, as distinct numbers from 0 to `n_samples` - 1 or as a mask.
         embeddings: for each round the embeddings of these samples, (samples,) or (samples, classes). A zero is an
             observation like any other.
         n_samples: the number of all samples.
         rank: of the factors, or "auto": raised until the error on held-out embeddings no longer falls.
-        regularization: lambda of equation 3, or "auto": 0.1 as in the paper, divided by ten while the error on held-out
-            embeddings is above a tenth of their size and at least halved by it.
+        regularization: lambda of equation 3, or "auto": 0.1 as in the paper, lowered by factors of ten while the error
+            on held-out embeddings is above a tenth of their size and each step halves it.
         start: "spectral", from the embeddings interpolated in time; "random", which is usual and worse here; or a
             completion of the first of these rounds, to continue from.
         tolerance: a fit ends when a sweep changes the root mean squared error by less than this fraction.

@@ -26,9 +26,9 @@ def expected_errors(
     """Return the expected root mean squared error of all embeddings, and their expected root mean square.
 
     With A_i the sum of w w' over the uploads of sample i, least squares finds the part R_i = A_i (A_i + lambda)^-1 of
-    its true factors and loses the part Q_i = I - R_i. The second moment S of the true factors solves: the mean of
-    R_i S R_i is the second moment of the fitted factors. Few steps of an iteration do, as some directions may hardly be
-    determined. The mean squared error is that of Q_i S Q_i, plus what errors of `held_out_rmse` in the uploads add.
+    its true factors and loses the part Q_i = I - R_i. With S the second moment of the true factors, that of
+    the fitted ones is the mean of R_i S R_i, which is solved for S by few steps of iteration, as some directions may
+    hardly be determined. The mean squared error is that of Q_i S Q_i, plus what upload errors of `held_out_rmse` add.
     """
     rounds, samples = factors
     of_rounds = np.einsum("tca,tcb->tab", rounds, rounds)
