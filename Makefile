@@ -1,17 +1,17 @@
-# Everything here needs Python 3.11 or newer with pip and venv, make and git; the rest is installed into .venv.
+# Needs Python 3.11 or newer with pip and venv, make and git; the rest is installed into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
 SOURCES := src tests benchmarks experiments scripts examples
-# Tests of numbers, which `make test` runs once more with loops compiled for another processor: any of this kind, without
-# AVX or FMA, or the one that CPU names, as LLVM does (haswell, znver3, skylake-avx512). An empty NUMBA_CPU_FEATURES
-# means those of that processor; if it were not set, numba would take those of this one.
+# Numerical tests, which `make test` runs once more with loops compiled for another processor: a generic one, without AVX
+# or FMA, or CPU, an LLVM name (haswell, znver3, skylake-avx512). An empty NUMBA_CPU_FEATURES means those of that processor;
+# if it were unset, numba would use those of this machine.
 NUMERIC := tests/test_compiled.py tests/test_losses.py tests/completion tests/shapley tests/valuation tests/federation
 CPU ?= generic
 ANOTHER := NUMBA_CPU_NAME=$(CPU) NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-$(CPU)
-# Where the data sets lie that do not ship with the package.
+# The folder of the data sets that do not ship with the package.
 export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
 .PHONY: demo test check processor soak bench paper format clean help
@@ -33,20 +33,20 @@ $(VENV)/.dev: $(VENV)/.installed
 	$(INSTALL) --group dev
 	@touch $@
 
-# Debian's browser, in which the tests open the report; where it cannot be installed, those tests are skipped.
+# Debian's browser, for tests of the report; if it cannot be installed, they are skipped.
 $(VENV)/.browser: $(VENV)/.created
 	@if command -v chromium >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	fi || true
-	@command -v chromium >/dev/null || echo "No chromium, and no way to install it here: tests of the report in a browser are skipped."
+	@command -v chromium >/dev/null || echo "chromium cannot be installed here: tests of the report in a browser are skipped."
 	@if command -v chromium >/dev/null; then touch $@; fi
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(INSTALL) --editable '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.installed    ## Install, train eight clients on real data in two ways, and value them.
+demo: $(VENV)/.installed    ## Install, train eight clients on real data in two modes, and value them.
 	$(BIN)/verfedsv demo
 
 check: $(VENV)/.dev    ## Linters, types, layers and the faster tests.
@@ -64,7 +64,7 @@ test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, 
 	$(PYTEST)
 	$(ANOTHER) $(PYTEST) -q -m 'not slow' $(NUMERIC)
 
-processor: $(VENV)/.dev    ## The tests of numbers, compiled for another processor: make processor CPU=haswell.
+processor: $(VENV)/.dev    ## The numerical tests, compiled for another processor: make processor CPU=haswell.
 	$(ANOTHER) $(PYTEST) -q -m 'not slow' $(NUMERIC)
 
 soak: $(VENV)/.dev    ## Forty thousand damaged files and a hundred killed runs: about an hour.
@@ -77,13 +77,13 @@ $(VENV)/.paper: $(VENV)/.installed
 	$(INSTALL) --editable '.[paper]'
 	@touch $@
 
-paper: $(VENV)/.paper    ## The paper's tables and figures: docs/paper.md, from what is not known there yet.
+paper: $(VENV)/.paper    ## Measure what is missing of the paper's tables and figures, and write docs/paper.md.
 	$(BIN)/verfedsv reproduce all --output docs
 
 format: $(VENV)/.dev    ## Let ruff format and fix the code.
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-clean:           ## Remove what the other targets made.
+clean:           ## Remove what the other targets created.
 	rm -rf $(VENV) verfedsv-demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

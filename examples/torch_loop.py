@@ -1,6 +1,6 @@
-"""Vertical training in plain PyTorch, with three lines added that let verfedsv value its clients.
+"""Vertical training in plain PyTorch, with three lines added so that verfedsv can value its clients.
 
-Two organisations hold columns about the same 30,000 credit card clients, one of them knows who defaulted. The data are
+Two organisations hold columns about the same 30,000 credit card clients; one of them knows who defaulted. The data are
 "Default of credit card clients" (I-Cheng Yeh, UCI Machine Learning Repository), split into a guest's and a host's file.
 
     python examples/torch_loop.py FOLDER_WITH_THE_TWO_FILES [--epochs 5] [--output runs/credit]
@@ -20,7 +20,7 @@ import verfedsv
 
 
 def load(folder: Path) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return the columns of each organisation and the labels, rows of both in the order of their ids."""
+    """Return the columns of each organisation and the labels, rows in the order of their ids."""
     tables = {
         name: pyarrow.csv.read_csv(folder / f"default_credit_{name}.csv.bz2").sort_by("id")
         for name in ("guest", "host")
@@ -51,7 +51,7 @@ def main() -> verfedsv.Valuation:
     optimizers = {name: torch.optim.Adam(model.parameters(), lr=1e-3) for name, model in models.items()}
     loss_function = torch.nn.BCEWithLogitsLoss()
 
-    # Without resume=False, a second training would be recorded behind the first.
+    # Without resume=False, a second training would be appended to the first.
     with verfedsv.Recorder(arguments.output, labels=labels, clients=list(models), resume=False) as recorder:  # line 1
         for epoch in range(arguments.epochs):
             for batch in torch.randperm(len(labels)).split(1000):

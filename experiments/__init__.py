@@ -1,4 +1,4 @@
-"""The paper's experiments: `verfedsv reproduce`. One file per table or figure, its settings in TOML beside it."""
+"""The paper's experiments, for `verfedsv reproduce`: one file per table or figure, with its settings in TOML."""
 
 from typing import Any
 

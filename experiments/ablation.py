@@ -1,4 +1,4 @@
-"""Figure 5 and Table 6: what rank and lambda of the completion do to the values, from a random start and from ours."""
+"""Figure 5 and Table 6: how rank and lambda of the completion change the values, from a random start and from ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Start = Literal["spectral", "random"]
 STARTS: tuple[Start, ...] = ("spectral", "random")
 PAPER = {"adult": (46.95, 17.43, 35.62), "web": (57.36, 23.21, 19.43), "covtype": (55.41, 34.54, 10.55)}
-"""Table 6: percentages of the true values. (Those of Covtype do not add up to 100 in the paper either.)"""
+"""Table 6: percentages of the true values. (Those of Covtype do not sum to 100 in the paper.)"""
 
 
 class AblationSettings(Settings):
@@ -34,7 +34,7 @@ class AblationSettings(Settings):
 
 
 def parts(name: str, settings: AblationSettings) -> Mapping[str, Callable[[], Findings]]:
-    """Return the truth, and for each setting of the completion the deviations from it over all seeds."""
+    """Return the true shares, and for each setting of the completion the deviations from them over all seeds."""
 
     @cache
     def training() -> Trained:
@@ -69,7 +69,7 @@ def _values(trained: Trained, start: Start, rank: int, weight: float, seed: int)
     transcript = Transcript.open(trained.path)
     batches, uploads = _uploads(transcript)
     completions = [
-        # Each client draws a random start of its own.
+        # Each client has another random start.
         complete(batches, of_client, len(transcript.labels), rank, weight, start=start, seed=97 * seed + m)
         for m, of_client in enumerate(uploads)
     ]

@@ -1,4 +1,4 @@
-"""How faithful VerFedSV and other measures are to the definition: Shapley values by retraining on every coalition."""
+"""VerFedSV and other measures compared with the definition: Shapley values by retraining on every coalition."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def coalitions(n_players: int) -> Iterator[Coalition]:
 
 
 def _losses_by_retraining(data: VerticalData, settings: Settings) -> Mapping[Coalition, float]:
-    """Return the loss, on all training samples, of a model trained from nothing by each coalition alone."""
+    """Return the loss, on all training samples, of a model trained from scratch by each coalition alone."""
 
     def train(coalition: Coalition) -> float:
-        # Nobody is a client without features: the server has its intercept.
+        # The empty coalition is a client without features: the server still has its intercept.
         nobody = replace(data.clients[0], name="nobody", numeric=np.zeros((len(data.labels), 1)), categorical=None)
         members = tuple(data.clients[m] for m in sorted(coalition)) or (nobody,)
         return final_loss(replace(data, clients=members), settings)
@@ -105,10 +105,10 @@ def _situational_importance(trained: Trained) -> Floats:
 def _information(data: VerticalData, n_cells: int) -> Floats:
     """Return the Shapley values of the mutual information between features and labels, after Han (2021).
 
-    A client's marginal value is the information it has on the labels given what a coalition has. Each client's features
-    are put into cells by k-means; information is the plug-in estimate, less its bias by Miller and Madow.
+    A client's marginal value is its information on the labels given that of a coalition. Each client's features are
+    reduced to cells by k-means; information is the plug-in estimate with the bias correction of Miller and Madow.
     """
-    # Only needed here, and importing it takes longer than all of this package.
+    # Imported late: it takes longer than all of this package.
     from sklearn.cluster import MiniBatchKMeans
 
     is_train = ~data.is_test
@@ -126,7 +126,7 @@ def _information(data: VerticalData, n_cells: int) -> Floats:
 
 
 def _numbered(columns: Sequence[Array], n_samples: int) -> Array:
-    """Return a number for each sample, the same for those that are the same in all columns."""
+    """Return a number for each sample, equal for samples that are equal in all columns."""
     number = np.zeros(n_samples, dtype=np.intp)
     for column in columns:
         number = np.unique(number * (int(column.max()) + 1) + column, return_inverse=True)[1]
@@ -170,8 +170,8 @@ EXPERIMENT = Experiment(
     name="baselines",
     title="Other measures, and the definition by retraining",
     about="The definition that the paper starts from: the loss of a model trained by each coalition alone, from "
-    "nothing. Beside it VerFedSV, leave-one-out (by retraining), situational importance (Achen; Wang 2019), Shapley "
-    "values of the mutual information (Han 2021; features put into cells by k-means), and SHAP.",
+    "scratch. Beside it VerFedSV, leave-one-out (by retraining), situational importance (Achen; Wang 2019), Shapley "
+    "values of the mutual information (Han 2021; features reduced to cells by k-means), and SHAP.",
     settings_type=BaselineSettings,
     parts=parts,
     tables=tables,

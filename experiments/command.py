@@ -1,4 +1,4 @@
-"""What `verfedsv reproduce` does: choose experiments and data sets, measure, and show the results."""
+"""`verfedsv reproduce`: choose experiments and data sets, measure, and show the results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reproduce(
 
 
 def known_results(folder: Path, *, quick: bool = False) -> dict[str, list[ResultFile]]:
-    """Return all results in a folder, by experiment in the paper's order, complete or not."""
+    """Return all results in a folder, complete or not, by experiment in the paper's order."""
     return {
         name: [ResultFile(folder, experiment, data, quick=quick) for data in experiment.data]
         for name, experiment in EXPERIMENTS.items()
@@ -49,7 +49,7 @@ def known_results(folder: Path, *, quick: bool = False) -> dict[str, list[Result
 
 
 def show_experiments() -> None:
-    """Print a list of all experiments and the data sets that they are for."""
+    """Print a list of all experiments and their data sets."""
     table = RichTable(header_style="bold", box=None, pad_edge=False)
     for name in ("experiment", "what", "data"):
         table.add_column(name)
@@ -59,7 +59,7 @@ def show_experiments() -> None:
 
 
 def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[Any]], list[str]]:
-    """Return experiments and data sets; after `--data`, names that follow the first are data sets too."""
+    """Return experiments and data sets; data sets may also be among `names`, as in `--data adult web`."""
     if missing := [name for name in ("matplotlib", "shap", "torch") if find_spec(name) is None]:
         raise InputError(f"the paper's experiments need {', '.join(missing)}: pip install -e '.[paper]'")
     sets = [*data, *(name for name in names if name in CATALOGUE)]

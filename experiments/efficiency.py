@@ -19,7 +19,7 @@ AXES = ("clients", "rounds", "samples")
 
 
 class Sweep(BaseModel):
-    """What to vary, one at a time, and what all else is meanwhile."""
+    """Sizes to vary, one at a time, while the others are those of `base`."""
 
     clients: tuple[int, ...]
     rounds: tuple[int, ...]
@@ -28,7 +28,7 @@ class Sweep(BaseModel):
 
 
 class EfficiencySettings(Settings):
-    """A sweep for our valuation, and a smaller one for the paper's sampling, which would take hours at our sizes."""
+    """A sweep for our valuation, and a smaller one for the paper's sampling, which would take hours."""
 
     ours: Sweep
     sampling: Sweep
@@ -39,7 +39,7 @@ METHODS: dict[str, Literal["auto", "permutation"]] = {"ours": "auto", "sampling"
 
 
 def parts(name: str, settings: EfficiencySettings) -> Mapping[str, Callable[[], Findings]]:
-    """Return a training and its valuation for each size, with either method."""
+    """Return a training and its valuation for each size and method."""
 
     def measure(kind: str, size: dict[str, int]) -> Findings:
         # A batch is an eighth of the samples, as on Adult in the paper.
@@ -60,7 +60,7 @@ def parts(name: str, settings: EfficiencySettings) -> Mapping[str, Callable[[], 
 
 
 def _n_permutations(n_clients: int) -> int:
-    """Return how many the paper draws."""
+    """Return how many permutations the paper draws."""
     return int(np.ceil(100 * n_clients * np.log(n_clients)))
 
 

@@ -1,4 +1,4 @@
-"""What an experiment is: settings for each data set, parts that are measured one by one, and what to show of them."""
+"""What an experiment is: settings for each data set, parts that are measured one by one, tables and figures."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Settings)
 
 Findings = Mapping[str, Any]
-"""What one part of an experiment found, as JSON can hold it."""
+"""What one part of an experiment found, as JSON."""
 
 Results = Mapping[str, Mapping[str, Findings]]
-"""For each data set, what each part found, by the names of the parts."""
+"""For each data set, the findings of each part, by name."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under a header; the first column says what the row is."""
+    """Rows of text under a header; the first column has the labels of the rows."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure of ours beside what the paper reports, or what is asked of it."""
+    """One of our numbers beside the paper's, or beside what it should be."""
 
     what: str
     ours: str
@@ -50,8 +50,8 @@ class Claim:
 class Experiment(Generic[S]):
     """A table or figure of the paper.
 
-    `parts` returns what there is to measure for a data set, by name: functions that take no arguments, share what is
-    expensive between them, and return what JSON can hold.
+    `parts` returns what to measure for a data set: functions by name, which take no arguments, may share expensive
+    results, and return JSON content.
     """
 
     name: str
@@ -65,22 +65,22 @@ class Experiment(Generic[S]):
 
     @cached_property
     def _content(self) -> dict[str, Any]:
-        """What the settings file beside the experiment says."""
+        """The content of the settings file beside the experiment."""
         file = Path(__file__).with_name(f"{self.name.replace('-', '_')}.toml")
         return tomllib.loads(file.read_text(encoding="utf-8"))
 
     @property
     def data(self) -> tuple[str, ...]:
-        """The data sets that there are settings for."""
+        """The data sets that have settings."""
         return tuple(self._content["data"])
 
     @property
     def notes(self) -> str:
-        """What there is to say of the full results: where they differ from the paper's, and why."""
+        """Comments on the full results: where they differ from the paper's, and why."""
         return str(self._content.get("notes", ""))
 
     def settings(self, data: str, *, quick: bool = False) -> S:
-        """Return the settings for a data set: those for all, then its own, then what `quick` changes."""
+        """Return the settings for a data set: those for all, overridden by its own, then by those of `quick`."""
         content = self._content
         merged = {**content.get("all", {}), **content["data"][data]}
         if quick:
@@ -92,7 +92,7 @@ class Experiment(Generic[S]):
 
 
 def plot_each(draw: Callable[[Mapping[str, Findings], Axes], None]) -> Callable[[Results, Figure], None]:
-    """Return what draws the results of each data set on a plot of its own, side by side."""
+    """Return a function that draws the results of the data sets side by side."""
 
     def draw_all(results: Results, figure: Figure) -> None:
         figure.set_size_inches(3.2 * len(results), 2.8)

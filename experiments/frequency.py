@@ -1,4 +1,4 @@
-"""Figure 3: of clients with the same features, the one that uploads more often is worth more."""
+"""Figure 3: of clients with the same features, those that upload more often have larger values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FrequencySettings(Settings):
-    """Copy i of client 1 uploads every `period` times the i-th of `slowness` seconds."""
+    """Copy i of client 1 uploads every `period` * `slowness[i]` seconds."""
 
     slowness: tuple[int, ...] = (1, 2, 3, 4, 5)
     runs: int = 1
@@ -51,7 +51,7 @@ def _shares(measured: Mapping[str, Findings]) -> Floats:
 
 
 def tables(results: Results) -> list[Table]:
-    """Return the shares, and how they compare with the fastest copy's."""
+    """Return the shares, also relative to the fastest copy's."""
     frequencies = next(iter(next(iter(results.values())).values()))["per_second"]
     rows = []
     for name, measured in results.items():
@@ -63,7 +63,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def claims(results: Results) -> list[Claim]:
-    """Return whether shares fall with the frequency, and how proportional they are."""
+    """Return whether shares fall with the frequency, and with which exponent."""
     made = []
     for name, measured in results.items():
         shares, frequencies = _shares(measured), np.array(next(iter(measured.values()))["per_second"])

@@ -1,4 +1,4 @@
-"""The fairness theorem and Proposition 2 on real trainings: what each promises, as a residual."""
+"""The fairness theorem and Proposition 2 on real trainings: how far each is from holding exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verfedsv.transcript import Stamp, Upload
 
 MODES = ("synchronous", "asynchronous")
 ROUNDING = 1e-10
-"""What a residual may be, relative to the largest value, where only rounding stands between the two sides."""
+"""Limit of residuals, relative to the largest value, that come from rounding alone."""
 
 
 def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Findings]]:
@@ -58,7 +58,7 @@ def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Findings]]
 
 
 def _data(name: str, settings: Settings) -> VerticalData:
-    """Return the data with an exact copy of client 1, and a client that has only zeros."""
+    """Return the data with an exact copy of client 1 and a client of zeros."""
     data = split(name, settings)
     copy = noisy_copy(data.clients[0], "copy", 0.0, np.random.default_rng())
     zeros: Any = csr_array((len(data.labels), 2))
@@ -70,7 +70,7 @@ def _residuals(trained: Trained, result: Valuation, drop: float) -> Findings:
     largest = float(np.abs(result.values).max())
     n_samples = trained.evaluation.embeddings.shape[1]
     halves = [np.arange(0, n_samples, 2), np.arange(1, n_samples, 2)]
-    # The utility is a mean over samples: that of all is the sum of what two halves give to it.
+    # The utility is a mean over samples, so it is the weighted sum of those of two halves.
     of_halves = [len(rows) / n_samples * trained.value(rows=rows, method="exact").values for rows in halves]
     middle = result.n_rounds // 2
     periods = result.per_round[:middle].sum(axis=0), result.per_round[middle:].sum(axis=0)
@@ -141,7 +141,7 @@ def _drop_of_table(trained: Trained) -> float:
 
 
 def tables(results: Results) -> list[Table]:
-    """Return the residuals, and errors of completion beside what is promised."""
+    """Return the residuals, and errors of completion beside their bounds."""
     columns = {
         f"{name.capitalize()}, {mode}": measured[mode]["residuals"]
         for name, measured in results.items()
@@ -165,7 +165,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def claims(results: Results) -> list[Claim]:
-    """Return whether residuals are rounding errors, and whether errors are below what is promised."""
+    """Return whether residuals are rounding errors, and whether errors are below their bounds."""
     made = []
     for name, measured in results.items():
         for mode in MODES:
@@ -187,10 +187,10 @@ def claims(results: Results) -> list[Claim]:
 EXPERIMENT = Experiment(
     name="guarantees",
     title="Fairness and approximation (Theorem 1, Proposition 2)",
-    about="On real trainings, with an exact copy of client 1 and a client that has nothing but zeros. Balance: values "
-    "add up to the mean decrease of the loss, added up by hand from the completed embeddings, or from the server's "
-    "table. Additivity: the values on even and on odd samples make those on all. Periodic additivity: both halves of "
-    "the training.",
+    about="On real trainings, with an exact copy of client 1 and a client of zeros. Balance: values sum to the mean "
+    "decrease of the loss, computed separately from the completed embeddings, or from the server's table. Additivity: "
+    "the values on even and on odd samples sum to those on all. Periodic additivity: the same for both halves of the "
+    "training.",
     settings_type=Settings,
     parts=parts,
     tables=tables,

@@ -1,7 +1,7 @@
 """What the experiments share: data split between clients, trainings of both kinds, and their values.
 
-The only module of the study that knows how trainings are built and run. Settings are flat, unlike the sections of
-`verfedsv.runs.config`: they are written into each result file and decide whether its results still hold.
+The only module of the experiments that builds and runs trainings. Settings are flat, unlike the sections of
+`verfedsv.runs.config`: they are written into each result file and decide whether its results are still valid.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal
@@ -24,7 +24,6 @@ from verfedsv.federation import (
     AsynchronousSchedule,
     Evaluation,
     InProcess,
-    Linear,
     Rate,
     SynchronousSchedule,
     Training,
@@ -33,16 +32,17 @@ from verfedsv.federation import (
     synchronous_rounds,
 )
 from verfedsv.losses import Floats
+from verfedsv.runs.execute import build_model, record_training
 
 FEW = 8
-"""Up to this many clients, true values are enumerated."""
+"""True values are enumerated up to this many clients."""
 
 
 class Settings(BaseModel):
-    """How one data set is split, trained and valued in an experiment; experiments add settings of their own.
+    """How one data set is split, trained and valued in an experiment; experiments add their own settings.
 
-    `rounds` are those of synchronous training. In asynchronous training every client uploads each `period` seconds, for
-    `duration` seconds, with a time stamp each `stamp_every`. `rank` and `method` are those of the valuation.
+    `rounds` is for synchronous training. In asynchronous training every client uploads each `period` seconds, for
+    `duration` seconds, with a time stamp each `stamp_every` seconds. `rank` and `method` are for the valuation.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,7 +66,7 @@ class Settings(BaseModel):
 
 
 class _Folder:
-    """A temporary folder, removed with this object, or at the end of the process."""
+    """A temporary folder, removed with this object or at the end of the process."""
 
     def __init__(self) -> None:
         self.path = Path(mkdtemp(prefix="verfedsv-"))
@@ -77,7 +77,7 @@ class _Folder:
 class Trained:
     """A recorded training, whose folder is removed with this object.
 
-    `truth` are the values from the embeddings of all samples in every round, (clients,); NaN unless asked for.
+    `truth` has the values from the embeddings of all samples in every round, (clients,), NaN unless requested.
     """
 
     training: Training
@@ -87,7 +87,7 @@ class Trained:
 
     @property
     def path(self) -> Path:
-        """Where the transcript lies."""
+        """The folder of the transcript."""
         return self.folder.path
 
     @cached_property
@@ -97,7 +97,7 @@ class Trained:
 
     @property
     def accuracy(self) -> float:
-        """On test samples; on training samples if there are no others."""
+        """The accuracy on test samples, or on training samples if there are no others."""
         test = self.evaluation.test_accuracy
         return self.evaluation.train_accuracy if np.isnan(test) else test
 
@@ -133,34 +133,25 @@ def split(name: str, settings: Settings) -> VerticalData:
 
 
 def build(data: VerticalData, settings: Settings, recorder: Recorder | None = None) -> Training:
-    """Return the server and clients of a training that has not begun."""
-    model: Any = Linear
-    if settings.model == "perceptron":
-        import torch
-
-        from verfedsv.federation.torch_models import perceptron
-
-        # Models this small gain nothing from threads, which on busy cores wait for each other.
-        torch.set_num_threads(1)
-        model = partial(perceptron, seed=settings.seed)
+    """Return a training before its first round."""
     return Training.in_process(
         data,
         rate=Rate(settings.rate, settings.decay),
         scale=settings.scale,
-        model=model,
+        model=build_model(settings.model, 32, settings.seed),
         intercept=settings.intercept,
         recorder=recorder,
     )
 
 
 def run_rounds(training: Training, settings: Settings) -> Iterator[Training]:
-    """Train by FedSGD, yielding the server and clients after each round."""
+    """Train by FedSGD, yielding the training after each round."""
     for _ in synchronous_rounds(training, SynchronousSchedule(settings.batch_size, settings.rounds, settings.seed)):
         yield training
 
 
 def run_asynchronously(training: Training, settings: Settings, slowness: Sequence[int] = ()) -> Iterator[Training]:
-    """Train by VAFL on the virtual clock, yielding the server and clients after each time stamp.
+    """Train by VAFL on the virtual clock, yielding the training after each time stamp.
 
     All clients have the same period, multiplied for the last ones by their `slowness`.
     """
@@ -192,7 +183,7 @@ def embeddings_of_rounds(data: VerticalData, settings: Settings) -> Floats:
 def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: bool = False) -> Trained:
     """Train by FedSGD and record it; with `with_truth`, embed all samples in every round for the true values."""
     folder = _Folder()
-    with _record(data, folder) as recorder:
+    with record_training(folder.path, data) as recorder:
         training = build(data, settings, recorder)
         truth = _Truth(training) if with_truth else None
         for _ in run_rounds(training, settings):
@@ -206,22 +197,17 @@ def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: b
 def train_asynchronously(data: VerticalData, settings: Settings, slowness: Sequence[int] = ()) -> Trained:
     """Train by VAFL and record it; see `run_asynchronously`."""
     folder = _Folder()
-    with _record(data, folder) as recorder:
+    with record_training(folder.path, data) as recorder:
         training = build(data, settings, recorder)
         for _ in run_asynchronously(training, settings, slowness):
             pass
     return Trained(training, settings, folder)
 
 
-def _record(data: VerticalData, folder: _Folder) -> Recorder:
-    loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
-    return Recorder(folder.path, data.labels[~data.is_test], data.names, loss, n_classes=n_classes)
-
-
 class _Truth:
-    """The values of a synchronous training from the embeddings of all samples: nothing is completed.
+    """The values of a synchronous training from the embeddings of all samples, without completion.
 
-    What is uploaded in a round was embedded before its step, so the embeddings after a step are those of the next one.
+    Uploads of a round are embedded before its step, so the embeddings after a step are those of the next round.
     """
 
     def __init__(self, training: Training) -> None:

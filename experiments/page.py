@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE, NOTE = "paper.md", "note.md"
-"""The page; and, in the folder of the results, what its reader should know of all of them."""
+"""The page, and a note on all results, in their folder."""
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "verfedsv",
@@ -26,17 +26,17 @@ HEAD = """# The paper's experiments
 
 Every table and figure of "Fair and Efficient Contribution Valuation for Vertical Federated Learning" (VerFedSV, ICLR
 2024), measured again with `verfedsv reproduce` from a checkout. Each experiment is a short script in `experiments/`,
-with its settings in a TOML file beside it; the numbers below, and more, are in `{folder}/` as JSON. RCV1 is read where
-it is available; elsewhere Sector, another sparse text of many classes, stands in for it, and is not held to the
-paper's RCV1 figures.
+with its settings in a TOML file beside it; the numbers below, and more, are in `{folder}/` as JSON. RCV1 is used where
+it is available; otherwise Sector, another sparse text data set with many classes, stands in for it, and is not compared
+with the paper's RCV1 figures.
 """
 
 
 def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, quick: bool) -> Path:
-    """Write the page and its figures; return where the page lies."""
+    """Write the page and its figures; return the path of the page."""
     parts = [HEAD.format(folder=FOLDER)]
     if quick:
-        parts.append("**Measured with `--quick`: fewer rounds and samples, to see that all works; not the paper's.**\n")
+        parts.append("**Measured with `--quick`: fewer rounds and samples, to check that it works.**\n")
     if (note := folder / FOLDER / NOTE).exists():
         parts.append(note.read_text(encoding="utf-8"))
     for files in results.values():
@@ -49,7 +49,7 @@ def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, qui
 
 
 def _section(folder: Path, files: Sequence[ResultFile], *, quick: bool) -> str:
-    """Return what is known of an experiment."""
+    """Return the section of an experiment."""
     experiment, known = files[0].experiment, {file.data: file.found for file in files}
     lines = [f"## {experiment.title}", "", experiment.about, ""]
     claims = experiment.claims(known)
@@ -69,7 +69,7 @@ def _section(folder: Path, files: Sequence[ResultFile], *, quick: bool) -> str:
 
 
 def draw(path: Path, draw_results: Callable[[Results, Figure], None], known: Results) -> None:
-    """Draw an experiment, as PNG and SVG."""
+    """Draw an experiment as PNG and SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -89,7 +89,7 @@ def claims_table(claims: Iterable[Claim]) -> Table:
 
 
 def markdown(table: Table) -> str:
-    """Return a table in Markdown; all columns but the first are to the right."""
+    """Return a table in Markdown, all columns but the first aligned to the right."""
     rule = "|".join(["---", *["---:"] * (len(table.header) - 1)])
     head, *rows = (f"| {' | '.join(row)} |" for row in [table.header, *table.rows])
     return "\n".join([head, f"|{rule}|", *rows])

@@ -1,4 +1,4 @@
-"""Table 1: clients with random columns get next to nothing, in both modes and however often they upload."""
+"""Table 1: clients with random columns get almost nothing, in both modes and however often they upload."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ PAPER_ASYNCHRONOUS: Paper = {
 
 
 class RandomFeatureSettings(Settings):
-    """As many artificial clients as there are levels; each random draw of their columns is a part."""
+    """An artificial client for each level; each random draw of their columns is a part."""
 
     levels: tuple[float, ...] = (1, 2, 3, 4, 5)
     draws: int = 3
 
 
 class AsyncRandomFeatureSettings(Settings):
-    """Artificial client i uploads every `period` times the i-th of `slowness` seconds."""
+    """Artificial client i uploads every `period` * `slowness[i]` seconds."""
 
     slowness: tuple[int, ...] = (1, 2, 3, 4, 5)
     draws: int = 1

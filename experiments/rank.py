@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RankSettings(Settings):
-    """The `models` to train in full batches; ranks at `eps`, of the first `classes` classes together."""
+    """The `models` to train in full batches; ranks at `eps`, of as many classes together as `classes` lists."""
 
     eps: float = 1e-3
     models: tuple[str, ...] = ("linear", "perceptron")
@@ -73,7 +73,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def claims(results: Results) -> list[Claim]:
-    """Return whether ranks are low: far below both sides of the matrix."""
+    """Return whether ranks are at most a quarter of the largest possible."""
     made = []
     for name, measured in results.items():
         for model, part in measured.items():
@@ -98,8 +98,8 @@ def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
 EXPERIMENT = Experiment(
     name="rank",
     title="Rank of the embedding matrices (Figure 1)",
-    about="Trained in full batches, so that all embeddings are known. For each client the number of singular values of "
-    "at least 0.001 times the largest.",
+    about="Trained in full batches, so that all embeddings are known. For each client, the number of singular values "
+    "of at least 0.001 times the largest.",
     settings_type=RankSettings,
     parts=parts,
     tables=tables,

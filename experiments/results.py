@@ -1,4 +1,4 @@
-"""What was found, on disk: a file for each experiment and data set, written anew after each part."""
+"""Results on disk: a file for each experiment and data set, written again after each part."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from verfedsv.files import write_whole
 from verfedsv.shapley.blocks import available_threads
 
 FOLDER = "paper"
-"""Where results and figures lie, beside the page."""
+"""The folder of results and figures, beside the page."""
 
 
 class ResultFile:
-    """What is known of an experiment on a data set. Parts measured with other settings are forgotten."""
+    """The results of an experiment on a data set; parts measured with other settings are discarded."""
 
     def __init__(
         self, folder: Path, experiment: Experiment[Any], data: str, *, quick: bool = False, again: bool = False
@@ -41,7 +41,7 @@ class ResultFile:
 
     @property
     def found(self) -> dict[str, Findings]:
-        """What each part found, by its name."""
+        """The findings of each part, by name."""
         return {name: part["found"] for name, part in self._content["parts"].items()}
 
     @property
@@ -51,25 +51,25 @@ class ResultFile:
 
     @property
     def seconds(self) -> float:
-        """How long the parts took together."""
+        """The total time of all parts."""
         return float(sum(part["seconds"] for part in self._content["parts"].values()))
 
     @property
     def machines(self) -> set[str]:
-        """Where the parts were measured."""
+        """The machines on which the parts were measured."""
         return {part["machine"] for part in self._content["parts"].values()}
 
     def measure(self) -> Iterator[tuple[str, int, int]]:
-        """Measure what is not known yet, yielding the name of the part that comes, and how many are done of how many.
+        """Measure missing parts, yielding before each its name, the number done and the total number.
 
-        A part is kept as soon as it is measured.
+        A part is written as soon as it is measured.
         """
         todo = self.experiment.parts(self.data, self.settings)
         for done, (name, part) in enumerate(todo.items()):
             yield name, done, len(todo)
             if name not in self._content["parts"]:
                 self._keep(name, part)
-        # Parts of the file in the order of the experiment, without any that it no longer has.
+        # In the order of the experiment, without parts that it no longer has.
         self._content["parts"] = {name: self._content["parts"][name] for name in todo}
         self._write()
 
@@ -93,7 +93,7 @@ class ResultFile:
 
 
 def _plain(found: Any) -> Any:
-    """Return what JSON can hold: None in place of numbers that are none."""
+    """Return what JSON can hold: None in place of NaN and infinity."""
     if isinstance(found, dict):
         return {name: _plain(value) for name, value in found.items()}
     if isinstance(found, list):
@@ -102,7 +102,7 @@ def _plain(found: Any) -> Any:
 
 
 def machine() -> str:
-    """Return what names the machine: processor, cores, system, Python."""
+    """Return a description of this machine: processor, cores, system, Python."""
     model = platform.processor() or platform.machine()
     known = Path("/proc/cpuinfo")
     if known.exists():

@@ -45,16 +45,16 @@ def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Findings]]
 
 def kendalls_tau(first: ArrayLike, second: ArrayLike) -> float:
     """Return Kendall's rank correlation."""
-    # Only needed here, and importing it takes half a second.
+    # Imported late: it takes half a second.
     from scipy.stats import kendalltau
 
     return float(kendalltau(np.asarray(first, float), np.asarray(second, float)).statistic)
 
 
 def shap_scores(data: VerticalData, settings: Settings, trained: Trained) -> Floats:
-    """Return for each client the mean absolute SHAP values of its features, summed: over training samples, and classes.
+    """Return for each client the sum of the mean absolute SHAP values of its features, over all classes.
 
-    The joined model is linear, so its SHAP values are known exactly.
+    Means are over training samples. The joined model is linear, so its SHAP values are exact.
     """
     import shap
 
@@ -65,7 +65,7 @@ def shap_scores(data: VerticalData, settings: Settings, trained: Trained) -> Flo
     stacked = np.vstack(weights)
     intercept = np.zeros(stacked.shape[1]) if own is None else own
     of_features = np.zeros(len(stacked))
-    # All samples, of which shap would take a hundred.
+    # All samples; by default, shap would use a hundred.
     background = shap.maskers.Independent(joined, max_samples=len(joined))
     for of_class, constant in zip(stacked.T, intercept, strict=True):
         explainer = shap.LinearExplainer((of_class, constant), background)

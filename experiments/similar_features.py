@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SimilarFeatureSettings(Settings):
-    """A copy of client 1 for each fraction of its columns, or entries, that gets white noise, anew in each part."""
+    """A copy of client 1 for each fraction of columns, or entries, with white noise, drawn anew in each part."""
 
     fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4)
     noise_on: Literal["columns", "entries"] = "columns"
@@ -63,7 +63,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def claims(results: Results) -> list[Claim]:
-    """Return whether exact copies are worth exactly the same, and medians rise with the noise."""
+    """Return whether exact copies have exactly the same value, and medians rise with the noise."""
     made = []
     for name, measured in results.items():
         largest = float(_differences(measured)[:, 0].max())

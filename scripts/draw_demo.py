@@ -17,14 +17,14 @@ WIDTH = 80
 
 
 def main() -> None:
-    """Record the demo in a terminal that is not there, and save what it shows."""
+    """Run the demo in a virtual terminal, and save what it shows."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, force_interactive=False)
-    # As for somebody whose environment is activated, whatever it is here.
+    # As in an activated environment.
     activated = patch.dict(os.environ, {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"})
     with tempfile.TemporaryDirectory() as folder, chdir(folder), activated:
         show(console, Path("verfedsv-demo"))
     picture = console.export_svg(title="verfedsv demo")
-    # The fonts of the viewer will do: the picture needs no network.
+    # Use the viewer's fonts, so that the picture needs no network.
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
     found = re.findall(r"/(?:home|root|tmp|usr|work|Users|private|var)/[^\s<]*", picture)
     if found:

@@ -1,7 +1,7 @@
 """Train a linear model on Adult and record its weights: the source of src/verfedsv/data/files/adult_weights.csv.
 
 Plain SGD on the logistic loss with the paper's settings for Adult (learning rate 0.2, batches of 2837, 20 epochs, no
-intercept). For a linear model this is what synchronous vertical training computes however the features are split.
+intercept). For a linear model, synchronous vertical training computes the same, however the features are split.
 """
 
 from __future__ import annotations

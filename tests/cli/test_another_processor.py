@@ -76,7 +76,7 @@ sys.exit("was not killed")
 
 
 def elsewhere(folder: Path, *commands: tuple[str, ...]) -> None:
-    """Carry commands out in a process that compiles for another processor; at last, kill the run `cut.toml`."""
+    """Carry out commands in a process that compiles for another processor; finally, kill the run `cut.toml`."""
     environment = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(CACHE)}
     done = subprocess.run(  # noqa: S603  # our own script
         [sys.executable, "-c", ELSEWHERE, json.dumps(commands)],

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_demo_trains_and_values_in_both_ways(tmp_path):
-    """It prints the shares of both side by side, and leaves two whole runs."""
+    """It prints the shares of both side by side, and leaves two complete runs."""
     folder = tmp_path / "demo"
     done = run("demo", "--output", str(folder))
     assert done.returncode == 0, done.stderr
@@ -50,7 +50,7 @@ app()
 
 
 def test_a_second_demo_replaces_the_first(tmp_path):
-    """With --json nothing but both valuations is printed, also where the terminal has no letters for the bars."""
+    """With --json only both valuations are printed, even if the terminal cannot show the bars."""
     for mode in ("synchronous", "asynchronous"):
         (tmp_path / mode).mkdir()
         (tmp_path / mode / "config.toml").write_text(HEADER)
@@ -67,31 +67,31 @@ def test_a_second_demo_replaces_the_first(tmp_path):
 
 
 def test_demo_does_not_overwrite_what_is_not_its_own(tmp_path):
-    """A folder of that name with something else in it is left as it is."""
+    """A folder of that name with other content is unchanged."""
     (tmp_path / "synchronous").mkdir()
     (tmp_path / "synchronous" / "thesis.txt").write_text("mine")
     done = run("demo", "--output", str(tmp_path))
     assert done.returncode == 2
-    assert "is not of an earlier demo" in " ".join(done.stderr.split())
+    assert "is not an unchanged result of an earlier demo" in " ".join(done.stderr.split())
     assert (tmp_path / "synchronous" / "thesis.txt").read_text() == "mine"
 
 
 def small(monkeypatch):
-    """Make the demo a short one."""
+    """Shorten the demo."""
     for mode, before, after in (("synchronous", "epochs = 20", "rounds = 3"), ("asynchronous", "10.0", "0.2")):
         text = CONFIGS[mode].replace(before, after).replace("clients = 8", "clients = 8\nsamples = 500")
         monkeypatch.setitem(CONFIGS, mode, text)
 
 
 def test_demo_checks_everything_before_it_removes_anything(tmp_path, monkeypatch):
-    """Results of an earlier one stay if something else is in the place of others."""
+    """Earlier results stay if something else is in the way of others."""
     small(monkeypatch)
     show(Console(quiet=True), tmp_path)
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for name in ("asynchronous/thesis.txt", "asynchronous/config.toml", "asynchronous.toml", "synchronous.toml"):
         before = kept.get(tmp_path / name)
         (tmp_path / name).write_text("mine")
-        with pytest.raises(InputError, match="already exists and is not of an earlier demo"):
+        with pytest.raises(InputError, match="already exists and is not an unchanged result of an earlier demo"):
             show(Console(quiet=True), tmp_path)
         assert (tmp_path / name).read_text() == "mine"
         (tmp_path / name).unlink() if before is None else (tmp_path / name).write_bytes(before)
@@ -100,7 +100,7 @@ def test_demo_checks_everything_before_it_removes_anything(tmp_path, monkeypatch
 
 
 def test_a_demo_that_was_killed_is_begun_anew(tmp_path, monkeypatch):
-    """Whether it had made its folder only, or begun to write there."""
+    """Whether it had only made its folder, or begun to write there."""
     small(monkeypatch)
     (tmp_path / "synchronous").mkdir()
     (tmp_path / "asynchronous").mkdir()
@@ -132,7 +132,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_has_an_example_and_exit_codes(command):
-    """That of every command, and no line is longer than the terminal."""
+    """For every command, and no line is longer than the terminal."""
     lines = run(*command, "--help").stdout.splitlines()
     assert any(line.startswith(f" Example: verfedsv {' '.join(command)}") for line in lines)
     assert any(line.startswith(" Exit codes: 0 ") for line in lines)
@@ -151,7 +151,7 @@ def test_help_lists_the_commands(arguments):
 
 @pytest.mark.parametrize("arguments", [["demo", "--nope"], ["dmeo"], ["--nope"], ["data", "fetch"]])
 def test_wrong_arguments_end_with_code_2(arguments):
-    """Wrong arguments are answered with what is allowed, without a traceback, and exit code 2."""
+    """The error says what is allowed, without a traceback."""
     done = run(*arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -40,7 +40,7 @@ h_bank, h_telco = rng.normal(size=10), rng.normal(size=10)
 
 
 def call(code, *arguments, **options):
-    """Run Python where the packages of the extra are not installed."""
+    """Run Python without the packages of the extra."""
     command = [sys.executable, "-c", BLOCKED + code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # noqa: S603  # our own code
 
@@ -82,14 +82,14 @@ def test_values_and_watching_do_not_need_it(folder):
 
 
 def test_a_plot_needs_it_and_says_so(folder):
-    """With an error of this package, not one of the import."""
+    """With an error of this package, not an ImportError."""
     code = "import verfedsv; verfedsv.Valuation.from_json(open(sys.argv[1]).read()).plot()"
     done = call(code, folder / "valuation.json")
     assert "InputError: charts need Altair: pip install '.[report]' in the checkout" in done.stderr
 
 
 def test_a_frame_needs_pandas_and_says_so(folder):
-    """With what to install, and what works without."""
+    """With what to install, and what works without it."""
     code = "import verfedsv; verfedsv.Valuation.from_json(open(sys.argv[1]).read()).to_frame()"
     done = call(code, folder / "valuation.json")
     assert (
@@ -110,7 +110,7 @@ def test_a_run_does_not_need_it(tmp_path):
 
 
 def test_the_demo_does_not_need_it(tmp_path):
-    """`verfedsv demo` trains, values and prints both tables; the report it proposes is one that works."""
+    """`verfedsv demo` trains, values and prints both tables, and proposes a report that works."""
     done = call(SMALL, "demo", "--output", tmp_path, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert re.search(r"client 8 +\S+% ± ", done.stdout)
@@ -129,6 +129,6 @@ def test_the_examples_of_the_readme_do_not_need_it(tmp_path, index):
 
 
 def test_the_extra_is_blocked_in_these_tests():
-    """Importing it fails as it does where it is not installed; other packages are found."""
+    """Importing it fails as if it were not installed; other packages are found."""
     done = call("import numpy, altair")
     assert "ModuleNotFoundError: No module named 'altair'" in done.stderr

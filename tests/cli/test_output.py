@@ -43,7 +43,7 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def place(original, tmp_path, monkeypatch):
-    """Return a copy of it, which is the current folder."""
+    """Return a copy of it as the current folder."""
     shutil.copytree(original, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -72,7 +72,7 @@ def place(original, tmp_path, monkeypatch):
     ],
 )
 def test_nothing_is_replaced_but_an_earlier_output_of_the_same_kind(place, command, output, message):
-    """Not evidence, statements, keys, or files of the user's own: an error, and all is as it was."""
+    """Not evidence, statements, keys, or the user's files: an error, and nothing changes."""
     path = place / output
     before = path.read_bytes() if path.exists() else None
     done = call(*command, "-o", output)
@@ -96,7 +96,7 @@ def test_nothing_is_replaced_but_an_earlier_output_of_the_same_kind(place, comma
     ],
 )
 def test_an_earlier_output_of_the_same_kind_is_replaced(place, command, output):
-    """So are empty files; and what is written beside the evidence of a run does not fail its audit."""
+    """So are empty files; and files beside the evidence of a run do not fail its audit."""
     (place / "empty.json").touch()
     for _ in range(2):
         done = call(*command, "-o", output)
@@ -117,7 +117,7 @@ def test_an_earlier_output_of_the_same_kind_is_replaced(place, command, output):
     ],
 )
 def test_a_pipe_is_never_replaced(place, command):
-    """Nor is any other thing that is not a regular file: an error, and it is still what it was."""
+    """Nor is anything else that is not a regular file: an error, and nothing changes."""
     for name in ("pipe.json", "pipe.key"):
         os.mkfifo(place / name)
     done = call(*command)

@@ -9,7 +9,7 @@ from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar, s
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_bar_count_and_time_keep_their_places(width):
-    """Whatever the text is; that is cut at the end of the line."""
+    """For any text, which is cut at the end of the line."""
     console = Console(width=width, force_terminal=True, color_system=None)
     bar = progress_bar(console)
     lines = []
@@ -38,7 +38,7 @@ def test_an_interrupt_is_one_line(capsys):
 
 
 def test_an_interrupt_that_was_lost_is_found():
-    """As in compilation, which swallows exceptions."""
+    """Compilation can swallow exceptions."""
     with interrupts() as check:
         check()
         with pytest.raises(KeyboardInterrupt):
@@ -48,7 +48,7 @@ def test_an_interrupt_that_was_lost_is_found():
 
 
 def test_the_second_interrupt_does_not_wait():
-    """The first only says that training is to stop."""
+    """The first only asks the training to stop."""
     with stop_on_interrupt() as stopped:
         assert not stopped()
         signal.raise_signal(signal.SIGINT)

@@ -23,7 +23,7 @@ def report(*arguments):
 
 
 def test_a_page_is_written_and_summed_up(folder, tmp_path, monkeypatch):
-    """report.html, here; the terminal has the sentences and what was written."""
+    """report.html in this folder; the terminal shows the sentences and what was written."""
     monkeypatch.chdir(tmp_path)
     done = report(folder)
     assert done.exit_code == 0, done.output
@@ -90,7 +90,7 @@ def test_a_folder_without_a_run_ends_with_a_message_and_code_2(tmp_path):
 
 
 def test_names_do_nothing_in_the_terminal(tmp_path):
-    """They are not read as markup."""
+    """They are not interpreted as markup."""
     names = ["[bold red]bank[/]", "telco"]
     with verfedsv.Recorder(tmp_path / "run", [0, 1], names) as recorder:
         recorder.log([0, 1], {names[0]: [-1.0, 1.0], names[1]: [-0.5, 0.5]})
@@ -101,7 +101,7 @@ def test_names_do_nothing_in_the_terminal(tmp_path):
 
 @pytest.mark.parametrize("form", ["html", "md", "json"])
 def test_a_folder_whose_name_is_no_text_gets_a_report(folder, tmp_path, form):
-    """Of the bytes that are no letters, something can be seen."""
+    """Bytes that are not text are shown in some form."""
     odd = os.fsencode(tmp_path) + b"/caf\xe9"
     shutil.copytree(folder, os.fsdecode(odd))
     place = tmp_path / f"report.{form}"
@@ -110,7 +110,7 @@ def test_a_folder_whose_name_is_no_text_gets_a_report(folder, tmp_path, form):
 
 
 def test_texts_of_files_do_nothing_in_the_terminal(folder, tmp_path):
-    """Neither those in errors nor those in notes: no title of the window is set, and nothing is wiped."""
+    """Neither in errors nor in notes: they set no window title and clear no screen."""
     copy = shutil.copytree(folder, tmp_path / "run")
     evil = "\x1b]0;owned\x07\x1b[2J"
     description = copy / "transcript.json"
@@ -127,7 +127,7 @@ def test_texts_of_files_do_nothing_in_the_terminal(folder, tmp_path):
 
 
 def test_a_run_of_a_configuration_shows_its_settings_and_training(tmp_path):
-    """From config.toml and metrics.jsonl; of files, only their names are shown."""
+    """From config.toml and metrics.jsonl; of paths, only the names of files are shown."""
     (tmp_path / "run.toml").write_text(
         '[data]\nname = "adult"\nclients = 3\nsamples = 200\n[training]\nbatch_size = 100\nrate = 0.5\nrounds = 6\n'
         f'evaluate_every = 2\n[output]\nfolder = "{tmp_path / "run"}"\n'
@@ -142,7 +142,7 @@ def test_a_run_of_a_configuration_shows_its_settings_and_training(tmp_path):
 
 
 def test_payouts_come_into_the_report(folder, tmp_path):
-    """In every format; payouts of other values are refused."""
+    """In every format; payouts for other values are refused."""
     payouts = tmp_path / "payouts.json"
     done = run("settle", str(folder), "--budget", "1000", "--currency", "EUR", "--negative", "zero", "-o", str(payouts))
     assert done.returncode == 0, done.stderr

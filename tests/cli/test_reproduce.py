@@ -23,7 +23,7 @@ def test_experiments_are_listed():
 
 
 def test_an_installed_package_asks_for_a_checkout(tmp_path, monkeypatch):
-    """Without the study beside the library, one sentence says where it is found."""
+    """Without the experiments, one sentence says where to find them."""
     monkeypatch.setattr(sys.modules["verfedsv.cli.reproduce"], "REPOSITORY", tmp_path)
     done = run("reproduce", "rank")
     assert done.returncode == 2
@@ -32,7 +32,7 @@ def test_an_installed_package_asks_for_a_checkout(tmp_path, monkeypatch):
 
 
 def test_the_study_is_found_from_any_folder(tmp_path):
-    """A process elsewhere, with nothing but the library on its path, finds the study in the checkout."""
+    """A process elsewhere, with only the library on its path, finds the experiments in the checkout."""
     source = Path(verfedsv.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "verfedsv", "reproduce"],
@@ -46,7 +46,7 @@ def test_the_study_is_found_from_any_folder(tmp_path):
 
 
 def test_importing_the_library_imports_no_experiment():
-    """The study is loaded by its command alone."""
+    """Only their command loads the experiments."""
     loaded = subprocess.check_output(
         [sys.executable, "-c", "import sys, verfedsv.cli, verfedsv.public; print(*sys.modules)"]
     )
@@ -98,7 +98,7 @@ def test_wrong_names(arguments, message, tmp_path):
 
 
 def test_a_data_set_that_an_experiment_does_not_know(tmp_path):
-    """Said before anything is measured."""
+    """The error comes before anything is measured."""
     path = tmp_path / "sector.scale.bz2"
     path.touch()
     (tmp_path / "sector.t.scale.bz2").touch()
@@ -106,7 +106,7 @@ def test_a_data_set_that_an_experiment_does_not_know(tmp_path):
     assert (done.returncode, done.stderr) == (2, "error: efficiency is for adult; received sector\n")
 
 
-def test_a_stopped_experiment_goes_on(tmp_path, monkeypatch):
+def test_a_stopped_experiment_continues(tmp_path, monkeypatch):
     """Ctrl-C between parts loses nothing that was measured."""
     arguments, path = (
         ("reproduce", "efficiency", "--quick", "-o", tmp_path),

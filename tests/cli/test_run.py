@@ -23,7 +23,7 @@ def config(tmp_path):
 
 
 def test_a_run_prints_its_values(config, tmp_path):
-    """Accuracy, the table, and where the results lie."""
+    """Accuracy, the table, and the folder of the results."""
     done = run("run", str(config))
     assert done.returncode == 0, done.stderr
     for part in (
@@ -38,7 +38,7 @@ def test_a_run_prints_its_values(config, tmp_path):
 
 
 def test_a_run_as_json(config, tmp_path):
-    """Nothing but the valuation on the standard output, and the same in the folder."""
+    """Only the valuation on standard output, and the same in the folder."""
     config.write_text(ASYNCHRONOUS)
     done = run("run", str(config), "--json")
     assert done.returncode == 0, done.stderr
@@ -50,7 +50,7 @@ def test_a_run_as_json(config, tmp_path):
     ("rate", "scale", "says"), [(300, "none", True), (300, "standardise", True), (0.5, "none", False)]
 )
 def test_a_training_that_diverged_is_noticed(config, rate, scale, says):
-    """If the loss is larger than with embeddings of zero; with what to do about it."""
+    """If the loss is larger than with embeddings of zero, with what to do."""
     config.write_text(
         SYNCHRONOUS.replace("rate = 0.5", f"rate = {rate}").replace("clients", f"scale = '{scale}'\nclients")
     )
@@ -60,7 +60,10 @@ def test_a_training_that_diverged_is_noticed(config, rate, scale, says):
 
 
 def test_an_example_is_written(tmp_path):
-    """--init writes it, once."""
+    """--init writes it, once, and the error on a missing file mentions it."""
+    missing = run("run", str(tmp_path / "mine.toml"))
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert f"there is no {tmp_path}/mine.toml; write an example with: verfedsv run --init" in missing.stderr
     path = tmp_path / "mine.toml"
     done = run("run", "--init", str(path))
     assert done.returncode == 0
@@ -71,7 +74,7 @@ def test_an_example_is_written(tmp_path):
 
 
 def test_mistakes_end_with_code_2(config, tmp_path):
-    """With the line, before any work, and nothing is left behind."""
+    """With the setting, before any work, and nothing is left behind."""
     config.write_text(SYNCHRONOUS.replace("rate = 0.5", "rate = 'fast'"))
     done = run("run", str(config))
     assert done.returncode == 2
@@ -97,7 +100,7 @@ def test_a_run_is_not_begun_twice(config):
 
 
 def carry_out_here(config, capsys, **options):
-    """Carry a run out in this process; return the exit code and what was printed."""
+    """Carry out a run in this process; return the exit code and the output."""
     try:
         code = None if carry_out(Console(width=80), Run.of_file(config), **options) else False
     except typer.Exit as end:
@@ -106,12 +109,12 @@ def carry_out_here(config, capsys, **options):
 
 
 def interrupt(*_arguments, **_options):
-    """Do what Ctrl-C does."""
+    """Act like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def test_interrupted_wherever_it_is(config, tmp_path, monkeypatch, capsys):
-    """One line says what happened, and what goes on next."""
+    """One line says what happened, and how to continue."""
     with monkeypatch.context() as patched:
         patched.setattr("verfedsv.runs.execute.load", interrupt)
         assert carry_out_here(config, capsys) == (130, "stopped while reading the data; nothing was written.\n")
@@ -127,8 +130,8 @@ def test_interrupted_wherever_it_is(config, tmp_path, monkeypatch, capsys):
     assert "It was valued before" not in printed
 
 
-def test_going_on_is_said(config, capsys):
-    """With the round from which."""
+def test_continuing_is_reported(config, capsys):
+    """With the round at which it continues."""
     whole = Run.of_file(config)
     asked = iter([False] * 12 + [True])
     for _ in whole.train(should_stop=lambda: next(asked)):
@@ -139,7 +142,7 @@ def test_going_on_is_said(config, capsys):
 
 
 def test_a_valuation_is_made_again_if_something_changed(config, tmp_path, capsys):
-    """Other settings, as `verfedsv value` may have written them there, or a file that is damaged."""
+    """If it has other settings, as `verfedsv value` may have written it, or is damaged."""
     carry_out_here(config, capsys)
     (tmp_path / "out" / "valuation.json").write_text(value(tmp_path / "out", seed=3).to_json())
     assert "It was valued before" not in carry_out_here(config, capsys, resume=True)[1]
@@ -160,7 +163,7 @@ def test_an_output_folder_that_cannot_be_ends_with_one_line(config, tmp_path, pl
 
 
 def test_what_is_damaged_ends_with_one_line(config, tmp_path):
-    """A checkpoint that was cut short, and a place where the result cannot be written."""
+    """A truncated checkpoint, and a result that cannot be written."""
     assert run("run", str(config)).returncode == 0
     checkpoint = tmp_path / "out" / "checkpoints" / "server.npz"
     whole = checkpoint.read_bytes()
@@ -208,7 +211,7 @@ def write_files(folder, labels, rounds=40, **columns):
 
 
 def test_what_may_be_wrong_in_the_data_is_said_before_training_and_kept(tmp_path):
-    """By name and count: rare labels, columns that give the label away or are empty, numbers that are filled in."""
+    """By name and count: rare labels, columns that give the label away or are empty, filled-in numbers."""
     labels = [*"01" * 100, "yes"]
     gaps = ["" if i < 5 else i % 9 for i in range(201)]
     done = run("run", write_files(tmp_path, labels, copy=labels, gaps=gaps, nothing=[""] * 201), "--json")
@@ -223,7 +226,7 @@ def test_what_may_be_wrong_in_the_data_is_said_before_training_and_kept(tmp_path
 
 
 def test_amounts_are_not_taken_for_classes(tmp_path):
-    """A regression target of whole numbers is a question, with both answers, and not hundreds of classes."""
+    """A regression target of whole numbers is an error with both remedies, and not hundreds of classes."""
     done = run("run", write_files(tmp_path, range(100, 533)))
     assert done.returncode == 2
     assert "has 433 different numbers, such as 100, 208, 316, 424" in done.stderr
@@ -233,12 +236,12 @@ def test_amounts_are_not_taken_for_classes(tmp_path):
 
 
 def fill_disk(*_arguments, **_options):
-    """Do what writing to a full disk does."""
+    """Act like a full disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_full_disk_says_where_and_how_to_go_on(config, tmp_path, monkeypatch):
-    """And the run does go on."""
+    """And the run can be continued."""
     with monkeypatch.context() as patched:
         patched.setattr(Recorder, "log", fill_disk)
         done = run("run", config)
@@ -261,7 +264,7 @@ def full(path):
 
 
 def test_an_example_is_not_left_half_written(tmp_path, monkeypatch):
-    """Nothing is there if the disk was full."""
+    """Nothing is written if the disk is full."""
     monkeypatch.setattr(os, "fsync", fill_disk)
     done = run("run", "--init", tmp_path / "run.toml")
     assert done.returncode == 2

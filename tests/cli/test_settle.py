@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_table_is_printed_with_the_sum(folder):
-    """By falling payout, and with the rule and what happened to negative values."""
+    """By decreasing payout, with the rule and what happened to negative values."""
     done = call("settle", folder, *BUDGET, "--negative", "zero")
     assert done.returncode == 0, done.stderr
     lines = [line.rstrip() for line in done.stdout.splitlines()]
@@ -67,7 +67,7 @@ def test_json_and_files_hold_the_same_payouts(folder, tmp_path):
     ],
 )
 def test_rules_and_what_is_said_of_them(folder, options, said):
-    """All pay the whole budget."""
+    """All of them pay the whole budget."""
     done = call("settle", folder, *BUDGET, *([] if "shapley-positive" in options else ["--negative", "zero"]), *options)
     assert done.returncode == 0, done.stderr
     assert said in " ".join(done.stdout.split())
@@ -107,7 +107,7 @@ def test_a_valuation_can_be_settled_by_itself(folder):
 
 
 def test_a_run_that_has_grown_is_valued_first(tmp_path):
-    """As agreed, and not as it was valued before: anybody may have made the valuation there, which is left as it is."""
+    """With the agreed settings, not those of the old valuation, which anybody may have made and which is kept."""
     folder = make_run(tmp_path / "run")
     (folder / "config.toml").unlink()
     (folder / "valuation.json").write_text(verfedsv.value(folder, "exact", seed=3).to_json())
@@ -122,7 +122,7 @@ def test_a_run_that_has_grown_is_valued_first(tmp_path):
 
 
 def test_values_by_settings_that_were_not_agreed_are_not_settled(tmp_path):
-    """Unless they are accepted; nor those of a valuation elsewhere, of which nothing is known to be agreed."""
+    """Unless an option accepts them; for a valuation elsewhere, the agreement is unknown."""
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder, seed=3).to_json())
     for path in (folder, folder / "valuation.json"):
@@ -143,7 +143,7 @@ def test_values_by_settings_that_were_not_agreed_are_not_settled(tmp_path):
 
 @pytest.mark.parametrize("has_config", [True, False])
 def test_a_run_that_has_grown_is_valued_alike_everywhere(tmp_path, has_config):
-    """Settling, the report and the page that follows a run take the same settings: so payouts fit the report."""
+    """Settling, report and watch use the same settings, so payouts match the report."""
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder, "exact", seed=3).to_json())
     if not has_config:
@@ -174,7 +174,7 @@ def test_a_run_that_has_grown_is_valued_alike_everywhere(tmp_path, has_config):
     ],
 )
 def test_a_report_shows_only_payouts_that_its_values_give(folder, tmp_path, change, message):
-    """Names, amounts, ranges and notes are computed again, not taken from the file."""
+    """Names, amounts, ranges and notes are computed again, not read from the file."""
     path = tmp_path / "p.json"
     call("settle", folder, *BUDGET, "--negative", "zero", "-o", path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -185,7 +185,7 @@ def test_a_report_shows_only_payouts_that_its_values_give(folder, tmp_path, chan
 
 
 def test_a_damaged_valuation_is_named(tmp_path):
-    """With its file, and what to do; also if it is the file that was given."""
+    """With its path and what to do, also if it was named on the command line."""
     folder = make_run(tmp_path / "run")
     path = folder / "valuation.json"
     fields = json.loads(path.read_text())
@@ -199,7 +199,7 @@ def test_a_damaged_valuation_is_named(tmp_path):
 
 
 def test_a_changed_transcript_is_not_settled(tmp_path):
-    """Although its valuation is there."""
+    """Even if there is a valuation."""
     folder = make_run(tmp_path / "run")
     path = folder / "transcript" / "uploads-00001.arrows"
     content = bytearray(path.read_bytes())
@@ -211,7 +211,7 @@ def test_a_changed_transcript_is_not_settled(tmp_path):
 
 
 def test_names_cannot_draw_on_the_terminal(folder, tmp_path):
-    """Formulas and markup are shown as they are, and names with control characters are refused."""
+    """Formulas and markup are shown literally, and names with control characters are refused."""
     fields = json.loads((folder / "valuation.json").read_text())
     fields["clients"] = ['=HYPERLINK("http://evil")', "[red]<script>alert(1)</script>", "x" * 100]
     (tmp_path / "v.json").write_text(json.dumps(fields))
@@ -233,7 +233,7 @@ def test_names_cannot_draw_on_the_terminal(folder, tmp_path):
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
 def test_nothing_is_cut_off_in_a_narrow_terminal(folder, width):
-    """Long names and large amounts: names give way, notes move below, and then each client has a paragraph."""
+    """With long names and large amounts, names shrink, notes move below, and finally each client has a paragraph."""
     fields = json.loads((folder / "valuation.json").read_text())
     fields["clients"] = ["north" * 20, "south" * 20, "east" * 20]
     valuation = verfedsv.Valuation.from_json(json.dumps(fields))

@@ -68,7 +68,7 @@ def test_a_difference_is_one_line_and_code_1(place):
 
 
 def test_what_passes_with_reservation_only_has_a_code_of_its_own(place):
-    """Errors of another version are half of what they are: the values agree, and a line says what does not."""
+    """If another version halves the errors, the values agree, and a line says what does not."""
     path = place / "run" / "valuation.json"
     fields = json.loads(path.read_text())
     fields |= {"package": "verfedsv 0.0.1", "estimator_errors": [error / 9 for error in fields["estimator_errors"]]}
@@ -83,7 +83,7 @@ def test_what_passes_with_reservation_only_has_a_code_of_its_own(place):
 
 
 def test_values_by_settings_that_were_not_agreed_are_signed_and_audited_only_if_asked(place):
-    """By an option of each command."""
+    """With an option of each command."""
     (place / "run" / "valuation.json").write_text(value(place / "run", seed=3).to_json())
     arguments = ("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
     done = call(*arguments)
@@ -173,7 +173,7 @@ def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, 
     ],
 )
 def test_a_valuation_that_was_changed_is_not_signed(place, change, message):
-    """It is computed again first, although it is there and of this transcript."""
+    """It is computed again first, even if it exists and is of this transcript."""
     path = place / "run" / "valuation.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
@@ -185,7 +185,7 @@ def test_a_valuation_that_was_changed_is_not_signed(place, change, message):
 
 @pytest.mark.parametrize("is_valued", [True, False])
 def test_a_run_is_valued_once_to_be_signed(place, monkeypatch, is_valued):
-    """Whether its valuation is there and has to be compared, or is not."""
+    """Whether its valuation exists and is compared, or not."""
     calls = []
     module = sys.modules["verfedsv.cli.valuing"]
     monkeypatch.setattr(module, "value_run", lambda *a, **o: calls.append(o) or value(*a, **o))
@@ -197,7 +197,7 @@ def test_a_run_is_valued_once_to_be_signed(place, monkeypatch, is_valued):
 
 
 def test_how_to_check_a_statement_is_said_so_that_it_works(place, monkeypatch):
-    """Where the run is not below the statement, its folder is named."""
+    """If the run is not below the statement, the command names its folder."""
     monkeypatch.chdir(place)
     (place / "elsewhere").mkdir()
     for output in ("run/new.json", "elsewhere/new.json"):
@@ -233,7 +233,7 @@ def test_an_unfinished_run_is_settled_and_signed_as_such(tmp_path):
 
 
 def test_a_run_that_is_still_running_is_neither_settled_nor_signed(place):
-    """What is said is that, and nothing of unfinished records."""
+    """The error says so, and does not mention unfinished records."""
     with Recorder(place / "run" / "transcript", np.arange(40) % 2, CLIENTS, resume=True):
         with (place / "run" / "transcript" / "uploads-00001.arrows").open("ab") as file:
             file.write(b"half a record")
@@ -251,7 +251,7 @@ def test_a_run_that_is_still_running_is_neither_settled_nor_signed(place):
 
 
 def test_a_valuation_of_another_version_is_not_signed_if_it_differs(place):
-    """The message says which version it is of, and what to do."""
+    """The message names the version and what to do."""
     path = place / "run" / "valuation.json"
     fields = json.loads(path.read_text())
     fields |= {"package": "verfedsv 0.0.1", "estimator_errors": [9 * error for error in fields["estimator_errors"]]}
@@ -263,7 +263,7 @@ def test_a_valuation_of_another_version_is_not_signed_if_it_differs(place):
 
 
 def test_a_training_that_diverged_is_neither_settled_nor_signed_unless_asked(tmp_path):
-    """Clients would be paid for undoing what the server's intercept did; who insists is told so everywhere."""
+    """Clients would be paid for undoing what the server's intercept did; with the option, every output says so."""
     run = diverge(tmp_path / "run")
     call("keys", "new", tmp_path / "k")
     pay = ("settle", run, "--budget", 50, "--currency", "CHF", "-o", tmp_path / "p.json")
@@ -293,7 +293,7 @@ def test_a_training_that_diverged_is_neither_settled_nor_signed_unless_asked(tmp
 
 
 def test_the_server_can_be_paid(tmp_path):
-    """Only if asked, by a name of its own."""
+    """Only with an option, under a name of its own."""
     run = make_run(tmp_path / "run", mode="asynchronous")
     (run / "config.toml").unlink()
     pay = ("settle", run, "--budget", 50, "--currency", "CHF", "--negative", "deduct")
@@ -324,7 +324,7 @@ def test_a_name_for_the_server_that_looks_like_a_clients_is_said_when_it_is_sett
 
 
 def test_an_own_part_of_the_server_that_was_not_agreed_on_is_neither_settled_nor_signed(tmp_path):
-    """Unless asked: its configuration says that there is none."""
+    """Unless an option allows it: the configuration says that there is none."""
     run = make_run(tmp_path / "run", mode="asynchronous")
     config = CONFIG.replace("rounds = 6", ASYNCHRONOUS.replace("intercept = true", "intercept = false"))
     (run / "config.toml").write_text(config)

@@ -9,7 +9,7 @@ from verfedsv.losses import Logistic
 
 
 class OwnLoss(Logistic):
-    """A loss that only this file knows."""
+    """A loss that is defined only here."""
 
     name = "own"
 
@@ -23,9 +23,9 @@ class Head:
 
 
 SENTENCES = {
-    "loss": "error: the training was recorded with a loss of your own, 'own'; value it in Python, and pass that loss "
-    "again: value(run, loss=...)\n",
-    "head": "error: only trainings whose head is 'sum' can be valued so far; this one has a head of its own\n",
+    "loss": "error: the training was recorded with a loss of your own, 'own'; value it in Python, with "
+    "value(run, loss=...)\n",
+    "head": "error: only trainings with head='sum' can be valued; this one has a head with parameters\n",
 }
 
 
@@ -54,7 +54,7 @@ def run(request, tmp_path):
     ],
 )
 def test_a_command_that_needs_values_refuses_in_one_sentence(run, tmp_path, monkeypatch, command, options):
-    """Exit code 2, the sentence and nothing else, and no file."""
+    """Exit code 2, only that sentence, and no file."""
     folder, sentence = run
     monkeypatch.chdir(tmp_path)
     if command == "statement":

@@ -52,7 +52,7 @@ def test_a_table_is_printed(folder):
     ],
 )
 def test_what_is_printed_of_values_is_what_their_report_says(changes):
-    """Whether they can be trusted is decided once: the reasons are the same, in the same order, in every form."""
+    """Every output has the same reasons not to trust values, in the same order."""
     valuation = make_valuation(**{"values": [0.3, 0.2, 0.1], "errors": 1e-4, **changes})
     summary = make_summary(**{"values": [0.3, 0.2, 0.1], "errors": 1e-4, **changes})
     console = Console(width=1000, color_system=None)
@@ -78,14 +78,14 @@ def test_json_is_that_of_the_library(folder, tmp_path):
 
 
 def test_options_reach_the_library(folder):
-    """Method, rank, rows, tolerance and seed are those of the call."""
+    """Method, rank, rows, tolerance and seed are passed on."""
     done = run("value", str(folder), "--json", "--method", "exact", "--rank", "2", "--seed", "3", "--tolerance", "0.01")
     settings = json.loads(done.stdout)["settings"]
     assert (settings["method"], settings["rank"], settings["seed"], settings["tolerance"]) == ("exact", 2, 3, 0.01)
 
 
 def test_a_run_is_valued_as_agreed(tmp_path):
-    """What was agreed and is not the default is noted, and options take its place."""
+    """Agreed settings other than the defaults are noted, and options override them."""
     agreed = {"method": "exact", "seed": 3}
     with verfedsv.Recorder(tmp_path / "run", [0, 1], ["a", "b"], valuation=agreed) as recorder:
         recorder.log([0, 1], {"a": [-1.0, 1.0], "b": [0.0, 1.0]})
@@ -98,8 +98,8 @@ def test_a_run_is_valued_as_agreed(tmp_path):
     assert "agreed" not in done.stderr
 
 
-def test_a_rank_that_is_too_high_is_lowered_aloud(folder):
-    """There are only so many rounds and samples."""
+def test_a_rank_that_is_too_high_is_lowered_with_a_note(folder):
+    """Rounds and samples limit it, and the output says so."""
     printed = " ".join(run("value", str(folder), "--rank", "1000").stdout.split())
     assert "Rank 20 in place of 1,000, as rounds and samples allow no more" in printed
     assert "in place of" not in run("value", str(folder), "--rank", "2").stdout
@@ -146,6 +146,7 @@ def test_options_without_effect_are_noted(asynchronous, options, notes):
             "cannot write nowhere/values.json: there is no folder nowhere",
         ),
         (["{folder}", "--output", "."], "cannot write .: it is a folder; name a file"),
+        (["{folder}", "--output", "v.txt"], "cannot write v.txt: its name must end in .json"),
         (["{folder}", "--rank", "-1"], "rank must be at least 1; received -1"),
         (["{folder}", "--rank", "9" * 5000], "rank must be a whole number; received '999"),
         (["{folder}", "--regularization", "little"], "regularization must be a positive number; received 'little'"),
@@ -173,7 +174,7 @@ def test_a_changed_transcript_is_not_valued(folder, tmp_path):
 
 
 def test_names_survive_a_terminal_of_another_encoding(tmp_path):
-    """JSON is UTF-8 whatever the terminal is."""
+    """JSON is UTF-8 in any terminal."""
     with verfedsv.Recorder(tmp_path / "run", [0, 1], ["北京", "Zürich"]) as recorder:
         recorder.log([0, 1], {"北京": [0.5, 1.0], "Zürich": [0.0, 1.0]})
     arguments = [
@@ -193,7 +194,7 @@ def test_names_survive_a_terminal_of_another_encoding(tmp_path):
 
 
 def test_samples_of_no_batch_are_said_to_be_left_out(tmp_path):
-    """In a single round, what is not in its batch is not in the mean."""
+    """In a single round, samples outside its batch are not in the mean."""
     with verfedsv.Recorder(tmp_path / "run", [0, 1, 1, 0], ["a", "b"]) as recorder:
         recorder.log([0, 1], {"a": [0.5, 1.0], "b": [0.0, 1.0]})
     said = "note: 2 samples were never uploaded by any client (not part of the values)."
@@ -211,7 +212,7 @@ def test_nothing_changed(tmp_path):
 
 
 def test_a_loss_that_rose_is_said_before_the_values():
-    """In red, with where the loss went, and that the server did more than the clients."""
+    """In red, with where the loss went, and that the server changed more than the clients."""
     result = make_valuation([3.0, 1.35], 0.01, server=-4.78)
     console = Console(width=200, force_terminal=True, color_system="standard")
     with console.capture() as captured:
@@ -223,7 +224,7 @@ def test_a_loss_that_rose_is_said_before_the_values():
 
 
 def test_intervals_of_shares_among_those_with_known_errors_are_called_so():
-    """Not errors of the shares of all clients, which nobody knows."""
+    """They are not errors of the shares of all clients, which are unknown."""
     result = make_valuation([0.6, 0.3, 0.1], np.array([0.001, 0.001, np.nan]), completed=True)
     console = Console(width=200, color_system=None)
     with console.capture() as captured:
@@ -236,7 +237,7 @@ def test_intervals_of_shares_among_those_with_known_errors_are_called_so():
 
 
 def test_flags_and_long_options_are_whole_in_help():
-    """At 80 columns, and flags have no type."""
+    """At 80 columns, and flags show no type."""
     for command in ("settle", "statement"):
         text = run(command, "--help").stdout
         assert "--even-if-the-loss-rose  " in text
@@ -244,7 +245,7 @@ def test_flags_and_long_options_are_whole_in_help():
 
 
 def test_a_damaged_run_ends_with_a_message(tmp_path):
-    """A run whose description was cut off, or of another version, is named as such."""
+    """A run with a truncated description, or of another version, is named as such."""
     for content, message in (
         (b"{", "transcript.json is not valid JSON"),
         (b'{"format": "verfedsv transcript", "version": 7}', "format version 7"),
@@ -256,7 +257,7 @@ def test_a_damaged_run_ends_with_a_message(tmp_path):
 
 
 def test_a_note_tells_what_cannot_be_estimated(tmp_path):
-    """Above the values, once: what the library warns of is in the verdict."""
+    """Above the values, once: the verdict has what the library warns of."""
     with train(n_samples=100, batch=20, n_epochs=1).record(tmp_path / "run"):
         pass
     done = run("value", str(tmp_path / "run"))
@@ -309,7 +310,7 @@ def texts_of(done):
 
 
 def test_an_unfinished_training_is_said_to_be_one(tmp_path):
-    """On the standard error and in JSON; a finished one is not, and of a recorder's own nothing is known."""
+    """On standard error and in JSON; a finished one is not, and for a bare recorder it is unknown."""
     folder = make_run(tmp_path / "run")
     n_rounds = verfedsv.Transcript.open(folder).n_rounds
     done = run("value", folder, "--json")
@@ -339,7 +340,7 @@ def test_a_training_that_is_running_is_said_to_be_so(tmp_path):
 
 
 def test_a_record_that_was_cut_off_is_named(tmp_path):
-    """What is whole is valued; it is said what is not, and that more was valued before."""
+    """Complete records are valued; notes name the truncated one, and that more was valued before."""
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder).to_json())
     path = folder / "transcript" / "uploads-00001.arrows"
@@ -353,7 +354,7 @@ def test_a_record_that_was_cut_off_is_named(tmp_path):
 
 
 def test_a_damaged_valuation_is_named_with_what_to_do(tmp_path):
-    """In words for whoever typed a command, not for callers in Python."""
+    """In words for users of the command line, not for Python callers."""
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text('{"a":')
     for command in (["value"], ["settle", "--budget", "10", "--currency", "EUR"]):
@@ -366,7 +367,7 @@ def test_a_damaged_valuation_is_named_with_what_to_do(tmp_path):
 
 @pytest.mark.parametrize("command", [["value"], ["report"], ["settle", "--budget", "10", "--currency", "EUR"]])
 def test_a_broken_configuration_stops_every_command(tmp_path, monkeypatch, command):
-    """Defaults may not be what was agreed on; also if there is a valuation."""
+    """It may contradict what was agreed; also if there is a valuation."""
     monkeypatch.chdir(tmp_path)
     folder = make_run(tmp_path / "run")
     (folder / "valuation.json").write_text(verfedsv.value(folder).to_json())
@@ -381,7 +382,7 @@ def test_a_broken_configuration_stops_every_command(tmp_path, monkeypatch, comma
     [(MemoryError("44.7 GiB"), "not enough memory (44.7 GiB). Use"), (MemoryError(), "not enough memory. Use")],
 )
 def test_too_little_memory_is_a_message(folder, monkeypatch, error, said):
-    """With what was wanted, as far as that is known, and what to do; no traceback."""
+    """With the requested amount, if known, and what to do; no traceback."""
     monkeypatch.setattr(sys.modules["verfedsv.cli.value"], "value_folder", Mock(side_effect=error))
     done = run("value", folder)
     assert done.returncode == 2
@@ -392,7 +393,7 @@ def test_too_little_memory_is_a_message(folder, monkeypatch, error, said):
     ("command", "as_json"), [("value", False), ("value", True), ("settle", False), ("settle", True)]
 )
 def test_what_a_run_noted_of_its_data_is_said_with_its_values(tmp_path, command, as_json):
-    """On the standard error, before anything is paid, and in the JSON of values; damaged notes are an error."""
+    """On standard error and in the JSON of values; damaged notes are an error."""
     folder = make_run(tmp_path / "run")
     note = "bank: column 'copy' gives the label away"
     (folder / "notes.json").write_text(json.dumps([note]))

@@ -12,7 +12,7 @@ from verfedsv.errors import DataError
 
 
 def needs(name):
-    """Return a mark that skips a test, saying so, where a data set is not on this machine."""
+    """Return a mark that skips a test if a data set is not on this machine."""
     there = locate(CATALOGUE[name]) is not None
     return pytest.mark.skipif(not there, reason=f"{name} is not on this machine; set ${FOLDER_VARIABLE} to its folder")
 
@@ -51,7 +51,7 @@ def test_files_are_those_that_would_be_downloaded(name):
 
 
 def test_rcv1_is_read_from_a_file_of_its_form(tmp_path, monkeypatch):
-    """Sparse rows with labels from 1 on, compressed, found in the folder that the variable names."""
+    """Sparse rows with labels from 1, compressed, found in the folder of the environment variable."""
     lines = ["1 5:0.25 47236:0.5", "3 1:1.0", "2 7:0.125 9:0.5"]
     path = tmp_path / "rcv1_train.multiclass.bz2"
     path.write_bytes(bz2.compress("\n".join(lines).encode()))
@@ -84,7 +84,7 @@ def test_damaged_files(tmp_path):
 
 
 def test_an_unknown_name():
-    """It is answered with those there are."""
+    """The error lists the known ones."""
     with pytest.raises(InputError, match="unknown data set 'mnist'; there are adult, web, covtype, rcv1, sector"):
         load("mnist")
 

@@ -10,7 +10,7 @@ NOISE = RNG.normal(size=N)
 
 
 def caution_of(labels=LABELS, empty=(), **columns):
-    """Return what is said of a bank with these columns."""
+    """Return the warnings about a bank with these columns."""
     kinds = [{name: c for name, c in columns.items() if (c.dtype == object) == text} for text in (False, True)]
     return caution("bank", *kinds, list(empty), labels)
 
@@ -27,14 +27,14 @@ def caution_of(labels=LABELS, empty=(), **columns):
     ],
 )
 def test_a_column_that_gives_the_label_away_is_named(column, says):
-    """A copy, the label in other words, one that is only there for some labels, or nearly so."""
+    """A copy, a translation, or a column that is present only for some labels, even with a few exceptions."""
     lines = caution_of(x=column, other=NOISE)
     assert any(line.startswith("bank: column 'x' gives the label away") and says in line for line in lines)
     assert not any("'other'" in line for line in lines)
 
 
 def test_classes_in_order_are_given_away_too():
-    """Of several classes."""
+    """Also with several classes."""
     labels = RNG.integers(0, 5, N)
     assert "labels change only 4 times" in caution_of(labels, x=labels * 2.0)[0]
     assert caution_of(labels, x=labels + 3 * NOISE) == []
@@ -49,12 +49,12 @@ def test_classes_in_order_are_given_away_too():
     ],
 )
 def test_a_good_column_is_not_suspected(column):
-    """Nor one that is merely different in each row."""
+    """Nor one that merely differs in each row."""
     assert caution_of(x=column) == []
 
 
 def test_rare_labels_are_not_taken_for_given_away():
-    """Guessing the largest class is right nearly always, and tells nothing."""
+    """Guessing the largest class is nearly always right, and reveals nothing."""
     labels = np.zeros(N, np.intp)
     labels[:4] = 1
     assert caution_of(labels, x=np.arange(N, dtype=float)) == []
@@ -71,7 +71,7 @@ def test_missing_numbers_are_counted():
 
 
 def test_many_columns_are_not_all_listed():
-    """The first five are, and how many there are."""
+    """Only the first five and the number of the others."""
     column = np.where(np.arange(N) == 3, np.nan, NOISE)
     (line,) = caution_of(**{f"x{i}": column for i in range(9)})
     assert line.endswith("1 of 400 in 'x4' and 4 more columns")

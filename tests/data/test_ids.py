@@ -42,7 +42,7 @@ def ids_of(folder, *files):
     ],
 )
 def test_ids_are_matched_as_they_are_written(tmp_path, files, expected):
-    """Numbers of whatever size match numbers; zeros in front make another id; the order is that of the first file."""
+    """Numbers of any size match numbers; leading zeros make another id; the order is that of the first file."""
     read = ids_of(tmp_path, *files)
     common = find_common(read)
     assert common.to_pylist() == expected
@@ -53,7 +53,7 @@ def test_ids_are_matched_as_they_are_written(tmp_path, files, expected):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("0012|0013", "12|13"), r"0\.csv has text \(0012\); .*1\.csv has numbers \(12\). Write them in the same way"),
+        (("0012|0013", "12|13"), r"0\.csv has text \(0012\); .*1\.csv has numbers \(12\)"),
         (("001|010|100", "1|10|100"), r"text \(001\); .*numbers \(1\)"),
         (("+1|2", "1|2"), r"text \(\+1\); .*numbers \(1\)"),
         (("001|010|100", pa.array([1, 10, 100])), r"text \(001\); .*numbers \(1\)"),
@@ -62,8 +62,8 @@ def test_ids_are_matched_as_they_are_written(tmp_path, files, expected):
     ],
 )
 def test_ids_of_two_kinds(tmp_path, files, message):
-    """Files that lost the zeros in front, or store numbers where others have text, are not matched by chance."""
-    with pytest.raises(DataError, match="ids must be of one kind in all files: .*" + message):
+    """Files that lost leading zeros, or store numbers where others have text, are not matched by chance."""
+    with pytest.raises(DataError, match="ids must be written in the same way in all files: .*" + message):
         find_common(ids_of(tmp_path, *files))
 
 
@@ -75,8 +75,8 @@ def test_ids_of_two_kinds(tmp_path, files, message):
         (pa.array([None, None]), "2 rows have no id"),
         (pa.array(["a", None]), "1 rows have no id"),
         (" 7|7", "ids must be unique; 1 are repeated, for example 7"),
-        ("1.0|2", "ids must be whole numbers or text; column 'id' is of type double"),
-        (" 1.5| 2.5", "ids must be whole numbers or text; column 'id' is of type double"),
+        ("1.0|2", "ids must be whole numbers or text; column 'id' has decimal numbers"),
+        (" 1.5| 2.5", "ids must be whole numbers or text; column 'id' has decimal numbers"),
         (pa.array([1.0, 2.0]), "ids must be whole numbers or text; column 'id' is of type double"),
         (pa.array([True, False]), "ids must be whole numbers or text; column 'id' is of type bool"),
     ],

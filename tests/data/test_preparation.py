@@ -9,7 +9,7 @@ from verfedsv.data.vertical import ClientData
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_standardised_columns(sparse):
-    """Training rows have mean 0 and variance 1; a constant column becomes 0; test rows take part in neither."""
+    """Training rows have mean 0 and variance 1; a constant column becomes 0; test rows have no influence."""
     rng = np.random.default_rng(0)
     numeric = np.hstack([rng.normal(5, 3, size=(60, 4)), np.ones((60, 1))])
     is_train = np.arange(60) < 40
@@ -23,7 +23,7 @@ def test_standardised_columns(sparse):
 
 
 def test_wide_sparse_columns_stay_sparse():
-    """They are scaled without losing their zeros, and rows are made of norm 1 without being filled."""
+    """They are scaled without losing their zeros, and rows are scaled to norm 1 without becoming dense."""
     rng = np.random.default_rng(0)
     numeric = csr_array(rng.normal(size=(40, 500)) * (rng.random((40, 500)) < 0.02))
     is_train = np.ones(40, bool)
@@ -60,7 +60,7 @@ def test_missing_numbers_become_the_mean_of_the_training_rows():
 
 
 def test_categories_are_one_hot():
-    """A missing category is one of its own; one that is not among the training rows is zeros."""
+    """A missing value is a category; one that is not in the training rows becomes zeros."""
     text = np.array([["red"], ["blue"], [None], ["green"]], dtype=object)
     data = ClientData("a", np.zeros((4, 0)), text)
     features = prepare(data, "none", np.array([True, True, True, False]))
@@ -70,7 +70,7 @@ def test_categories_are_one_hot():
 
 
 def test_an_unknown_scale():
-    """It is named with those there are."""
+    """The error lists the known ones."""
     with pytest.raises(InputError, match="unknown scale 'large'; allowed are 'none', 'standardise', 'unit-rows'"):
         prepare(ClientData("a", np.zeros((2, 1))), "large", np.ones(2, bool))
 
@@ -79,7 +79,7 @@ def test_an_unknown_scale():
 @pytest.mark.parametrize("value", [0.1, 0.3, 1.1, -7e-9, 1e15 / 3])
 @pytest.mark.parametrize("n_train", [3, 10, 1001])
 def test_constant_columns_become_zeros(is_wide, value, n_train):
-    """Also where the mean of equal numbers is not quite that number, and in test rows, whatever they have there."""
+    """Even if the rounded mean of equal numbers differs from them, and in test rows with any value."""
     rng = np.random.default_rng(0)
     numeric = np.zeros((n_train + 2, 600 if is_wide else 2))
     numeric[:, 0] = value
@@ -97,7 +97,7 @@ def test_constant_columns_become_zeros(is_wide, value, n_train):
 
 
 def test_a_constant_column_with_missing_numbers():
-    """It stays constant when they are filled in, though a million times 0.1 do not add up to 100,000."""
+    """It stays constant when they are filled in, although a million times 0.1 does not sum to 100,000."""
     numeric = np.full((1_000_000, 1), 0.1)
     numeric[::3] = np.nan
     assert not prepare(ClientData("a", numeric), "standardise", np.ones(1_000_000, bool)).any()
@@ -120,7 +120,7 @@ def test_no_rows_to_fit_on():
 
 
 def test_numbers_beside_a_wide_column_of_text():
-    """They are centred, though the client's features are held sparse; the one-hot part keeps its zeros."""
+    """They are centred, although the features are stored sparse; the one-hot part keeps its zeros."""
     rng = np.random.default_rng(0)
     numeric = rng.normal(5, 3, size=(600, 2))
     text = np.array([[f"town {i % 400}"] for i in range(600)], dtype=object)
@@ -137,7 +137,7 @@ def test_numbers_beside_a_wide_column_of_text():
 
 
 def test_numbers_beside_a_narrow_column_of_text():
-    """All columns are held dense, and all are centred."""
+    """All columns are stored dense and centred."""
     rng = np.random.default_rng(0)
     text = np.array([[f"town {i % 4}"] for i in range(60)], dtype=object)
     features = prepare(ClientData("a", rng.normal(5, 3, size=(60, 2)), text), "standardise", np.ones(60, bool))

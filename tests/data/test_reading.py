@@ -11,7 +11,7 @@ from verfedsv.errors import DataError
 
 
 def save(folder, content, name="bank.csv"):
-    """Write a file as it is given, or a table as Parquet, and return its path."""
+    """Write bytes, or a table as Parquet, and return the path."""
     path = folder / name
     if isinstance(content, pa.Table):
         path = path.with_suffix(".parquet")
@@ -22,7 +22,7 @@ def save(folder, content, name="bank.csv"):
 
 
 def test_categories_are_what_they_stand_for(tmp_path):
-    """A dictionary column, as pandas writes categories, is read as text; what is missing stays missing."""
+    """A dictionary column, as pandas writes categories, is read as text; missing values stay missing."""
     table = pa.table({"id": [1, 2, 3], "city": pa.array(["x", None, "y"]).dictionary_encode()})
     column = read_table(save(tmp_path, table), "id").column("city")
     assert column.type == pa.large_string()
@@ -76,6 +76,6 @@ def test_utf_8_with_or_without_a_mark(tmp_path, encoding):
     ],
 )
 def test_files_that_are_not_tables(tmp_path, content, message):
-    """What is wrong is said, and what to do."""
+    """The error says what is wrong and what to do."""
     with pytest.raises(DataError, match=message):
         read_table(save(tmp_path, content), "id")

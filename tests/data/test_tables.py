@@ -31,7 +31,7 @@ def two(folder, suffix=".csv", **changes):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_files_are_joined_on_ids(tmp_path, suffix):
-    """Rows in another order are matched; those that a client lacks are left out, and said."""
+    """Rows in another order are matched; those that a client lacks are left out and counted."""
     data = join_tables(two(tmp_path, suffix), ("bank", "y"), test=0)
     assert data.names == ("bank", "telco")
     assert data.clients[0].numeric.ravel().tolist() == [30, 10, 20]
@@ -65,6 +65,20 @@ def test_a_blank_label_is_none(tmp_path, blank):
     assert "1 of them have no label" in "; ".join(data.notes)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_classes_are_in_the_order_of_ordered_categories(tmp_path, ordered):
+    """As pandas writes them to Parquet, and as notes show; others are in alphabetical order."""
+    pd = pytest.importorskip("pandas")
+    files = two(tmp_path, ".parquet")
+    levels = pd.Categorical([" low", "high", "mid", "low"], [" low", "low", "never", "mid", "high"], ordered=ordered)
+    frame = pd.DataFrame({"id": [3, 1, 2, 9], "y": levels, "age": [30, 10, 20, 90]})
+    frame.to_parquet(files["bank"].path, row_group_size=2)
+    data = join_tables(files, ("bank", "y"), test=0)
+    assert data.labels.tolist() == ([0, 2, 1] if ordered else [1, 0, 2])
+    expected = "low (1), mid (1), high (1)" if ordered else "high (1), low (1), mid (1)"
+    assert f"labels: {expected}" in data.notes
+
+
 def test_missing_categories_stay_missing(tmp_path):
     """In dictionary columns, as pandas writes categories: of labels and of features."""
     bank = {
@@ -85,7 +99,7 @@ def test_labels_of_whole_numbers_stay_whole(tmp_path):
 
 
 def test_large_whole_numbers(tmp_path):
-    """Those that no float has exactly become the nearest one, as they would where a file writes them as floats."""
+    """Those that are no exact float become the nearest one, as if the file had floats."""
     data = join_tables(two(tmp_path, telco={"calls": [2**53 + 1, 2**62 + 1, 7, None]}), ("bank", "y"), test=0)
     assert data.clients[1].numeric.ravel().tolist() == [7.0, 2.0**53, 2.0**62]
 
@@ -97,7 +111,7 @@ def many(folder, labels):
 
 @pytest.mark.parametrize("step", [1, 0.25])
 def test_many_numbers_are_classes_only_if_that_is_said(tmp_path, step):
-    """Whole ones too: they may be amounts, for which there is another way."""
+    """Even whole ones may be amounts; the error says what to do with those."""
     with pytest.raises(
         DataError,
         match=r"column 'y' has 21 different numbers, such as 0.*say so: classes = 21 in \[data\].*amounts.*"
@@ -110,13 +124,13 @@ def test_many_numbers_are_classes_only_if_that_is_said(tmp_path, step):
 
 
 def test_another_number_of_classes_than_was_said(tmp_path):
-    """The rarest are named, as they are the likely mistakes."""
+    """The rarest are named, as likely mistakes."""
     with pytest.raises(DataError, match=r"have 2 classes and has 3; the rarest are yes \(1\), 0 \(30\), 1 \(60\)"):
         join_tables(many(tmp_path, ["0", "1", "1"] * 30 + ["yes"]), ("bank", "y"), n_classes=2)
 
 
 def test_labels_are_stripped(tmp_path):
-    """One with blanks around it is no class of its own."""
+    """Blanks around a label do not make another class."""
     data = join_tables(many(tmp_path, ["yes", "no", "Yes ", " no", "Yes"]), ("bank", "y"), test=0)
     assert data.labels.tolist() == [2, 1, 0, 1, 0]
 
@@ -143,7 +157,7 @@ def test_labels_that_may_be_mistakes_are_named(tmp_path, labels, says):
 
 
 def test_a_path_may_be_text(tmp_path):
-    """As everywhere else; what is neither is refused."""
+    """Anything but text or a path is refused."""
     file = two(tmp_path)["bank"]
     assert join_tables({"bank": ClientFile(str(file.path), "id")}, ("bank", "y")).n_classes == 2
     with pytest.raises(InputError, match="must be a path or text; received 3"):
@@ -170,14 +184,14 @@ def test_clients_that_share_a_file(tmp_path):
 
 
 def test_numbers_booleans_and_missing_values(tmp_path):
-    """Booleans are numbers, a missing number is NaN, an empty column is none."""
+    """Booleans are numbers, a missing number is NaN, an empty column is ignored."""
     files = two(tmp_path, telco={"calls": [1.5, None, 3.5, 7.5], "vip": [True, False, True, False], "none": [None] * 4})
     data = join_tables(files, ("bank", "y"), test=0)
     np.testing.assert_array_equal(data.clients[1].numeric, [[3.5, 1], [1.5, 1], [np.nan, 0]])
 
 
 def test_ids_of_text(tmp_path):
-    """Any text will do as an id."""
+    """Any text can be an id."""
     files = two(tmp_path, bank={"id": ["c", "a", "b", "z"]}, telco={"id": ["a", "b", "c", "y"]})
     assert join_tables(files, ("bank", "y"), test=0).clients[1].numeric.ravel().tolist() == [3.5, 1.5, 2.5]
 
@@ -188,10 +202,10 @@ def test_ids_of_text(tmp_path):
         ({"telco": {"id": [1, 1, 2, 3]}}, "ids must be unique; 1 are repeated, for example 1"),
         (
             {"telco": {"id": ["a", "b", "c", "d"]}},
-            r"ids must be of one kind .*bank\.csv has numbers \(3\); .*text \(a\)",
+            r"ids must be written in the same way .*bank\.csv has numbers \(3\); .*text \(a\)",
         ),
         ({"telco": {"id": [11, 12, 13, 14]}}, "no sample is in all files. The first ids are: .*11, 12, 13"),
-        ({"telco": {"id": [1.5, 2.5, 3.5, 4.5]}}, "ids must be whole numbers or text; column 'id' is of type double"),
+        ({"telco": {"id": [1.5, 2.5, 3.5, 4.5]}}, "ids must be whole numbers or text; column 'id' has decimal numbers"),
         ({"bank": {"y": ["a", "a", "a", "a"]}}, "labels need 2 to 1,000 different values; there are 1"),
         ({"telco": {"when": pa.array([0, 1, 2, 3], pa.timestamp("s"))}}, "column 'when' is of type timestamp"),
         (
@@ -205,7 +219,7 @@ def test_ids_of_text(tmp_path):
     ],
 )
 def test_files_that_do_not_fit(tmp_path, changes, message):
-    """Each mistake is named with the file it is in."""
+    """Each error names the file."""
     with pytest.raises(DataError, match=message):
         join_tables(two(tmp_path, **changes), ("bank", "y"))
 
@@ -223,13 +237,13 @@ def test_files_that_do_not_fit(tmp_path, changes, message):
     ],
 )
 def test_kinds_of_columns_that_cannot_be_used(tmp_path, changes, message):
-    """They are named with what can."""
+    """The error lists those that can."""
     with pytest.raises(DataError, match=message):
         join_tables(two(tmp_path, ".parquet", **changes), ("bank", "y"))
 
 
 def test_columns_that_are_not_needed_may_be_of_any_kind(tmp_path):
-    """Only those that are taken are looked at."""
+    """Only the chosen columns are checked."""
     files = two(tmp_path, ".parquet", telco={"when": pa.array([0, 1, 2, 3], pa.timestamp("s"))})
     files["telco"] = ClientFile(files["telco"].path, "id", ("calls",))
     assert join_tables(files, ("bank", "y"), test=0).clients[1].numeric.shape == (3, 1)
@@ -251,7 +265,7 @@ def test_ids_that_are_missing(tmp_path):
 
 
 def test_a_client_with_labels_only(tmp_path):
-    """It is no player; somebody else must be one."""
+    """It is not a player, and there must be another."""
     judge = write(tmp_path / "judge.csv", id=[1, 2, 3], y=[0, 1, 0])
     files = {"judge": judge, **two(tmp_path)}
     data = join_tables(files, ("judge", "y"), test=0)
@@ -294,7 +308,7 @@ def test_text_that_is_different_in_nearly_every_row(tmp_path, values, message):
 
 
 def test_text_with_many_categories(tmp_path):
-    """Half as many as training rows may be, or fifty; those of test rows do not count."""
+    """Half as many as training rows are allowed, or fifty; those of test rows do not count."""
     for values in ([f"town {i % 100}" for i in range(200)], [f"town {i}" for i in range(50)] * 2):
         data = join_tables(texts(tmp_path, values), ("shop", "y"), test=0)
         assert f"1 column of text with {len(set(values))} categories" in data.notes[0]
@@ -305,10 +319,10 @@ def test_text_with_many_categories(tmp_path):
 
 
 def test_names_that_are_not_there(tmp_path):
-    """Of files, columns, clients and kinds of files: with what there is instead."""
+    """Missing files, columns and clients, and unknown types of files: the error lists what there is."""
     files = two(tmp_path)
     bank = files["bank"].path
-    with pytest.raises(InputError, match="said to be in the file of 'shop'; the clients are bank, telco"):
+    with pytest.raises(InputError, match="must be one of bank, telco; received 'shop'"):
         join_tables(files, ("shop", "y"))
     with pytest.raises(DataError, match="has no column 'z'; it has id, y, age, city"):
         join_tables(files, ("bank", "z"))

@@ -23,7 +23,7 @@ def samples(n_samples=50, n_features=11, n_test=10):
 
 @pytest.mark.parametrize("n_clients", [1, 3, 11])
 def test_features_are_split_into_contiguous_blocks(n_clients):
-    """Put together again they are the features, and no two blocks differ by more than one column."""
+    """Joined again they are the features, and block sizes differ by at most one column."""
     data, dense = samples()
     split = split_features(data, n_clients)
     np.testing.assert_array_equal(np.hstack([client.numeric.toarray() for client in split.clients]), dense)
@@ -33,7 +33,7 @@ def test_features_are_split_into_contiguous_blocks(n_clients):
 
 
 def test_the_test_part():
-    """By default the data set's own, the last samples; or a random part of that size, the same for the same seed."""
+    """By default the data set's own, the last samples; or a random fraction, the same for the same seed."""
     data, _ = samples()
     assert np.flatnonzero(split_features(data, 2).is_test).tolist() == list(range(40, 50))
     chosen = split_features(data, 2, test=0.3, seed=1).is_test
@@ -47,7 +47,7 @@ def test_the_test_part():
 
 
 def test_a_noisy_copy():
-    """White noise on a part of the columns; none at 0."""
+    """White noise on a fraction of the columns; none at 0."""
     data, dense = samples(n_samples=2000)
     client = split_features(data, 1).clients[0]
     same, noisy = (noisy_copy(client, "copy", part, np.random.default_rng(0)) for part in (0.0, 0.4))
@@ -81,25 +81,25 @@ def test_a_random_client_like_one_with_text(n_numeric, n_text, expected):
 
 
 def test_a_noisy_copy_of_few_columns():
-    """Whatever the part, at least one column is changed."""
+    """For any fraction, at least one column is changed."""
     client = ClientData("a", np.zeros((50, 2)))
     copy = noisy_copy(client, "copy", 0.2, np.random.default_rng(0))
     assert (copy.numeric != 0).any(axis=0).sum() == 1
 
 
 def test_a_noisy_copy_of_text():
-    """There is nothing to add noise to: only a plain copy can be had."""
+    """Without numeric columns, only a plain copy is possible."""
     client = ClientData("a", np.zeros((50, 0)), categories())
     np.testing.assert_array_equal(
         noisy_copy(client, "copy", 0.0, np.random.default_rng(0)).categorical, client.categorical
     )
-    with pytest.raises(InputError, match="'a' has no columns of numbers to add noise to"):
+    with pytest.raises(InputError, match="'a' has no numeric columns to add noise to"):
         noisy_copy(client, "copy", 1.0, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
 def test_a_copy_with_noisy_entries(fraction):
-    """Each entry has noise with that probability, whatever its row and column."""
+    """Each entry gets noise with that probability, independently."""
     client = ClientData("a", np.full((20_000, 2), 5.0))
     copy = noisy_copy(client, "copy", fraction, np.random.default_rng(0), of="entries")
     noise = copy.numeric - client.numeric
@@ -119,14 +119,14 @@ def test_a_copy_with_noisy_entries(fraction):
         (0.5, "rows", "'columns' or 'entries'; received 'rows'"),
     ],
 )
-def test_noise_that_cannot_be(fraction, of, message):
-    """It is refused."""
+def test_invalid_noise(fraction, of, message):
+    """Fractions outside 0 to 1 and other places for noise are refused."""
     with pytest.raises(InputError, match=message):
         noisy_copy(ClientData("a", np.zeros((5, 2))), "copy", fraction, np.random.default_rng(0), of=of)
 
 
 def test_names_must_differ():
-    """A further client cannot have the name of another."""
+    """Another client cannot have the same name."""
     data, _ = samples()
     split = split_features(data, 2)
     with pytest.raises(InputError, match="repeated: client 1"):
@@ -134,7 +134,7 @@ def test_names_must_differ():
 
 
 def test_some_rows_of_all_clients():
-    """Columns, labels and marks stay together."""
+    """Columns, labels and test marks stay aligned."""
     text = np.array([["a"], ["b"], ["c"]], dtype=object)
     data = VerticalData(
         (ClientData("x", np.arange(3.0)[:, None], text),), np.arange(3), 3, np.array([False, True, False])

@@ -34,7 +34,7 @@ def test_experiments_run_quickly_on_adult(name, tmp_path):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_settings_are_valid(name):
-    """For every data set, quick or not; all experiments know Adult, which ships with the package."""
+    """For every data set, quick or not; all experiments include Adult, which ships with the package."""
     experiment = EXPERIMENTS[name]
     assert "adult" in experiment.data
     for data, quick in itertools.product(experiment.data, (False, True)):
@@ -43,7 +43,7 @@ def test_settings_are_valid(name):
 
 @pytest.mark.filterwarnings("ignore::verfedsv.CompletionWarning")
 def test_exact_copies_differ_by_nothing(tmp_path):
-    """In the experiment of similar features, the copy without noise is worth the same to the last bit."""
+    """In the experiment on similar features, a copy without noise has the same value to the last bit."""
     file = ResultFile(tmp_path, EXPERIMENTS["similar-features"], "adult", quick=True)
     for _ in file.measure():
         pass
@@ -58,7 +58,7 @@ def test_shapley_values_by_the_definition():
 
 
 def test_shap_scores_are_those_of_a_linear_model():
-    """A weight times the distance of a feature from its mean: what SHAP values of linear models are."""
+    """SHAP values of linear models are a weight times the distance of a feature from its mean."""
     settings = Settings(clients=3, batch_size=200, rate=0.2, rounds=10, samples=600)
     data = split("adult", settings)
     trained = train_synchronously(data, settings)
@@ -70,7 +70,7 @@ def test_shap_scores_are_those_of_a_linear_model():
 
 
 def test_information_is_shared_by_copies_and_none_of_noise():
-    """A client that has the label, its copy, and noise: half of the label's entropy each, and nothing."""
+    """A client with the label and its copy get half of the label's entropy each, and noise gets nothing."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 4000)
     known = labels[:, np.newaxis] + np.zeros((1, 2))

@@ -17,7 +17,7 @@ def data() -> VerticalData:
 
 
 def test_the_truth_is_the_definition(data):
-    """Values from embeddings of all samples are those of games made by hand, the server's intercept included."""
+    """Values from embeddings of all samples are those of games built by hand, including the server's intercept."""
     trained = train_synchronously(data, SETTINGS, with_truth=True)
     training = build(data, SETTINGS)
 
@@ -48,7 +48,7 @@ def test_slow_clients_upload_less(data):
 
 
 def test_the_folder_goes_with_the_training(data):
-    """Nothing is left on the disk."""
+    """Nothing is left on disk."""
     trained = train_synchronously(data, SETTINGS)
     path = trained.path
     assert path.exists()

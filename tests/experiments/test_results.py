@@ -10,7 +10,7 @@ from experiments.lab import Settings
 
 
 class Counted:
-    """An experiment on nothing that counts how often its parts are measured, and can be made to fail."""
+    """A fake experiment that counts how often its parts are measured, and can fail."""
 
     def __init__(self) -> None:
         self.measured: list[str] = []
@@ -31,7 +31,7 @@ class Counted:
 
 
 class CountedSettings(Settings):
-    """The settings that `frequency.toml` has."""
+    """The settings in `frequency.toml`."""
 
     slowness: tuple[int, ...] = ()
     runs: int = 1
@@ -45,7 +45,7 @@ def measure(counted, folder, **options):
     return file
 
 
-def test_a_stopped_experiment_goes_on_where_it_was(tmp_path):
+def test_a_stopped_experiment_continues_where_it_was(tmp_path):
     """What was measured before the stop is not measured again."""
     counted = Counted()
     counted.fails_at = "bb"
@@ -60,7 +60,7 @@ def test_a_stopped_experiment_goes_on_where_it_was(tmp_path):
 
 
 def test_other_settings_are_measured_anew(tmp_path):
-    """Results of --quick do not pass for the others, nor the other way round; --again forgets what is known."""
+    """Results of --quick and full results are not mixed; --again discards what is known."""
     counted = Counted()
     measure(counted, tmp_path)
     measure(counted, tmp_path, quick=True)
@@ -69,7 +69,7 @@ def test_other_settings_are_measured_anew(tmp_path):
 
 
 def test_results_are_plain_json(tmp_path):
-    """Numbers that are none become null; settings, machine and time are there."""
+    """NaN becomes null; settings, machine and time are included."""
     content = json.loads(measure(Counted(), tmp_path).path.read_text())
     assert content["parts"]["a"]["found"]["found"] is None
     assert content["settings"]["clients"] == 8
@@ -79,7 +79,7 @@ def test_results_are_plain_json(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "{", '{"settings": 1}'])
 def test_a_damaged_file_is_measured_anew(tmp_path, text):
-    """A result file that cannot be read is no reason to stop."""
+    """An unreadable result file is not an error."""
     counted = Counted()
     path = measure(counted, tmp_path).path
     path.write_text(text)
@@ -88,7 +88,7 @@ def test_a_damaged_file_is_measured_anew(tmp_path, text):
 
 
 def test_the_published_page_is_that_of_the_published_results(tmp_path):
-    """`make paper` with nothing left to measure changes no byte of the page, nor of the results."""
+    """`make paper` with nothing left to measure changes no byte of the page or the results."""
     docs = Path(__file__).parents[2] / "docs"
     shutil.copytree(docs / "paper", tmp_path / "paper")
     page = write_page(tmp_path, known_results(tmp_path), quick=False)
@@ -100,7 +100,7 @@ def test_the_published_page_is_that_of_the_published_results(tmp_path):
 
 
 def test_the_same_results_make_the_same_page(tmp_path):
-    """Byte by byte; what is not known in full is left out."""
+    """Byte by byte; incomplete results are left out."""
     file = measure(Counted(), tmp_path)
     pages = [write_page(tmp_path, {"frequency": [file]}, quick=False).read_bytes() for _ in range(2)]
     assert pages[0] == pages[1]

@@ -57,14 +57,14 @@ def weights(client):
 
 
 class Conformance:
-    """The cases; a subclass has `connect`."""
+    """The cases; subclasses define `connect`."""
 
     def connect(self, clients):
         """Return a transport to some clients."""
         raise NotImplementedError
 
     def test_answers_are_of_their_requests(self):
-        """Client, round and sequence number of an answer are those of the request; its kind is the right one."""
+        """An answer has the client, round and sequence number of its request, and the right kind."""
         clients, _ = make_clients()
         transport = self.connect(clients)
         samples = np.arange(10)
@@ -94,7 +94,7 @@ class Conformance:
         assert (predicted.dtype, predicted.shape) == (np.float64, (120, 1))
 
     def test_messages_to_a_client_arrive_in_their_order(self):
-        """One that comes after a later one is refused, and changes nothing."""
+        """A message that arrives after a later one is refused and changes nothing."""
         clients, _ = make_clients(1)
         transport = self.connect(clients)
         samples = np.arange(4)
@@ -106,7 +106,7 @@ class Conformance:
         np.testing.assert_array_equal(weights(clients[0]), before)
 
     def test_a_repeated_request_is_carried_out_once(self):
-        """And gets the same answer, whatever the client would answer by then."""
+        """It gets the same answer, even if the client would now answer something else."""
         clients, _ = make_clients(1)
         transport = self.connect(clients)
         samples = np.arange(4)
@@ -123,7 +123,7 @@ class Conformance:
         assert clients[0].state()["n_steps"] == 1
 
     def test_an_unknown_client(self):
-        """Is an error of the transport; the others get nothing then."""
+        """It is an error of the transport, and no other client gets a message."""
         clients, _ = make_clients(1)
         transport = self.connect(clients)
         with pytest.raises(InputError, match="unknown client 'nobody'"):
@@ -142,11 +142,11 @@ class Conformance:
             (lambda samples: Gradients("client 1", 1, 3, samples, np.ones((4, 2))), "gradients must be finite"),
             (lambda samples: Gradients("client 1", 1, 3, samples, np.full((4, 1), np.nan)), "gradients must be finite"),
             (lambda samples: Gradients("client 1", 2, 3, samples, np.ones((4, 1))), "gradients of round 2, in which"),
-            (lambda samples: Restore("client 1", 1, 3), "nowhere to keep checkpoints"),  # noqa: ARG005
+            (lambda samples: Restore("client 1", 1, 3), "was given no file for checkpoints"),  # noqa: ARG005
         ],
     )
     def test_what_a_client_cannot_do_is_refused(self, request_of, says):
-        """Wrong shapes, samples, rounds and numbers: it says why, changes nothing, and goes on with what is right."""
+        """Wrong shapes, samples, rounds and numbers: the refusal says why, and nothing changes."""
         clients, _ = make_clients(1)
         transport = self.connect(clients)
         samples = np.arange(4)
@@ -159,7 +159,7 @@ class Conformance:
         assert weights(clients[0]).any()
 
     def test_requests_to_several_clients_are_answered_by_each(self):
-        """Whatever the order in which they come back."""
+        """In any order."""
         clients, _ = make_clients(3)
         transport = self.connect(clients)
         requests = {name: Predict(name, 1, 4 + m, None) for m, name in enumerate(c.name for c in clients)}
@@ -172,7 +172,7 @@ class Conformance:
         }
 
     def test_clients_may_be_asked_by_several_threads(self):
-        """One for each client, as in a training in wall time."""
+        """One thread per client, as on the real clock."""
         clients, _ = make_clients(3)
         transport, answers = self.connect(clients), {}
 
@@ -213,7 +213,7 @@ class Conformance:
         assert found[0] == found[1]
 
     def test_checkpoints(self, tmp_path):
-        """Written and taken up by each side alone: a training goes on to the same records."""
+        """Each side writes and restores its own, and the training continues to the same records."""
         clients, data = make_clients()
         recorder = Recorder(None, data.labels[~data.is_test], data.names)
         schedule = SynchronousSchedule(30, 8)

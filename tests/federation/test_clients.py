@@ -7,22 +7,22 @@ from verfedsv.federation.messages import Done, Embed, Embeddings, Gradients, Pre
 
 
 def test_another_request_with_a_number_that_was_used_is_refused():
-    """It is not the last one again; only what restores a client may begin with any number."""
+    """It is not a repetition; only Restore may have any number."""
     (client,), _ = make_clients(1)
     client.answer(Predict("client 1", 1, 3, None))
     for request in (Embed("client 1", 1, 3, np.arange(4)), Predict("client 1", 2, 3, None)):
         assert "comes after message 3" in client.answer(request).reason
-    assert "nowhere to keep checkpoints" in client.answer(Restore("client 1", 1, 3)).reason
+    assert "was given no file for checkpoints" in client.answer(Restore("client 1", 1, 3)).reason
 
 
 def test_a_message_to_another_client_is_refused():
-    """Somebody connected the wrong one."""
+    """It was delivered to the wrong client."""
     (client,), _ = make_clients(1)
     assert "a message to 'client 2' came to 'client 1'" in client.answer(Predict("client 2", 1, 1, None)).reason
 
 
 def test_a_client_restores_the_round_that_it_is_told(tmp_path):
-    """That of `keep` is there until another one counts; numbers of messages go on from the one that restores."""
+    """The checkpoint `keep` stays until another counts; sequence numbers continue from that of Restore."""
     (client,), _ = make_clients(1, checkpoint=tmp_path / "client-0")
     samples, weights = np.arange(4), {}
     for number in range(3):
@@ -41,7 +41,7 @@ def test_a_client_restores_the_round_that_it_is_told(tmp_path):
     ("largest", "n_bytes"), [(1.0, 1), (-128.0, 1), (127.0, 1), (128.0, 8), (0.5, 8), (300.0, 8), (1e30, 8)]
 )
 def test_features_that_fit_into_bytes_are_held_in_bytes(largest, n_bytes):
-    """Exactly or not at all: embeddings, steps and predictions are those of the numbers that were given."""
+    """Only if they are exact: embeddings, steps and predictions are the same."""
     features = np.random.default_rng(0).integers(0, 2, (50, 7)).astype(float)
     features[3, 2] = largest
     client = Client("bank", features, Linear(7, 2), Rate(0.1))

@@ -20,7 +20,7 @@ from verfedsv.transcript import Stamp
 
 
 def test_a_clock_that_begins_late_leaves_out_what_was_due_before():
-    """Going on at 100.5 s, an actor of period 1 s that has done 3 steps goes on every second, without 97 in a burst."""
+    """Starting at 100.5 s, an actor of period 1 s that has taken 3 steps acts once a second, without a burst."""
     acts, clock = [], RealClock(speed=20, begin=100.5)
     rounds = clock.run([Actor(1.0, acts.append)], [3], 0.5, 208)
     while len(acts) < 3:
@@ -31,7 +31,7 @@ def test_a_clock_that_begins_late_leaves_out_what_was_due_before():
 
 
 def test_an_actor_that_is_late_leaves_out_what_it_missed():
-    """One that takes ten periods for each of two steps acts again at once, and then in its periods."""
+    """If two steps take ten periods each, it acts at once after each, and then in its periods."""
     acts, clock = [], RealClock(speed=50)
 
     def act(step):
@@ -50,7 +50,7 @@ def test_an_actor_that_is_late_leaves_out_what_it_missed():
 
 
 def test_stamps_may_be_late_and_none_is_left_out():
-    """Training ends with the last stamp of the plan, also when whoever iterates is busy until after it."""
+    """Training ends with the last planned stamp, even if the consumer is busy beyond it."""
     training = Training.in_process(make_data(), rate=Rate(0.1))
     schedule = AsynchronousSchedule([0.1] * 3, [30] * 3, 1.0, 5)
     rounds, times = [], []
@@ -73,7 +73,7 @@ class Slow(Linear):
 
 
 def test_checkpoints_in_wall_time_are_of_whole_steps(tmp_path):
-    """Each model is as far as the server's count of its uploads; each upload and each stamp is a record."""
+    """Each model has taken as many steps as the server counts uploads; each upload and stamp is a record."""
     data = make_data()
     recorder = Recorder(None, data.labels[~data.is_test], data.names)
     training = Training.in_process(data, rate=Rate(0.1), model=Slow, recorder=recorder, checkpoints=tmp_path)
@@ -116,7 +116,7 @@ def test_evaluation_in_wall_time_is_of_whole_steps():
 
 
 def test_stamps_before_the_first_upload_are_not_recorded():
-    """A stamp keeps its number and time; those at which nobody has uploaded yet are left out."""
+    """Later stamps keep their numbers and times."""
     data = make_data()
     recorder = Recorder(None, data.labels[~data.is_test], data.names)
     schedule = AsynchronousSchedule([0.25, 0.4, 0.3], [30] * 3, 0.1, 6)
@@ -129,8 +129,8 @@ def test_stamps_before_the_first_upload_are_not_recorded():
 
 
 @pytest.mark.parametrize("stop", [3, 4])
-def test_going_on_after_stamps_that_were_not_recorded(stop):
-    """Leads to the same model and the same records as training without a stop."""
+def test_continuing_after_stamps_that_were_not_recorded(stop):
+    """It leads to the same model and records as an uninterrupted training."""
     data = make_data()
     schedule = AsynchronousSchedule([0.25, 0.4, 0.3], [30] * 3, 0.1, 9)
     recorders = [Recorder(None, data.labels[~data.is_test], data.names) for _ in range(2)]
@@ -150,7 +150,7 @@ def test_going_on_after_stamps_that_were_not_recorded(stop):
 
 
 def test_a_stamp_at_the_time_of_the_first_upload_in_wall_time():
-    """Whichever comes first, training goes on, and the transcript begins with an upload."""
+    """Whichever comes first, training continues, and the transcript begins with an upload."""
     data = make_data(1)
     for _ in range(10):
         recorder = Recorder(None, data.labels[~data.is_test], data.names)

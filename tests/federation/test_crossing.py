@@ -33,7 +33,7 @@ FIELDS = {
 
 
 class Spy(InProcess):
-    """A transport that keeps copies of all messages, with all that they hold."""
+    """A transport that copies all messages with everything in them."""
 
     def __init__(self, clients):
         super().__init__(clients)
@@ -49,7 +49,7 @@ class Spy(InProcess):
 
 
 class Beside:
-    """The same training in plain NumPy, from the same data; checks each message against its own.
+    """The same training in plain NumPy, from the same data; compares each message with its own.
 
     `batches(m, step)` are the samples of a client's upload and those of its step, a function of nothing but the
     schedule.
@@ -68,7 +68,7 @@ class Beside:
         self.sequences, self.asked = [0] * len(self.names), [None] * len(self.names)
 
     def check(self, message):
-        """Raise AssertionError unless this is what would have crossed now, and nothing else."""
+        """Raise AssertionError unless this is exactly the expected message."""
         assert not hasattr(message, "__dict__")  # there is no room for more than its fields
         names = {field.name for field in dataclasses.fields(message)}
         assert names == {"client", "round", "sequence", *FIELDS[type(message)]}
@@ -121,13 +121,13 @@ class Beside:
 
 
 def assert_plain(array, number):
-    """Raise AssertionError unless this is an array of numbers and not something that holds more than them."""
+    """Raise AssertionError unless this is an array of numbers that holds nothing else."""
     assert type(array) is np.ndarray
     assert array.dtype == number
 
 
 def train_and_check(data, mode, intercept):
-    """Train with a spy between clients and server, check all that crossed, and that nothing else changed anything."""
+    """Train with a spy between clients and server, and check all messages and that nothing else had an effect."""
     n_train = int((~data.is_test).sum())
     made = Training.in_process(data, rate=Rate(RATE), intercept=intercept)
     training = Training(made.server, Spy(clients_of(made)))
@@ -159,7 +159,7 @@ def train_and_check(data, mode, intercept):
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_only_embeddings_and_gradients_cross(mode, intercept, n_classes):
-    """Names, numbers of samples from the schedule, features times weights, gradients of the loss: nothing else."""
+    """Names, sample numbers from the schedule, features times weights, gradients of the loss, and nothing else."""
     train_and_check(make_data(n_classes=n_classes), mode, intercept)
 
 
@@ -219,7 +219,7 @@ def past_the_transport(client, message, answer):
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("leak", [with_weights, past_the_transport])
 def test_a_client_that_sends_more_than_embeddings_is_caught(monkeypatch, mode, leak):
-    """So it does for weights beside the embeddings, and for a way past the transport."""
+    """The test also fails for weights beside the embeddings, and for a way past the transport."""
     carry_out, make = Client._carry_out, Training.in_process.__func__
 
     def leaking(self, message):
@@ -239,7 +239,7 @@ def test_a_client_that_sends_more_than_embeddings_is_caught(monkeypatch, mode, l
 
 
 def test_a_client_has_nothing_in_public_but_its_name():
-    """Features and model are its own."""
+    """Features and model are private."""
     training = Training.in_process(make_data(), rate=Rate(RATE))
     for client in clients_of(training):
         assert [name for name in vars(client) if not name.startswith("_")] == ["name"]

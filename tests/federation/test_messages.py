@@ -11,7 +11,7 @@ ABOUT = {"client": "a", "round": 1, "sequence": 1}
 
 
 def pack(kind, plain, shapes, body=b""):
-    """Return bytes that may be a message."""
+    """Return bytes that look like a message."""
     header = json.dumps([kind, plain, shapes]).encode()
     return len(header).to_bytes(4, "little") + header + body
 
@@ -59,6 +59,6 @@ def test_a_message_is_read_as_it_was_written(message):
     ],
 )
 def test_bytes_that_are_no_message_are_refused(content):
-    """With an error of this package, whatever their lengths and shapes overflow."""
+    """With InputError, even if lengths and shapes overflow."""
     with pytest.raises(InputError, match=f"^{len(content):,} bytes are not a message"):
         from_bytes(content)

@@ -29,7 +29,7 @@ from verfedsv.federation import (
         ((0.5, ["constant"]), "decay must be 'constant' or 'inverse'"),
     ],
 )
-def test_rates_that_are_none(arguments, message):
+def test_invalid_rates(arguments, message):
     """A rate is positive, and its decay is one of two."""
     with pytest.raises(InputError, match=message):
         Rate(*arguments)
@@ -45,7 +45,7 @@ def test_rates_that_are_none(arguments, message):
         ((30, 5, -1), "seed must be at least 0; received -1"),
     ],
 )
-def test_synchronous_schedules_that_are_none(arguments, message):
+def test_invalid_synchronous_schedules(arguments, message):
     """Batches and rounds are at least one."""
     with pytest.raises(InputError, match=message):
         SynchronousSchedule(*arguments)
@@ -60,14 +60,14 @@ def test_synchronous_schedules_that_are_none(arguments, message):
         ((0.01, 30, 1000), "epochs = 0.01 is less than one round of 30 out of 1,000 samples"),
     ],
 )
-def test_epochs_that_are_none(arguments, message):
-    """Neither nothing of something nor something of nothing."""
+def test_invalid_epochs(arguments, message):
+    """Epochs and samples are positive."""
     with pytest.raises(InputError, match=message):
         SynchronousSchedule.of_epochs(*arguments)
 
 
 def test_rounds_of_epochs():
-    """As many as go through all samples, the last batch of an epoch being shorter."""
+    """Enough to go through all samples; the last batch of an epoch may be shorter."""
     assert [SynchronousSchedule.of_epochs(n, 30, 100).n_rounds for n in (1, 2.5, 0.2)] == [4, 10, 1]
 
 
@@ -88,14 +88,14 @@ def test_rounds_of_epochs():
         (([6.0, 5.1], [30, 30], 1.0, 5), r"no client uploads before the end of the last round.*5.1 .* 5.0"),
     ],
 )
-def test_asynchronous_schedules_that_are_none(arguments, message):
-    """Every client has a period and a batch, both positive, and somebody uploads before the end."""
+def test_invalid_asynchronous_schedules(arguments, message):
+    """Each client has a positive period and batch size, and somebody uploads before the end."""
     with pytest.raises(InputError, match=message):
         AsynchronousSchedule(*arguments)
 
 
 def test_schedules_keep_what_they_were_given():
-    """Also arrays, and lists that change later."""
+    """Even if it was an array, or a list that changes later."""
     periods = [0.1, 0.2]
     schedule = AsynchronousSchedule(periods, np.array([10, 20]), 1.0, 5)
     periods[0] = -1.0
@@ -105,7 +105,7 @@ def test_schedules_keep_what_they_were_given():
 
 @pytest.mark.parametrize("n_clients", [1, 4])
 def test_an_asynchronous_schedule_is_of_all_clients(n_clients):
-    """Neither of fewer nor of more than there are."""
+    """Fewer or more clients than there are is an error."""
     training = Training.in_process(make_data(3), rate=Rate(0.1))
     schedule = AsynchronousSchedule([0.01] * n_clients, [30] * n_clients, 0.1, 2)
     with pytest.raises(InputError, match=f"3 clients.*schedule has {n_clients}"):
@@ -114,6 +114,6 @@ def test_an_asynchronous_schedule_is_of_all_clients(n_clients):
 
 @pytest.mark.parametrize("speed", [0, -1.0, math.nan])
 def test_a_real_clock_runs_forwards(speed):
-    """At a positive speed."""
+    """Its speed must be positive."""
     with pytest.raises(InputError, match="speed must be a positive number"):
         RealClock(speed=speed)

@@ -33,7 +33,7 @@ def make_server(**options):
 
 
 def answer(request, uploaded, **changes):
-    """Return the upload that answers a request, or one that does not quite."""
+    """Return the upload that answers a request, with some fields changed."""
     about = {"client": request.client, "round": request.round, "sequence": request.sequence}
     return Embeddings(**{**about, "embeddings": uploaded, **changes})
 
@@ -59,7 +59,7 @@ def test_no_side_can_reach_the_other():
 
 
 def reachable(start):
-    """Return the ids of all objects that one leads to, but for code: modules, classes, functions."""
+    """Return the ids of all objects reachable from one, except code: modules, classes, functions."""
     seen, left = set(), [start]
     while left:
         item = left.pop()
@@ -71,7 +71,7 @@ def reachable(start):
 
 
 def test_a_round_is_recorded_and_answered_with_gradients():
-    """Those of the loss by the sum of the embeddings, the same for all clients, which cannot change them."""
+    """Gradients of the loss by the sum of the embeddings, the same read-only array for all clients."""
     server, recorder = make_server()
     gradients = play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
     for found in gradients.values():
@@ -84,7 +84,7 @@ def test_a_round_is_recorded_and_answered_with_gradients():
 
 
 def test_a_repeated_upload_is_neither_applied_nor_recorded_twice():
-    """In both ways of training; it gets the same answer, also if it has other numbers this time."""
+    """In both modes; it gets the same answer, even with other numbers."""
     server, recorder = make_server(intercept=Rate(0.5))
     request = server.request("a", FIRST)
     first = server.receive(answer(request, EMBEDDINGS[0]), now=lambda: 1.0)
@@ -128,7 +128,7 @@ def assert_same(state, other):
 )
 @pytest.mark.parametrize("now", [None, lambda: 1.0])
 def test_an_upload_that_was_not_asked_for_is_refused(changes, says, now):
-    """Of an unknown client, another round, shape or message, or no numbers; the right one can still come."""
+    """An unknown client, another round, shape or message, or no numbers; the right upload is still accepted."""
     server, recorder = make_server(intercept=Rate(0.5))
     request, before = server.request("a", FIRST), server.state()
     with pytest.raises(InputError, match=says):
@@ -142,7 +142,7 @@ def test_an_upload_that_was_not_asked_for_is_refused(changes, says, now):
 
 
 def test_an_upload_of_the_last_round_is_refused():
-    """It came too late: the round ended without it, the table keeps what was there, and clients may join."""
+    """It is late: the round ended without it, the table is unchanged, and clients may join."""
     server, recorder = make_server()
     late = {request.client: request for request in server.begin_round(FIRST)}["b"]
     server.receive(answer(next(iter(server._asked.values())), EMBEDDINGS[0]))
@@ -158,7 +158,7 @@ def test_an_upload_of_the_last_round_is_refused():
 
 
 def test_a_round_that_is_not_recorded_does_not_count(monkeypatch):
-    """A full disk, say: the table is that of the records, and the round can be ended again."""
+    """If the disk is full, the table is unchanged, and the round can be ended again."""
     server, recorder = make_server()
     play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
     before = server.state()
@@ -176,7 +176,7 @@ def test_a_round_that_is_not_recorded_does_not_count(monkeypatch):
 
 @pytest.mark.parametrize("now", [None, lambda: 1.0])
 def test_no_client_decides_the_precision_of_the_others(now):
-    """What one uploads in single precision is recorded in double, and the others can still upload."""
+    """Uploads in single precision are recorded in double, and others can still upload."""
     server, recorder = make_server()
     for name, number in (("a", np.float32), ("b", np.float64)):
         server.receive(answer(server.request(name, FIRST), EMBEDDINGS[0].astype(number)), now=now)
@@ -185,8 +185,8 @@ def test_no_client_decides_the_precision_of_the_others(now):
     assert recorder.transcript.description.precision == "float64"
 
 
-def test_a_round_goes_on_without_a_client_that_is_absent():
-    """It keeps the embeddings it had, is recorded as absent, and gets no gradients."""
+def test_a_round_continues_without_an_absent_client():
+    """It keeps its embeddings, is recorded as absent, and gets no gradients."""
     server, recorder = make_server()
     play_round(server, np.arange(6), {"a": np.ones((6, 1)), "b": np.full((6, 1), 2.0)})
     gradients = play_round(server, FIRST, {"b": EMBEDDINGS[0]})
@@ -201,7 +201,7 @@ def test_a_round_goes_on_without_a_client_that_is_absent():
 
 
 class Deaf(InProcess):
-    """A transport to clients of which some cannot be reached at times."""
+    """A transport that cannot reach some of its clients at times."""
 
     def __init__(self, clients):
         super().__init__(clients)
@@ -219,8 +219,8 @@ def make_deaf(**options):
     return Training(server, Deaf(clients), timeout=0.1), recorder
 
 
-def test_a_training_goes_on_without_a_client_that_does_not_answer():
-    """And with it once it is back; it is evaluated with what the server has of it."""
+def test_a_training_continues_without_a_client_that_does_not_answer():
+    """It continues with the client once that is back; evaluation uses the embeddings that the server has."""
     training, recorder = make_deaf()
     training.train_round(np.arange(6))
     training.transport.unreachable = {"a"}
@@ -254,7 +254,7 @@ def test_a_step_that_nobody_confirmed_does_not_stop_a_training():
 
 
 def test_a_checkpoint_that_a_client_did_not_write_does_not_count(tmp_path):
-    """The server keeps the one before."""
+    """The server keeps the previous one."""
     training, _ = make_deaf(checkpoint=tmp_path / "server.npz")
     training.transport.unreachable = {"a", "b"}
     training.save({})
@@ -263,7 +263,7 @@ def test_a_checkpoint_that_a_client_did_not_write_does_not_count(tmp_path):
 
 
 def test_clients_join_and_leave_between_rounds():
-    """Who joins has zeros before, who left keeps its last embeddings; both are in the sum."""
+    """A new client has zeros before, one that left keeps its last embeddings; both are in the sum."""
     server, recorder = make_server()
     play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
     server.join("c")
@@ -285,7 +285,7 @@ def test_clients_join_and_leave_between_rounds():
 
 
 def test_an_upload_of_a_client_that_left_is_no_answer():
-    """It was asked before it left, and is late: an answer that cannot be used, not an error of the server."""
+    """It was requested before the client left: an invalid answer, not an error of the server."""
     server, _ = make_server()
     request = server.request("a", FIRST)
     server.leave("a")
@@ -295,7 +295,7 @@ def test_an_upload_of_a_client_that_left_is_no_answer():
 
 
 def test_predictions_and_evaluation_count_who_left_alike():
-    """With its last embeddings of training samples, and zero for samples to test on."""
+    """With its last embeddings of training samples, and zero for test samples."""
     x = np.random.default_rng(1).normal(size=(6, 2))
     clients = [Client(name, x, Linear(2, 1), Rate(0.5)) for name in "ab"]
     training = Training(Server(LABELS, ["a", "b"], 1, n_train=4), InProcess(clients))
@@ -315,7 +315,7 @@ def test_predictions_and_evaluation_count_who_left_alike():
 
 
 def test_an_intercept_that_is_too_large_is_divergence():
-    """As embeddings are, also if nothing is recorded; the round is not counted."""
+    """Like embeddings, even if nothing is recorded; the round does not count."""
     server = Server(LABELS, ["a", "b"], 1, intercept=Rate(1e13))
     uploads = {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]}
     play_round(server, FIRST, uploads)
@@ -326,8 +326,28 @@ def test_an_intercept_that_is_too_large_is_divergence():
         play_round(server, FIRST, {"a": np.full((3, 1), 1e12)})
 
 
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_divergence_of_the_intercept_names_whose_embeddings_are_largest(mode):
+    """An upload just below the limit is valid but drives the intercept out of range; no more is recorded."""
+    server = Server(np.zeros(6), ["a", "b"], 1, "squared", intercept=Rate(3.0))
+    recorder = Recorder(None, np.zeros(6), ["a", "b"], "squared")
+    server.record(recorder)
+    uploads = {"a": EMBEDDINGS[0], "b": np.full((3, 1), 9.9e11)}
+    says = r"the intercept must be finite and below 1e\+12 in size; the largest embeddings, 9\.9e\+11, are those of 'b'"
+    if mode == "synchronous":
+        play_round(server, FIRST, uploads)
+        with pytest.raises(DivergedError, match=says):
+            play_round(server, FIRST, uploads)
+    else:
+        for name, embeddings in uploads.items():
+            server.receive(answer(server.request(name, FIRST), embeddings), now=lambda: 1.0)
+        with pytest.raises(DivergedError, match=says):
+            server.stamp(1, lambda: 2.0)
+    assert recorder.n_rounds == (mode == "synchronous")
+
+
 def test_who_joins_or_leaves_is_compared_when_a_training_is_repeated():
-    """Another one than was recorded is an error; before the first record, who joins is one of those that begin."""
+    """A difference to the record is an error; before the first record, a client that joins is a founder."""
     recorder = Recorder(None, LABELS, ["a", "b"])
 
     def repeat(leaving):
@@ -348,7 +368,7 @@ def test_who_joins_or_leaves_is_compared_when_a_training_is_repeated():
 
 
 def test_who_cannot_join_or_leave():
-    """Who takes part already, and who does not."""
+    """A client that already takes part cannot join, and another cannot leave."""
     server = Server(LABELS, ["a", "b"], 1)
     with pytest.raises(InputError, match="client 'a' takes part already"):
         server.join("a")
@@ -356,8 +376,8 @@ def test_who_cannot_join_or_leave():
         server.leave("c")
 
 
-def test_a_server_goes_on_with_those_who_take_part():
-    """Who left before the checkpoint is not asked after it."""
+def test_a_server_continues_with_those_who_take_part():
+    """A client that left before the checkpoint is not asked after it."""
     server, other = (Server(LABELS, ["a", "b"], 1) for _ in range(2))
     play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
     server.leave("a")
@@ -367,8 +387,37 @@ def test_a_server_goes_on_with_those_who_take_part():
     np.testing.assert_array_equal(*gradients)
 
 
+def test_a_server_catches_up_with_who_joined_and_left():
+    """It continues like the server that recorded them."""
+    server, recorder = make_server()
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    server.join("c")
+    server.leave("a")
+    play_round(server, FIRST, {"b": EMBEDDINGS[2], "c": EMBEDDINGS[3]})
+    other = Server(LABELS, ["a", "b"], 1)
+    other.record(recorder)
+    other.catch_up()
+    assert (other.clients, other.present, other.n_rounds) == (("a", "b", "c"), ("b", "c"), 2)
+    assert_same(other.state(), server.state())
+
+
+def test_a_checkpoint_after_a_join_needs_all_clients(tmp_path):
+    """A server of the founders alone says so; one of all clients restores who takes part."""
+    server, founders, everybody = (
+        Server(LABELS, names, 1, checkpoint=tmp_path / "server.npz") for names in ("ab", "ab", "abc")
+    )
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    server.join("c")
+    server.leave("a")
+    server.save({})
+    with pytest.raises(InputError, match="or not of these 2 clients: pass all that ever joined to the server"):
+        founders.load({})
+    assert everybody.load({}) == {}
+    assert everybody.present == ("b", "c")
+
+
 def test_embeddings_of_less_precision_are_summed_in_double_precision():
-    """The table is in double precision, whatever is uploaded."""
+    """The table is in double precision for any upload."""
     server, _ = make_server()
     rough = EMBEDDINGS.astype(np.float32)
     gradients = play_round(server, FIRST, {"a": rough[0], "b": rough[1]})
@@ -377,7 +426,7 @@ def test_embeddings_of_less_precision_are_summed_in_double_precision():
 
 
 def test_the_intercept_takes_one_step_in_each_round():
-    """However many clients there are."""
+    """For any number of clients."""
     server, _ = make_server(intercept=Rate(0.5))
     for _ in range(2):
         before = server.state()["intercept"]
@@ -386,7 +435,7 @@ def test_the_intercept_takes_one_step_in_each_round():
 
 
 def test_a_restored_server_forgets_what_it_asked():
-    """Answers to what it asked before are refused, and the table is that of the state."""
+    """Answers to earlier requests are refused, and the table is that of the state."""
     server = Server(LABELS, ["a", "b"], 1)
     empty = server.state()
     play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
@@ -399,7 +448,7 @@ def test_a_restored_server_forgets_what_it_asked():
 
 
 def test_a_state_is_a_snapshot():
-    """Training on does not change it, whatever a model returns as its own; and changing it does not change training."""
+    """Further training does not change it, and changing it does not change the training."""
 
     class Live(Linear):
         def state(self):
@@ -422,7 +471,7 @@ def test_a_state_is_a_snapshot():
 
 
 def test_predictions_of_another_shape_are_refused():
-    """Wherever they come from."""
+    """So are those that are not finite."""
     server = Server(LABELS, ["a"], 1)
     for samples, n_samples in ((None, 6), (FIRST, 3)):
         with pytest.raises(AnswerError, match=rf"a: embeddings must be numbers of shape \({n_samples}, 1\)"):

@@ -16,13 +16,13 @@ def record(recorder):
 
 
 def repeat(tape, *, client="b", samples=(1,), embeddings=(4.0,), time=2.0, own=0.5):
-    """Give a tape the last two records of those, or others."""
+    """Pass a tape the last two of those records, or others."""
     tape.write(Upload(client, time, np.array(samples), np.array(embeddings)[:, np.newaxis]))
     tape.write(Stamp(3.0, None if own is None else np.array([own])))
 
 
 def test_records_that_are_there_are_compared_and_not_written_again():
-    """Those after the ones that the tape begins with; then it records."""
+    """Those after the number that the tape begins with; then it records."""
     with Recorder(None, [0, 1], ["a", "b"]) as recorder:
         record(recorder)
         tape = Tape(recorder, n_records=1)
@@ -59,7 +59,7 @@ def test_rounds_that_are_there_are_compared_too():
     ],
 )
 def test_what_is_computed_again_must_be_what_was_recorded(change, says):
-    """Names, samples and times exactly, numbers as another processor rounds them; nothing is written if not."""
+    """Names, samples and times exactly, numbers up to rounding; otherwise nothing is written."""
     with Recorder(None, [0, 1], ["a", "b"]) as recorder:
         record(recorder)
         head = recorder.transcript.head
@@ -70,7 +70,7 @@ def test_what_is_computed_again_must_be_what_was_recorded(change, says):
 
 
 def test_another_kind_of_record_is_a_difference():
-    """The end of a round where an upload was, and nothing where something should be."""
+    """The end of a round instead of an upload, or a missing record."""
     with Recorder(None, [0, 1], ["a", "b"]) as recorder:
         record(recorder)
         with pytest.raises(TranscriptError, match="it is an upload of 'a', not the end of a round"):
@@ -78,13 +78,13 @@ def test_another_kind_of_record_is_a_difference():
 
 
 def test_a_tape_cannot_begin_after_the_end():
-    """It would never compare, nor record, the right thing."""
+    """It would compare and record the wrong things."""
     with Recorder(None, [0, 1], ["a", "b"]) as recorder, pytest.raises(InputError, match="must be at least 0"):
         Tape(recorder, n_records=1)
 
 
 def test_what_was_recorded_can_be_brought_to_the_disk(tmp_path, monkeypatch):
-    """So that it outlives the machine's power, too; a tape without a recorder has nothing to bring."""
+    """So that it survives a power failure; without a recorder, nothing happens."""
     synced = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
     with Recorder(tmp_path / "run", [0, 1], ["a"]) as recorder:

@@ -46,7 +46,7 @@ def test_a_linear_module_is_the_linear_model():
 
 
 def test_gradients_are_those_of_the_loss():
-    """A step goes down the loss whose gradients by the embeddings it was given, by numeric derivatives."""
+    """A step follows the numeric derivatives of the loss whose gradients by the embeddings it got."""
     model = perceptron(5, 2, hidden=4)
     x, target = np.random.default_rng(0).normal(size=(20, 5)), np.random.default_rng(1).normal(size=(20, 2))
 
@@ -63,7 +63,7 @@ def test_gradients_are_those_of_the_loss():
 
 
 def test_an_optimiser_of_ones_own_is_saved_with_its_state():
-    """Adam goes on after a restore as if nothing had happened."""
+    """Adam continues after a restore as if nothing had happened."""
 
     def adam(parameters, rate):
         return torch.optim.Adam(parameters, lr=rate)
@@ -77,7 +77,7 @@ def test_an_optimiser_of_ones_own_is_saved_with_its_state():
 
 
 def test_sparse_features():
-    """They are filled row by row as they are needed."""
+    """They become dense row by row, as needed."""
     x = np.random.default_rng(0).normal(size=(20, 5))
     np.testing.assert_allclose(
         learn(TorchModel(linear()), features=csr_array(x)), learn(TorchModel(linear()), features=x)
@@ -85,7 +85,7 @@ def test_sparse_features():
 
 
 def test_the_perceptron_depends_on_its_seed_alone():
-    """And leaves the generator of torch as it was."""
+    """And does not change torch's generator."""
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -108,7 +108,7 @@ def adam(parameters, rate):
 
 
 def numbers_of(model):
-    """Return all that a model's module has learned or counted."""
+    """Return everything that a model's module has learned or counted."""
     return [tensor.clone() for tensor in model._module.state_dict().values()]
 
 
@@ -117,7 +117,7 @@ LAYERS = {"dropout": lambda: torch.nn.Dropout(0.5), "batch norm": lambda: torch.
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_embedding_is_for_evaluation(layer):
-    """It is the same each time and changes nothing, though the module is trained with dropout or batch statistics."""
+    """It is the same each time and changes nothing, even with dropout or batch norm."""
     model = TorchModel(network(LAYERS[layer]()))
     plain = TorchModel(network())
     assert not np.array_equal(learn(model, 3), learn(plain, 3))
@@ -131,7 +131,7 @@ def test_embedding_is_for_evaluation(layer):
 
 
 def test_learning_is_for_training():
-    """Running means of batch norm follow what is learned from, and dropout leaves out other units in each step."""
+    """Running means of batch norm follow the batches, and dropout drops other units in each step."""
     x = np.random.default_rng(0).normal(size=(20, 5))
     model = TorchModel(network(torch.nn.BatchNorm1d(16)))
     model.learn(x, np.ones((20, 2)), 0.1)
@@ -147,7 +147,7 @@ def test_learning_is_for_training():
 
 
 def test_dropout_is_the_models_own():
-    """It neither draws from torch's generator nor depends on what others draw from it, or set it to."""
+    """It neither changes torch's generator nor depends on it."""
     torch.manual_seed(3)
     expected = TorchModel(network(torch.nn.Dropout(0.5)))
     result = learn(expected, 4)
@@ -161,14 +161,14 @@ def test_dropout_is_the_models_own():
 
 
 def test_dropout_differs_between_models():
-    """Clients whose modules are alike do not leave out the same units."""
+    """Clients with the same module do not drop the same units."""
     torch.manual_seed(3)
     first, second = (TorchModel(network(torch.nn.Dropout(0.5))) for _ in range(2))
     assert not np.array_equal(learn(first, 1), learn(second, 1))
 
 
 def uneven(optimizer=plain_sgd):
-    """Return what makes models that differ between training and evaluation in both ways."""
+    """Return a function that builds models with both dropout and batch norm."""
 
     def model(n_features, n_classes):
         layers = torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3)
@@ -178,7 +178,7 @@ def uneven(optimizer=plain_sgd):
 
 
 def rounds(training, mode):
-    """Return eight rounds of training, or what is left of them."""
+    """Return the rest of eight rounds of training."""
     if mode == "synchronous":
         return synchronous_rounds(training, SynchronousSchedule(30, 8))
     schedule = AsynchronousSchedule([0.01, 0.015, 0.02], [30, 20, 10], 0.02, 8)
@@ -187,7 +187,7 @@ def rounds(training, mode):
 
 @pytest.mark.parametrize("optimizer", [plain_sgd, adam])
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_training_with_dropout_and_batch_norm_goes_on_from_its_state(mode, optimizer):
+def test_training_with_dropout_and_batch_norm_continues_from_its_state(mode, optimizer):
     """Continued by other objects, with torch's generator elsewhere, it arrives at the same models to the last bit."""
 
     def make(seed):
@@ -210,7 +210,7 @@ def test_training_with_dropout_and_batch_norm_goes_on_from_its_state(mode, optim
 
 
 def test_evaluation_in_wall_time_does_not_meet_training():
-    """Though clients are threads, evaluation counts no batch in the statistics, and no step is taken in its mode."""
+    """Clients are threads, but evaluation changes no statistics, and no step is taken in evaluation mode."""
     training = Training.in_process(make_data(), rate=Rate(0.05), model=uneven())
     schedule = AsynchronousSchedule([0.002] * 3, [30] * 3, 0.01, 30)
     for _ in asynchronous_rounds(training, schedule, RealClock()):
@@ -220,7 +220,7 @@ def test_evaluation_in_wall_time_does_not_meet_training():
 
 
 def test_dropout_of_clients_that_are_threads_does_not_meet():
-    """Each model draws what it would draw alone, though the generator of torch is one."""
+    """Each model draws what it would draw alone, although torch has one generator."""
     torch.manual_seed(0)
     training = Training.in_process(make_data(), rate=Rate(0.05), model=uneven())
     torch.manual_seed(0)
@@ -235,7 +235,7 @@ def test_dropout_of_clients_that_are_threads_does_not_meet():
 
 
 def test_groups_of_parameters_have_their_own_rates():
-    """A group's rate, as built for a rate of 1, multiplies that of the step: a frozen group stays as it is."""
+    """The rate of a group, built for a rate of 1, multiplies that of the step; a frozen group does not change."""
     module = torch.nn.ModuleDict({"a": linear(), "b": linear(), "c": linear()})
     module.forward = lambda x: sum(part(x) for part in module.values())
 
@@ -260,7 +260,7 @@ def test_groups_of_parameters_have_their_own_rates():
 
 
 class Rateless(torch.optim.Optimizer):
-    """An optimiser that has no rate."""
+    """An optimiser without a rate."""
 
     def __init__(self, parameters):
         super().__init__(parameters, {})
@@ -277,20 +277,20 @@ class Rateless(torch.optim.Optimizer):
     ],
 )
 def test_optimisers_that_cannot_be_used(optimizer, message):
-    """Those that want to evaluate the loss, which a client does not know, or that have no rate to set."""
+    """Those that evaluate the loss, which a client cannot, and those without a rate."""
     with pytest.raises(InputError, match=message):
         TorchModel(linear(), optimizer)
 
 
 def test_modules_on_other_devices():
-    """Are refused when the model is made, not at the first step."""
+    """They are refused when the model is built, not at the first step."""
     with pytest.raises(InputError, match="must be on the CPU; received parameters on meta"):
         TorchModel(torch.nn.Linear(5, 2, device="meta"))
 
 
 @pytest.mark.parametrize("harm", ["cut", "compressed", "another", "nothing"])
 def test_a_saved_module_that_cannot_be_used_is_refused(harm):
-    """Damaged, of another module, or compressed, where a few bytes could become any amount of memory."""
+    """Damaged, of another module, or compressed, which could expand to any size."""
     model = TorchModel(torch.nn.Linear(3, 1))
     content = model.state()["torch"].tobytes()
     if harm == "cut":

@@ -104,7 +104,7 @@ def test_with_one_client_and_full_batches_both_ways_are_the_same_training():
 
 
 def test_asynchronous_clients_keep_their_periods():
-    """Each uploads every period of its own, first all samples, then batches of its own size; stamps come on time."""
+    """Each uploads in its own period, first all samples, then batches of its own size; stamps come on time."""
     data = make_data()
     recorder = Recorder(None, data.labels[~data.is_test], data.names)
     schedule = AsynchronousSchedule([0.01, 0.02, 0.05], [10, 20, 30], 0.1, 3)
@@ -136,8 +136,8 @@ def test_the_virtual_clock_gives_the_same_training_each_time():
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_a_training_goes_on_from_its_state(mode, intercept):
-    """Stopped after any round, and continued by other objects, it arrives at the same weights and uploads."""
+def test_a_training_continues_from_its_state(mode, intercept):
+    """Stopped after any round and continued by other objects, it reaches the same weights and uploads."""
     data = make_data()
     labels = data.labels[~data.is_test]
 
@@ -247,7 +247,7 @@ def test_evaluation_is_that_of_the_joined_model():
 
 
 class Sometimes(InProcess):
-    """A transport that loses what is asked of the client `seldom` in rounds that it draws."""
+    """A transport that loses requests to the client `seldom` in random rounds."""
 
     def __init__(self, clients, is_there):
         super().__init__(clients)
@@ -296,7 +296,7 @@ def test_of_two_equal_clients_the_one_that_uploads_less_often_is_worth_less(rho)
 
 
 class Hostile(InProcess):
-    """A transport to clients of which the first answers some requests with `spoil(answer)`; None is no answer."""
+    """A transport that replaces some answers of the first client by `spoil(answer)`; None is no answer."""
 
     def __init__(self, clients, spoil, is_spoilt):
         super().__init__(clients)
@@ -343,7 +343,7 @@ def train_hostile(mode, spoil, is_spoilt, **options):
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("kind", SPOILT)
 def test_an_answer_that_cannot_be_used_is_as_none(mode, kind):
-    """The training continues without it and says so: its transcript, model and scores are as if it had been lost."""
+    """The training warns and continues; transcript, model and scores are as if the answer had been lost."""
     spoil, says = SPOILT[kind]
 
     def is_spoilt(request):
@@ -365,7 +365,7 @@ def test_an_answer_that_cannot_be_used_is_as_none(mode, kind):
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_whoever_trains_decides_what_an_answer_that_cannot_be_used_means(mode):
-    """Clients of one process end the training with it, as it is their divergence or a mistake in the program."""
+    """In one process it ends the training, as a divergence or a mistake in the program."""
     seen = []
     is_spoilt = lambda request: isinstance(request, Embed)  # noqa: E731
     train_hostile(mode, filled(np.nan), is_spoilt, on_invalid=lambda request, error: seen.append((request, error)))
@@ -380,7 +380,7 @@ def test_whoever_trains_decides_what_an_answer_that_cannot_be_used_means(mode):
 
 
 def test_what_the_recorder_refuses_is_no_clients_fault():
-    """It ends the training: a closed recorder records nobody."""
+    """It ends the training, as with a closed recorder."""
     data = make_data()
     for mode in ("synchronous", "asynchronous"):
         recorder = Recorder(None, data.labels[~data.is_test], data.names)
@@ -391,7 +391,7 @@ def test_what_the_recorder_refuses_is_no_clients_fault():
 
 
 def test_nothing_to_train_on():
-    """All samples kept for testing is refused."""
+    """Holding out all samples is refused."""
     data = make_data(n_test=120)
     with pytest.raises(InputError, match="no samples to train on"):
         Training.in_process(data, rate=Rate(0.1))

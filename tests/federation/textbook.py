@@ -33,7 +33,7 @@ def slope(z, labels):
 
 
 def plain_sgd(data, schedule, rate, *, inverse=False, intercept=False):
-    """Return the weights and intercept of SGD on the joined data, as a textbook has it."""
+    """Return the weights and intercept of plain SGD on the joined data."""
     x, y = joined(data)[~data.is_test], data.labels[~data.is_test]
     n_classes = 1 if data.n_classes == 2 else data.n_classes
     weights, own = np.zeros((x.shape[1], n_classes)), np.zeros(n_classes)
@@ -52,7 +52,7 @@ def clients_of(training):
 
 
 def weights_of(training):
-    """Return the weights of all clients, one below the other."""
+    """Return the weights of all clients, stacked."""
     return np.vstack([client.state()["weights"] for client in clients_of(training)])
 
 
@@ -64,7 +64,7 @@ def hand_over(first, second):
 
 
 def records_of(recorder):
-    """Return all that was recorded, as plain values."""
+    """Return all records as plain values."""
 
     def plain(value):
         return value.tolist() if isinstance(value, np.ndarray) else value

@@ -35,7 +35,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path, name, n_bytes):
 
 
 def test_the_checkpoint_stays(tmp_path):
-    """Whoever runs all clients has their models."""
+    """It holds the trained models."""
     finish(make(tmp_path, TINY))
     folder = tmp_path / "out" / "checkpoints"
     with np.load(folder / "server.npz") as checkpoint:
@@ -50,7 +50,7 @@ SERVER, CLIENT = "server.npz", "client-0-2.npz"
 
 
 def forge(path, save=np.savez, **changes):
-    """Change arrays of a checkpoint; None takes one out."""
+    """Change arrays of a checkpoint; None removes one."""
     with np.load(path) as arrays:
         content = {**arrays, **changes}
     save(path, **{name: value for name, value in content.items() if value is not None})
@@ -63,27 +63,27 @@ def forge(path, save=np.savez, **changes):
         (
             SERVER,
             {"n_records": 1},
-            "does not fit the transcript: it counts 2 rounds in 1 record, where",
+            "does not match the transcript: it counts 2 rounds in 1 record, where",
         ),
         (SERVER, {"n_records": 4}, "after 4 records, of which the transcript has only 3"),
         (SERVER, {"n_uploads": np.arange(4)}, "or other uploads of clients"),
         (SERVER, {"n_rounds": -1}, "n_rounds has negative numbers"),
         (SERVER, {"n_rounds": np.arange(2)}, r"n_rounds is int64 of shape \(2,\), not int64 of \(\)"),
         (SERVER, {"n_rounds": np.array("many")}, "n_rounds is <U4"),
-        (SERVER, {"live": None}, "'live' is missing, or should not be there"),
-        (SERVER, {"odd": np.zeros(3)}, "'odd' is missing, or should not be there"),
-        (SERVER, {"table": None}, "'table' is missing, or should not be there"),
-        (SERVER, {"table": np.ones((4, 10**5, 1))}, "bytes, more than such models and embeddings take"),
+        (SERVER, {"live": None}, "'live' is missing or unexpected"),
+        (SERVER, {"odd": np.zeros(3)}, "'odd' is missing or unexpected"),
+        (SERVER, {"table": None}, "'table' is missing or unexpected"),
+        (SERVER, {"table": np.ones((4, 10**5, 1))}, "bytes, more than its arrays take"),
         (CLIENT, {"round": 1}, "is of round 1"),
         (CLIENT, {"weights": np.ones((30, 1))}, "record 3 of the transcript is not what this training computes again"),
         (CLIENT, {"weights": np.zeros((3, 1))}, r"weights is float64 of shape \(3, 1\), not"),
         (CLIENT, {"weights": np.full((30, 1), np.nan)}, "weights has numbers that are not finite"),
         (CLIENT, {"weights": np.ones((30, 1), np.complex128)}, "weights is complex128"),
-        (CLIENT, {"fingerprint": np.array("0" * 64)}, "the data of 'client 1' are not those"),
+        (CLIENT, {"fingerprint": np.array("0" * 64)}, "the data of 'client 1' have changed"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, name, changes, says):
-    """By its arrays, by what it counts, or by what is computed from it; the folder stays as it is."""
+    """By its arrays, its counts, or what is computed from it; the folder is unchanged."""
     text = TINY.replace("evaluate_every = 10", "evaluate_every = 1")
     finish(make(tmp_path, text), should_stop=stop_at(2))
     kill_after(1, make(tmp_path, text), resume=True)
@@ -95,12 +95,12 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, name, changes, says
 
 
 def contents(folder):
-    """Return all files of a folder with what is in them."""
+    """Return all files of a folder with their contents."""
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_compressed_checkpoint_is_refused(tmp_path):
-    """As a few bytes could become any amount of memory."""
+    """A few bytes could expand to any amount of memory."""
     finish(make(tmp_path, TINY), should_stop=stop_at(2))
     path = tmp_path / "out" / "checkpoints" / CLIENT
     forge(path, np.savez_compressed)
@@ -125,7 +125,7 @@ def test_an_array_that_claims_to_be_large_is_not_made(tmp_path):
 
 
 def test_leftovers_of_interrupted_checkpoints_are_removed(tmp_path):
-    """Those of others, such as an editor's, stay."""
+    """Files of others, such as an editor's, stay."""
     finish(make(tmp_path, TINY), should_stop=stop_at(2))
     for name in ("checkpoints/.server.npz.abcd_123", ".metrics.jsonl.12345678", ".config.toml.swp"):
         (tmp_path / "out" / name).write_bytes(b"half")
@@ -136,7 +136,7 @@ def test_leftovers_of_interrupted_checkpoints_are_removed(tmp_path):
 
 
 def test_records_are_on_the_disk_before_the_checkpoint_that_counts_them(tmp_path, monkeypatch):
-    """A power failure may lose either only in that order."""
+    """So a power failure cannot leave a checkpoint without its records."""
     synced = []
     bring = os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), bring(number)))
@@ -158,19 +158,19 @@ def write_file(tmp_path, rows):
 
 @pytest.mark.parametrize("n_records", [1, 3])
 def test_changed_data_are_noticed(tmp_path, n_records):
-    """Also before the first round is saved; once they are back, training goes on."""
+    """Even before the first round is saved; with the original data, training continues."""
     rows = [f"{i},{i % 2},{i % 7}" for i in range(60)]
     text = write_file(tmp_path, rows)
     kill_after(n_records, make(tmp_path, text))
     write_file(tmp_path, [*rows[:-1], "59,1,1000"])
-    with pytest.raises(InputError, match=r"the data of .* are not those that the training in .* began with"):
+    with pytest.raises(InputError, match=r"the data of .* have changed since the training in .* began"):
         finish(make(tmp_path, text), resume=True)
     write_file(tmp_path, rows)
     assert finish(make(tmp_path, text), resume=True)[-1].n_rounds == 4
 
 
 def test_the_fingerprint_covers_all_that_training_depends_on():
-    """Names, numbers, missing ones, categories, and what is to test on; those of labels are the server's."""
+    """Names, numbers, missing ones, categories and test marks; labels are in the server's."""
     dense, sparse = ClientData("a", np.array([[1.0], [2.0]])), ClientData("b", csr_array([[0.0, 1.0], [2.0, 0.0]]))
     text, is_test = ClientData("c", np.zeros((2, 0)), np.array([["x"], [None]], object)), np.array([False, True])
     marks = [
@@ -195,7 +195,7 @@ def test_the_fingerprint_covers_all_that_training_depends_on():
 @pytest.mark.parametrize("text", SMALL, ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("n_written", range(6))
 def test_killed_between_two_checkpoints(tmp_path, monkeypatch, text, n_written):
-    """The server's is written last, and clients keep the one that it counts: training goes on to the same records."""
+    """The server's is written last, and clients keep the one it counts: training continues to the same records."""
     finish(make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml"))
     finish(make(tmp_path, text), should_stop=stop_at(2))
     n_left = itertools.count(n_written, -1)

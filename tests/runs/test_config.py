@@ -29,13 +29,13 @@ def write(tmp_path, text):
 
 
 def test_the_example_is_a_configuration(tmp_path):
-    """What --init writes can be run as it is."""
+    """What --init writes can be run."""
     config = read_config(write(tmp_path, EXAMPLE))
     assert (config.data.name, config.data.clients, config.training.epochs) == ("adult", 8, 20)
 
 
 def test_every_setting_is_in_the_example():
-    """With its default, or as what could be there."""
+    """With its default or an example."""
     from verfedsv.runs.config import Config
 
     for name, field in Config.model_fields.items():
@@ -45,7 +45,7 @@ def test_every_setting_is_in_the_example():
 
 
 def commented():
-    """Return the settings behind a # in the example: table, name, value, and what is said of it."""
+    """Return the commented-out settings of the example: table, name, value and comment."""
     table = None
     for line in EXAMPLE.splitlines():
         if found := re.fullmatch(r"(?:# )?\[+(\w+)\]+", line):
@@ -72,7 +72,7 @@ def test_commented_settings_of_the_example_are_defaults_or_examples():
 
 
 def uncomment(*names):
-    """Return the example with some of the settings of its commented clients set, by the client's name."""
+    """Return the example with some settings of its commented-out clients set, by the client's name."""
     blocks = re.findall(r"(?:^# \[\[client\]\]\n)(?:^# \w+ = .*\n)+", EXAMPLE, re.MULTILINE)
     text = EXAMPLE
     for block in blocks:
@@ -102,7 +102,7 @@ def test_files_are_standardised_unless_said_otherwise(tmp_path):
 
 
 def test_paths_are_relative_to_the_file(tmp_path):
-    """Wherever it is run from."""
+    """In any working directory."""
     assert read_config(write(tmp_path, GOOD)).output.folder == tmp_path / "out"
 
 
@@ -142,7 +142,7 @@ def test_paths_are_relative_to_the_file(tmp_path):
             ("[output]", "[[client]]\nname = 'a'\nnoise = 2\n[output]"),
             "client 1.noise: .*less than or equal to 1",
         ),
-        (("[output]", "[[client]]\nname = 'a'\nfile = 'a.csv'\n[output]"), "only one of the two can be used"),
+        (("[output]", "[[client]]\nname = 'a'\nfile = 'a.csv'\n[output]"), "use only one of the two"),
         (
             ("[output]", "[[client]]\nname = 'a'\ncopy_of = 'b'\nrandom_level = 1\n[output]"),
             "client 1: a client has one of file, copy_of and random_level",
@@ -155,7 +155,7 @@ def test_paths_are_relative_to_the_file(tmp_path):
     ],
 )
 def test_mistakes_are_named_with_their_setting(tmp_path, change, message):
-    """And with what is allowed there."""
+    """And what is allowed there."""
     with pytest.raises(InputError, match=f"(?s){message}"):
         read_config(write(tmp_path, GOOD.replace(*change)))
 
@@ -180,13 +180,13 @@ FILES = GOOD.replace('name = "adult"\nclients = 4', 'label = "y"\nlabel_client =
     ],
 )
 def test_types_are_not_converted(tmp_path, change, message):
-    """True is no number, and text is neither a number nor a yes."""
+    """True is not a number, and text is neither a number nor true."""
     with pytest.raises(InputError, match=message):
         read_config(write(tmp_path, GOOD.replace(*change)))
 
 
 def test_whole_numbers_may_stand_for_others(tmp_path):
-    """A rate of 1 is one of 1.0."""
+    """A rate of 1 is 1.0."""
     assert read_config(write(tmp_path, GOOD.replace("rate = 0.5", "rate = 1"))).training.rate == 1.0
 
 
@@ -225,13 +225,13 @@ def test_whole_numbers_may_stand_for_others(tmp_path):
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(tmp_path, text, message):
-    """By their name, and with what they are for."""
+    """By name, with what they are for."""
     with pytest.raises(InputError, match=message):
         read_config(write(tmp_path, text))
 
 
 def test_settings_that_apply_are_taken(tmp_path):
-    """Files with their columns, copies with noise, the perceptron with its units, periods in asynchronous training."""
+    """Columns of files, noise of copies, hidden units of the perceptron, periods in asynchronous training."""
     text = FILES.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1.0\nperiod = 0.02\nclock = 'real'")
     text += "id = 'key'\ncolumns = ['b']\n[[client]]\nname = 'x'\ncopy_of = 'a'\nnoise = 0.5\nperiod = 0.1\n"
     config = read_config(write(tmp_path, text + "[model]\nkind = 'perceptron'\nhidden = 8\n"))
@@ -278,7 +278,7 @@ def test_settings_that_apply_are_taken(tmp_path):
     ],
 )
 def test_a_setting_is_named_however_its_table_is_written(tmp_path, text, message):
-    """Dotted, quoted, inline, or repeated: then with its number."""
+    """Dotted, quoted, inline, or repeated, then with its number."""
     with pytest.raises(InputError, match=message):
         read_config(write(tmp_path, text))
 
@@ -297,14 +297,14 @@ def test_a_setting_is_named_however_its_table_is_written(tmp_path, text, message
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, setting, message):
-    """Also where a number or a word could be."""
+    """Even where a number or a word is allowed."""
     with pytest.raises(InputError) as caught:
         read_config(write(tmp_path, GOOD + f"[valuation]\n{setting}\n"))
     assert str(caught.value) == f"{tmp_path / 'run.toml'}: {message}"
 
 
 def test_a_byte_order_mark_is_left_out(tmp_path):
-    """As some editors write it."""
+    """Some editors write one."""
     path = tmp_path / "run.toml"
     path.write_text(GOOD, encoding="utf-8-sig")
     assert read_config(path).data.name == "adult"
@@ -317,14 +317,14 @@ def test_no_file(tmp_path):
 
 
 def test_files_need_labels(tmp_path):
-    """Where they are must be said."""
+    """The configuration must say where they are."""
     text = GOOD.replace('name = "adult"\nclients = 4\n', "") + "[[client]]\nname = 'a'\nfile = 'a.csv'\n"
     with pytest.raises(InputError, match=r"data.label names the column of the labels"):
         read_config(write(tmp_path, text))
 
 
 def test_only_the_first_of_many_mistakes_are_described(tmp_path):
-    """The terminal is not filled."""
+    """So as not to fill the terminal."""
     text = "".join(f"k{number} = 1\n" for number in range(4000)) + GOOD
     with pytest.raises(InputError) as caught:
         read_config(write(tmp_path, text))
@@ -358,21 +358,21 @@ def test_only_the_first_of_many_mistakes_are_described(tmp_path):
             GOOD.replace("rounds = 3", "mode = 'asynchronous'\nduration = 1e300\nstamp_every = 1e-300"),
             r"training\.stamp_every: input should be greater than or equal to 0.000000001",
         ),
-        (GOOD.replace('"out"', r'"o\u0000"'), "output.folder: a path cannot have the character NUL in it"),
+        (GOOD.replace('"out"', r'"o\u0000"'), "output.folder: a path cannot contain NUL characters"),
         (GOOD + "# \0", "is not valid TOML: Found invalid character"),
         (GOOD + "[output]\n", r"is not valid TOML: Cannot declare .*output.* twice"),
         (GOOD.replace("rate = 0.5", "rate = 0.5\nrate = 0.6"), "is not valid TOML: Cannot overwrite a value"),
-        (GOOD + "#" * 2**18, "it is larger than 262,144 bytes, and no configuration is"),
+        (GOOD + "#" * 2**18, "it is larger than 262,144 bytes, the limit for one"),
     ],
 )
 def test_whatever_a_configuration_holds_is_an_error_of_our_own(tmp_path, text, says):
-    """Deep, large, odd or twice there."""
+    """Nested too deeply, too large, odd or repeated."""
     with pytest.raises(InputError, match=says):
         read_config(write(tmp_path, text))
 
 
 def test_other_encodings_are_named(tmp_path):
-    """With where they begin."""
+    """With the position of the first wrong byte."""
     (tmp_path / "run.toml").write_bytes(GOOD.encode() + "# é".encode("latin-1"))
     with pytest.raises(InputError, match=rf"it is not UTF-8 \(.* at byte {len(GOOD) + 2}\)"):
         read_config(tmp_path / "run.toml")

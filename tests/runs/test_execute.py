@@ -71,7 +71,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path, text):
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_live_shares_are_close_to_the_valuation(tmp_path, intercept):
-    """Those of the last update, from games between evaluations, are about those of the rounds."""
+    """Those of the last update, computed between evaluations, are near those computed by round."""
     text = ASYNCHRONOUS.replace("rate = 0.5", "rate = 0.5\nintercept = true") if intercept else ASYNCHRONOUS
     run = make(tmp_path, text)
     last = finish(run)[-1]
@@ -81,8 +81,8 @@ def test_live_shares_are_close_to_the_valuation(tmp_path, intercept):
 
 @pytest.mark.parametrize("text", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("n_before", [1, 13, 29])
-def test_a_stopped_run_goes_on_to_the_same_result(tmp_path, text, n_before):
-    """Transcript, metrics and values are those of a run that was never stopped, to the last bit."""
+def test_a_stopped_run_continues_to_the_same_result(tmp_path, text, n_before):
+    """Transcript, metrics and values are those of an uninterrupted run, to the last bit."""
     whole = make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml")
     finish(whole)
     run = make(tmp_path, text)
@@ -98,8 +98,8 @@ def test_a_stopped_run_goes_on_to_the_same_result(tmp_path, text, n_before):
 
 @pytest.mark.parametrize("text", [SYNCHRONOUS, ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("has_checkpoint", [False, True])
-def test_a_killed_run_goes_on_to_the_same_result(tmp_path, text, has_checkpoint):
-    """What was recorded after the last checkpoint, or without any, is done again and found in the transcript."""
+def test_a_killed_run_continues_to_the_same_result(tmp_path, text, has_checkpoint):
+    """What was recorded after the last checkpoint, if any, is computed again and found in the transcript."""
     whole = make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml")
     finish(whole)
     run = make(tmp_path, text)
@@ -120,7 +120,7 @@ def test_a_killed_run_goes_on_to_the_same_result(tmp_path, text, has_checkpoint)
 
 
 def _checkpoints_of(tmp_path, text, n_rounds):
-    """Return the folder of checkpoints that a run leaves that is stopped after that many rounds."""
+    """Return the folder of checkpoints of a run that was stopped after that many rounds."""
     run = make(tmp_path, text.replace('"out"', '"stopped"'), "stopped.toml")
     n_asked = itertools.count(1)
     finish(run, should_stop=lambda: next(n_asked) == n_rounds)
@@ -137,7 +137,7 @@ def test_a_finished_run_has_nothing_left_to_train(tmp_path, text):
 
 
 def test_folders_that_do_not_fit(tmp_path):
-    """A folder in use, one without a run, and one of another configuration are refused, and left as they are."""
+    """A folder in use, one without a run, and one of another configuration are refused and unchanged."""
     with pytest.raises(InputError, match="there is no run in"):
         finish(make(tmp_path), resume=True)
     finish(make(tmp_path))
@@ -158,14 +158,14 @@ def test_artificial_clients(tmp_path):
     values = dict(zip(result.clients, result.values, strict=True))
     assert values["copy"] == values["client 1"]
     assert abs(values["random"]) < 0.05 * result.values.max()
-    with pytest.raises(InputError, match="is to be a copy of 'nobody'"):
+    with pytest.raises(InputError, match="cannot be a copy of 'nobody'"):
         finish(make(tmp_path, SYNCHRONOUS.replace('"out"', '"o2"') + '[[client]]\nname = "x"\ncopy_of = "nobody"\n'))
     with pytest.raises(InputError, match="'x' has no file, copy_of or random_level"):
         finish(make(tmp_path, SYNCHRONOUS.replace('"out"', '"o3"') + '[[client]]\nname = "x"\n'))
 
 
 def test_nothing_to_test_on(tmp_path):
-    """The figures of a test are null then, which is JSON, and not NaN, which is not."""
+    """Test figures are null, as NaN is not JSON."""
     run = make(tmp_path, SYNCHRONOUS.replace("samples = 3000", "samples = 3000\ntest = 0"))
     finish(run)
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
@@ -173,7 +173,7 @@ def test_nothing_to_test_on(tmp_path):
 
 
 def test_samples_and_test_samples_are_chosen_independently(tmp_path):
-    """Of some samples, the part to test on is the part asked for."""
+    """With fewer samples, the fraction of test samples is still the requested one."""
     data = make(tmp_path, SYNCHRONOUS.replace("samples = 3000", "samples = 3000\ntest = 0.3")).data
     assert len(data.labels) == 3000
     assert 0.25 < data.is_test.mean() < 0.35
@@ -190,7 +190,7 @@ def test_a_client_with_a_period_of_its_own(tmp_path):
 
 
 def test_files_of_ones_own(tmp_path):
-    """CSV files, joined, categories and missing values included."""
+    """CSV files are joined, with categories and missing values."""
     rng = np.random.default_rng(0)
     n = 400
     score = rng.normal(size=n)
@@ -213,7 +213,7 @@ def test_files_of_ones_own(tmp_path):
 
 
 def test_a_client_with_labels_only_is_no_player(tmp_path):
-    """The others are trained and valued; a period of its own would do nothing."""
+    """The others are trained and valued; a period for it is refused."""
     rng = np.random.default_rng(0)
     income = rng.normal(size=200)
     (tmp_path / "judge.csv").write_text("id,y\n" + "".join(f"{i},{int(x > 0)}\n" for i, x in enumerate(income)))
@@ -225,7 +225,7 @@ def test_a_client_with_labels_only_is_no_player(tmp_path):
     run = make(tmp_path, text)
     finish(run)
     assert run.value().clients == ("bank",)
-    with pytest.raises(InputError, match="'judge' holds the labels only and uploads nothing"):
+    with pytest.raises(InputError, match="'judge' holds only the labels and uploads nothing"):
         finish(make(tmp_path, text.replace('"out"', '"other"') + "period = 0.02\n"))
 
 
@@ -245,7 +245,7 @@ def test_the_perceptron(tmp_path):
 
 
 def test_embeddings_that_are_too_large_end_the_training(tmp_path):
-    """With what to do about it."""
+    """The error says what to do."""
     with pytest.raises(
         InputError,
         match=r'client 1: embeddings must be .* below 1e.*: training diverged; try a smaller rate, or scale = "stand',
@@ -278,7 +278,7 @@ def test_a_run_is_valued_with_the_semivalue_of_its_configuration(tmp_path, semiv
 
 
 def test_the_real_clock_can_be_stopped_and_continued(tmp_path):
-    """Wall time goes on from the last record; all stamps are there in the end."""
+    """Time continues from the last record, and no stamp is missing."""
     text = ASYNCHRONOUS.replace("duration = 1.2", "duration = 0.6\nclock = 'real'\nstamp_every = 0.1")
     n_asked = itertools.count(1)
     before = finish(make(tmp_path, text), should_stop=lambda: next(n_asked) == 2)
@@ -311,7 +311,7 @@ app()
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_and_killed_on_the_command_line(tmp_path, how):
-    """Ctrl-C ends with code 130 and says how to go on; after either, --resume leads to the result of one unbroken."""
+    """Ctrl-C ends with code 130 and says how to continue; after either, --resume gives the uninterrupted result."""
     (tmp_path / "run.toml").write_text(ASYNCHRONOUS)
     command = [sys.executable, "-c", SIGNALLED, "run", str(tmp_path / "run.toml"), str(int(how))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own script
@@ -327,7 +327,7 @@ def test_interrupted_and_killed_on_the_command_line(tmp_path, how):
 
 
 def test_what_was_agreed_is_recorded(tmp_path):
-    """The settings of the valuation and the step are in the transcript, and a run with others does not go on."""
+    """Settings of the valuation and the step are in the transcript, and a run with others is not continued."""
     text = SYNCHRONOUS + "[valuation]\nrank = 4\n"
     finish(make(tmp_path, text), should_stop=iter([False, True]).__next__)
     with pytest.raises(InputError, match="rank was 4 and is 5"):

@@ -52,7 +52,7 @@ LATE = ASYNCHRONOUS + "\n[[client]]\nname = 'a'\nrandom_level = 1\nperiod = 0.1\
     ],
 )
 def test_only_rounds_before_the_shortest_period_are_no_part_of_the_plan(tmp_path, text, first, n_planned):
-    """They are not recorded. Times that begin later hide no round that is missing."""
+    """They are not recorded. A late start of the times does not hide missing rounds."""
     (tmp_path / "config.toml").write_text(text)
     with Recorder(tmp_path / "transcript", [0, 1], ["a"]) as recorder:
         recorder.update("a", [0, 1], [0.1, 0.2], time=first)
@@ -61,7 +61,7 @@ def test_only_rounds_before_the_shortest_period_are_no_part_of_the_plan(tmp_path
 
 
 def test_a_training_is_running_while_its_recorder_is_open(tmp_path):
-    """Asking does not disturb the recorder, nor the next one."""
+    """Asking disturbs neither that recorder nor the next."""
     recorder = Recorder(tmp_path, [0, 1], ["a", "b"])
     recorder.log([0, 1], {"a": [0.1, 0.2], "b": [0.3, 0.4]})
     assert extent_of(tmp_path) == Extent(1, None, is_running=True)
@@ -76,7 +76,7 @@ def test_a_training_is_running_while_its_recorder_is_open(tmp_path):
 
 @pytest.mark.parametrize("config", ["", "[data", SYNCHRONOUS.replace("rounds = 30", "rounds = 0")])
 def test_a_configuration_that_cannot_be_read_is_not_taken_for_none(tmp_path, config):
-    """It is said what to do about it."""
+    """The error says what to do."""
     record(tmp_path / "transcript")
     (tmp_path / "config.toml").write_text(config)
     with pytest.raises(InputError, match=r"config\.toml(?s:.*)Correct .*config\.toml, or move it away to go by the"):
@@ -84,7 +84,7 @@ def test_a_configuration_that_cannot_be_read_is_not_taken_for_none(tmp_path, con
 
 
 def test_a_configuration_that_is_no_file_is_not_waited_for(tmp_path):
-    """A named pipe, to which nobody writes, would take forever."""
+    """Reading a named pipe that nobody writes to would block."""
     record(tmp_path / "transcript")
     os.mkfifo(tmp_path / "config.toml")
     with pytest.raises(InputError, match="is not a regular file; move it away"):

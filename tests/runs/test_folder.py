@@ -15,7 +15,7 @@ from verfedsv.settings import ValuationSettings
 
 @pytest.mark.parametrize("inner", ["", "transcript"])
 def test_a_folder_of_a_recorder_alone_is_a_run(tmp_path, inner):
-    """Whether the transcript lies in it or in a folder within; it has the default settings, and no plan."""
+    """Whether the transcript is in it or in a subfolder; it has default settings and no plan."""
     assert not RunFolder(tmp_path / "run").holds_run
     record(tmp_path / "run" / inner)
     folder = RunFolder(str(tmp_path / "run"))
@@ -30,7 +30,7 @@ def test_a_folder_of_a_recorder_alone_is_a_run(tmp_path, inner):
 
 
 def test_the_settings_in_the_transcript_are_the_agreed_ones(tmp_path):
-    """Those of a valuation that is there are not: anybody may have made it."""
+    """Not those of an existing valuation, which anybody may have made."""
     folder = RunFolder(make_run(tmp_path / "run", valuation={"rank": 2, "seed": 7}))
     folder.valuation_path.write_text(value(folder.path, "exact", seed=3).to_json())
     assert folder.agreed_settings(folder.open()) == ValuationSettings(rank=2, seed=7)
@@ -39,7 +39,7 @@ def test_the_settings_in_the_transcript_are_the_agreed_ones(tmp_path):
 
 
 def test_a_configuration_that_contradicts_the_transcript_is_an_error(tmp_path):
-    """Else whoever runs the training could choose the settings when the values are known."""
+    """Otherwise settings could be chosen once the values are known."""
     folder = RunFolder(make_run(tmp_path / "run", valuation={"rank": 2}))
     folder.config_path.write_text(folder.config_path.read_text().replace("rank = 2", "rank = 3"))
     transcript = folder.open()
@@ -49,18 +49,18 @@ def test_a_configuration_that_contradicts_the_transcript_is_an_error(tmp_path):
 
 
 def test_a_configuration_of_another_mode_is_not_taken_for_no_plan(tmp_path):
-    """Else a training that was stopped would pass for a whole one."""
+    """Otherwise a stopped training could pass for a complete one."""
     record(tmp_path / "transcript")
     (tmp_path / "config.toml").write_text(ASYNCHRONOUS)
     folder = RunFolder(tmp_path)
-    with pytest.raises(InputError, match="is of an asynchronous training, and the transcript of a synchronous one"):
+    with pytest.raises(InputError, match="mode is asynchronous and not synchronous"):
         folder.extent(folder.open())
     (tmp_path / "config.toml").write_text(SYNCHRONOUS)
     assert folder.extent(folder.open()).n_planned == 30
 
 
 def test_the_valuation_that_counts_is_of_the_whole_transcript(tmp_path):
-    """An older one is none, one of another transcript an error, and so is one that says other things of this one."""
+    """An older one does not count; one of another transcript, or that misdescribes this one, is an error."""
     folder = RunFolder(make_run(tmp_path / "run"))
     transcript = folder.open()
     known = folder.valuation_of(transcript)
@@ -82,7 +82,7 @@ def test_the_valuation_that_counts_is_of_the_whole_transcript(tmp_path):
     "name", ["config.toml", "valuation.json", "transcript/uploads-00001.arrows", "chain-00001.bin"]
 )
 def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path, name):
-    """Reading from it would wait forever."""
+    """Reading from it would block forever."""
     folder = RunFolder(make_run(tmp_path / "run"))
     folder.refuse_irregular()
     (folder.path / name).unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path, name):
 
 
 def test_the_run_around_a_file(tmp_path):
-    """Its folder, also for a file within that of its transcript, and for one that is not there yet."""
+    """Its folder, also for a file in that of the transcript, and for one that does not exist."""
     run = make_run(tmp_path / "run")
     for name in ("report.html", "valuation.json", "transcript/more.txt", "checkpoints/server.npz"):
         assert RunFolder.around(run / name).path == run.resolve()
@@ -106,14 +106,14 @@ def test_the_run_around_a_file(tmp_path):
 
 
 def test_notes_are_bounded(tmp_path):
-    """A run that somebody else made does not fill the terminal."""
+    """A run made by somebody else cannot fill the terminal."""
     (tmp_path / "notes.json").write_text(json.dumps(["x" * 1000] * 30))
     assert [len(note) for note in RunFolder(tmp_path).notes()] == [500] * 20
     assert RunFolder(tmp_path / "elsewhere").notes() == ()
 
 
 def test_a_folder_in_the_place_of_notes_is_named(tmp_path):
-    """Nor is anything else than a regular file read."""
+    """Only regular files are read."""
     (tmp_path / "notes.json").mkdir()
     with pytest.raises(InputError, match="not a regular file"):
         RunFolder(tmp_path).notes()
@@ -121,7 +121,7 @@ def test_a_folder_in_the_place_of_notes_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["config.toml", "notes.json", "metrics.jsonl", "valuation.json"])
 def test_a_link_in_the_place_of_a_file_is_refused(tmp_path, name):
-    """It may lead to what whoever made the folder has no right to read, and a report would show it."""
+    """It may lead to files that its author has no right to read, and a report would show them."""
     record(tmp_path / "run")
     (tmp_path / "private").write_text('["a secret"]')
     (tmp_path / "run" / name).unlink(missing_ok=True)

@@ -28,17 +28,17 @@ REAL = ASYNCHRONOUS.replace("duration = 1.2", "duration = 1.0\nclock = 'real'\ns
 
 
 class Killed(Exception):  # noqa: N818  # it is no error
-    """What ends a training in these tests."""
+    """Ends a training in these tests."""
 
 
 def stop_at(n_rounds):
-    """Return a function that says to stop after that many rounds."""
+    """Return a function that asks to stop after that many rounds."""
     n_asked = itertools.count(1)
     return lambda: next(n_asked) == n_rounds
 
 
 def kill_after(n_records, run, **options):
-    """Train until the recorder has written that many records, and raises."""
+    """Train until the recorder has written that many records; then it raises."""
     n_written = itertools.count(1)
 
     def count(write):
@@ -59,7 +59,7 @@ def kill_after(n_records, run, **options):
 @pytest.mark.parametrize("text", SMALL, ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("has_checkpoint", [False, True])
 def test_killed_after_any_record(tmp_path, text, has_checkpoint):
-    """Before the first time stamp too: what was recorded is found, the rest is added, nothing is there twice."""
+    """Even before the first time stamp: existing records are found, missing ones added, none repeated."""
     whole = make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml")
     finish(whole)
     for n_records in range(1, 16):
@@ -102,8 +102,8 @@ list(Run(read_config(path), path.read_text()).train())
 
 
 @pytest.mark.parametrize("text", SMALL, ids=["synchronous", "asynchronous"])
-def test_a_transcript_that_lost_records_is_not_gone_on_with(tmp_path, text):
-    """As after a power failure; without the checkpoint, which counts more than there are, training starts over."""
+def test_a_transcript_that_lost_records_is_not_continued(tmp_path, text):
+    """As after a power failure; without the checkpoint, which counts more records, training starts over."""
     finish(make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml"))
     finish(make(tmp_path, text), should_stop=stop_at(2))
     n_before = 2 if text == SMALL[0] else len(entries(tmp_path / "out"))
@@ -124,7 +124,7 @@ def n_stamps_of(folder):
 
 
 def check_real(folder):
-    """Check that a run of REAL is in order, and that no client did a step twice or left one out."""
+    """Check the transcript of a run of REAL, and that no client repeated or skipped a step."""
     transcript = Transcript.open(folder)
     transcript.verify()
     records = list(transcript)
@@ -142,7 +142,7 @@ def check_real(folder):
 @pytest.mark.parametrize("has_checkpoint", [False, True])
 @pytest.mark.parametrize("n_records", [3, 20])
 def test_a_killed_run_on_the_real_clock_has_as_many_stamps(tmp_path, n_records, has_checkpoint):
-    """Stamps and steps go on from the transcript, the models from the checkpoint."""
+    """Stamps and steps continue from the transcript, models from the checkpoint."""
     kill_after(n_records, make(tmp_path, REAL))
     if not has_checkpoint:
         shutil.rmtree(tmp_path / "out" / "checkpoints")
@@ -154,7 +154,7 @@ def test_a_killed_run_on_the_real_clock_has_as_many_stamps(tmp_path, n_records, 
 
 
 def test_a_stopped_run_on_the_real_clock_has_as_many_stamps(tmp_path):
-    """What clients still did after the checkpoint is counted."""
+    """Uploads after the checkpoint count."""
     before = finish(make(tmp_path, REAL), should_stop=stop_at(7))
     after = finish(make(tmp_path, REAL), resume=True)
     # On a busy machine the first stamps may come before the first upload, and are not recorded then.
@@ -166,7 +166,7 @@ def test_a_stopped_run_on_the_real_clock_has_as_many_stamps(tmp_path):
 
 @pytest.mark.parametrize("is_repeatable", [False, True])
 def test_on_the_real_clock_the_server_has_what_was_uploaded(is_repeatable):
-    """From the transcript, though the models are those of the checkpoint; what is computed again is uploaded again."""
+    """From the transcript, although models are those of the checkpoint; a repeatable training uploads again."""
     server = Server([0, 1, 0, 1], ["a", "b"], 1)
     state = {**server.state(), "n_rounds": np.array(1), "n_records": np.array(2), "n_uploads": np.array([1, 0])}
     server.restore(state)
@@ -183,8 +183,8 @@ def test_on_the_real_clock_the_server_has_what_was_uploaded(is_repeatable):
     assert server.tape.is_repeating == is_repeatable
 
 
-def test_live_shares_go_on(tmp_path):
-    """They are those of a run that was never stopped, up to where games are split; not those since the stop."""
+def test_live_shares_continue(tmp_path):
+    """They are those of an uninterrupted run, except for where it was split; not those since the stop."""
     text = ASYNCHRONOUS.replace("rate = 0.5", "rate = 0.5\nintercept = true")
     whole = finish(make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml"))[-1]
     finish(make(tmp_path, text), should_stop=stop_at(13))
@@ -194,8 +194,8 @@ def test_live_shares_go_on(tmp_path):
 
 
 @pytest.mark.parametrize("name", [fmt.chain_file(1), fmt.uploads_file(1), fmt.DESCRIPTION, fmt.LABELS])
-def test_a_transcript_that_was_changed_is_not_gone_on_with(tmp_path, name):
-    """It is verified before anything else happens, and stays as it is."""
+def test_a_changed_transcript_is_not_continued(tmp_path, name):
+    """It is verified before anything else, and not changed."""
     finish(make(tmp_path, SMALL[0]), should_stop=stop_at(4))
     path = tmp_path / "out" / "transcript" / name
     content = bytearray(path.read_bytes())
@@ -206,11 +206,11 @@ def test_a_transcript_that_was_changed_is_not_gone_on_with(tmp_path, name):
     assert path.read_bytes() == content
 
 
-def test_a_transcript_without_its_description_is_not_gone_on_with(tmp_path):
-    """Nor begun anew: its records are there."""
+def test_a_transcript_without_its_description_is_not_continued(tmp_path):
+    """Nor overwritten, as it has records."""
     finish(make(tmp_path, SMALL[0]), should_stop=stop_at(4))
     (tmp_path / "out" / "transcript" / fmt.DESCRIPTION).unlink()
-    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, and there is chain"):
+    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, but there is chain"):
         finish(make(tmp_path, SMALL[0]), resume=True)
 
 
@@ -223,12 +223,12 @@ def test_a_finished_run_takes_no_more_rounds(tmp_path, text):
     with Recorder(tmp_path / "out" / "transcript", labels, run.data.names, resume=True) as recorder:
         uploads = {name: [0.0] for name in run.data.names}
         end_round = partial(recorder.log, [0], uploads) if text == SMALL[0] else partial(recorder.stamp, time=100.0)
-        with pytest.raises(InputError, match="the agreed number of rounds"):
+        with pytest.raises(InputError, match="all agreed rounds"):
             end_round()
 
 
 def test_uploads_after_the_last_round_are_not_of_the_training(tmp_path):
-    """The transcript is not taken for a finished one then."""
+    """Such a transcript does not pass for a finished one."""
     run = make(tmp_path, SMALL[1])
     finish(run)
     labels = Transcript.open(tmp_path / "out").labels
@@ -239,7 +239,7 @@ def test_uploads_after_the_last_round_are_not_of_the_training(tmp_path):
 
 
 def test_nothing_is_written_while_records_are_compared(tmp_path):
-    """Stopped then, the run is as it was; metrics that were measured stay."""
+    """A run that is stopped then is unchanged, and keeps its metrics."""
     text = SMALL[0].replace("evaluate_every = 10", "evaluate_every = 1")
     kill_after(8, make(tmp_path, text))
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}

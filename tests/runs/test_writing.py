@@ -14,14 +14,14 @@ TINY = SYNCHRONOUS.replace("samples = 3000", "samples = 300").replace("rounds = 
 
 
 def test_what_cannot_be_carried_out_leaves_nothing_behind(tmp_path, monkeypatch):
-    """So that the same folder can be used once the mistake is mended."""
+    """The same folder can be used once the mistake is corrected."""
     cases = {
         "epochs = 0.001 is less than one round": TINY.replace("rounds = 4", "epochs = 0.001"),
         "takes at most 25 clients; there are 60": TINY.replace("clients = 4", "clients = 60")
         + '[valuation]\nmethod = "exact"\n',
         "there are no samples to train on": TINY.replace("samples = 300", "samples = 1\ntest = 0.9999"),
         "needs torch": TINY + "[model]\nkind = 'perceptron'\n",
-        "is to be a copy of 'nobody'": TINY + "[[client]]\nname = 'x'\ncopy_of = 'nobody'\n",
+        "cannot be a copy of 'nobody'": TINY + "[[client]]\nname = 'x'\ncopy_of = 'nobody'\n",
     }
     monkeypatch.setitem(sys.modules, "verfedsv.federation.torch_models", None)
     for message, text in cases.items():
@@ -32,17 +32,17 @@ def test_what_cannot_be_carried_out_leaves_nothing_behind(tmp_path, monkeypatch)
 
 
 def test_names_that_cannot_be_recorded_leave_nothing_behind(tmp_path):
-    """Also where the configuration was not read from a file."""
+    """Even if the configuration does not come from a file."""
     run = make(tmp_path, TINY + "[[client]]\nname = 'x'\nrandom_level = 1.0\n")
     client = run.config.client[0].model_copy(update={"name": " x"})
     run = Run(run.config.model_copy(update={"client": [client]}), TINY)
-    with pytest.raises(InputError, match=r"without spaces around them; received ' x'"):
+    with pytest.raises(InputError, match=r"surrounding spaces; received ' x'"):
         finish(run)
     assert not (tmp_path / "out").exists()
 
 
 def begun(folder, *names):
-    """Make a folder with some of the files of a run that recorded nothing."""
+    """Make a folder with some files of a run that recorded nothing."""
     folder.mkdir()
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ def begun(folder, *names):
     ],
 )
 def test_a_run_that_recorded_nothing_is_begun_anew(tmp_path, names):
-    """Wherever it was killed."""
+    """At whatever point it was killed."""
     begun(tmp_path / "out", *names)
     finish(make(tmp_path, TINY))
     assert len(finish(make(tmp_path, TINY), resume=True)) == 0
@@ -73,7 +73,7 @@ def test_a_run_that_recorded_nothing_is_begun_anew(tmp_path, names):
 
 
 def test_states_of_a_head_are_removed_with_the_rest(tmp_path):
-    """A recorder had begun in the folder, with a head of its own."""
+    """A recorder with its own head had begun in the folder."""
     begun(tmp_path / "out", "config.toml")
     head = SimpleNamespace(state_dict=lambda: {"weight": np.ones(2)})
     Recorder(tmp_path / "out" / "transcript", [0, 1], ["a"], head=head).close()
@@ -86,7 +86,7 @@ def test_states_of_a_head_are_removed_with_the_rest(tmp_path):
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.filterwarnings("ignore:the transcript ended in an unfinished record")
 def test_a_run_that_was_killed_before_its_first_record(tmp_path, monkeypatch, resume):
-    """It is begun anew, in another way if need be, or gone on with."""
+    """It can begin again, even with other settings, or be resumed."""
     with monkeypatch.context() as patch:
         # The head of the stream is there then, which says mode and width.
         patch.setattr("verfedsv.transcript.recorder.RecordMessage.build", lambda *_: 1 / 0)
@@ -112,7 +112,7 @@ def test_a_run_that_was_killed_before_its_first_record(tmp_path, monkeypatch, re
     ],
 )
 def test_what_somebody_may_need_is_not_overwritten(tmp_path, names):
-    """What is no run, a configuration that somebody wrote, models and values whose transcript was deleted."""
+    """Other files, a configuration written by hand, models and values whose transcript was deleted."""
     begun(tmp_path / "out", *names)
     with pytest.raises(InputError, match="is not empty; continue its run with --resume, or choose another"):
         finish(make(tmp_path, TINY))
@@ -120,14 +120,14 @@ def test_what_somebody_may_need_is_not_overwritten(tmp_path, names):
 
 
 def test_a_run_with_records_is_not_begun_anew(tmp_path):
-    """Not even one."""
+    """Not even with one record."""
     kill_after(1, make(tmp_path, TINY))
     with pytest.raises(InputError, match="is not empty"):
         finish(make(tmp_path, TINY))
 
 
 def test_a_run_that_another_process_begins_is_left_alone(tmp_path):
-    """Though it has recorded nothing yet."""
+    """Even if it has recorded nothing yet."""
     begun(tmp_path / "out", "config.toml", "transcript/.lock")
     with (
         Recorder(tmp_path / "out" / "transcript", [0, 1], ["a"]),
@@ -139,8 +139,8 @@ def test_a_run_that_another_process_begins_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize("place", ["file", "file/out", "/proc/nowhere/out"])
 @pytest.mark.parametrize("resume", [False, True])
-def test_folders_that_cannot_be(tmp_path, place, resume):
-    """A file, a place below one, and one where nothing can be made are refused with the reason."""
+def test_folders_that_cannot_be_used(tmp_path, place, resume):
+    """A file, a path below one, and a folder that cannot be written to are refused with the reason."""
     (tmp_path / "file").write_text("mine")
     message = "there is no run in" if resume else "cannot be the output folder: .*; choose another"
     run = make(tmp_path, TINY.replace('"out"', f'"{place}"'))
@@ -151,7 +151,7 @@ def test_folders_that_cannot_be(tmp_path, place, resume):
 
 
 def test_the_meaning_of_a_configuration_must_stay(tmp_path):
-    """Not its words: comments, order, defaults written out and 1 for 1.0 make no difference."""
+    """Comments, order, explicit defaults and 1 for 1.0 make no difference."""
     text = TINY.replace("rate = 0.5", "rate = 1.0")
     finish(make(tmp_path, text), should_stop=stop_at(2))
     other = text.replace("[training]", "scale = 'none'\n# how\n[training]\ndecay = 'constant'")
@@ -169,8 +169,8 @@ def test_the_meaning_of_a_configuration_must_stay(tmp_path):
         (("[output]", "[[client]]\nname = 'x'\nrandom_level = 1.0\n[output]"), r"client 1\.name was None and is 'x'"),
     ],
 )
-def test_another_training_is_not_gone_on_with(tmp_path, change, message):
-    """It is said what differs."""
+def test_another_training_is_not_continued(tmp_path, change, message):
+    """The error says what differs."""
     finish(make(tmp_path, TINY))
     with pytest.raises(InputError, match=rf"has another configuration, see its config\.toml: .*{message}.*Choose"):
         finish(make(tmp_path, TINY.replace(*change)), resume=True)
@@ -189,7 +189,7 @@ def test_what_was_agreed_on_is_in_the_transcript_and_stays(tmp_path):
 
 
 def test_a_run_can_be_moved(tmp_path):
-    """With its configuration, which may lie elsewhere and name its files from there."""
+    """With its configuration, which may be elsewhere and have paths relative to there."""
     lines = ["id,y,x", *(f"{i},{i % 2},{i % 7}" for i in range(60))]
     (tmp_path / "a.csv").write_text("\n".join(lines))
     text = TINY.replace('name = "adult"\nclients = 4\nsamples = 300', 'label = "y"\nlabel_client = "a"')
@@ -203,7 +203,7 @@ def test_a_run_can_be_moved(tmp_path):
 
 
 def test_metrics_cut_short_by_a_crash(tmp_path):
-    """Lines after the checkpoint, and half a line, are taken off and measured again."""
+    """Lines after the checkpoint, and half a line, are removed and measured again."""
     text = TINY.replace("evaluate_every = 10", "evaluate_every = 1")
     finish(make(tmp_path, text), should_stop=stop_at(2))
     with (tmp_path / "out" / "metrics.jsonl").open("a") as file:
@@ -215,7 +215,7 @@ def test_metrics_cut_short_by_a_crash(tmp_path):
 
 
 def test_a_byte_order_mark_stays_out_of_the_folder(tmp_path):
-    """The configuration there is the same as without it."""
+    """The configuration is written without it."""
     (tmp_path / "run.toml").write_text(TINY, encoding="utf-8-sig")
     finish(Run.of_file(tmp_path / "run.toml"))
     assert read_config(tmp_path / "out" / "config.toml").training.rounds == 4

@@ -137,10 +137,10 @@ def test_a_changed_upload_is_named_by_round_and_client(run):
         (lambda run: cut_last_round(run), "the transcript is not .* signed are 6 rounds, found 5 rounds"),
         (
             lambda run: cut(run, "uploads-00001.arrows", 9000),
-            "the transcript is whole up to round 2, .* was cut off, .*",
+            "the transcript is complete up to round 2, .* was cut off, .*",
         ),
-        (lambda run: cut(run, "uploads-00001.arrows", 40), "the transcript is whole up to round 5, .* was cut off, .*"),
-        (lambda run: cut(run, "chain-00001.bin", 40), "the transcript is whole up to round 5, .* was cut off, .*"),
+        (lambda run: cut(run, "uploads-00001.arrows", 40), "the transcript is complete up to round 5, .* cut off, .*"),
+        (lambda run: cut(run, "chain-00001.bin", 40), "the transcript is complete up to round 5, .* cut off, .*"),
         (lambda run: flip(run / "transcript" / "labels.arrow", 40, 0), "'transcript/labels.arrow' was changed, or .*"),
         (
             lambda run: flip(run / "transcript" / "transcript.json", 40, 0),
@@ -503,7 +503,7 @@ PLAN = {"step": {"kind": "gradient descent", "rate": 0.5, "decay": "constant"}, 
         ('name = "adult"', 'name = "sector"', "loss is softmax and not logistic"),
         ("[output]", "[[client]]\nname = 'ship'\nrandom_level = 1\n[output]", "client 'ship' is in one of them only"),
         ("[output]", "[valuation]\nrank = 3\n[output]", "is not what was agreed, .*: rank is 3 and not auto"),
-        ("rounds = 6", ASYNCHRONOUS, "is of an asynchronous training, and the transcript of a synchronous one"),
+        ("rounds = 6", ASYNCHRONOUS, "mode is asynchronous and not synchronous"),
     ],
 )
 def test_a_configuration_that_contradicts_the_transcript_differs(tmp_path, before, after, difference):
@@ -660,7 +660,7 @@ def test_the_signature_is_of_one_key(run):
         path.write_text(changed)
         assert audit(run).difference == "the statement was changed after it was signed"
     path.write_text(text.replace('"head"', '"head": "", "head"', 1))
-    with pytest.raises(InputError, match="'head' is there more than once"):
+    with pytest.raises(InputError, match="'head' is repeated"):
         audit(run)
     path.write_text(text.replace('"signature": "', '"signature": " '))
     with pytest.raises(InputError, match="the statement is damaged: signature"):
@@ -740,7 +740,7 @@ def test_only_what_is_true_can_be_signed(run, key):
     with (run / "transcript" / "uploads-00001.arrows").open("ab") as file:
         file.write(b"unfinished")
     transcript = Transcript.open(run)
-    with pytest.raises(TranscriptError, match=r"whole up to round 6, and uploads-00001.arrows has 10 and chain-"):
+    with pytest.raises(TranscriptError, match=r"complete up to round 6, but uploads-00001.arrows has 10 and chain-"):
         make()
 
 

@@ -222,7 +222,7 @@ INVALID = {
     ),
     "repeated samples": (
         [forgeries.upload("telco", [1, 1], [1.0, 2.0])],
-        "client 'telco': a sample is there more than",
+        "client 'telco': a sample is repeated",
     ),
     "out of range": ([forgeries.upload("telco", [9], [1.0])], "client 'telco': sample 9 is not one of 0 to 3"),
     "infinite": ([forgeries.upload("telco", [1], [np.inf])], "client 'telco': embeddings must be finite"),

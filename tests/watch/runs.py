@@ -12,7 +12,7 @@ LABELS = [0, 1, 1, 0, 1, 0]
 
 
 class GrowingRun:
-    """An asynchronous run of three clients in a folder, of which each step adds time stamps and a line of metrics."""
+    """An asynchronous run of three clients in a folder; each step adds time stamps and a line of metrics."""
 
     def __init__(self, folder, clients=("bank", "shop", "telco")) -> None:
         self.folder, self.clients, self.n_rounds = folder, list(clients), 0
@@ -20,7 +20,7 @@ class GrowingRun:
         self._rng = np.random.default_rng(0)
 
     def grow(self, n_rounds=1) -> None:
-        """Record so many time stamps."""
+        """Record that many time stamps."""
         sign = 2 * np.array(LABELS) - 1
         for _ in range(n_rounds):
             self.n_rounds += 1

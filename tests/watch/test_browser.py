@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-ge
 
 @pytest.fixture
 def watched(tmp_path):
-    """Return a run that grows, with names that nobody should have, and where it is watched."""
+    """Return a growing run with hostile names, and the address of its page."""
     run = GrowingRun(tmp_path / EVIL[0].replace("/", "-"), EVIL)
     page = Watch(run.folder, every=0.1)
     thread = threading.Thread(target=page.run)
@@ -43,7 +43,7 @@ def watched(tmp_path):
 
 @pytest.fixture
 def show(browser, watched):  # noqa: F811
-    """Return a function that opens the page; at the end, nothing may have been complained of or fetched elsewhere."""
+    """Return a function that opens the page; at the end, there must be no console errors or external requests."""
     contexts, complaints, address = [], [], watched[1].address
 
     def open_page(width=1100, colours="light"):
@@ -77,7 +77,7 @@ def rows_of(tab):
 
 
 def test_the_page_follows_a_run_without_reloading(show, watched):
-    """It waits for the first round, then has the shares of the JSON and changes with them; names do nothing."""
+    """It waits for the first round, then shows the shares of the JSON and follows them; names have no effect."""
     run, page = watched
     tab = show()
     tab.wait_for_selector("html[data-status=waiting]")
@@ -106,7 +106,7 @@ def test_the_page_follows_a_run_without_reloading(show, watched):
 
 
 def test_damage_is_shown_as_text(show, watched):
-    """What is wrong with a file stands on the page."""
+    """The page says what is wrong with a file."""
     run, _ = watched
     run.grow(2)
     with (run.folder / "metrics.jsonl").open("a") as file:

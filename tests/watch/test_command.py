@@ -11,13 +11,13 @@ def watch(*arguments):
 
 
 def test_a_place_that_cannot_be_watched_is_an_error(tmp_path):
-    """Neither the run nor its parent is there."""
+    """Neither the run nor its parent folder exists."""
     done = watch(tmp_path / "nowhere" / "run")
     assert isinstance(done.exception, InputError)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch):
-    """It may be yet to come, or mistyped."""
+    """It may come later, or be mistyped."""
     monkeypatch.setattr("verfedsv.watch.server.Watch.run", lambda page: page._server.server_close())
     done = watch(tmp_path / "typo")
     assert done.exit_code == 0

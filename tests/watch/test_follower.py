@@ -12,7 +12,8 @@ from tests.watch.runs import GrowingRun
 from verfedsv.report.curves import curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.reading import summarise
-from verfedsv.transcript import Transcript, reader
+from verfedsv.transcript import verification
+from verfedsv.transcript.streams import SegmentReader
 from verfedsv.watch import growth as module
 from verfedsv.watch.follower import Ended, Follower
 from verfedsv.watch.state import State, with_values
@@ -31,7 +32,7 @@ def follow():
 
 
 def metrics_of(n_evaluations):
-    """Return curves of all metrics, as noisy as can be."""
+    """Return noisy curves of all metrics."""
     return {name: curve(np.random.default_rng(0).normal(size=n_evaluations)) for name in METRICS}
 
 
@@ -49,7 +50,7 @@ def column(state, heading):
 
 
 def test_states_of_a_growing_run_are_those_of_its_summary(run, follow):
-    """Each look has the shares of the report at that moment, and the loss."""
+    """Each state has the shares of the report at that time, and the loss."""
     watching = follow(run.folder)
     for _ in range(3):
         run.grow(2)
@@ -64,7 +65,7 @@ def test_states_of_a_growing_run_are_those_of_its_summary(run, follow):
 
 
 def test_asynchronous_runs_are_valued_on(run, follow, monkeypatch):
-    """From the last valuation, so that only what is new is computed; and not at all if nothing has changed."""
+    """Only what is new is computed, from the last valuation, and nothing if nothing has changed."""
     called = []
 
     def value(*arguments, **options):
@@ -84,7 +85,7 @@ def test_asynchronous_runs_are_valued_on(run, follow, monkeypatch):
 
 
 def test_a_follower_rests_ten_times_as_long_as_it_worked(run, follow, monkeypatch):
-    """Meanwhile the loss goes on and the shares stay."""
+    """Meanwhile the loss is updated and the shares stay."""
 
     def value(*arguments, **options):
         follow.now[0] += 0.9
@@ -108,7 +109,7 @@ def test_a_follower_rests_ten_times_as_long_as_it_worked(run, follow, monkeypatc
 
 
 def test_synchronous_runs_are_followed(tmp_path, follow):
-    """Also while they are valued: what was there is shown, and the valuation ends if nobody watches any more."""
+    """Earlier values are shown during a valuation, which ends if the server is stopped."""
     training, path = train(n_samples=40, batch=20, n_epochs=4), tmp_path / "run"
     watching = follow(path, every=0.0)
     with training.record(path / "transcript", last=4) as recorder:
@@ -134,7 +135,7 @@ def test_a_finished_run_is_not_valued_again(run, follow, monkeypatch):
 
 
 def test_the_end_of_a_run_is_shown_at_once(run, follow, monkeypatch):
-    """A new valuation.json is only read, so no rest is kept."""
+    """A new valuation.json is only read, without a pause."""
     watching = follow(run.folder)
     run.grow(2)
     watching.poll()
@@ -148,8 +149,8 @@ def test_the_end_of_a_run_is_shown_at_once(run, follow, monkeypatch):
     assert (follow.states[-1].status, follow.states[-1].n_rounds) == ("finished", 5)
 
 
-def test_a_training_that_stands_still_is_said_to(run):
-    """With when something was recorded last, at once; in steps of time, so that the page does not change meanwhile."""
+def test_a_training_that_stands_still_is_reported(run):
+    """At once, with the time of the last record, and in steps, so that the page does not change all the time."""
     states, moment = [], 1_800_000_000.0
     run.grow(2)
     run.close()
@@ -166,8 +167,8 @@ def test_a_training_that_stands_still_is_said_to(run):
 
 
 @pytest.mark.parametrize(("n_stamps", "message"), [(10, "Valued: 4 rounds. 10 rounds are planned."), (4, "")])
-def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
-    """As its config.toml has it; where it is all there, standing still is no bad sign, and a stopped one is told."""
+def test_the_plan_of_a_training_is_shown(run, follow, n_stamps, message):
+    """From config.toml; a complete run may be quiet, and a stopped one is reported."""
     (run.folder / "config.toml").write_text(
         '[data]\nname = "adult"\nclients = 3\n[training]\nrate = 0.1\nbatch_size = 1\nmode = "asynchronous"\n'
         f'duration = {3.0 * n_stamps}\nstamp_every = 3.0\nperiod = 1.0\n[output]\nfolder = "run"\n'
@@ -185,7 +186,7 @@ def test_how_far_a_training_is_to_go_is_said(run, follow, n_stamps, message):
 
 
 def test_numbers_of_a_state_are_those_of_its_texts(run, follow):
-    """Values over all rounds, not of one."""
+    """Values over all rounds, not of a single one."""
     run.grow(4)
     follow(run.folder).poll()
     for cell in column(follow.states[-1], "Total value"):
@@ -193,7 +194,7 @@ def test_numbers_of_a_state_are_those_of_its_texts(run, follow):
 
 
 def test_a_run_that_is_not_there_is_waited_for(tmp_path, follow):
-    """It may come, go, and come again as another."""
+    """It may appear, disappear, and be replaced by another."""
     folder = tmp_path / "credit"
     watching = follow(folder)
     watching.poll()
@@ -217,8 +218,8 @@ def test_a_run_that_is_not_there_is_waited_for(tmp_path, follow):
 
 @pytest.mark.parametrize("name", ["transcript.json", "uploads-00001.arrows", "chain-00001.bin", "labels.arrow"])
 @pytest.mark.parametrize("kind", ["changed", "cut", "random"])
-def test_a_damaged_transcript_is_said(run, follow, name, kind):
-    """With what was known before; nothing crashes."""
+def test_a_damaged_transcript_is_reported(run, follow, name, kind):
+    """Earlier values stay, and nothing crashes."""
     run.grow(3)
     run.close()
     watching = follow(run.folder)
@@ -240,8 +241,8 @@ def test_a_damaged_transcript_is_said(run, follow, name, kind):
 
 
 @pytest.mark.parametrize("name", ["config.toml", "valuation.json", "metrics.jsonl", "notes.json"])
-def test_other_damaged_files_are_said(run, follow, name):
-    """A file of the run that cannot be read is named; its metrics, as far as they can be read, are shown."""
+def test_other_damaged_files_are_reported(run, follow, name):
+    """An unreadable file of the run is named; metrics are shown as far as they can be read."""
     run.grow(3)
     with (run.folder / name).open("ab") as file:
         file.write(b"\xff{{{\n")
@@ -278,13 +279,13 @@ def test_a_state_is_bounded(run, follow):
 
 
 def test_what_was_checked_and_valued_is_not_read_again(run, follow, monkeypatch):
-    """However long a run is, a look reads what was added to it."""
+    """However long a run is, a poll reads only what was added."""
     watching = follow(run.folder)
     run.grow(50)
     watching.poll()
     read = []
-    message = Transcript._message
-    monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
+    message = SegmentReader.message
+    monkeypatch.setattr(SegmentReader, "message", lambda self, index: (read.append(index), message(self, index))[1])
     run.grow(1)
     watching.poll()
     assert follow.states[-1].n_rounds == 51
@@ -293,7 +294,7 @@ def test_what_was_checked_and_valued_is_not_read_again(run, follow, monkeypatch)
 
 
 def test_a_long_run_is_valued_in_portions(run, follow, monkeypatch):
-    """Each is shown, with how far it is; in the end the values are those of all."""
+    """Each is shown with the progress; the final values are those of the whole run."""
     monkeypatch.setattr(module, "_SMALLEST_PORTION", 2)
     monkeypatch.setattr(module, "_SHORT", -1.0)
     run.grow(20)
@@ -309,7 +310,7 @@ def test_a_long_run_is_valued_in_portions(run, follow, monkeypatch):
 
 
 def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow, monkeypatch):
-    """By valuing what is waiting as one round, on some samples; the page says so, and all charts have one axis."""
+    """Pending rounds are valued as one, on some samples; the page says so, and all charts share an axis."""
     monkeypatch.setattr(module, "_MOST_NUMBERS", 12)
     monkeypatch.setattr(module, "_FEWEST_SAMPLES", 1)
     monkeypatch.setattr(module, "_SMALLEST_PORTION", 4)
@@ -319,8 +320,8 @@ def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow,
     watching.poll()
     assert [state.n_rounds for state in follow.states if state.n_rounds][-1] == 30
     whole = watching._growth.valuation.losses
-    read, message = [], Transcript._message
-    monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
+    read, message = [], SegmentReader.message
+    monkeypatch.setattr(SegmentReader, "message", lambda self, index: (read.append(index), message(self, index))[1])
     for n_rounds in (300, 400):
         run.grow(n_rounds - run.n_rounds)
         follow.now[0] += 11.0  # no rest is longer than ten seconds, whatever was to be done
@@ -351,7 +352,7 @@ def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow,
 
 
 def test_a_slower_training_is_valued_round_by_round(run, follow, monkeypatch):
-    """As long as what is waiting becomes less from one look to the next, however much it was at first."""
+    """As long as the backlog shrinks from poll to poll, however large it was."""
     monkeypatch.setattr(module, "_SMALLEST_PORTION", 2)
     monkeypatch.setattr(module, "_SHORT", -1.0)
     run.grow(40)
@@ -364,7 +365,7 @@ def test_a_slower_training_is_valued_round_by_round(run, follow, monkeypatch):
 
 
 def test_values_of_some_samples_are_near_those_of_all(run, follow, monkeypatch):
-    """And those of all are shown once there is a valuation.json."""
+    """The latter are shown once there is a valuation.json."""
     monkeypatch.setattr(module, "_MOST_NUMBERS", 12)
     monkeypatch.setattr(module, "_FEWEST_SAMPLES", 1)
     run.grow(30)
@@ -380,8 +381,8 @@ def test_values_of_some_samples_are_near_those_of_all(run, follow, monkeypatch):
 
 
 def test_checking_and_valuing_show_how_far_they_are(run, follow, monkeypatch):
-    """With the newest loss; and both end if nobody watches any more."""
-    monkeypatch.setattr(reader, "_BETWEEN_REPORTS", 1)
+    """With the newest loss; both end if the server is stopped."""
+    monkeypatch.setattr(verification, "_BETWEEN_REPORTS", 1)
     run.grow(3)
     watching = follow(run.folder, every=0.0)
     read = watching._metrics.read
@@ -395,8 +396,8 @@ def test_checking_and_valuing_show_how_far_they_are(run, follow, monkeypatch):
         follow(run.folder, is_ended=lambda: True).poll()
 
 
-def test_uploads_that_are_cut_off_while_they_are_read_are_said(run, follow, monkeypatch):
-    """As cp and rsync do first: the page says so, and the process lives."""
+def test_uploads_truncated_while_they_are_read_are_reported(run, follow, monkeypatch):
+    """As cp and rsync truncate files first: the page reports it, and the process survives."""
     run.grow(5)
     run.close()
     uploads = run.folder / "transcript" / "uploads-00001.arrows"
@@ -412,7 +413,7 @@ def test_uploads_that_are_cut_off_while_they_are_read_are_said(run, follow, monk
 
 
 def test_a_valuation_of_an_earlier_state_does_not_end_the_rest(run, follow, monkeypatch):
-    """Only one that need not be computed does."""
+    """Only one that covers all records does."""
     run.grow(2)
     (run.folder / "valuation.json").write_text(verfedsv.value(run.folder).to_json())
     run.grow(1)
@@ -429,7 +430,7 @@ def test_a_valuation_of_an_earlier_state_does_not_end_the_rest(run, follow, monk
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
 @pytest.mark.parametrize("name", PIPES)
 def test_a_pipe_among_the_files_is_named_and_not_waited_for(run, follow, name):
-    """Whichever file it stands for; when it is gone, the run is followed again."""
+    """For any file; once it is gone, the run is followed again."""
     run.grow(2)
     run.close()
     path, kept = run.folder / name, run.folder / "kept"
@@ -445,3 +446,20 @@ def test_a_pipe_among_the_files_is_named_and_not_waited_for(run, follow, name):
     watching.poll()
     assert follow.states[-1].n_rounds == 2
     assert follow.states[-1].problems == ()
+
+
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "notes.json", "valuation.json"])
+def test_a_link_among_the_files_is_named_and_not_followed(run, follow, tmp_path, name):
+    """As by other commands: it may lead to files that its author could not read."""
+    run.grow(2)
+    private, path = tmp_path / "private", run.folder / name
+    private.write_text('{"n_rounds": 77, "train_loss": 0.5}\n')
+    path.unlink(missing_ok=True)
+    path.symlink_to(private)
+    watching = follow(run.folder)
+    watching.poll()
+    assert f"{name} is a link" in follow.states[-1].problems[0]
+    assert follow.states[-1].last_round == 0
+    path.unlink()
+    watching.poll()
+    assert (follow.states[-1].n_rounds, follow.states[-1].problems) == (2, ())

@@ -18,7 +18,7 @@ from verfedsv.watch.server import Watch
 
 @pytest.fixture
 def watch():
-    """Return a function that begins to watch a folder; all ends with the test."""
+    """Return a function that starts to watch a folder until the end of the test."""
     started = []
 
     def start(folder, **options):
@@ -37,7 +37,7 @@ def watch():
 
 @contextmanager
 def opened(address, path, **headers):
-    """Ask for a path; yield the answer, to be read."""
+    """Request a path; yield the response."""
     with closing(HTTPConnection(urlsplit(address).netloc, timeout=120)) as connection:
         connection.request("GET", path, headers=headers)
         with connection.getresponse() as response:
@@ -51,7 +51,7 @@ def get(address, path, **headers):
 
 
 def until(address, n_rounds):
-    """Ask for the state until that many rounds are valued, as a page does; return it."""
+    """Poll the state, as a page does, until that many rounds are valued; return it."""
     tag = ""
     while True:
         status, headers, content = get(address, "/state.json", **{"If-None-Match": tag})
@@ -65,7 +65,7 @@ def until(address, n_rounds):
 
 
 def test_the_state_follows_a_run(run, watch):
-    """And is sent only if it has changed."""
+    """It is sent only if it has changed."""
     page = watch(run.folder)
     assert until(page.address, 0)["status"] == "waiting"
     run.grow(2)
@@ -77,7 +77,7 @@ def test_the_state_follows_a_run(run, watch):
 
 
 def test_two_watchers_of_one_run_see_the_same(run, watch):
-    """Each has an address of its own."""
+    """Each has its own address."""
     run.grow(2)
     pages = [watch(run.folder), watch(run.folder)]
     assert pages[0].address != pages[1].address
@@ -87,7 +87,7 @@ def test_two_watchers_of_one_run_see_the_same(run, watch):
 
 
 def test_a_connection_serves_many_requests_and_may_be_dropped(run, watch, capfd):
-    """In the midst of one, too; others are answered meanwhile, and nothing is printed."""
+    """Even during a request; others are still answered, and nothing is printed."""
     page = watch(run.folder)
     with closing(HTTPConnection(urlsplit(page.address).netloc, timeout=120)) as connection:
         for path in ("/", "/state.json", "/nothing", "/watch.js"):
@@ -103,7 +103,7 @@ def test_a_connection_serves_many_requests_and_may_be_dropped(run, watch, capfd)
 
 @pytest.mark.parametrize("path", ["/", "/state.json", "/watch.js", "/watch.css", "/nothing"])
 def test_other_names_are_refused_and_headers_are_strict(run, watch, path):
-    """Against pages whose name was made to point here; no page may embed this one, or run scripts in it."""
+    """Against DNS rebinding; no page may embed this one or run scripts in it."""
     page = watch(run.folder)
     assert get(page.address, path, Host="evil.example")[0] == 400
     assert get(page.address, path, Host="127.0.0.1.evil.example:80")[0] == 400
@@ -116,14 +116,14 @@ def test_other_names_are_refused_and_headers_are_strict(run, watch, path):
 
 
 def test_only_this_machine_can_connect_by_default(run, watch):
-    """Other addresses must be asked for."""
+    """Other addresses must be requested."""
     assert urlsplit(watch(run.folder).address).hostname == "127.0.0.1"
     assert watch(run.folder).is_local
     assert not watch(run.folder, host="0.0.0.0").is_local  # noqa: S104  # what is asked for
 
 
 def test_a_page_for_all_addresses_can_be_called_by_any(run, watch):
-    """But by no other name; and the address that is printed is one that can be called."""
+    """But by no other name; and the printed address works."""
     page = watch(run.folder, host="0.0.0.0")  # noqa: S104  # what is asked for
     assert urlsplit(page.address).hostname != "0.0.0.0"  # noqa: S104
     here = f"http://127.0.0.1:{urlsplit(page.address).port}/"
@@ -135,7 +135,7 @@ def test_a_page_for_all_addresses_can_be_called_by_any(run, watch):
 
 
 def test_what_cannot_be_watched_is_refused(run, watch, tmp_path):
-    """A place where no run can come to be, a file, a port in use, an address of nobody."""
+    """A folder that cannot come to exist, a file, a port in use, an unknown host."""
     with pytest.raises(InputError, match=r"there is no folder .*nowhere in which a run x could begin"):
         Watch(tmp_path / "nowhere" / "x")
     with pytest.raises(InputError, match="is a file"):
@@ -143,7 +143,7 @@ def test_what_cannot_be_watched_is_refused(run, watch, tmp_path):
     port = urlsplit(watch(run.folder).address).port
     with pytest.raises(InputError, match=f"port {port}: .*choose another"):
         Watch(run.folder, port=port)
-    with pytest.raises(InputError, match="cannot listen at no such host"):
+    with pytest.raises(InputError, match="cannot listen on no such host"):
         Watch(run.folder, host="no such host")
 
 

@@ -53,7 +53,7 @@ def _main(
         typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """What each data owner of a vertical federated learning consortium contributed.
+    """Value what each data owner of a vertical federated learning consortium contributed.
 
     Exit codes: 0 done; 2 wrong input, with a message that explains why; 130 interrupted. verfedsv audit has two more.
 
@@ -68,12 +68,12 @@ _typer.add_typer(data)
 
 
 def app() -> None:
-    """Run the command line; an error of this package ends with its message and exit code 2, not with a traceback.
+    """Run the command line.
 
-    So does one of the operating system (a full disk, a file that cannot be used) and too little memory.
+    Errors of this package and of the operating system, and lack of memory, end with a message and exit code 2.
     """
     for stream in (sys.stdout, sys.stderr):
-        # Where the terminal has no letters for the bars, question marks are better than a crash.
+        # A terminal that cannot show the bars gets question marks instead of a crash.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
@@ -82,7 +82,7 @@ def app() -> None:
         if end.code == EXIT_INTERRUPTED:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(EXIT_INTERRUPTED)  # else threads would be waited for, which may be in the middle of a long loop
+            os._exit(EXIT_INTERRUPTED)  # without waiting for threads, which may be in a long loop
         raise
     except VerfedsvError as error:
         _fail(str(error))
@@ -92,8 +92,8 @@ def app() -> None:
         # NumPy reports how much it asked for, Python does not.
         wanted = f" ({error})" if str(error) else ""
         _fail(
-            f"there is not enough memory{wanted}. Use a machine with more; if you received these files, first make "
-            "sure that they are as large as they should be: a small file can claim to be of many samples and classes"
+            f"there is not enough memory{wanted}. Use a machine with more; if you received these files, first check "
+            "their sizes: a small file can claim to have many samples and classes"
         )
 
 

@@ -25,7 +25,7 @@ Name = Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.", met
 
 @data.command(cls=Command, name="list")
 def list_all() -> None:
-    """List the data sets, and where they are.
+    """List the data sets and where they are stored.
 
     Exit codes: 0 listed.
 
@@ -64,7 +64,7 @@ def show_one(
         typer.Option(min=1, help="How many clients to split it between. Default: as in the paper.", metavar="NUMBER"),
     ] = None,
 ) -> None:
-    """Show the size of a data set and the features of each client; it is fetched first if necessary.
+    """Show the size of a data set, fetched first if necessary, and the features of each client.
 
     Exit codes: 0 shown; 2 it is unknown or cannot be fetched, with a message that explains why; 130 interrupted.
 

@@ -1,4 +1,4 @@
-"""`verfedsv demo`: train on real data in both ways, and value the clients of each."""
+"""`verfedsv demo`: train on real data in both modes, and value the clients."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def demo(
 
 
 def show(console: Console, folder: Path) -> dict[str, Valuation]:
-    """Train and value in both ways, and print the values side by side."""
+    """Train and value in both modes, and print the values side by side."""
     texts = {mode: HEADER + text for mode, text in CONFIGS.items()}
     for mode, text in texts.items():
         _check_place(folder, mode, text)
@@ -119,9 +119,9 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
 
 
 def _check_place(folder: Path, mode: str, text: str) -> None:
-    """Raise InputError if a run or its configuration would replace something that is not of an earlier demo."""
+    """Raise InputError if a run or its configuration would replace anything but an earlier demo."""
     path, place = folder / f"{mode}.toml", folder / mode
-    # A demo that was killed may have written only part of it.
+    # A killed demo may have written only part of it.
     is_ours = not path.exists() or text.encode().startswith(path.read_bytes())
     config = RunFolder(place).config_path
     is_replaceable = (
@@ -131,13 +131,13 @@ def _check_place(folder: Path, mode: str, text: str) -> None:
     )
     if not is_ours or not is_replaceable:
         raise InputError(
-            f"{place if is_ours else path} already exists and is not of an earlier demo, or was changed since; move it "
+            f"{place if is_ours else path} already exists and is not an unchanged result of an earlier demo; move it "
             "away, or choose another --output"
         )
 
 
 def _prepare(folder: Path, mode: str, text: str) -> Run:
-    """Return the run of a mode, its folder free."""
+    """Return the run of a mode, after removing that of an earlier demo."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / mode).exists():
         shutil.rmtree(folder / mode)

@@ -22,7 +22,7 @@ def extract(
 ) -> None:
     """Write one client's part of a run: its own uploads, and the hashes that tie them to a statement.
 
-    The embeddings of other clients and the labels are not in it. The client checks it with verfedsv audit FILE
+    It contains neither labels nor embeddings of other clients. The client checks it with verfedsv audit FILE
     --statement STATEMENT.
 
     Exit codes: 0 written; 2 the run or an option cannot be used, with a message that explains why.

@@ -22,7 +22,7 @@ keys = typer.Typer(
 def new(
     name: Annotated[Path, typer.Argument(help="The name of the two files, without ending.", metavar="NAME")],
 ) -> None:
-    """Make a pair of keys: NAME.key to sign with, which is secret, and NAME.pub to hand out.
+    """Make a pair of keys: NAME.key, secret, to sign with, and NAME.pub to publish.
 
     The private key is not encrypted: whoever can read the file can sign. Existing files are never overwritten.
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and how all of them are shown."""
+"""Arguments and options that several commands share, and how help shows options."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ EvenIfTheLossRose = Annotated[
 
 
 class Command(TyperCommand):
-    """A command whose help has no types of flags."""
+    """A command whose help shows no type for flags."""
 
     def get_params(self, ctx: Any) -> Any:
         return _without_types_of_flags(super().get_params(ctx))
 
 
 class Group(TyperGroup):
-    """A group of commands whose help has no types of flags."""
+    """A group of commands whose help shows no type for flags."""
 
     def get_params(self, ctx: Any) -> Any:
         return _without_types_of_flags(super().get_params(ctx))
 
 
 def _without_types_of_flags(params: Any) -> Any:
-    # Typer would print <bool> beside each, --help included.
+    # Typer would print <bool> beside each, even --help.
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""

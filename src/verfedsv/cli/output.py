@@ -24,18 +24,23 @@ from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
 
 FileKind = Literal["report", "settlement", "valuation", "extract", "statement"]
+_SUFFIXES: dict[FileKind, tuple[str, ...]] = {"settlement": (".csv", ".json"), "valuation": (".json",)}
+"""Allowed endings of names; for kinds that are not listed, any."""
 
 
 def check_writable(path: Path, kind: FileKind) -> None:
     """Raise InputError, before any work, if a file of some kind cannot be written there.
 
-    It may replace an earlier one of the same kind and nothing else, in particular no irreplaceable file: part of a
-    run, a signed statement or a key.
+    It may replace an earlier file of the same kind, but nothing else, least of all part of a run, a signed statement or
+    a key.
     """
     if not path.name or path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+    suffixes = _SUFFIXES.get(kind)
+    if suffixes is not None and path.suffix.lower() not in suffixes:
+        raise InputError(f"cannot write {path}: its name must end in {' or '.join(suffixes)}")
     refuse_irregular(path)
     is_there = path.exists() and path.stat().st_size > 0
     what = _what_is_kept(path) if is_there else None
@@ -55,7 +60,7 @@ def check_writable(path: Path, kind: FileKind) -> None:
 
 
 def _what_is_kept(path: Path) -> str | None:
-    """Return what an irreplaceable file is; None for any other."""
+    """Return what kind of irreplaceable file this is; None if it is none."""
     if RunFolder.is_kept(path):
         return "part of a run"
     if is_key(path.read_bytes()):
@@ -64,7 +69,7 @@ def _what_is_kept(path: Path) -> str | None:
 
 
 def _is_of(path: Path, kind: FileKind) -> bool:
-    """Return whether a file is of a kind, as this package writes it."""
+    """Return whether this package wrote a file as one of that kind."""
     content = path.read_bytes()
     if kind == "extract":
         return content.startswith(MAGIC)
@@ -72,12 +77,12 @@ def _is_of(path: Path, kind: FileKind) -> bool:
         return format_of(path) == f"verfedsv {kind}"
     if kind == "settlement":
         return content.startswith(CSV_BEGINNING.encode())
-    # Values are JSON whatever the name is, and a report may be.
+    # A report may be JSON whatever its name is (--format), and a statement always is.
     return format_of(path) == f"verfedsv {kind}" or (kind == "report" and _is_report(content))
 
 
 def _is_report(content: bytes) -> bool:
-    """Return whether something is a report in HTML or Markdown; a text that only mentions this package is not."""
+    """Return whether content is a report in HTML or Markdown, not a text that only mentions this package."""
     if content.startswith(b"<!DOCTYPE html>"):
         return b'<meta name="generator" content="verfedsv ' in content[:_HEAD_OF_A_PAGE]
     last = content.rstrip().rpartition(b"\n")[2]
@@ -85,11 +90,11 @@ def _is_report(content: bytes) -> bool:
 
 
 _HEAD_OF_A_PAGE = 2000
-"""The generator is named within that many bytes; it ends at byte 800."""
+"""Bytes to search for the name of the generator, which ends at byte 800."""
 
 
 def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
-    """Write a file completely or not at all; texts are written as UTF-8."""
+    """Write a file atomically, text as UTF-8."""
     try:
         write_whole(path, content.encode() if isinstance(content, str) else content, overwrite=overwrite)
     except FileExistsError:
@@ -99,7 +104,7 @@ def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> N
 
 
 def describe_os_error(error: OSError, place: Path | None = None, remedy: str = "") -> str:
-    """Return which file or folder could not be used, why, and what to do; `place` is where it was, if not known."""
+    """Return which file or folder could not be used (`place` if the error does not say), why, and what to do."""
     where = error.filename2 or error.filename or place
     what = f"cannot use {where}: {error.strerror}" if where else str(error)
     advice = [_REMEDIES.get(error.errno or 0, ""), remedy]
@@ -115,24 +120,24 @@ _REMEDIES = {
 
 @contextmanager
 def explain_os_errors(place: Path, remedy: str) -> Iterator[None]:
-    """Turn an error of the operating system, such as a full disk, into one that says what to do about it."""
+    """Turn an error of the operating system, such as a full disk, into an InputError that says what to do."""
     try:
         yield
     except BrokenPipeError:
-        raise  # of whoever reads what is printed
+        raise  # the reader of our output has gone
     except OSError as error:
         raise InputError(describe_os_error(error, place, remedy)) from None
 
 
 def print_text(text: str) -> None:
-    """Print a document as UTF-8 whatever the encoding of the terminal: names must not become question marks."""
+    """Print a document as UTF-8 in any terminal: names must not become question marks."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 
 
 def print_notes(*lines: str, console: Console | None = None) -> None:
-    """Print what the user should know, by default on standard error."""
+    """Print notes, by default to standard error."""
     console = console or Console(stderr=True)
     for line in lines:
         console.print(f"note: {as_shown(line)}", style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -140,7 +145,7 @@ def print_notes(*lines: str, console: Console | None = None) -> None:
 
 @contextmanager
 def explain_warnings(console: Console) -> Iterator[None]:
-    """Print the warnings of what runs within, one line each, when it is done."""
+    """Collect the warnings of the block and print them at its end, one line each, without repetitions."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         for said_by_verdict in (CompletionWarning, ToleranceWarning):
@@ -150,5 +155,5 @@ def explain_warnings(console: Console) -> Iterator[None]:
 
 
 def as_shown(message: str) -> str:
-    """Return a message in which what comes from files is only text; its own lines stay."""
+    """Return a message with unprintable characters replaced and its line breaks kept."""
     return "\n".join(map(printable, message.split("\n")))

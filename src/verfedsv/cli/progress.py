@@ -17,7 +17,7 @@ EXIT_INTERRUPTED = 130
 
 
 def progress_bar(console: Console) -> Progress:
-    """Return a bar with count and time, which keep their places, and a text, which is cut where the terminal ends."""
+    """Return a bar with count, time and a text, which is cut where the terminal ends."""
     text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
     fixed = [kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeRemainingColumn)]
     columns = BarColumn(bar_width=10), *fixed, text
@@ -25,7 +25,7 @@ def progress_bar(console: Console) -> Progress:
 
 
 def follow(bar: Progress, task: TaskID, check: Callable[[], None]) -> Callable[[int, int], None]:
-    """Return a function of what is done and the total that moves a bar; `check` raises if Ctrl-C was pressed."""
+    """Return a callback, (done, total), that moves a bar; `check` raises if Ctrl-C was pressed."""
 
     def progress(done: int, total: int) -> None:
         check()
@@ -46,7 +46,7 @@ def explain_interrupt(console: Console, message: str) -> Iterator[None]:
 
 @contextmanager
 def working(console: Console, stopped: str) -> Iterator[Callable[[], None]]:
-    """Yield a function that raises if Ctrl-C was pressed, which ends the command with a message; print warnings."""
+    """Yield a function that raises if Ctrl-C was pressed; end with a message then, and print warnings at the end."""
     with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
         yield check
         check()
@@ -56,8 +56,8 @@ def working(console: Console, stopped: str) -> Iterator[Callable[[], None]]:
 def interrupts() -> Iterator[Callable[[], None]]:
     """Yield a function that raises KeyboardInterrupt if Ctrl-C was pressed.
 
-    It raises by itself too; but an exception in the middle of compilation is lost on its way through foreign code. The
-    first waits for blocks of samples that are being computed; a second does not.
+    Ctrl-C raises at once too, but that exception may be lost in foreign code, as during compilation. The first one
+    waits for blocks of samples that are being computed; a second does not.
     """
     pressed = list[bool]()
 
@@ -75,7 +75,7 @@ def interrupts() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C was pressed; a second one interrupts as usual."""
+    """Yield a function that returns whether Ctrl-C was pressed; a second Ctrl-C interrupts as usual."""
     pressed = list[bool]()
 
     def press() -> None:

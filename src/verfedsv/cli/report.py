@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from verfedsv.cli.output import check_writable, print_text, write_file
-from verfedsv.cli.progress import progress_bar, working
+from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.errors import InputError
 from verfedsv.report.summary import Summary
 from verfedsv.settlement import Settlement
@@ -86,17 +86,12 @@ def _summarise(console: Console, run: Path, settlement: Settlement | None, check
     from verfedsv.report.reading import summarise
 
     with progress_bar(console) as bar:
-        task = bar.add_task(escape(f"Reading {run.name or run}"), total=None)
-
-        def progress(done: int, total: int) -> None:
-            check()
-            bar.update(task, description=escape(f"Valuing {run.name or run}"), completed=done, total=total)
-
-        return summarise(run, progress, settlement)
+        task = bar.add_task(escape(f"reading and valuing {run.name or run}"), total=None)
+        return summarise(run, follow(bar, task, check), settlement)
 
 
 def _renderer(form: Format) -> Callable[[Summary], str]:
-    """Return the function that renders a summary. Charts take a second to import, and only HTML has them."""
+    """Return the function that renders a summary, imported late: charts, which only HTML has, take a second."""
     if form == "json":
         return Summary.to_json
     if form == "md":

@@ -1,4 +1,4 @@
-"""`verfedsv reproduce`: the paper's tables and figures, measured again by the study that lies beside the library."""
+"""`verfedsv reproduce`: the paper's tables and figures, by the experiments beside the library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from verfedsv.errors import InputError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-"""The checkout that this file is in; of an installed wheel, a folder without the experiments."""
+"""The checkout of this file; for an installed wheel, a folder without experiments."""
 
 
 def reproduce(
@@ -32,7 +32,7 @@ def reproduce(
 ) -> None:
     """Measure the tables and figures of the paper again; needs a checkout of the repository.
 
-    Each result is written as JSON to `paper` in the output folder as soon as it is there; after Ctrl-C, the same
+    Each result is written as JSON to `paper` in the output folder as soon as it is measured; after Ctrl-C, the same
     command continues. At the end, `paper.md` shows all results beside the paper's, with figures.
 
     Exit codes: 0 done; 2 an experiment, a data set or an option cannot be used, with a message that explains why; 130

@@ -46,6 +46,8 @@ def run(
         write_file(config, EXAMPLE, overwrite=False)
         typer.echo(f"wrote {config}; now: verfedsv run {config}")
         return
+    if not config.exists():
+        raise InputError(f"there is no {config}; write an example with: verfedsv run --init {config}")
     whole = Run.of_file(config)
     console = Console(stderr=as_json)
     with explain_warnings(Console(stderr=True)):
@@ -57,7 +59,7 @@ def run(
 
 
 def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
-    """Train and value a run, showing how far it is; return False if it was stopped."""
+    """Train and value a run, showing progress; return False if it was stopped."""
     whole.check_folder(resume=resume)
     with explain_interrupt(console, "stopped while reading the data; nothing was written."):
         _introduce(console, whole)
@@ -74,7 +76,7 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
     print_notes(*whole.note_progress())
     known = whole.known_valuation() if resume else None
     if known is not None:
-        console.print("It was valued before; this is that valuation.", highlight=False)
+        console.print("It was valued before, as follows.", highlight=False)
     trained = "Training is complete: --resume values it"
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(whole.folder, trained):
         result = known or value_with_bar(console, whole)
@@ -86,7 +88,7 @@ def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
 
 
 def _introduce(console: Console, whole: Run) -> None:
-    """Read the data, and print what they are."""
+    """Read the data, and print a description of them."""
     data = whole.data
     n_test = int(data.is_test.sum())
     for note in data.notes:
@@ -101,11 +103,11 @@ def _introduce(console: Console, whole: Run) -> None:
 
 
 def _show_figures(console: Console, whole: Run) -> None:
-    """Print how well the model does in the end."""
+    """Print loss and accuracy of the trained model."""
     last = whole.last_metrics()
     if last is None:
         return
     text = f"Trained: loss {last['train_loss']:.4f}, accuracy {last['train_accuracy']:.2%}"
-    if not np.isnan(last["test_loss"]):  # there is something to test on
+    if not np.isnan(last["test_loss"]):
         text += f"; on test samples {last['test_loss']:.4f}, {last['test_accuracy']:.2%}"
     console.print(text + ".", highlight=False)

@@ -82,8 +82,6 @@ def settle(
     """
     if output is not None:
         check_writable(output, "settlement")
-        if output.suffix.lower() not in (".csv", ".json"):
-            raise InputError(f"cannot write {output}: its name must end in .csv or .json")
     terms = Terms.of(
         budget,
         currency,
@@ -115,7 +113,7 @@ def settle(
 
 
 def _folder_of(run: Path) -> RunFolder | None:
-    """Return the folder of a run, also if the valuation in it was named; None for a valuation that lies elsewhere."""
+    """Return the folder of a run, or that of its valuation.json; None for a valuation elsewhere."""
     if not run.is_file():
         return RunFolder(run)
     around = RunFolder.around(run)
@@ -132,7 +130,7 @@ def _read_valuation(path: Path) -> Valuation:
 
 
 def _valuation_of(folder: RunFolder) -> Valuation:
-    """Return the valuation of a run, which is valued first if it has none that is up to date."""
+    """Return the valuation in the folder if it is up to date; otherwise value the run."""
     transcript = folder.open()
     refuse_running(folder.extent(transcript), "settled")  # before it is valued, which may take long
     known = folder.valuation_of(transcript)
@@ -143,7 +141,7 @@ def _valuation_of(folder: RunFolder) -> Valuation:
 
 
 def show(console: Console, result: Settlement, valuation: Valuation) -> None:
-    """Print the payouts with their sum, and the rule that gave them."""
+    """Print the payouts with their sum, and how they were computed."""
     known = summarise_settlement(result, valuation)
     console.print(to_rich(payouts(known, "terminal"), console.width))
     console.print()

@@ -1,4 +1,4 @@
-"""`verfedsv statement`: what was recorded, valued and paid, signed."""
+"""`verfedsv statement`: sign what was recorded, valued and paid."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def statement(
 ) -> None:
     """Sign a statement of a run: the hashes of its transcript and files, its configuration, values and payouts.
 
-    With the public key anyone can check the signature, and with the run anyone can check the content: verfedsv audit.
-    If the run already has values, they are computed again before they are signed, which takes as long as valuing it.
+    With the public key anyone can check the signature, and with the run the content: verfedsv audit. If the run already
+    has values, they are computed again before they are signed, which takes as long as valuing it.
 
     Exit codes: 0 signed; 2 the run or a file cannot be used, with a message that explains why; 130 interrupted.
 
@@ -98,7 +98,7 @@ def _true_valuation(folder: RunFolder, transcript: Transcript, *, accept_setting
 
 
 def _find_difference(known: Valuation, again: Valuation) -> str | None:
-    """Return why a valuation is not that computed now; nobody should sign what others accept only with reservation."""
+    """Return how a valuation differs from one computed now; what audits accept only with reservation counts too."""
     try:
         findings = [*compare_valuation(Claim.of_file(known), again), *compare_rounds(known, again)]
     except Difference as found:

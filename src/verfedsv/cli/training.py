@@ -1,4 +1,4 @@
-"""Training and valuing a run of a configuration with progress bars: what `run` and `demo` share."""
+"""Train and value a run with progress bars, for `run` and `demo`."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def train_with_bar(
 
 
 def value_with_bar(console: Console, whole: Run) -> Valuation:
-    """Value what was recorded, showing how far it is."""
+    """Value what was recorded, showing progress."""
     with interrupts() as check, progress_bar(console) as bar:
         task = bar.add_task("valuing", total=None)
         return whole.value(follow(bar, task, check))
 
 
 def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) -> str:
-    """Return loss, accuracy and the three largest shares so far, in a line."""
+    """Return loss, accuracy and the three largest shares so far in one line."""
     largest = (-shares).argsort(kind="stable")[:3]
     shown = ", ".join(f"{escape(clients[m])} {shares[m]:.0%}" for m in largest)
     return f"loss {evaluation.train_loss:.4f}, accuracy {evaluation.train_accuracy:.1%}; {shown}"

@@ -65,7 +65,7 @@ def value(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.", metavar="FILE")
+        Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file, .json.", metavar="FILE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -125,7 +125,7 @@ def _configured(folder: RunFolder) -> dict[str, Any]:
 
 
 def _as_number(text: str | None, kind: type[int] | type[float]) -> int | float | str | None:
-    # What is neither a number nor "auto" is refused, with a message, by `value`.
+    # `value` refuses anything but a number or "auto", with a message.
     try:
         return None if text is None else kind(text)
     except ValueError:

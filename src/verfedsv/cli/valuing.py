@@ -1,4 +1,4 @@
-"""What commands that value a run share: checking and valuing it, and showing the values."""
+"""Check and value a run, and show the values: what several commands share."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _MOST_SHARES = 5
 def value_folder(
     console: Console, folder: RunFolder, options: dict[str, Any], check: Callable[[], None], what: str = "valuing"
 ) -> tuple[Valuation, RunFacts]:
-    """Check and value the transcript in a folder with a progress bar; return also the facts on the run."""
+    """Check and value the transcript in a folder with a progress bar; return the valuation and facts on the run."""
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = folder.open()
         faults: tuple[str, ...] = ()
         try:
             transcript.verify(may_go_on=folder.is_running)
-        except TranscriptError as error:  # of its end, if it is valid so far
+        except TranscriptError as error:  # if only its end is damaged, the rest is valued
             transcript.verify(may_go_on=True)
             faults = (f"{str(error).rstrip('.')}.",)
         bar.update(task, description=escape(f"{what} {shown(folder.path.name or str(folder), 40)}"))
         result = value_run(transcript, progress=follow(bar, task, check), **options)
-    # It may have grown meanwhile.
+    # It may have grown in the meantime.
     transcript = folder.open()
     try:
         faults += find_valuation(folder, transcript)[1]
@@ -54,7 +54,7 @@ def value_folder(
 
 
 def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -> Valuation:
-    """Value a run on the way to something else; Ctrl-C ends the command."""
+    """Value a run for another command, which Ctrl-C ends."""
     console = Console(stderr=True)
     stopped = "stopped while valuing; nothing was written."
     with working(console, stopped) as check:
@@ -64,7 +64,7 @@ def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -
 
 
 def notes_of(folder: RunFolder | None, result: Valuation) -> list[str]:
-    """Return notes on data and training: those of the run, and a loss that is still falling."""
+    """Return notes on data and training: those of the run, and whether the loss was still falling."""
     notes = () if folder is None else folder.notes()
     return judge(result, RunFacts(notes=notes)).texts("note")
 
@@ -90,7 +90,7 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
 
 
 def without_effect(result: Valuation) -> list[str]:
-    """Return a note for each setting that was given and did nothing."""
+    """Return a note for each setting that was given and had no effect."""
     settings, notes = result.settings, list[str]()
     if result.completion is None:
         why = "in asynchronous training" if result.mode == "asynchronous" else "where every sample is in every batch"
@@ -131,7 +131,7 @@ def _as_part(size: float) -> str:
 
 
 def _among_known(summary: Summary) -> list[str]:
-    """Return the ranges of the largest shares among the clients whose errors are known, if not all are."""
+    """Return, if the errors of some clients are unknown, the ranges of shares among the others."""
     known = [client for client in summary.clients if client.share_low is not None]
     if not summary.unknown or not known:
         return []

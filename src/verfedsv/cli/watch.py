@@ -43,8 +43,8 @@ def watch(
     """
     from verfedsv.watch.server import Watch
 
-    with suppress(TranscriptError):  # the page reports a run that cannot be read, and waits for one that is not there
-        RunFolder(run).open(mapped=False)
+    with suppress(TranscriptError):  # the page reports a run that cannot be read, and waits for one that is missing
+        RunFolder(run).open()
     page = Watch(run, host, port, every)
     typer.echo(f"Watching {run} at {page.address} (Ctrl-C ends)")
     if not run.exists():
@@ -54,7 +54,7 @@ def watch(
         typer.secho("note: everybody who can reach this address sees the page", fg="yellow", err=True)
     sys.stdout.flush()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # The page shows what warnings say of a valuation. For all threads at once: filters are the process's.
+    # The page shows what these warnings say. Filters are global, so this holds for all threads.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
@@ -62,7 +62,7 @@ def watch(
         except KeyboardInterrupt:
             typer.echo("Stopped watching.")
             sys.stdout.flush()
-            # The thread may be in the middle of a valuation. It only reads, so nothing is lost: nobody should wait.
+            # Do not wait for the thread, which may be valuing: it only reads.
             os._exit(0)
         finally:
             signal.signal(signal.SIGTERM, before)

@@ -60,10 +60,9 @@ def load_adult() -> tuple[csr_array[Any], NDArray[np.float64]]:
 def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> AdultRound:
     """Return a recorded round of training a linear model on Adult.
 
-    Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features.
-    Larger blocks come first; `split_features` spreads them, so its edges differ slightly. The round is the 41st of 360
-    of the training in scripts/record_adult_weights.py; `jump` is the whole training as one round, from zero to the
-    trained model.
+    Each client holds one of the 14 attributes, or, with `n_clients`, one of that many contiguous blocks of features,
+    larger ones first (`split_features` spreads them). The round is the 41st of 360 of the training in
+    scripts/record_adult_weights.py; with `jump`, it is the whole training, from zero to the trained model.
     """
     names, edges = _split_features(n_clients)
     before, after, trained = np.loadtxt(INCLUDED / "adult_weights.csv", delimiter=",", skiprows=1).T
@@ -77,7 +76,7 @@ def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Adu
 
 
 def attributes_of(first: int, last: int) -> list[str]:
-    """Return the attributes that the features from `first` to `last`, numbered from 1, belong to.
+    """Return the attributes of the features from `first` to `last`, numbered from 1.
 
     >>> attributes_of(1, 14)
     ['age', 'workclass', 'fnlwgt']

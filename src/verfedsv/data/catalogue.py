@@ -1,7 +1,7 @@
 """The data sets of the paper: where they are found, and how they are read.
 
-They are looked for in the package, in the folder $VERFEDSV_DATA, in the user's cache, and then on the LIBSVM site; what
-comes from there must have the SHA-256 written here.
+They are looked for in the package, in the folder $VERFEDSV_DATA, in the user's cache, and then on the LIBSVM site;
+downloads must have the SHA-256 given here.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ _DATA_SETS = (
         },
     ),
 )
-CATALOGUE = {known.name: known for known in _DATA_SETS}
+CATALOGUE = {data_set.name: data_set for data_set in _DATA_SETS}
 
 
 def get_data_set(name: str) -> DataSet:
-    """Return the data set of that name, whatever its case; raise InputError if there is none."""
+    """Return the data set of that name, in any case; raise InputError if there is none."""
     try:
         return CATALOGUE[name.lower()]
     except KeyError:
@@ -144,7 +144,7 @@ def fetch(name: str) -> list[Path]:
             for path, digest in data_set.sources.items()
         ]
     except ValueError as error:
-        raise DataError(f"what the LIBSVM site sent for {name!r} is not the file expected: {error}") from None
+        raise DataError(f"the LIBSVM site sent an unexpected file for {name!r}: {error}") from None
     except OSError as error:
         them = "it" if len(data_set.sources) == 1 else "them"
         addresses = " and ".join(f"{SITE}/{path}" for path in data_set.sources)
@@ -156,7 +156,7 @@ def fetch(name: str) -> list[Path]:
 
 
 def load(name: str) -> Samples:
-    """Return a data set, downloading it first if necessary."""
+    """Return a data set, downloaded first if necessary."""
     return read(get_data_set(name), fetch(name))
 
 
@@ -177,7 +177,7 @@ def read(data_set: DataSet, paths: list[Path]) -> Samples:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield where data sets may be; the last is where they are downloaded to."""
+    """Yield the folders to search for data sets; downloads go to the last."""
     yield INCLUDED
     if given := os.environ.get(FOLDER_VARIABLE):
         yield Path(given)

@@ -25,7 +25,7 @@ def caution(
     empty: list[str],
     labels: NDArray[np.intp],
 ) -> list[str]:
-    """Return warnings about the columns of a client, (samples,) each; `empty` names those without a type."""
+    """Return warnings about the columns of a client, (samples,) each; `empty` names columns without a type."""
     n_missing = {name: int(np.isnan(column).sum()) for name, column in numeric.items()}
     n_samples = len(labels)
     without = [*empty, *(name for name, n in n_missing.items() if n == n_samples)]
@@ -50,7 +50,7 @@ def caution(
 
 
 def _gives_away(column: Array, labels: NDArray[np.intp]) -> str:
-    """Return a phrase on how well a column predicts the labels, if nearly always; else an empty one."""
+    """Return how well a column predicts the labels, if nearly always; else an empty text."""
     n_samples = len(labels)
     counts = np.bincount(labels)
     n_classes, n_others = int((counts > 0).sum()), n_samples - int(counts.max())

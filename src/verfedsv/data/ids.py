@@ -14,7 +14,7 @@ from verfedsv.data.reading import is_text
 from verfedsv.errors import DataError
 
 WHOLE = "^(0|-?[1-9][0-9]*)$"
-"""A whole number in its only common spelling: no plus sign, no leading zeros."""
+"""A whole number without plus sign or leading zeros."""
 
 MISSING = ("NA", "N/A", "#N/A", "n/a", "NULL", "null", "NaN", "nan")
 """How programs write a missing number."""
@@ -33,7 +33,7 @@ class Ids:
 
     @cached_property
     def is_whole(self) -> pa.Array:
-        """Which of the ids are whole numbers, the same as text and as numbers."""
+        """Which of the ids are whole numbers, written as a program would write them."""
         return pc.match_substring_regex(self.values, WHOLE)
 
     @cached_property
@@ -41,7 +41,7 @@ class Ids:
         return bool(pc.all(self.is_whole).as_py())
 
     def rows(self, wanted: pa.Array) -> pa.Array:
-        """Return the rows of some of the ids."""
+        """Return the rows of these ids."""
         return pc.index_in(wanted, value_set=self.values)
 
 
@@ -67,7 +67,7 @@ def find_common(files: Sequence[Ids]) -> pa.Array:
     common = _in_all([ids.values for ids in files])
     if _are_of_two_kinds(files, len(common)):
         said = "; ".join(map(_say_kind, files))
-        raise DataError(f"ids must be of one kind in all files: {said}. Write them in the same way")
+        raise DataError(f"ids must be written in the same way in all files: {said}")
     if len(common) == 0:
         shown = "; ".join(f"{ids.path}: {', '.join(map(str, ids.values[:3]))}, ..." for ids in files)
         raise DataError(f"no sample is in all files. The first ids are: {shown}. Are they ids of the same samples?")
@@ -75,7 +75,7 @@ def find_common(files: Sequence[Ids]) -> pa.Array:
 
 
 def _n_written_as_missing(values: pa.Array) -> int:
-    """Return how many ids are spellings of a missing one, among whole numbers only: among text, NA may be an id."""
+    """Return how many ids spell a missing number; 0 if some are text, among which NA may be an id."""
     is_missing = pc.is_in(values, value_set=pa.array(MISSING, pa.large_string()))
     are_others_whole = pc.all(pc.or_(is_missing, pc.match_substring_regex(values, WHOLE))).as_py()
     return int(pc.sum(is_missing).as_py()) if are_others_whole else 0
@@ -89,10 +89,10 @@ def _in_all(files: Sequence[pa.Array]) -> pa.Array:
 
 
 def _are_of_two_kinds(files: Sequence[Ids], n_common: int) -> bool:
-    """Return whether some files have whole numbers and others text that cannot be matched with them.
+    """Return whether some files have whole numbers, and others text that cannot be matched with them.
 
-    Ids are compared as written. Those that a file stores as numbers may have been 0012 or 12. Where a file lost leading
-    zeros, more ids match without them.
+    Ids are compared as written, and those that a file stores as numbers may have been 0012 or 12. If a file lost
+    leading zeros, more ids match without them.
     """
     if len({ids.are_whole for ids in files}) == 1:
         return False

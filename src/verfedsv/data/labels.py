@@ -11,19 +11,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from verfedsv.data.ids import MISSING
-from verfedsv.data.reading import is_number, is_text, remedy
+from verfedsv.data.reading import is_number, is_text, order_of, remedy
 from verfedsv.errors import DataError
 from verfedsv.texts import doubtful_classes, with_count
 
 MOST_NUMBERS = 20
-"""More distinct numbers than this are taken for amounts, unless the user says that they are classes."""
+"""More distinct numbers than this are taken for amounts, unless the user gives the number of classes."""
 
 MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class LabelColumn:
-    """Labels as 0 to C - 1, which of them are known, and the C classes as written, with their numbers of samples."""
+    """Labels as 0 to C - 1, which of them are known, and the C classes as written, with their sample counts."""
 
     numbers: NDArray[np.intp]
     is_known: NDArray[np.bool_]
@@ -36,7 +36,7 @@ class LabelColumn:
 
     @property
     def rarest(self) -> str:
-        """The classes with the fewest samples, in words."""
+        """The classes with the fewest samples, as text."""
         order = self.counts.argsort(kind="stable")
         return ", ".join(self._shown(m) for m in order[:5]) + (", ..." if len(order) > 5 else "")
 
@@ -54,7 +54,7 @@ class LabelColumn:
 
 
 def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -> LabelColumn:
-    """Return the labels in a column, stripped.
+    """Return the labels in a column, stripped; classes in the order that the file gives to categories, else sorted.
 
     Raise DataError if the number of classes is not `n_classes`, or if that is None and they look like amounts.
     """
@@ -67,6 +67,9 @@ def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -
     is_known = pc.invert(column.is_null(nan_is_null=True))
     known = (pc.utf8_trim_whitespace(column) if is_text(kind) else column).filter(is_known).to_numpy()
     values, numbers = np.unique(known.astype(str) if is_text(kind) else known, return_inverse=True)
+    if order := {text: place for place, text in enumerate(order_of(table, name))}:
+        places = np.argsort([order.get(value, len(order)) for value in values], kind="stable")
+        values, numbers = values[places], np.argsort(places)[numbers]
     is_labelled = np.asarray(is_known.to_numpy(), bool)
     padded = np.zeros(len(column), np.intp)
     padded[is_labelled] = numbers

@@ -23,12 +23,13 @@ CONSTANT = 1e-12
 def prepare(data: ClientData, scale: Scale, is_train: NDArray[np.bool_]) -> Matrix:
     """Return the features that a client's model sees, (samples, features).
 
-    Means, standard deviations and categories are those of the training rows. A missing number becomes the mean; a
-    missing category is one of its own; a category that was not among the training rows becomes zeros. "standardise"
-    makes each column of mean 0 and variance 1 (where features are held sparse, the one-hot part and numbers that came
-    sparse keep their zeros, and are only scaled), and one that is constant on the training rows zero on all rows: a
-    model cannot have learned from it. "unit-rows" makes each row of norm 1, as Proposition 1 of the paper asks; a row
-    of zeros stays as it is. "standardise-unit-rows" does both, in this order: rows of norm 1 without a common mean.
+    Means, standard deviations and categories are those of the training rows. A missing number becomes the mean. Text is
+    one-hot encoded; a missing value is a category, and one that is not in the training rows becomes zeros.
+
+    "standardise" gives each column mean 0 and variance 1; one that is constant on the training rows becomes zero. Where
+    features are stored sparse, one-hot columns and numbers that came sparse are scaled but not centred. "unit-rows"
+    scales each row to norm 1, as Proposition 1 of the paper asks; rows of zeros stay. "standardise-unit-rows" does
+    both, in this order.
     """
     if scale not in get_args(Scale):
         raise InputError(f"unknown scale {scale!r}; allowed are {', '.join(map(repr, get_args(Scale)))}")
@@ -42,7 +43,7 @@ def prepare(data: ClientData, scale: Scale, is_train: NDArray[np.bool_]) -> Matr
 
 
 def _blocks(data: ClientData, is_train: NDArray[np.bool_]) -> list[Matrix]:
-    """Return all columns as one block; where that is sparse and there is text, the numbers and the one-hot part."""
+    """Return all columns as one block, or, if that is sparse, numbers and one-hot columns as two."""
     numeric = _suitable(_fill(data.numeric, is_train))
     if data.categorical is None or not data.categorical.shape[1]:
         return [numeric]

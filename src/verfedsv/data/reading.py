@@ -1,8 +1,9 @@
-"""Tables from users' CSV and Parquet files, checked as they are read."""
+"""Read and check users' CSV and Parquet files."""
 
 from __future__ import annotations
 
 import codecs
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +16,15 @@ from verfedsv.errors import DataError, InputError
 HEADER_SIZE = 1 << 16
 """How many bytes of a CSV file are searched for its separator."""
 
+_ORDER = b"order"
+"""The metadata of a field with the order of its categories, as JSON."""
+
 
 def read_table(path: Path, id_column: str) -> pa.Table:
-    """Return the columns of a file, which must have a row and distinct column names.
+    """Return the table in a file; raise DataError if it has no rows or repeats a column name.
 
-    All text is large_string, also where the file stores categories; blank text is missing. Ids in a CSV file are text
-    as written: 0012 is not 12. Only decimal numbers, which cannot be ids, become numbers.
+    Text and categories become large_string, blank text is missing. Ids in a CSV file are text as written: 0012 is not
+    12. Decimal numbers cannot be ids.
     """
     try:
         if not path.exists():
@@ -30,7 +34,8 @@ def read_table(path: Path, id_column: str) -> pa.Table:
         _check_names(path, table.column_names)
         if table.num_rows == 0:
             raise DataError(f"{path} has no rows")
-        return pa.table([_plain(column) for column in table.columns], names=table.column_names)
+        fields = [_field(name, column) for name, column in zip(table.column_names, table.columns, strict=True)]
+        return pa.table([_plain(column) for column in table.columns], schema=pa.schema(fields))
     except InputError:
         raise
     except UnicodeDecodeError:
@@ -41,18 +46,24 @@ def read_table(path: Path, id_column: str) -> pa.Table:
         ) from None
 
 
+def order_of(table: pa.Table, name: str) -> list[str]:
+    """Return the categories of a column of text, stripped, in their own order; empty if the file gives them none."""
+    found: list[str] = json.loads((table.schema.field(name).metadata or {}).get(_ORDER, b"[]"))
+    return found
+
+
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column of a table that was read holds text."""
+    """Return whether a column of a table from `read_table` holds text."""
     return bool(pa.types.is_large_string(kind))
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether a column of a table that was read holds numbers or booleans."""
+    """Return whether a column of a table from `read_table` holds numbers or booleans."""
     return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def remedy(kind: pa.DataType) -> str:
-    """Return what to do about a column of a type that cannot be used."""
+    """Return what to do about a column of an unsupported type."""
     if pa.types.is_temporal(kind):
         return "Write dates and times as numbers, such as days since a date"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -75,9 +86,9 @@ def _read(path: Path, id_column: str) -> pa.Table:
     _check_header(path)
     as_text = pyarrow.csv.ConvertOptions(column_types={id_column: pa.large_string()})
     table = pyarrow.csv.read_csv(path, convert_options=as_text)
-    place = table.schema.get_field_index(id_column)
-    decimals = _as_decimals(table.column(place)) if place >= 0 else None
-    return table if decimals is None else table.set_column(place, id_column, decimals)
+    if id_column in table.column_names and _are_decimals(table.column(id_column)):
+        raise DataError(f"{path}: ids must be whole numbers or text; column {id_column!r} has decimal numbers")
+    return table
 
 
 def _check_header(path: Path) -> None:
@@ -101,13 +112,11 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         raise DataError(f"{path}: the names of columns must differ; repeated: {shown}. Rename them in the file")
 
 
-def _as_decimals(ids: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return ids as numbers if all are decimal numbers and at least one has a point, else None."""
+def _are_decimals(ids: pa.ChunkedArray) -> bool:
+    """Return whether all ids are numbers, and at least one has a decimal point."""
     written = pc.utf8_trim_whitespace(ids)
     are_numbers = pc.all(pc.match_substring_regex(written, r"^[+-]?[0-9]+(\.[0-9]*)?$")).as_py()
-    if are_numbers and pc.any(pc.match_substring(written, ".")).as_py():
-        return written.cast(pa.float64())
-    return None
+    return bool(are_numbers and pc.any(pc.match_substring(written, ".")).as_py())
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -121,6 +130,16 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         is_blank = pc.equal(pc.utf8_trim_whitespace(text), "")
         return pc.if_else(is_blank, pa.scalar(None, pa.large_string()), text)
     return column
+
+
+def _field(name: str, column: pa.ChunkedArray) -> pa.Field:
+    """Return the name and type of a column as it is read, and the order of its categories if it has one."""
+    kind, plain = column.type, _plain(column[:0]).type
+    order = []
+    if pa.types.is_dictionary(kind) and kind.ordered and is_text(plain) and column.num_chunks:
+        categories = column.unify_dictionaries().chunk(0).dictionary.cast(pa.large_string())
+        order = pc.utf8_trim_whitespace(categories.drop_null()).to_pylist()
+    return pa.field(name, plain, metadata={_ORDER: json.dumps(order)} if order else None)
 
 
 def _not_utf8(path: Path) -> str:

@@ -47,19 +47,20 @@ def join_tables(
 ) -> VerticalData:
     """Return the samples common to all clients, in the order of the first client's file.
 
-    `label` names the client whose file holds the labels, and their column, which is not a feature. Ids must be unique
-    within a file and are compared as written. Samples that a client lacks, or without a label, are left out; `notes`
-    say how many. Numbers and booleans are numeric, text is categorical, blank text is missing. Other types, such as
-    dates, are refused, and so is text that differs in nearly every row. A client with labels only is not returned.
+    `label` is the client whose file holds the labels, and the name of their column, which is not a feature. Ids must be
+    unique within a file and are compared as written. Samples without a label, or that a client lacks, are left out;
+    `notes` say how many. Numbers and booleans are numeric, text is categorical, blank text is missing. Other types,
+    such as dates, are refused, and so is text that differs in nearly every row. A client that holds only the labels is
+    not returned.
 
-    Labels of more than 20 distinct numbers are taken for amounts and refused, unless `n_classes` gives the number of
-    classes, which is then checked for all labels. `cautions` name likely mistakes.
+    Labels with more than 20 distinct numbers are taken for amounts and refused, unless `n_classes` is given. The number
+    of classes must then be that. `cautions` name likely mistakes.
     """
     if not clients:
         raise InputError("at least one client is needed")
     holder, label_column = label
     if holder not in clients:
-        raise InputError(f"the labels are said to be in the file of {holder!r}; the clients are {', '.join(clients)}")
+        raise InputError(f"the client with the labels must be one of {', '.join(clients)}; received {holder!r}")
     tables = {name: _read(file) for name, file in clients.items()}
     if label_column not in tables[holder].column_names:
         raise DataError(_no_column(label_column, clients[holder].path, tables[holder]))
@@ -104,7 +105,7 @@ def _no_column(name: str, path: Path, table: pa.Table) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """The columns of a client, (samples,) each, and the names of empty ones, which have no type."""
+    """The columns of a client, (samples,) each, and the names of empty columns, which have no type."""
 
     numeric: dict[str, Array]
     text: dict[str, Array]
@@ -112,7 +113,7 @@ class _Columns:
     n_categories: int
 
     def client(self, name: str) -> ClientData | None:
-        """Return a client with these features, or None without any."""
+        """Return a client with these features, or None if there are none."""
         numeric, text = list(self.numeric.values()), list(self.text.values())
         if not numeric and not text:
             return None
@@ -130,7 +131,7 @@ class _Columns:
 
 
 def _read_columns(table: pa.Table, file: ClientFile, excluded: set[str], is_train: NDArray[np.bool_]) -> _Columns:
-    """Return the features in a table; raise DataError if a column has a type that cannot be one."""
+    """Return the features in a table; raise DataError if a column has an unsupported type."""
     numeric, text, empty, n_categories = dict[str, Array](), dict[str, Array](), list[str](), 0
     train = pa.array(is_train)
     for name in _feature_names(table, file, excluded):
@@ -165,5 +166,5 @@ def _feature_names(table: pa.Table, file: ClientFile, excluded: set[str]) -> Seq
         if column not in table.column_names:
             raise DataError(_no_column(column, file.path, table))
         if column in excluded:
-            raise InputError(f"{file.path}: {column!r} is the column of ids or labels, and no feature")
+            raise InputError(f"{file.path}: {column!r} is the column of ids or labels, not a feature")
     return file.columns

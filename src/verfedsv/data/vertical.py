@@ -35,10 +35,9 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class VerticalData:
-    """The columns of all clients, in one order of samples, and the labels, 0 to C - 1.
+    """The columns of all clients, samples in the same order, and the labels, 0 to C - 1.
 
-    `is_test` marks samples held out of training. `notes` say how the data were read, `cautions` name likely mistakes in
-    them.
+    `is_test` marks samples held out of training. `notes` say how the data were read, `cautions` name likely mistakes.
     """
 
     clients: tuple[ClientData, ...]
@@ -51,6 +50,11 @@ class VerticalData:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(client.name for client in self.clients)
+
+    @property
+    def loss(self) -> Literal["logistic", "softmax"]:
+        """The loss to train with: logistic for two classes, softmax for more."""
+        return "logistic" if self.n_classes == 2 else "softmax"
 
     def with_clients(self, *more: ClientData) -> VerticalData:
         """Return these data with more clients."""
@@ -106,8 +110,8 @@ def noisy_copy(
 ) -> ClientData:
     """Return a copy of a client with white noise, N(0, 1), added to a fraction of its numbers: figure 2.
 
-    The noise is in that fraction of the numeric columns, drawn at random, and in at least one. With `of` "entries" each
-    number has noise with the probability `fraction`: finer, for clients with few columns. Text is copied unchanged.
+    The noise goes to that fraction of the numeric columns, drawn at random, at least one. With `of` "entries", each
+    number gets noise with probability `fraction`, which suits clients with few columns. Text is copied unchanged.
     """
     if not 0 <= fraction <= 1:
         raise InputError(f"fraction must be from 0 to 1; received {fraction!r}")
@@ -119,7 +123,7 @@ def noisy_copy(
     numeric = client.numeric.copy() if isinstance(client.numeric, np.ndarray) else client.numeric.toarray()
     n_samples, n_columns = numeric.shape
     if n_columns == 0:
-        raise InputError(f"client {client.name!r} has no columns of numbers to add noise to; copy it without noise")
+        raise InputError(f"client {client.name!r} has no numeric columns to add noise to; copy it without noise")
     if of == "entries":
         is_noisy = rng.random(numeric.shape) < fraction
         numeric[is_noisy] += rng.standard_normal(int(is_noisy.sum()))

@@ -14,10 +14,10 @@ from verfedsv.federation.training import Training
 
 
 def asynchronous_rounds(training: Training, schedule: AsynchronousSchedule, clock: Clock) -> Iterator[int]:
-    """Train from where the server is, yielding the number of rounds after each that is recorded.
+    """Train from the server's current round, yielding the number of each round that is recorded.
 
-    Round k ends at k * `stamp_every` seconds, and training with round `n_rounds`. Rounds that end before the first
-    upload of anybody are neither recorded nor yielded. The caller decides when to stop.
+    Round k ends after k * `stamp_every` seconds, and training with round `n_rounds`. Rounds that end before the first
+    upload are neither recorded nor yielded. The caller may stop at any round.
     """
     server = training.server
     if len(schedule.periods) != len(server.clients):

@@ -1,4 +1,4 @@
-"""Checkpoints: arrays in a file, which are compared with what is expected before they are read."""
+"""Checkpoints: files of arrays, whose names, types and shapes are checked before they are read."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from verfedsv.federation.models import State
 from verfedsv.files import stored_members, writing
 from verfedsv.losses import Array
 
-REMEDY = "Delete the folder of checkpoints to start over; what was recorded is found in the transcript"
+REMEDY = "Delete the folder of checkpoints to start over; the records in the transcript are kept"
 
 
 def write_checkpoint(path: Path, state: State) -> None:
-    """Write arrays to the disk, whole, or leave the file that was there."""
+    """Write arrays to a file atomically."""
     path.parent.mkdir(exist_ok=True)
     with writing(path) as file:
         content: dict[str, Any] = dict(state)
         np.savez(file, **content)
 
 
-def read_checkpoint(path: Path, expected: State) -> dict[str, Array]:
-    """Return the arrays in a file, which must have the names, types and shapes of the expected ones.
+def read_checkpoint(path: Path, expected: State, whose: str) -> dict[str, Array]:
+    """Return the arrays in a file; raise InputError unless they have the expected names, types and shapes.
 
-    They are compared before anything is read, so that no file takes more memory than the models do. Raises InputError
-    if they differ.
+    These are compared before anything is read, so that no file takes more memory than the models do. `whose` says
+    what they are of.
     """
     try:
         return _read_arrays(path, expected)
     except Exception as error:  # what a damaged archive raises cannot be foreseen
         why = str(error) if isinstance(error, _MisfitError) else type(error).__name__
         raise InputError(
-            f"{path} cannot be read ({why}): it is damaged, of another training, or of another version. {REMEDY}"
+            f"{path} cannot be read ({why}): it is damaged, of another version, or not of {whose}. {REMEDY}"
         ) from None
 
 
@@ -49,28 +49,28 @@ def check_fingerprint(path: Path, found: Array, expected: Array, whose: str) -> 
     """Raise InputError if a checkpoint is of a training on other data."""
     if found != expected:
         raise InputError(
-            f"the data of {whose} are not those that the training in {path.parent.parent} began with; bring those "
-            "back to continue, or choose another output folder to begin anew"
+            f"the data of {whose} have changed since the training in {path.parent.parent} began; bring the earlier "
+            "ones back to continue, or choose another output folder to start over"
         )
 
 
 class _MisfitError(ValueError):
-    """An array in a checkpoint is not what it should be."""
+    """The arrays in a checkpoint are not the expected ones."""
 
 
 def _read_arrays(path: Path, expected: Mapping[str, Array]) -> dict[str, Array]:
     room = sum(_most_bytes(array) + _ROOM_FOR_A_HEADER for array in expected.values())
     if (size := path.stat().st_size) > room + _ROOM_FOR_A_HEADER:
-        raise _MisfitError(f"it has {size:,} bytes, more than such models and embeddings take")
+        raise _MisfitError(f"it has {size:,} bytes, more than its arrays take")
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         members = {member.filename.removesuffix(".npy"): member for member in stored_members(archive, size)}
         if odd := set(members) ^ set(expected):
-            raise _MisfitError(f"{min(odd)!a} is missing, or should not be there")
+            raise _MisfitError(f"{min(odd)!a} is missing or unexpected")
         return {name: _parse(archive.read(member), name, expected[name]) for name, member in members.items()}
 
 
 def _parse(content: bytes, name: str, expected: Array) -> Array:
-    """Return an array in NumPy's format; raise an error, before it is made, if it is not like another."""
+    """Return an array in NumPy's format; raise _MisfitError if it is not of the expected type and shape."""
     buffer = io.BytesIO(content)
     if np.lib.format.read_magic(buffer) != (1, 0):
         raise _MisfitError(f"{name} is in another format")
@@ -94,7 +94,7 @@ def _is_saved_module(array: Array) -> bool:
 
 
 def _most_bytes(array: Array) -> int:
-    """Return how long an array may be: a saved torch module grows when its optimiser begins to keep averages."""
+    """Return the size limit of an array: a saved torch module grows once its optimiser keeps averages."""
     return 4 * array.nbytes + _ROOM_FOR_A_HEADER if _is_saved_module(array) else array.nbytes
 
 
@@ -102,7 +102,7 @@ _ROOM_FOR_A_HEADER = 1 << 14
 
 
 def fingerprint_client(data: ClientData, is_test: Array) -> Array:
-    """Return a hash of a client's columns, and of which samples are to test on."""
+    """Return a hash of a client's columns, and of which samples are test samples."""
     numeric = data.numeric
     arrays = [numeric] if isinstance(numeric, np.ndarray) else [numeric.data, numeric.indices, numeric.indptr]
     categories = None if data.categorical is None else data.categorical.tolist()
@@ -110,7 +110,7 @@ def fingerprint_client(data: ClientData, is_test: Array) -> Array:
 
 
 def fingerprint(content: Any, arrays: Iterable[Array]) -> Array:
-    """Return a hash of something that can be written as JSON, and of arrays."""
+    """Return a hash of JSON content and arrays."""
     digest = hashlib.sha256()
     for part in _parts(content, arrays):
         digest.update(len(part).to_bytes(8, "little"))

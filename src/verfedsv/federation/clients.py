@@ -31,14 +31,14 @@ from verfedsv.federation.models import Linear, Model, Rate, State
 from verfedsv.losses import Array, Floats
 
 BuildModel = Callable[[int, int], Model]
-"""Makes a client's model from its numbers of features and classes."""
+"""Builds a client's model from its number of features and the number of classes."""
 
 
 class Client:
-    """A data owner. It prepares its own columns, and answers one message at a time.
+    """A data owner, which answers one message at a time.
 
-    `features` are (samples, features), of training samples first, then of those to test on. Checkpoints are written to
-    files named `checkpoint`-ROUND.npz, if that is given. `fingerprint` is that of the data.
+    `features` are (samples, features), training samples first. Checkpoints are written to files named
+    `checkpoint`-ROUND.npz, if that is given. `fingerprint` is a hash of the data.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Client:
         model: BuildModel = Linear,
         checkpoint: Path | None = None,
     ) -> Client:
-        """Return the client with some columns, whose rows all parties have in the same order.
+        """Return a client with these columns, prepared; its samples are reordered, training samples first.
 
-        Samples are numbered with those to train on first.
+        All parties must have the rows in the same order.
         """
         order = np.argsort(is_test, kind="stable")
         features: Any = prepare(data, scale, ~is_test)[order]
@@ -137,7 +137,7 @@ class Client:
         self._uploaded = None
 
     def _take(self, samples: Array | None) -> Matrix:
-        """Return the features of some samples, of all if `samples` is None."""
+        """Return the features of these samples, of all if `samples` is None."""
         rows = self._features
         if samples is not None:
             n_samples = rows.shape[0]
@@ -163,11 +163,11 @@ class Client:
 
     def _path(self, round_number: int | str) -> Path:
         if self._checkpoint is None:
-            raise InputError(f"{self.name!r} has nowhere to keep checkpoints")
+            raise InputError(f"{self.name!r} was given no file for checkpoints")
         return self._checkpoint.with_name(f"{self._checkpoint.name}-{round_number}.npz")
 
     def _save(self, round_number: int, keep: int) -> None:
-        """Write a checkpoint; until the server has its own of this round, training would continue from `keep`."""
+        """Write a checkpoint, and delete the others but `keep`: it counts until the server has saved this round too."""
         path = self._path(round_number)
         write_checkpoint(path, {**self.state(), "round": np.array(round_number), "fingerprint": self._fingerprint})
         for other in path.parent.glob(self._path("*").name):
@@ -176,7 +176,7 @@ class Client:
 
     def _restore(self, round_number: int) -> None:
         path, own = self._path(round_number), {"round": np.array(round_number), "fingerprint": self._fingerprint}
-        state = read_checkpoint(path, {**self.state(), **own})
+        state = read_checkpoint(path, {**self.state(), **own}, f"the model of {self.name!r}")
         check_fingerprint(path, state["fingerprint"], self._fingerprint, repr(self.name))
         if state["round"] != round_number:
             raise InputError(f"{path} is of round {state['round']}")

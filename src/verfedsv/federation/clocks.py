@@ -1,12 +1,13 @@
-"""Two clocks behind one interface: one that jumps from event to event, and one on the wall."""
+"""Two clocks with one interface: a virtual one that jumps from event to event, and wall time."""
 
 from __future__ import annotations
 
 import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 from typing import Protocol
 
 from verfedsv.arguments import as_positive
@@ -14,7 +15,7 @@ from verfedsv.arguments import as_positive
 
 @dataclass(frozen=True)
 class Actor:
-    """Something that happens every `period` seconds, from `period` on: `act(step)` for step 0, 1, ..."""
+    """Something that happens every `period` seconds, first after `period`: `act(step)` for step 0, 1, ..."""
 
     period: float
     act: Callable[[int], None]
@@ -29,15 +30,15 @@ class Clock(Protocol):
     def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
         """Let actors act, and yield the number of each time stamp, k = first, first + 1, ..., at k * stamp seconds.
 
-        `first_steps` are the steps that the actors have done before. Ends when the iterator is closed.
+        `first_steps` are the numbers of steps that the actors have taken before. Ends when the iterator is closed.
         """
 
 
 class VirtualClock:
-    """Events in the order of their times, at once; those of the same time in the order of the actors, stamps last.
+    """Events in the order of their times, without waiting; at the same time, in the order of the actors, stamps last.
 
     Times are multiples of a period, not sums, so that they do not drift, and whole nanoseconds, so that 3 x 0.1 s and
-    1 x 0.3 s are the same. The same events each time.
+    1 x 0.3 s are the same.
     """
 
     def __init__(self) -> None:
@@ -67,12 +68,12 @@ def _multiple(number: int, period: float) -> float:
 
 
 class RealClock:
-    """Wall time: a thread for each actor, which waits for its time, or is late; stamps in the calling thread.
+    """Wall time: each actor has a thread, and stamps are yielded in the calling thread.
 
-    An actor does not catch up in a burst: of several times that have passed it acts once, for the latest, and not for
-    those before the clock began. Stamps may be late, but none is skipped.
+    A late actor does not catch up in a burst: it acts once for all the times that have passed, and not for those before
+    the clock began. Stamps may be late, but none is skipped.
 
-    `speed` makes it run faster than wall time. `begin` is where it starts, when a training continues.
+    `speed` is relative to wall time. `begin` is the time at which the clock starts, when a training continues.
     """
 
     def __init__(self, speed: float = 1.0, begin: float = 0.0) -> None:
@@ -85,7 +86,6 @@ class RealClock:
     def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
         self._started = time.monotonic()
         stop = Event()
-        failures: list[BaseException] = []
 
         def live(actor: Actor, step: int) -> None:
             number = max(step + 1, int(self._offset / actor.period) + 1)
@@ -93,25 +93,21 @@ class RealClock:
                 while not self._wait(number * actor.period, stop):
                     actor.act(step)
                     step, number = step + 1, max(number + 1, int(self.now() / actor.period))
-            except BaseException as error:  # raised again in the calling thread
-                failures.append(error)
-                stop.set()
+            finally:
+                stop.set()  # a failure ends the others, and is raised below
 
-        threads = [Thread(target=live, args=pair, daemon=True) for pair in zip(actors, first_steps, strict=True)]
-        for thread in threads:
-            thread.start()
-        try:
-            k = first
-            while not self._wait(k * stamp, stop):
-                yield k
-                k += 1
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        if failures:
-            raise failures[0]
+        with ThreadPoolExecutor(len(actors)) as pool:
+            lives = [pool.submit(live, actor, step) for actor, step in zip(actors, first_steps, strict=True)]
+            try:
+                k = first
+                while not self._wait(k * stamp, stop):
+                    yield k
+                    k += 1
+            finally:
+                stop.set()
+        for ended in lives:
+            ended.result()
 
     def _wait(self, until: float, stop: Event) -> bool:
-        """Wait for a time, or until told to stop; return whether told to stop."""
+        """Wait for a time or for `stop`; return whether it was `stop`."""
         return stop.wait(max(0.0, (until - self.now()) / self._speed))

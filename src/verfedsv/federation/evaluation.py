@@ -1,4 +1,4 @@
-"""How well a model does."""
+"""Loss and accuracy of a model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from verfedsv.losses import Floats
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How well the model does after a number of rounds; the test figures are NaN if there is nothing to test on.
+    """Loss and accuracy after a number of rounds; those on test samples are NaN if there are none.
 
-    `embeddings` are those of all clients and training samples, (clients, samples, classes); `intercept` is the server's
-    own part, (classes,), or None if it has none.
+    `embeddings` are those of all clients and training samples, (clients, samples, classes); `intercept` is the
+    server's, (classes,), or None.
     """
 
     n_rounds: int
@@ -25,6 +25,6 @@ class Evaluation:
     intercept: Floats | None = None
 
     def metrics(self) -> dict[str, float | None]:
-        """Return the figures without the embeddings; None for what there is not."""
+        """Return the numbers, None in place of NaN, without embeddings and intercept."""
         figures = {name: value for name, value in vars(self).items() if name not in ("embeddings", "intercept")}
         return {name: None if value != value else value for name, value in figures.items()}

@@ -1,4 +1,4 @@
-"""What the server makes of the embeddings of all clients."""
+"""How the server combines the embeddings of all clients."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class SumHead:
 
     @property
     def offset(self) -> Floats | None:
-        """What the head adds of its own, (classes,), or None if it adds nothing."""
+        """The intercept, (classes,), or None if there is none."""
         return None if self._rate is None else self._intercept.copy()
 
     def scores(self, embeddings: Sequence[Floats]) -> Floats:
-        """Return what the loss is of, (samples, classes), from the embeddings of each client, (samples, classes)."""
+        """Return the scores that the loss takes, (samples, classes), from each client's embeddings, of that shape."""
         total = np.array(embeddings[0], dtype=np.float64)
         for of_client in embeddings[1:]:
             total += of_client
@@ -30,7 +30,7 @@ class SumHead:
         return total
 
     def learn(self, gradients: Floats) -> Floats:
-        """Take a step from gradients by the scores; return those by any client's embeddings, which are the same."""
+        """Take a step from gradients by the scores; return those by the embeddings, the same for all clients."""
         if self._rate is not None:
             self._n_steps += 1
             self._intercept -= self._rate.at(self._n_steps) * gradients.mean(axis=0)

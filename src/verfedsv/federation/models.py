@@ -1,4 +1,4 @@
-"""The models of clients, and the size of their steps."""
+"""The models of clients, and their learning rates."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ State = Mapping[str, Array]
 
 
 class Model(Protocol):
-    """What turns a client's features into embeddings, and learns from the gradients of the loss by these."""
+    """Turns a client's features into embeddings, and learns from the gradients of the loss by them."""
 
     def embed(self, features: Matrix) -> Floats:
         """Return the embeddings, (samples, classes)."""
 
     def learn(self, features: Matrix, gradient: Floats, rate: float) -> None:
-        """Take one step down; `gradient`, (samples, classes), is that of the mean loss by each embedding."""
+        """Take one step; `gradient`, (samples, classes), is that of the mean loss by each embedding."""
 
     def state(self) -> State:
         """Return everything that `restore` needs to continue exactly from here."""
@@ -34,7 +34,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Rate:
-    """The size of steps: constant, or `size` / t in step t = 1, 2, ... ("inverse"), as Proposition 1 has it."""
+    """A learning rate: constant, or `size` / t in step t = 1, 2, ... ("inverse"), as in Proposition 1."""
 
     size: float
     decay: Literal["constant", "inverse"] = "constant"
@@ -45,12 +45,12 @@ class Rate:
             raise InputError(f"decay must be 'constant' or 'inverse'; received {self.decay!r}")
 
     def at(self, step: int) -> float:
-        """Return the size of a step (1, 2, ...)."""
+        """Return the rate of a step, 1, 2, ..."""
         return self.size / step if self.decay == "inverse" else self.size
 
 
 class Linear:
-    """A linear model without intercept, from zero; plain gradient descent. Features may be dense or sparse."""
+    """A linear model without intercept, trained from zero by plain gradient descent, on dense or sparse features."""
 
     def __init__(self, n_features: int, n_classes: int) -> None:
         self.weights = np.zeros((n_features, n_classes))
@@ -66,6 +66,4 @@ class Linear:
         return {"weights": self.weights.copy()}
 
     def restore(self, state: State) -> None:
-        if state["weights"].shape != self.weights.shape:
-            raise InputError(f"the saved model is {state['weights'].shape}, this one {self.weights.shape}")
         self.weights = np.array(state["weights"])

@@ -1,4 +1,4 @@
-"""When a training takes its steps, and on which samples: functions of the seed, so that it can continue anywhere."""
+"""Which samples each step of a training uses, and when: functions of the seed, so that it can continue anywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verfedsv.losses import Array
 
 @dataclass(frozen=True)
 class SynchronousSchedule:
-    """How many rounds to train, on batches of which size; the paper's batch is no larger than any client's tau."""
+    """The number of rounds, and the batch size, which in the paper is at most the smallest tau of all clients."""
 
     batch_size: int
     n_rounds: int
@@ -34,15 +34,15 @@ class SynchronousSchedule:
         n_rounds = round(as_positive("n_epochs", n_epochs) * n_batches)
         if n_rounds < 1:
             raise InputError(
-                f"epochs = {n_epochs:g} is less than one round of {batch_size:,} out of {n_samples:,} samples; allow "
-                "more epochs, or say how many rounds"
+                f"epochs = {n_epochs:g} is less than one round of {batch_size:,} out of {n_samples:,} samples; train "
+                "for more epochs, or set rounds"
             )
         return cls(batch_size, n_rounds, seed)
 
 
 @dataclass(frozen=True)
 class AsynchronousSchedule:
-    """For each client the seconds between two uploads and the samples of one (tau); the rounds' length and number."""
+    """For each client the seconds between uploads and the batch size (tau); the length and number of rounds."""
 
     periods: Sequence[float]
     batch_sizes: Sequence[int]
@@ -79,7 +79,7 @@ def _as_list(name: str, values: Any) -> list[Any]:
 
 
 def batch_of_round(round_index: int, n_samples: int, size: int, seed: int) -> Array:
-    """Return the batch of a synchronous round (0, 1, ...): every epoch goes once through all samples, shuffled.
+    """Return the batch of a synchronous round, 0, 1, ...: each epoch goes through all samples once, shuffled.
 
     The last batch of an epoch may be shorter.
     """
@@ -93,7 +93,7 @@ def _order(epoch: int, n_samples: int, seed: int) -> Array:
 
 
 def batch_of_client(client: int, step: int, n_samples: int, size: int, seed: int) -> Array:
-    """Return the batch of a step (0, 1, ...) of an asynchronous client: any samples, none twice."""
+    """Return the batch of a step, 0, 1, ..., of an asynchronous client: random samples, none twice."""
     if size >= n_samples:
         return np.arange(n_samples)
     rng = np.random.default_rng([seed, client, step])

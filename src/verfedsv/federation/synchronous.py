@@ -9,7 +9,7 @@ from verfedsv.federation.training import Training
 
 
 def synchronous_rounds(training: Training, schedule: SynchronousSchedule) -> Iterator[int]:
-    """Train from where the server is, yielding the number of rounds after each; the caller decides when to stop."""
+    """Train from the server's current round, yielding the number of each round; the caller may stop at any."""
     server = training.server
     while server.n_rounds < schedule.n_rounds:
         training.train_round(batch_of_round(server.n_rounds, server.n_train, schedule.batch_size, schedule.seed))

@@ -13,17 +13,15 @@ from verfedsv.transcript import Recorder, Stamp, Upload
 from verfedsv.transcript.records import Join, Leave, Record
 
 SAME = 1e-9
-"""Embeddings computed again are the same if they differ by at most this fraction of the largest of them.
-
-On one machine they are the same bits; another processor rounds sums differently."""
+"""Embeddings computed again may differ by this fraction of the largest: another processor rounds sums differently."""
 
 
 class Tape:
-    """Writes to a recorder; records that the recorder's transcript has already are compared in place of written.
+    """Writes records to a recorder, and compares those that its transcript already has.
 
-    A training that was killed continues from its last checkpoint, and repeats what came after; the transcript, which
-    loses nothing, already has it. `n_records` counts all records of the training: given at the start, those before this
-    tape. If it is None, that is all there are, and nothing is repeated.
+    A killed training continues from its last checkpoint and repeats what came after; the transcript, which loses
+    nothing, already has it. `n_records` counts the records of the training. If None is passed, it is the number in the
+    transcript, and nothing is repeated.
     """
 
     def __init__(self, recorder: Recorder | None, *, n_records: int | None = 0) -> None:
@@ -45,9 +43,9 @@ class Tape:
         return self._n_left > 0
 
     def write(self, *record: Record) -> None:
-        """Record an upload, the end of a round, a synchronous round as both, or that a client joins or leaves.
+        """Record an upload, the end of a round, a synchronous round with its uploads, or a client that joins or leaves.
 
-        Before the first record, joining and leaving only change who begins.
+        Before the first record, joining and leaving only change who takes part from the start.
         """
         is_counted = self.n_records > 0 or not isinstance(record[0], Join | Leave)
         if self.is_repeating and is_counted:
@@ -57,7 +55,7 @@ class Tape:
         self.n_records += is_counted
 
     def sync(self) -> None:
-        """Bring what was recorded to the disk."""
+        """Flush what was recorded to the disk."""
         if self._recorder is not None:
             self._recorder.sync()
 
@@ -92,7 +90,7 @@ def _write(recorder: Recorder, *record: Record) -> None:
 
 
 def _difference(computed: Record, recorded: Record | None) -> str:
-    """Return how a record differs from the one that was computed again, in words; empty if they are the same."""
+    """Return how a record differs from the one that was computed again; empty if it does not."""
     if recorded is None or _called(recorded) != _called(computed):
         return f"it is {'missing' if recorded is None else _called(recorded)}, not {_called(computed)}"
     if recorded.time != computed.time:

@@ -19,24 +19,24 @@ from verfedsv.files import stored_members
 from verfedsv.losses import Floats
 
 _GENERATOR = RLock()
-"""Held by whoever uses torch's global generator: clients may be threads of one process."""
+"""Protects torch's global generator: clients may be threads of one process."""
 
 BuildOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
 
 
 def plain_sgd(parameters: Iterable[torch.nn.Parameter], rate: float) -> torch.optim.Optimizer:
-    """Return gradient descent without momentum, as in the paper."""
+    """Return plain gradient descent, as in the paper."""
     return torch.optim.SGD(parameters, lr=rate)
 
 
 class TorchModel:
     """A module from features, (samples, features), to embeddings, (samples, classes), and an optimiser for it.
 
-    The optimiser is built for a rate of 1. In each step the rates of its groups, as they were built, are multiplied by
-    the rate of the step: a group that was built with rate 0 stays frozen.
+    The optimiser is built for a rate of 1. In each step, the rates that its groups were built with are multiplied by
+    the rate of the step: a group with rate 0 stays frozen.
 
-    Embeddings are those of the module in evaluation mode, the same each time; a step is taken in training mode. What
-    that draws at random (dropout) comes from a generator of the model's own, seeded by torch's when the model is made.
+    Embeddings are computed in evaluation mode, steps are taken in training mode. Random numbers (dropout) come from the
+    model's own generator, seeded by torch's when the model is built.
     """
 
     def __init__(self, module: torch.nn.Module, optimizer: BuildOptimizer = plain_sgd) -> None:
@@ -90,7 +90,7 @@ class TorchModel:
 
     @contextmanager
     def _own_generator(self) -> Iterator[None]:
-        # Layers draw from torch's global generator, and cannot be given another: its state is exchanged for a while.
+        # Layers draw from torch's global generator, and cannot be given another: its state is swapped.
         with _GENERATOR, torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._random)
             yield
@@ -103,12 +103,12 @@ class TorchModel:
 
 
 def _rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Return the rates of an optimiser's groups; raise InputError if it cannot be told a rate, or be let step."""
+    """Return the rates of an optimiser's groups; raise InputError if it has none, or needs a closure to step."""
     name = type(optimizer).__name__
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise InputError(
-            f"the optimiser {name} needs a closure that evaluates the loss, which a client does not know; choose one "
+            f"the optimiser {name} needs a closure that evaluates the loss, which a client cannot do; choose one "
             "that steps from gradients alone, such as SGD or Adam"
         )
     if not all("lr" in group for group in optimizer.param_groups):

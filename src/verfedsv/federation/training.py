@@ -1,10 +1,10 @@
-"""A training: the server side, and the transport by which it reaches the client sides."""
+"""A training: the server side, and the transport that connects it to the client sides."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,10 +40,9 @@ def _raise(_: Request, error: InputError) -> None:
 class Training:
     """Carries messages between the server and its clients, and has no state of its own.
 
-    A request without an answer after `timeout` seconds (None: however long it takes) is sent again, `n_tries` times in
-    all. A client that still has not answered is absent from the round. So is one whose answer cannot be used, or that
-    refuses: `on_invalid` is called with the request and the error. It warns, unless another is given; one that raises
-    ends the training.
+    A request without an answer after `timeout` seconds (None: no limit) is sent again, `n_tries` times in all. A client
+    that still has not answered is absent from the round. So is one that refuses, or whose answer is invalid:
+    `on_invalid` is then called with the request and the error. By default it warns; if it raises, the training ends.
     """
 
     server: Server
@@ -61,22 +60,19 @@ class Training:
         rate: Rate,
         scale: Scale = "none",
         model: BuildModel = Linear,
-        loss: str | None = None,
         intercept: bool = False,
         recorder: Recorder | None = None,
         checkpoints: Path | None = None,
     ) -> Training:
         """Return a training on vertically split data, with all parties in this process.
 
-        An answer that cannot be used ends it: nobody is hostile here, and the rate may be too large.
-        The loss is logistic for two classes and softmax for more, unless said otherwise. Checkpoints are written to the
-        folder `checkpoints`, if that is given.
+        An invalid answer ends it: in one process that is no attack, but a rate that is too large, or a mistake.
+        Checkpoints are written to the folder `checkpoints`, if that is given.
         """
         n_train = int((~data.is_test).sum())
         if n_train == 0:
             raise InputError("there are no samples to train on")
-        loss = loss or ("logistic" if data.n_classes == 2 else "softmax")
-        n_classes = 1 if loss == "logistic" else data.n_classes
+        n_classes = 1 if data.loss == "logistic" else data.n_classes
         clients = [
             Client.from_columns(
                 columns,
@@ -93,7 +89,7 @@ class Training:
             data.labels[np.argsort(data.is_test, kind="stable")],
             data.names,
             n_classes,
-            loss,
+            data.loss,
             n_train=n_train,
             intercept=rate if intercept else None,
             checkpoint=None if checkpoints is None else checkpoints / "server.npz",
@@ -115,7 +111,7 @@ class Training:
             self._ask([*self._ask([request], partial(self.server.receive, batch=batch, now=now)).values()])
 
     def evaluate(self) -> Evaluation:
-        """Return how well the model does, from embeddings of all samples."""
+        """Return loss and accuracy, from embeddings of all samples."""
         return self.server.evaluate(self._predict(None))
 
     def predict(self, samples: Array) -> Floats:
@@ -128,19 +124,16 @@ class Training:
             return self._ask(requests, partial(self.server.embeddings_of, samples=samples))
 
     def save(self, extra: State) -> None:
-        """Let all parties write a checkpoint; if some client cannot, the last one counts.
-
-        `extra` are arrays to keep with the server's.
-        """
+        """Let all parties write a checkpoint, the server's with `extra`; if a client fails, the last one counts."""
         with self._turn(*self.server.present):
             requests = self.server.request_all(Save, self.server.saved_round)
             if len(self._ask(requests)) == len(requests):
                 self.server.save(extra)
 
     def restore(self, extra: State) -> dict[str, Array] | None:
-        """Let all parties restore the last checkpoint; return the arrays that were kept with it, None without one.
+        """Let all parties restore the last checkpoint; return the arrays that `save` got, or None without a checkpoint.
 
-        `extra` are arrays of their names, types and shapes.
+        `extra` has their names, types and shapes.
         """
         kept = self.server.load(extra)
         if kept is not None:
@@ -151,20 +144,14 @@ class Training:
 
     @contextmanager
     def _turn(self, *clients: str) -> Iterator[None]:
-        """Let no other thread ask these clients meanwhile: their messages keep their order, and steps stay whole."""
-        held = []
-        try:
+        """Keep other threads from asking these clients: messages stay in order, and no step is interrupted."""
+        with ExitStack() as held:
             for client in clients:
-                lock = self._turns.setdefault(client, Lock())
-                lock.acquire()
-                held.append(lock)
+                held.enter_context(self._turns.setdefault(client, Lock()))
             yield
-        finally:
-            for lock in held:
-                lock.release()
 
     def _ask(self, requests: Sequence[Request], use: Callable[[Any], Any] = lambda answer: answer) -> dict[str, Any]:
-        """Return what `use` makes of the answers, by client; those that are missing or cannot be used are omitted."""
+        """Return what `use` makes of the answers, by client, without those that are missing or invalid."""
         left, results = {request.client: request for request in requests}, {}
         for _ in range(self.n_tries):
             for answer in self.transport.exchange([*left.values()], self.timeout) if left else ():

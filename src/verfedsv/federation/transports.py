@@ -13,20 +13,20 @@ from verfedsv.federation.messages import Answer, Request
 class Transport(Protocol):
     """Carries requests of the server to clients and their answers back; see tests/federation/conformance.py.
 
-    May lose, repeat and delay messages. Those to one client must arrive in the order in which they were sent. An answer
-    must come from the client that it names: the server cannot tell.
+    It may lose, repeat and delay messages, but must deliver those to one client in order. It must make sure that an
+    answer comes from the client that it names: the server cannot.
     """
 
     def exchange(self, requests: Sequence[Request], timeout: float | None = None) -> Iterable[Answer]:
-        """Deliver requests, each to the client that it names, and return the answers that came in time, in any order.
+        """Deliver each request to the client that it names; return the answers that came in time, in any order.
 
-        Without a `timeout`, in seconds, as long as it takes. A request that was lost, or whose answer was, has none.
-        Raises InputError if there is no such client. May be called by several threads, for different clients.
+        `timeout` is in seconds; None is no limit. If a request or its answer was lost, there is none. Raises InputError
+        if there is no such client. May be called by several threads, for different clients.
         """
 
 
 class InProcess:
-    """Hands messages to clients of this process, as they are. Always answers."""
+    """Passes messages to clients in this process. Every request is answered."""
 
     def __init__(self, clients: Iterable[Client]) -> None:
         self.clients = {client.name: client for client in clients}

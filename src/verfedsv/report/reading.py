@@ -33,7 +33,7 @@ from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.description import Description
-from verfedsv.transcript.reader import Verified
+from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
 from verfedsv.valuation.verdict import RunFacts
 

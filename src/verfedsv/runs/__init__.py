@@ -1,4 +1,4 @@
-"""The folder of a run, and whole runs from a configuration: data, training, transcript, valuation."""
+"""The folder of a run, and runs from a configuration: data, training, transcript, valuation."""
 
 from verfedsv.runs.config import Config
 from verfedsv.runs.example import EXAMPLE

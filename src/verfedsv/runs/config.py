@@ -1,4 +1,4 @@
-"""The configuration of a run: its settings, and which of them fit together. `reading` has it from a TOML file."""
+"""The settings of a run, and which of them go together. `reading` reads them from a TOML file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from verfedsv.shapley.semivalues import SEMIVALUES, get_semivalue
 
 
 class Misfit(ValueError):  # noqa: N818  # pydantic collects it; what the user sees is an InputError
-    """A setting that does not go with the others; `where` is its place below the table that was being checked."""
+    """A setting that does not go with the others; `where` is its path below the table that is being checked."""
 
     def __init__(self, message: str, *where: str | int) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class Misfit(ValueError):  # noqa: N818  # pydantic collects it; what the user s
 
 
 def _or_auto(what: str) -> WrapValidator:
-    """Return a check that a setting is of its kind or "auto", with one message for both."""
+    """Return a check that a setting is of its type or "auto", with one message for both."""
 
     def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -48,7 +48,7 @@ def _or_auto(what: str) -> WrapValidator:
 
 def _usable(path: Path) -> Path:
     if "\0" in str(path):
-        raise ValueError("a path cannot have the character NUL in it")
+        raise ValueError("a path cannot contain NUL characters")
     return path
 
 
@@ -65,12 +65,12 @@ def _semivalue(name: str) -> str:
         raise ValueError(f"should be {', '.join(SEMIVALUES)} or beta(a, b)") from None
 
 
-# A whole number may stand where any number may; True and texts are no numbers.
+# Strict: whole numbers are numbers, True and text are not.
 Positive = Annotated[float, Field(gt=0, le=1e300, allow_inf_nan=False, strict=True)]
 Seconds = Annotated[float, Field(ge=1e-9, le=1e12, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=1, lt=2**53, strict=True)]
 MOST_ROUNDS = 10**9
-"""Of a plan, and as many epochs. A statement says how many were planned, and no reader of it takes any number."""
+"""Limit of planned rounds and of epochs, so that statements can state the number of planned rounds."""
 Place = Annotated[Path, AfterValidator(_usable)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 DataName = Annotated[str, AfterValidator(_data_set)]
@@ -79,7 +79,7 @@ PositiveOrAuto = Annotated[Positive | Literal["auto"], _or_auto("a positive numb
 
 
 class Section(BaseModel):
-    """A table of the configuration; unknown names are mistakes."""
+    """A table of the configuration; unknown names are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -91,7 +91,7 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """A data set by name, its features split between clients; or files of the user's own, see `client`."""
+    """A data set by name, its features split between clients; or labels in the users' files (`client`)."""
 
     name: DataName | None = None
     clients: Count | None = None
@@ -105,7 +105,7 @@ class DataSection(Section):
 
     @property
     def used_scale(self) -> Scale:
-        """The scale asked for; by default data sets, whose features are of one scale, stay as they are."""
+        """The scale; by default "none" for data sets, whose features have one scale, else "standardise"."""
         return self.scale or ("standardise" if self.name is None else "none")
 
     @model_validator(mode="after")
@@ -116,7 +116,7 @@ class DataSection(Section):
 
 
 class ClientSection(Section):
-    """A client: its file, or, if it is an artificial one of the experiments, what it is made of."""
+    """A client: its file, or what an artificial one is made of, or settings of one of a data set's clients."""
 
     name: Annotated[str, Field(min_length=1)]
     file: Place | None = None
@@ -174,13 +174,13 @@ class TrainingSection(Section):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether training again gives the same: not if wall time has a part in it."""
+        """Whether training again gives the same records, as it does except on the real clock."""
         return self.mode == "synchronous" or self.clock == "virtual"
 
     @property
     def n_stamps(self) -> int:
-        """The number of rounds of a whole asynchronous training."""
-        # A duration that is a multiple of the stamps' distance must not lose one to rounding.
+        """The number of rounds of a complete asynchronous training."""
+        # If the duration is a multiple of stamp_every, rounding must not lose a round.
         return int((self.duration or 0) / self.stamp_every + 1e-9)
 
     @model_validator(mode="after")
@@ -238,7 +238,7 @@ class ValuationSection(Section):
 
     @property
     def settings(self) -> ValuationSettings:
-        """The settings of `value`; what cannot be configured has its default."""
+        """The settings of `value`, with defaults for those that cannot be configured."""
         return ValuationSettings.of(dict(self))
 
 
@@ -272,7 +272,7 @@ class Config(Section):
         files = {client.name: number for number, client in enumerate(self.client) if client.file is not None}
         data = self.data
         if data.name is not None and files:
-            both = "data has a name and clients have files; only one of the two can be used"
+            both = "data has a name and clients have files; use only one of the two"
             raise Misfit(both, "client", min(files.values()), "file")
         if data.name is not None:
             return

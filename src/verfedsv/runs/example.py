@@ -1,21 +1,21 @@
 """The configuration that `verfedsv run --init` writes."""
 
-EXAMPLE = """# A run of verfedsv: `verfedsv run FILE`. A setting behind a # is either the default, which holds without
-# being written, or an example of what could be there; it says which. To set it, take off the # in front.
+EXAMPLE = """# A run of verfedsv: `verfedsv run FILE`. Settings that are commented out are defaults or examples, as
+# their comments say. To set one, remove the # in front.
 
 [data]
 name = "adult"            # ships with the package; `verfedsv data list` shows the others
 clients = 8               # the features are split into this many blocks, one per client; see `verfedsv data show adult`
 scale = "standardise"     # each client's own: none (default of data sets by name), standardise (default of files),
                           # unit-rows, standardise-unit-rows
-# test = 0.2              # for example: part of the samples to test on; else the data set's own test part, if any
+# test = 0.2              # for example: fraction of test samples; else the data set's own test part, or 0.2
 # samples = 10000         # for example: use only this many samples
 # seed = 0                # default
 
 # Files of your own: in place of name and clients, one file per client, joined on a column of ids.
 # label = "y"             # for example: the column of the labels
 # label_client = "bank"   # for example: the client whose file has it; one without other columns is not valued
-# classes = 2             # for example: the number of different labels; needed if they are many numbers
+# classes = 2             # for example: the number of classes; needed if labels are more than 20 numbers
 # [[client]]
 # name = "bank"           # for example
 # file = "bank.csv"       # for example; or .parquet; relative to this file
@@ -29,15 +29,15 @@ scale = "standardise"     # each client's own: none (default of data sets by nam
 # [[client]]
 # name = "noisy copy"     # for example
 # copy_of = "client 1"    # for example
-# noise = 0.2             # for example: part of the columns that white noise is added to; default 0
+# noise = 0.2             # for example: fraction of the columns that get white noise; default 0
 # [[client]]
 # name = "random"         # for example
 # random_level = 2.0      # for example: columns N(2, 4), as many as the first client has
 
-# Clients by name, to give one settings of its own:
+# Settings of a single client, by name:
 # [[client]]
 # name = "client 1"       # for example
-# batch_size = 3000       # for example: in asynchronous training any; in synchronous no smaller than the one below
+# batch_size = 3000       # for example; in synchronous training at least that of [training]
 # period = 0.02           # for example: seconds between two uploads of this client, in asynchronous training only
 
 [model]
@@ -57,7 +57,7 @@ intercept = true          # whether the server learns one, so that no client is 
 # evaluate_every = 20     # default: rounds
 # period = 0.01           # default, asynchronous only: seconds between two uploads of a client
 # stamp_every = 0.04      # default, asynchronous only: seconds from one round to the next
-# clock = "virtual"       # default, asynchronous only: as fast as it goes, the same each time; or real
+# clock = "virtual"       # default, asynchronous only: as fast as possible, the same each time; or real
 
 [valuation]
 # method = "auto"         # default; closed-form, exact, permutation

@@ -1,10 +1,10 @@
-"""Carry a run out: read the data, train, record, evaluate, value, and write it all to one folder.
+"""Carry out a run: read the data, train, record, evaluate and value, and write the results to one folder.
 
 config.toml         the configuration as it was given
 transcript/         who uploaded what (docs/transcript.md)
 metrics.jsonl       loss and accuracy, a line for each evaluation
-notes.json          notes for users on the data and the training, a list of sentences
-checkpoints/        where an interrupted training continues, a file per party; in the end, the trained models
+notes.json          notes on the data and the training, a list of sentences
+checkpoints/        where an interrupted training continues, a file per party; at the end, the trained models
 valuation.json      what each client contributed
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -55,8 +56,8 @@ from verfedsv.valuation import Valuation, value
 class Update:
     """The progress of a training; some updates come with an evaluation and the shares so far.
 
-    The shares are of the games between one evaluation and the next, from all embeddings: close to, but not, those of
-    the valuation, whose games are the rounds.
+    Shares are computed from one evaluation to the next, with the embeddings of all samples: close to those of the
+    valuation, which go from round to round.
     """
 
     n_rounds: int
@@ -66,7 +67,7 @@ class Update:
 
 
 class Run:
-    """A run of a configuration. `text` is the configuration as it was written."""
+    """A run of a configuration; `text` is the configuration as written."""
 
     def __init__(self, config: Config, text: str) -> None:
         self.config, self._text = config, text
@@ -106,9 +107,10 @@ class Run:
         for number, client in enumerate(self.config.client):
             rng = np.random.default_rng([self.config.data.seed, number])
             if client.copy_of is not None:
-                names = {known.name: known for known in data.clients}
+                names = {other.name: other for other in data.clients}
                 if client.copy_of not in names:
-                    raise InputError(f"{client.name!r} is to be a copy of {client.copy_of!r}; there are {list(names)}")
+                    known = ", ".join(names)
+                    raise InputError(f"{client.name!r} cannot be a copy of {client.copy_of!r}; the clients are {known}")
                 data = data.with_clients(noisy_copy(names[client.copy_of], client.name, client.noise, rng))
             elif client.random_level is not None:
                 data = data.with_clients(random_client(data.clients[0], client.name, client.random_level, rng))
@@ -119,13 +121,13 @@ class Run:
                 )
             elif client.name not in data.names and (client.period or client.batch_size):
                 raise InputError(
-                    f"client {client.name!r} holds the labels only and uploads nothing; leave out its period and "
+                    f"client {client.name!r} holds only the labels and uploads nothing; leave out its period and "
                     "batch_size"
                 )
         return data
 
     def check_folder(self, *, resume: bool) -> None:
-        """Raise InputError unless the run can begin, or be resumed, in its folder; reads no data."""
+        """Raise InputError unless the run can begin, or be resumed, in its folder, without reading data."""
         if resume:
             writing.check_same(self.folder, self.config)
         else:
@@ -135,8 +137,8 @@ class Run:
         """Train and record, yielding the progress; ends early, at a checkpoint, if `should_stop` returns True.
 
         With `resume`, continues the run in the folder. What a killed run recorded after its last checkpoint is
-        computed again and compared with the transcript. Nothing is written before everything was checked, and nothing
-        is overwritten before that comparison is done.
+        computed again and compared with the transcript. Nothing is written before all input was checked, and nothing is
+        overwritten before that comparison is done.
         """
         self.check_folder(resume=resume)
         training = self._prepare()
@@ -156,7 +158,7 @@ class Run:
 
     @property
     def advice(self) -> str:
-        """What to do about a loss that rose."""
+        """What to do if the loss rose."""
         is_standardised = self.config.data.used_scale.startswith("standardise")
         return "training diverged; try a smaller rate" + ("" if is_standardised else ', or scale = "standardise"')
 
@@ -168,9 +170,9 @@ class Run:
         saver: Saver,
         should_stop: Callable[[], bool],
     ) -> Iterator[Update]:
-        """Yield the updates of a training, evaluating and saving on the way.
+        """Yield the updates of a training, evaluating and saving meanwhile.
 
-        While it repeats what the transcript has, nothing is written: that may turn out not to be the same training.
+        Nothing is written while it repeats what the transcript has: that may turn out to be another training.
         """
         server, in_all = training.server, planned_rounds(self.config.training, training.server.n_train)
         n_before, measured = server.n_rounds, list[dict[str, float | None]]()
@@ -197,7 +199,7 @@ class Run:
                 return
         if server.tape.is_repeating:
             raise TranscriptError(
-                "the transcript has more records than the whole training: it is of another one, or was added to"
+                "the transcript has more records than the whole training: it is of another one, or was extended"
             )
 
     def _rounds(self, training: Training, begin: float) -> Iterator[int]:
@@ -208,17 +210,17 @@ class Run:
         return asynchronous_rounds(training, schedule, clock)
 
     def _prepare(self) -> Training:
-        """Return the training before its first round; raise an error if it could not be carried out or valued."""
+        """Return the training before its first round; raise an error if it cannot be carried out or valued."""
         section = self.config.training
         training = Training.in_process(
             self.data,
             rate=Rate(section.rate, section.decay),
             scale=self.config.data.used_scale,
-            model=_model(self.config),
+            model=build_model(self.config.model.kind, self.config.model.hidden, section.seed),
             intercept=section.intercept,
             checkpoints=self._files.checkpoints_path,
         )
-        # A recorder refuses names that it cannot write, and a schedule to train less than one round.
+        # A recorder refuses names that it cannot write, and a schedule less than one round.
         self._record(None).close()
         self._schedule(training.server.n_train)
         n_clients = len(self.data.clients)
@@ -231,22 +233,11 @@ class Run:
 
     def _record(self, path: Path | None, *, resume: bool | None = None) -> Recorder:
         """Return a recorder of the training, in memory if there is no path."""
-        data = self.data
-        labels = data.labels[~data.is_test]
-        # Rare classes may be among the test rows only.
-        loss, n_classes = ("logistic", None) if data.n_classes == 2 else ("softmax", data.n_classes)
-        return Recorder(
-            path,
-            labels,
-            data.names,
-            loss,
-            n_classes=n_classes,
-            resume=resume,
-            **agreed_by(self.config, data.names, len(labels)),
-        )
+        agreed = agreed_by(self.config, self.data.names, int((~self.data.is_test).sum()))
+        return record_training(path, self.data, resume=resume, **agreed)
 
     def _bring_up_to_date(self, n_rounds: int, server: Server, saver: Saver) -> None:
-        """Write what the folder lacks, and remove the metrics after the round that training continues from."""
+        """Write what is missing in the folder, and remove metrics of rounds that will be trained again."""
         writing.remove_leftovers(self.folder)
         if read_text(self._files.config_path) != self._text:
             write_whole(self._files.config_path, self._text.encode())
@@ -271,14 +262,14 @@ class Run:
 
     def note_progress(self) -> list[str]:
         """Return notes on the finished training, and write them to the folder with those on the data."""
-        last, start = self.last_metrics(), math.log(self.data.n_classes)  # at first, all embeddings are zero
-        rose = last is not None and not last["train_loss"] <= start  # so did a loss that is not a number
+        last, start = self.last_metrics(), math.log(self.data.n_classes)  # the loss of embeddings that are all zero
+        rose = last is not None and not last["train_loss"] <= start  # also if it is NaN
         lines = [f"the loss is larger than at the start: {self.advice}"] if rose else []
         writing.write_notes(self._files.notes_path, [*self.data.cautions, *lines])
         return lines
 
     def last_metrics(self) -> dict[str, float] | None:
-        """Return loss and accuracy of the last evaluation, NaN without test samples; None before the first."""
+        """Return loss and accuracy of the last evaluation, None if there is none; NaN without test samples."""
         measured = writing.read_metrics(self._files.metrics_path)
         return measured[-1] if measured else None
 
@@ -298,8 +289,16 @@ class Run:
         )
 
 
-def _model(config: Config) -> BuildModel:
-    if config.model.kind == "linear":
+def record_training(path: Path | None, data: VerticalData, **options: Any) -> Recorder:
+    """Return a recorder of a training on vertically split data, in memory if there is no path."""
+    # Rare classes may be among the test rows only.
+    n_classes = None if data.loss == "logistic" else data.n_classes
+    return Recorder(path, data.labels[~data.is_test], data.names, data.loss, n_classes=n_classes, **options)
+
+
+def build_model(kind: Literal["linear", "perceptron"], hidden: int, seed: int) -> BuildModel:
+    """Return what builds the model of each client; raise InputError if the perceptron lacks torch."""
+    if kind == "linear":
         return Linear
     try:
         import torch
@@ -307,6 +306,6 @@ def _model(config: Config) -> BuildModel:
         from verfedsv.federation.torch_models import perceptron
     except ImportError:
         raise InputError(f"the perceptron needs torch: {how_to_install('torch')}") from None
-    # Models this small gain nothing from threads, which on busy cores wait for each other (120 times slower).
+    # Models this small gain nothing from threads, which on busy cores wait for each other: 120 times slower.
     torch.set_num_threads(1)
-    return partial(perceptron, hidden=config.model.hidden, seed=config.training.seed)
+    return partial(perceptron, hidden=hidden, seed=seed)

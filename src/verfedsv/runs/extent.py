@@ -1,4 +1,4 @@
-"""How far a training is: what was recorded, what was planned, and whether it is still going on."""
+"""How far a training is: rounds recorded and planned, and whether it is running."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Extent:
 
     @property
     def is_finished(self) -> bool | None:
-        """Whether all that was planned is recorded; None if no plan is known, unless the training is running."""
+        """Whether all planned rounds are recorded and nothing is running; None if nothing runs and no plan is known."""
         if self.is_running:
             return False
         return None if self.n_planned is None else not self.is_unfinished
 
     def __str__(self) -> str:
-        """Return how far it is in words.
+        """Return the rounds in words.
 
         >>> str(Extent(442, 4000, False)), str(Extent(1, None, False))
         ('442 of 4,000 rounds', '1 round')
@@ -53,8 +53,8 @@ def refuse_running(extent: Extent, what: str) -> None:
     """Raise InputError, saying what is not done, if a training is still running."""
     if extent.is_running:
         raise InputError(
-            f"the training is still running, {extent} so far, so it is not {what} yet: wait until it has ended, "
-            "stop it, or close its recorder"
+            f"the training is still running, {extent} so far, so it is not {what} yet: wait until it ends, stop it, "
+            "or close its recorder"
         )
 
 
@@ -68,7 +68,7 @@ def planned_rounds(section: TrainingSection, n_train: int) -> int:
 
 
 def skipped_rounds(config: Config, clients: Sequence[str]) -> int:
-    """Return how many rounds end before the first upload, within the shortest period: they are not recorded."""
+    """Return how many rounds end before the shortest period of a client: nothing is uploaded or recorded in them."""
     section = config.training
     if section.mode == "synchronous":
         return 0
@@ -79,7 +79,7 @@ def skipped_rounds(config: Config, clients: Sequence[str]) -> int:
 
 
 def agreed_by(config: Config, clients: Sequence[str], n_train: int) -> dict[str, Any]:
-    """Return what a run records as agreed, by the names of the recorder's arguments."""
+    """Return what a run records as agreed, as arguments of the recorder."""
     section = config.training
     return {
         "valuation": config.valuation.settings,
@@ -90,9 +90,9 @@ def agreed_by(config: Config, clients: Sequence[str], n_train: int) -> dict[str,
 
 
 def contradictions(config: Config, about: Description) -> Iterator[str]:
-    """Yield in what a configuration is not that of a transcript, as far as both state it: 'rate is 1 and not 2'."""
-    own = agreed_by(config, about.clients, about.n_samples)
-    for name in ("step", "n_planned", "intercept"):
+    """Yield how a configuration contradicts a transcript, as far as both state it: 'n_planned is 1 and not 2'."""
+    own = {"mode": config.training.mode, **agreed_by(config, about.clients, about.n_samples)}
+    for name in ("mode", "step", "n_planned", "intercept"):
         if getattr(about, name) not in (None, own[name]):
             yield f"{name} is {own[name]} and not {getattr(about, name)}"
     named = {client.name for client in config.client}

@@ -1,4 +1,4 @@
-"""`RunFolder`: what lies in the folder of a run, which valuation of it counts, how far it is, and what is evidence."""
+"""`RunFolder`: the files of a run, its plan and extent, which valuation counts, and what is evidence."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from verfedsv.valuation import Valuation
 CONFIG, METRICS, NOTES = "config.toml", "metrics.jsonl", "notes.json"
 CHECKPOINTS, VALUATION, STATEMENT = "checkpoints", "valuation.json", "statement.json"
 FILES = (CONFIG, METRICS, NOTES, CHECKPOINTS, VALUATION)
-"""What `verfedsv run` writes, beside the transcript; checkpoints are a folder, with a file for each party."""
+"""What `verfedsv run` writes beside the transcript; checkpoints are a folder with a file for each party."""
 
 _MOST_NOTES, _LONGEST_NOTE = 20, 500
 _DEEPEST = 3
-"""So many folders may be above a file of a run, the run's own among them."""
+"""How many folders above a file are searched for its run."""
 
 
 class RunFolder:
-    """The folder of a run: of `verfedsv run`, or of a `Recorder` alone, which holds a transcript and nothing else.
+    """The folder of a run: of `verfedsv run`, or of a `Recorder` alone, which holds only a transcript.
 
-    Nobody else knows the names of its files. Reading is lazy: a folder that is not there, or holds no run, can be asked
-    for its paths and whether it `holds_run`. Methods that need the transcript take it as an argument, so that it is
-    opened once, and so that they answer for the part of it that the caller has seen.
+    No other class knows the names of its files. The folder need not exist or hold a run to be asked for paths and
+    `holds_run`. Methods that need the transcript take it as an argument, so that it is opened once and they refer to
+    the part that the caller has seen.
     """
 
     valuation_name = VALUATION
-    """What the valuation is called, for messages."""
+    """The name of the valuation, for messages."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -50,9 +50,9 @@ class RunFolder:
 
     @classmethod
     def around(cls, path: Path) -> RunFolder | None:
-        """Return the run whose folder a file lies, or would lie, in; None if that is no run's folder."""
+        """Return the run whose folder contains a path, which need not exist; None if there is none."""
         for place in path.resolve().parents[:_DEEPEST]:
-            # A recorder's own folder may have the name that a run gives to that of its transcript.
+            # The folder of a bare recorder may have the name that a run gives to its transcript.
             is_within = place.name == FOLDER and cls(place.parent).config_path.exists()
             if cls(place).holds_run and not is_within:
                 return cls(place)
@@ -65,7 +65,7 @@ class RunFolder:
 
     @property
     def transcript_path(self) -> Path:
-        """The folder of the transcript: one within the run's, or, of a bare `Recorder`, the run's folder itself."""
+        """The folder of the transcript: within the run's, or, of a bare `Recorder`, the run's folder itself."""
         return folder_of(self.path)
 
     @property
@@ -75,17 +75,17 @@ class RunFolder:
 
     @property
     def transcript_files(self) -> list[Path]:
-        """The files of the transcript that are there, ordered by name."""
+        """The existing files of the transcript, sorted by name."""
         return fmt.files_of(self.transcript_path)
 
     @property
     def growing_files(self) -> list[Path]:
-        """Those of them that grow with each record."""
+        """The files of the transcript that grow with each record."""
         return [path for path in self.transcript_files if fmt.segment_of(path.name) is not None]
 
     @property
     def holds_run(self) -> bool:
-        """Whether anything was recorded here, if only who the clients are."""
+        """Whether there is a transcript, possibly without records."""
         return (self.transcript_path / fmt.DESCRIPTION).exists()
 
     @property
@@ -93,17 +93,13 @@ class RunFolder:
         """Whether a recorder is open on the transcript, here or in another process; on Windows always False."""
         return is_being_written(self.transcript_path)
 
-    def open(self, *, mapped: bool = False, for_values: bool = True) -> Transcript:
-        """Return the transcript, as `Transcript.open` does; raise InputError if it cannot be valued and that is needed.
+    def open(self, *, for_values: bool = True) -> Transcript:
+        """Return the transcript; raise InputError if a file of the run is a link.
 
-        Those of a loss of the user's own can be computed only in Python, where that loss can be passed.
+        With `for_values`, also if the training has a loss of the user's own, which can be passed only in Python.
         """
-        for path in (self.config_path, self.metrics_path, self.notes_path, self.valuation_path):
-            if path.is_symlink():
-                raise InputError(
-                    f"{path} is a link, and may lead to files of others; copy what it leads to, or delete it"
-                )
-        transcript = Transcript.open(self.path, mapped=mapped)
+        self._refuse_links()
+        transcript = Transcript.open(self.path)
         if for_values:
             transcript.description.check_can_be_valued()
         return transcript
@@ -121,8 +117,7 @@ class RunFolder:
     def config(self) -> Config | None:
         """Return the configuration; None if there is none.
 
-        One that cannot be read is an error wherever it is asked for: without it, everybody would go by defaults, which
-        may not be the settings that were agreed on.
+        Raises InputError if it cannot be read: otherwise, contradictions to the transcript would go unnoticed.
         """
         text = self.config_text()
         if text is None:
@@ -131,25 +126,20 @@ class RunFolder:
             return parse_config(text, self.config_path)
         except InputError as error:
             raise InputError(
-                f"{error}\nCorrect {self.config_path}, or move it away to go by the transcript and default settings"
+                f"{error}\nCorrect {self.config_path}, or move it away to go by the transcript alone"
             ) from None
 
     def config_of(self, transcript: Transcript) -> Config | None:
         """Return the configuration, None if there is none; raise InputError if it is not that of the transcript."""
-        config, mode = self.config(), transcript.description.mode
-        if config is not None and mode not in (None, config.training.mode):
-            raise InputError(
-                f"{self.config_path} is of {_article(config.training.mode)} training, and the transcript of "
-                f"{_article(mode)} one: it is of another run. Bring the right one back, or move it away to go by the "
-                "transcript alone"
-            )
-        agreed = transcript.description.valuation
-        if config is not None and (others := config.valuation.settings.differences(agreed)):
+        config, about = self.config(), transcript.description
+        if config is None:
+            return None
+        if others := config.valuation.settings.differences(about.valuation):
             raise InputError(
                 f"[valuation] in {self.config_path} is not what was agreed, which the transcript says: "
                 f"{', '.join(others)}. Change it back; to value the run in another way, use verfedsv value"
             )
-        for other in contradictions(config, transcript.description) if config is not None else ():
+        for other in contradictions(config, about):
             raise InputError(
                 f"{self.config_path} is not the configuration of this transcript: {other}. Bring the right one back, "
                 "or move it away to go by the transcript alone"
@@ -157,16 +147,16 @@ class RunFolder:
         return config
 
     def agreed_settings(self, transcript: Transcript) -> ValuationSettings:
-        """Return how the run is to be valued: as its transcript says, in which that was written before the first round.
+        """Return the settings to value the run with, which its transcript has since before the first round.
 
-        Statements and audits are held to it. With settings chosen after the fact, values can be moved: a rank, a lambda
-        or a seed that favours a client can always be found. So a configuration that says something else is an error.
+        Statements and audits insist on them: after the fact, a rank, lambda or seed that favours a client can always be
+        found. A configuration that contradicts them is an error.
         """
         self.config_of(transcript)
         return transcript.description.valuation
 
     def extent(self, transcript: Transcript) -> Extent:
-        """Return how far the training is; the plan is that of the transcript, or else of the configuration."""
+        """Return how far the training is; the plan is the transcript's, or else the configuration's."""
         config, about = self.config_of(transcript), transcript.description
         n_planned = about.n_planned
         if n_planned is None and config is not None:
@@ -174,7 +164,7 @@ class RunFolder:
         return Extent(transcript.n_rounds, n_planned, self.is_running)
 
     def notes(self) -> tuple[str, ...]:
-        """Return the sentences that the run left on its data and training; none if there are none."""
+        """Return the notes on data and training: at most 20 sentences, shortened."""
         path = self.notes_path
         if not path.exists():
             return ()
@@ -189,7 +179,7 @@ class RunFolder:
     # Which valuation counts
 
     def read_valuation(self) -> Valuation | None:
-        """Return the valuation in the folder, of whatever transcript; None if there is none."""
+        """Return the valuation in the folder, even of another transcript; None if there is none."""
         if not self.valuation_path.exists():
             return None
         try:
@@ -197,13 +187,13 @@ class RunFolder:
         except OSError as error:
             why = str(error.strerror)
         except InputError as error:
-            why = str(error).split(";")[0]  # what follows is for those who call from_json
+            why = str(error).split(";")[0]  # the rest is for callers of from_json
         raise InputError(f"{self.valuation_path} cannot be used: {why}. Delete it, and the run is valued again")
 
     def valuation_of(self, transcript: Transcript) -> Valuation | None:
-        """Return the valuation in the folder if it is of the whole transcript; None if there is none, or an older one.
+        """Return the valuation in the folder if it covers the whole transcript; None if there is none, or an older one.
 
-        Raises InputError if it is of rounds that the transcript does not have: those were lost, or it is another one.
+        Raises InputError if it is of rounds that the transcript does not have.
         """
         found = self.read_valuation()
         if found is None:
@@ -229,20 +219,32 @@ class RunFolder:
 
     # Evidence
 
+    @property
+    def _own_files(self) -> tuple[Path, ...]:
+        return self.config_path, self.metrics_path, self.notes_path, self.valuation_path
+
+    def _refuse_links(self) -> None:
+        """Raise InputError if a file beside the transcript is a link; `Transcript.open` refuses those within it."""
+        for path in self._own_files:
+            if path.is_symlink():
+                raise InputError(
+                    f"{path} is a link, and may lead to files of others; copy what it leads to, or delete it"
+                )
+
     def refuse_irregular(self) -> None:
-        """Raise InputError if what should be a file of the run is a pipe, say, which would be waited for forever."""
+        """Raise InputError if a file of the run is a link, or a pipe, say, which would block its reader."""
+        self._refuse_links()
         places = self.path, self.recording_path
         inner = [path for place in places for path in (*fmt.files_of(place), place / LOCK)]
-        own = self.config_path, self.metrics_path, self.notes_path, self.valuation_path
-        for path in (*own, *inner):
+        for path in (*self._own_files, *inner):
             if path.exists() and not path.is_file():
                 raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
 
     def find_files(self) -> dict[str, Path]:
         """Return every file in the folder, by its path from there.
 
-        Raises InputError if there is anything but files and folders: what a link leads to may change unseen. So does a
-        name that is not UTF-8, as no JSON can have it.
+        Raises InputError for anything but files and folders, since the target of a link may change unseen, and for
+        names that are not UTF-8, which JSON cannot hold.
         """
         result = {}
         for path in sorted(self.path.rglob("*")):
@@ -256,7 +258,7 @@ class RunFolder:
         return result
 
     def hash_files(self, *, leave_out: Path | None = None) -> dict[str, str]:
-        """Return the SHA-256 of every file in the folder, by its path from there, but of one and of empty locks."""
+        """Return the SHA-256 of every file in the folder, by path, except `leave_out` and empty locks."""
         skipped = None if leave_out is None else leave_out.resolve()
         result = {}
         for name, path in self.find_files().items():
@@ -268,21 +270,21 @@ class RunFolder:
 
     @classmethod
     def is_kept(cls, path: Path) -> bool:
-        """Return whether a file is part of a run, which nobody could bring back."""
+        """Return whether a file is an irreplaceable part of a run."""
         run = cls.around(path)
         return run is not None and cls.is_evidence(path.resolve().relative_to(run.path).as_posix())
 
     @classmethod
     def is_in_transcript(cls, path: Path) -> bool:
-        """Return whether a file lies, or would lie, in the folder that a run has for its transcript alone."""
+        """Return whether a path is in the folder that a run keeps for its transcript."""
         run = cls.around(path)
         return run is not None and run.recording_path in path.resolve().parents
 
     @staticmethod
     def is_evidence(name: str) -> bool:
-        """Return whether a file, by its path from the folder, is what a run or a recorder writes itself.
+        """Return whether a file, by its path from the folder, is written by a run or a recorder itself.
 
-        So is all that lies in the folder of a transcript.
+        Everything in the folder of a transcript counts.
 
         >>> [RunFolder.is_evidence(name) for name in ("transcript/notes.txt", "valuation.json", "report.html")]
         [True, True, False]
@@ -294,12 +296,8 @@ class RunFolder:
 
     @staticmethod
     def is_origin(name: str) -> bool:
-        """Return whether a file, by its path from the folder, never changes, also where a training is resumed."""
+        """Return whether a file, by its path from the folder, never changes, even if a training is resumed."""
         return PurePosixPath(name).name in (fmt.DESCRIPTION, fmt.LABELS)
-
-
-def _article(mode: str | None) -> str:
-    return f"{'an' if mode == 'asynchronous' else 'a'} {mode}"
 
 
 def _is_text(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Configurations from TOML files; a mistake is named with its setting and with what is allowed there."""
+"""Read configurations from TOML files; errors name the setting and what is allowed there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verfedsv.runs.config import ClientSection, Config, Misfit
 from verfedsv.texts import shortened
 
 MOST_BYTES = 1 << 18
-"""Of a configuration. One of a thousand clients has 60,000."""
+"""Size limit of a configuration; one of a thousand clients has 60,000 bytes."""
 
 _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 """A key of 64 parts or more, which tomllib parses in quadratic time."""
@@ -23,7 +23,7 @@ _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+
 _MOST_MISTAKES = 5
 
 Place = Sequence[str | int]
-"""Where a setting is: names of tables, indices of their repetitions, and its own name."""
+"""Where a setting is: names of tables, indices in arrays of tables, and its name."""
 
 
 def read_config(path: Path) -> Config:
@@ -37,7 +37,9 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise InputError(f"cannot read {path}: it is larger than {MOST_BYTES:,} bytes, and no configuration is")
+            raise InputError(
+                f"cannot read {path}: it is larger than {MOST_BYTES:,} bytes, the limit of a configuration"
+            )
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read {path}: it is not UTF-8 ({error.reason} at byte {error.start})") from None
@@ -46,7 +48,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_config(text: str, path: Path) -> Config:
-    """Return the configuration in a text, its files as they are written there; `path` is named in messages."""
+    """Return the configuration in a text, without resolving its paths; `path` is for messages."""
     too_deep = InputError(f"{path} is not a configuration: it is nested too deeply")
     if _DEEP_KEY.search(text):
         raise too_deep
@@ -67,7 +69,7 @@ def parse_config(text: str, path: Path) -> Config:
 
 
 def resolve(config: Config, folder: Path) -> Config:
-    """Return the configuration with its files relative to where the configuration lies."""
+    """Return the configuration with its paths resolved relative to a folder."""
     clients = [
         client if client.file is None else client.model_copy(update={"file": folder / client.file})
         for client in config.client

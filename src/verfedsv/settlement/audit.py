@@ -41,7 +41,7 @@ from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, listed, printable, shortened
 from verfedsv.transcript import Description, Transcript
-from verfedsv.transcript.reader import Verified
+from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
 
 

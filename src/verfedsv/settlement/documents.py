@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from verfedsv.errors import InputError
-from verfedsv.files import read_whole
-from verfedsv.untrusted import read_json
+from verfedsv.files import MOST_BYTES, read_whole
+from verfedsv.untrusted import check_size, read_json
 
 
 class Content(BaseModel):
@@ -113,7 +113,9 @@ def _kind(name: str) -> str:
 def format_of(path: Path) -> str:
     """Return the format that a JSON file states; "" if it states none."""
     try:
-        return str(json.loads(read_whole(path))["format"])
+        text = read_whole(path)
+        check_size(text, "it", MOST_BYTES)
+        return str(json.loads(text)["format"])  # also of a document that `read_json` refuses
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
 

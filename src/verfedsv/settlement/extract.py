@@ -37,8 +37,9 @@ from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE
 from verfedsv.transcript.meaning import Rules
-from verfedsv.transcript.reader import Entry, Verified
 from verfedsv.transcript.rows import Rows, read_rows
+from verfedsv.transcript.streams import Entry
+from verfedsv.transcript.verification import Verified
 from verfedsv.untrusted import read_json
 
 MAGIC, VERSION = b"verfedsv extract", 2

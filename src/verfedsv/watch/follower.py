@@ -23,10 +23,10 @@ Signature = tuple[Stat | None, ...]
 """The stat of each file of a run; None for a missing one."""
 
 _REST, _LONGEST_REST = 10, 10.0
-"""The pause after a valuation, as a multiple of its duration; in asynchronous runs at most that many seconds."""
+"""The pause after a valuation, as a multiple of its duration; in asynchronous runs, at most that many seconds."""
 
 _QUIET = (60, 300, 900, 3600, 6 * 3600, 24 * 3600)
-"""Seconds without new records after which the page says so; steps, so that it does not change all the time."""
+"""Seconds without new records that the page reports; in steps, so that it does not change all the time."""
 
 
 class Ended(Exception):  # noqa: N818  # nothing went wrong
@@ -34,11 +34,10 @@ class Ended(Exception):  # noqa: N818  # nothing went wrong
 
 
 class Follower:
-    """Follows the run in a folder, which need not be there yet.
+    """Follows the run in a folder, which need not exist yet.
 
-    `publish` gets each state. `is_ended` is asked while a run is being valued, and ends that with `Ended`. Between
-    two states of a valuation lie at least `every` seconds; `clock` counts seconds, and `now` is the time of day, in
-    seconds since 1970.
+    `publish` gets each state. If `is_ended` returns True during a valuation, that ends with `Ended`. States during a
+    valuation are at least `every` seconds apart. `clock` counts seconds, and `now` returns seconds since 1970.
     """
 
     def __init__(
@@ -66,16 +65,16 @@ class Follower:
 
     def poll(self) -> None:
         """Read the folder once and publish its state; value the run if it has changed and a valuation is due."""
-        self._read_metrics()
-        if not self._run.holds_run:
-            self._forget()
-            self._show("waiting", f"Waiting for a run in {self.folder}.")
-            return
         try:
             self._run.refuse_irregular()
         except InputError as error:
             self._problem, self._read = str(error), None
             self._show("waiting", "The run cannot be read.")
+            return
+        self._read_metrics()
+        if not self._run.holds_run:
+            self._forget()
+            self._show("waiting", f"Waiting for a run in {self.folder}.")
             return
         run = self._run
         signature = tuple(stat(path) for path in [*run.transcript_files, run.config_path, run.valuation_path])
@@ -86,7 +85,7 @@ class Follower:
         self._tell()
 
     def _was_valued(self, signature: Signature) -> bool:
-        """Return whether the run now has a complete valuation.json, so that nothing must be computed."""
+        """Return whether the run has a new valuation.json of all records, so that nothing must be computed."""
         if self._read is None or signature[-1] in (None, self._read[-1]):
             return False
         return self._growth.was_valued()
@@ -115,7 +114,7 @@ class Follower:
             raise
         except VerfedsvError as error:
             self._problem = str(error)
-        except Exception as error:  # whatever a damaged file leads to: the page reports it, and continues
+        except Exception as error:  # whatever a damaged file causes: the page reports it and continues
             self._problem = f"the run cannot be valued: {type(error).__name__}: {error}"
         self._took = self._clock() - begin
         # The first valuation includes compiling.
@@ -129,13 +128,13 @@ class Follower:
             self._summary = None
             return
         transcript = growth.transcript.up_to(growth.verified)
-        # Metrics are drawn from the columns that are kept of them.
+        # Metrics are drawn from GrowingMetrics instead.
         self._summary = summarise_valuation(
             growth.valuation, self._run, transcript, growth.verified, rounds=growth.rounds
         )
 
     def _on_progress(self, what: str) -> Progress:
-        """Return a callback for checking and valuing: it ends them with the server, and keeps the loss up to date."""
+        """Return a progress callback that stops with the server and keeps the loss up to date."""
         last = self._clock()
 
         def progress(done: int, total: int) -> None:
@@ -168,14 +167,14 @@ class Follower:
             self._show("following", f"Valued: {count(n_valued, 'round')}.{ahead}{planned}{more}")
 
     def _end(self, summary: Summary) -> str:
-        """Return that a run is finished, or was stopped early."""
+        """Return a sentence that a run is finished, or was stopped early."""
         if summary.n_planned is not None and summary.is_unfinished:
             extent = f"{summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
             return f"Stopped and valued: these are the values in its {self._run.valuation_path.name}, of {extent}."
         return f"Finished: these are the values in its {self._run.valuation_path.name}."
 
     def _stalled(self, quiet: float, status: Status) -> str:
-        """Return that a training was stopped, or has recorded nothing for `quiet` seconds; nothing if all is well."""
+        """Return a sentence if a training was stopped, or has recorded nothing for `quiet` seconds; else nothing."""
         summary = self._summary
         if status == "finished" or self._read is None:
             return ""

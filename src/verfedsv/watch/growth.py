@@ -1,4 +1,4 @@
-"""`Growth`: the valuation of a growing run, in portions; nothing is checked or valued twice."""
+"""`Growth`: the valuation of a growing run in portions, none of which is checked twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verfedsv.errors import VerfedsvError
 from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley import Progress
 from verfedsv.transcript import Transcript
-from verfedsv.transcript.reader import Verified
+from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
 from verfedsv.valuation.trainings import RecordedTraining
 
@@ -23,26 +23,26 @@ Stat = tuple[int, int, int]
 """Inode, size and modification time of a file."""
 
 _MOST_NUMBERS, _FEWEST_SAMPLES = 2**15, 256
-"""With more embeddings than that, a random subset of the samples is valued: faster than a training can record."""
+"""With more embeddings than that, a random subset of the samples is valued, faster than a training records."""
 
 _LEAST_TOLERANCE = 0.01
-"""With a random subset of the samples, values are no more accurate than that anyway."""
+"""Values of a random subset of the samples are no more accurate anyway."""
 
 _SKIMMED = 2048
-"""How many of the last records are read where the others are skipped: half a second of work."""
+"""How many of the last records are read if others are skipped: half a second of work."""
 
 _SMALLEST_PORTION = 256
 _SHORT, _LONG = 2.0, 8.0
-"""Seconds. The next portion is twice as large as one that took less, half as large as one that took more."""
+"""Seconds. A portion is doubled if the last took less than the first, and halved if it took more than the second."""
 
 
 class Growth:
     """What was checked and valued of the run in a folder.
 
-    `transcript` is what was recorded when `open` was called. `valuation` is of the `verified` part, None if that has no
-    round. `is_finished` means that it is the run's valuation.json, of all rounds; `is_sampled`, that it is of a random
-    subset of the samples. `rounds` are the rounds at which it was valued if several were valued as one, None if each
-    was. `note` is a message for the page. `clock` counts seconds.
+    `transcript` is what was recorded when `open` was called. `valuation` covers the `verified` part, None if that has
+    no round. `is_finished` means that it is the run's valuation.json, of all rounds; `is_sampled`, that it covers a
+    random subset of the samples. If several rounds were valued as one, `rounds` lists the last round of each such
+    group, else it is None. `note` is a message for the page. `clock` counts seconds.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,7 +77,7 @@ class Growth:
     def open(self) -> None:
         """Open what is recorded now. Files that were replaced or changed in place are checked from the start."""
         before, self._files = self._files, [stat(path) for path in self.folder.growing_files]
-        transcript = self.folder.open(mapped=False)
+        transcript = self.folder.open()
         if not all(map(_has_only_grown, before, self._files)):
             self.verified = None
             if self.rounds is not None:
@@ -98,7 +98,7 @@ class Growth:
         return is_late and transcript.description.mode == "asynchronous" and self.folder.is_running
 
     def _find_stored(self, transcript: Transcript) -> tuple[Valuation | None, str | None]:
-        """Return valuation.json (reread when changed) if it is of all of a transcript, and why it cannot be read."""
+        """Return valuation.json, read again if changed, if it covers a transcript; and why it cannot be read."""
         now = stat(self.folder.valuation_path)
         if now != self._stored[0]:
             try:
@@ -109,17 +109,17 @@ class Growth:
         return found if found is not None and found.head == transcript.head else None, problem
 
     def was_valued(self) -> bool:
-        """Return whether the folder has a new valuation of everything that is recorded now."""
+        """Return whether the folder has a new valuation of all records."""
         try:
-            found, _ = self._find_stored(self.folder.open(mapped=False))
+            found, _ = self._find_stored(self.folder.open())
         except VerfedsvError:
             return False
         return found is not None and found is not self.valuation
 
     def advance(self, on_check: Progress, on_value: Progress) -> bool:
-        """Check and value the next portion, calling the two with the progress; return whether it was the last.
+        """Check and value the next portion, reporting progress; return whether it was the last.
 
-        A synchronous run is completed at once, and so is valued at once.
+        A synchronous run has only one portion, as it is completed as a whole.
         """
         transcript = self.transcript
         if transcript is None:
@@ -160,18 +160,17 @@ class Growth:
         try:
             self.valuation = value(skimmed, progress=progress, since=before, **self._options(skimmed))
         except VerfedsvError:
-            self._begin()  # config.toml may have changed
+            self._begin()  # perhaps config.toml has changed
             raise
         self._n_valued = skimmed.n_records
         self.rounds.append(transcript.n_rounds)
 
     def _value(self, transcript: Transcript, progress: Progress) -> Valuation | None:
-        """Return the valuation of a transcript, as its configuration says; None if it has no rounds."""
+        """Return the valuation of a transcript, with the agreed settings; None if it has no rounds."""
         if transcript.n_rounds == 0:
             return None
         options, before = self._options(transcript), self.valuation
-        # Asynchronous valuations are continued. Synchronous ones start again with completion: continuing would give
-        # other digits than the report.
+        # Synchronous valuations start again with completion: continuing would give other digits than the report.
         if before is not None and (before.mode == "synchronous" or not transcript.contains(before.head)):
             before = None
         try:
@@ -179,14 +178,14 @@ class Growth:
         except VerfedsvError:
             if before is None:
                 raise
-            # With other settings, say, if config.toml has changed.
+            # Perhaps it has other settings.
             return value(transcript, progress=progress, **options)
 
     def _options(self, transcript: Transcript) -> dict[str, Any]:
-        """Return the agreed settings, with samples drawn at random if those of an asynchronous run are many.
+        """Return the agreed settings; for asynchronous runs with many samples, with a random subset of these.
 
-        They are the same each time, so that the valuation can be continued. In a synchronous run most of the time goes
-        into completion, which needs all samples.
+        It is the same each time, so that the valuation can be continued. Synchronous runs spend most of the time on
+        completion, which needs all samples.
         """
         options, training = self.folder.agreed_settings(transcript).as_dict(), RecordedTraining(transcript)
         if training.is_synchronous:

@@ -1,7 +1,7 @@
-"""The page's server: the standard library's, as one page and its state for a few people need no more.
+"""The page's server, on the standard library: one page for a few people needs no more.
 
-A browser asks for the state every second, and gets it if it is not the one that it has (ETag): some 200 bytes a second
-where nothing has changed, no connection to keep open, and nothing to do when one is lost.
+A browser polls the state every second, and gets it if it has changed (ETag): some 200 bytes a second otherwise, and no
+connection to keep open or restore.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POLL = 0.2
 
 
 class Document(NamedTuple):
-    """What a path answers with; `tag` tells one state of it from another."""
+    """The answer to a path; `tag` identifies its content."""
 
     kind: str
     content: bytes
@@ -50,8 +50,8 @@ class Document(NamedTuple):
 class Watch:
     """A page that follows the run in `folder`, at `address`; port 0 is any free one.
 
-    `run` serves until `stop`, or an exception such as Ctrl-C's. One thread reads the folder for all who look at the
-    page.
+    `run` serves until `stop` is called, or an exception such as KeyboardInterrupt. One thread reads the folder for all
+    browsers.
     """
 
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, every: float = 2.0) -> None:
@@ -76,7 +76,7 @@ class Watch:
         self._server = _Server(listening, self.documents, Hosts.of(host, name))
 
     def run(self) -> None:
-        """Serve until stopped; the thread that reads ends soon after, which a long step can delay."""
+        """Serve until stopped; wait up to a second for the reading thread to end."""
         self._thread.start()
         try:
             while not self._stopped.is_set():
@@ -87,7 +87,7 @@ class Watch:
         self._thread.join(timeout=1.0)
 
     def stop(self) -> None:
-        """End serving and following, from any thread."""
+        """Stop serving and following; any thread may call this."""
         self._stopped.set()
 
     def _publish(self, state: State) -> None:
@@ -99,14 +99,14 @@ class Watch:
                 self._follower.poll()
             except Ended:
                 return
-            except Exception as error:  # the page says so, rather than stand still
+            except Exception as error:  # the page reports it rather than stand still
                 problem = f"cannot follow the run: {type(error).__name__}: {error}"
                 self._publish(with_values(State(self._name, "waiting", "Something is wrong.", (problem,))))
             self._stopped.wait(self._every)
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers with documents, which others may replace meanwhile, to those who call it by a known name."""
+    """Serves documents, which may be replaced meanwhile, to requests with a known host name."""
 
     timeout = _POLL
     block_on_close = False
@@ -117,7 +117,7 @@ class _Server(ThreadingHTTPServer):
         self.socket, self.documents, self.hosts = listening, documents, hosts
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that went away before it had its answer."""
+        """Ignore browsers that disconnect before they have their answer."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -126,10 +126,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:  # its name in http.server
-        """Answer a request.
+        """Answer a request, if its host is one of the server's names.
 
-        Other names than the server's own are refused: a page elsewhere whose name is made to point here could read the
-        state. That is DNS rebinding, for which a name is needed; an address is only ever itself.
+        Otherwise a page elsewhere could make its own name point here and read the state (DNS rebinding). Addresses
+        cannot be redirected so.
         """
         if not self.server.hosts.allow(self.headers.get("Host", "")):
             self._answer(HTTPStatus.BAD_REQUEST, Document("text/plain", b"unknown host name"))
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, found, found.tag)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: the terminal is for the address of the page."""
+        """Log nothing: the terminal is for the address of the page."""
 
     def _answer(self, status: HTTPStatus, document: Document, tag: str | None = None) -> None:
         self.send_response_only(status)
@@ -166,7 +166,7 @@ def _static(suffix: str, kind: str) -> Document:
 
 
 def check_place(folder: Path) -> None:
-    """Raise InputError if a run can be neither in a folder nor come to be there."""
+    """Raise InputError if a folder neither holds a run nor could hold one later."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name the folder of a run")
     if not folder.exists() and not folder.absolute().parent.is_dir():
@@ -175,14 +175,14 @@ def check_place(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Hosts:
-    """By which names a server may be called, and whether by any address, as one that listens at all of them."""
+    """The host names that a server answers to, and whether it answers to any address, as it listens on all."""
 
     names: frozenset[str]
     any_address: bool
 
     @classmethod
     def of(cls, host: str, address: str) -> Hosts:
-        """Return the names of a server that was told to listen at a host, and does at an address."""
+        """Return the names of a server that was told to listen on a host, and does on an address."""
         names = {*_LOOPBACK, _in_address(host), _in_address(address)}
         listens_everywhere = ipaddress.ip_address(address.split("%")[0]).is_unspecified
         if listens_everywhere:
@@ -190,7 +190,7 @@ class Hosts:
         return cls(frozenset(name.lower() for name in names), listens_everywhere)
 
     def allow(self, header: str) -> bool:
-        """Return whether a request may call the server so.
+        """Return whether a request with this Host header is answered.
 
         >>> here = Hosts.of("localhost", "127.0.0.1")
         >>> [here.allow(header) for header in ("localhost:8000", "[::1]", "192.0.2.2", "evil.example")]
@@ -213,13 +213,13 @@ def _is_address(name: str) -> bool:
 
 
 def _own_address(listened: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """Return an address at which others reach this machine, if it has one, of the same version."""
+    """Return an address of the same version at which others reach this machine, or else the loopback address."""
     family, outside, loopback = (
         (socket.AF_INET, "192.0.2.1", "127.0.0.1") if listened.version == 4 else (socket.AF_INET6, "2001:db8::1", "::1")
     )
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((outside, 9))  # which sends nothing, but finds the way there
+            probe.connect((outside, 9))  # sends nothing, but finds the route
             return str(probe.getsockname()[0])
     except OSError:
         return loopback
@@ -230,13 +230,13 @@ def _in_address(host: str) -> str:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raise InputError if there can be none."""
+    """Return a listening socket; raise InputError if that fails."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(place[:2], family=family)
     except OSError as error:
         raise InputError(
-            f"cannot listen at {host}, port {port}: {error.strerror}; choose another --host or --port"
+            f"cannot listen on {host}, port {port}: {error.strerror}; choose another --host or --port"
         ) from None
     except (OverflowError, UnicodeError):
-        raise InputError(f"cannot listen at {host!r}, port {port}: that is no address") from None
+        raise InputError(f"cannot listen on {host!r}, port {port}: that is not an address") from None

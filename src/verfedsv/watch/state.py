@@ -1,4 +1,4 @@
-"""What the page shows, as plain data of bounded size; all wording is the report's, and the script only sets texts."""
+"""What the page shows, as plain data of bounded size, mostly in the words of the report; the script only sets texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verfedsv.texts import LONGEST_NAME, shortened
 FORMAT, VERSION = "verfedsv watch", 1
 
 N_LISTED = 200
-"""How many clients are listed; of more, those with the largest values and up to five that did harm."""
+"""How many clients are listed: those with the largest values, and up to five with negative ones."""
 
 N_DRAWN = 10
 """How many clients have a line in the chart over rounds."""
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart of lines over rounds; `unit` is "%" where numbers are fractions. With `has_zero`, its axis has a zero."""
+    """A chart of lines over rounds; `unit` is "%" if values are fractions; with `has_zero`, the axis includes zero."""
 
     title: str
     unit: Literal["", "%"]
@@ -56,11 +56,10 @@ class Drawing:
 
 @dataclass(frozen=True)
 class State:
-    """All of the page. Before anything is valued, `n_rounds` is 0 and there is no table.
+    """The page. Before anything is valued, `n_rounds` is 0 and there is no table.
 
     `n_planned` is the planned number of rounds, None if unknown. `recorded` says when something was last recorded, and
-    `stalled` that this was long ago. All charts go from 0 to `last_round`, which may be later than the last valued
-    round.
+    `stalled` that this was long ago. All charts go from 0 to `last_round`, which may be after the last valued round.
     """
 
     run: str
@@ -99,7 +98,7 @@ def with_values(
     *,
     is_sampled: bool = False,
 ) -> State:
-    """Return what a follower reports of a run, with the values and metrics that there are, and texts of bounded length.
+    """Return the state with values and metrics, as far as there are any, and its texts shortened.
 
     `is_sampled` says that only some of the samples were valued.
     """
@@ -162,7 +161,7 @@ def _omitted(summary: Summary, is_sampled: bool) -> list[str]:
 
 
 def _numerical_error(summary: Summary, omitted: Sequence[str]) -> str:
-    """Return how far the numbers may be off; where something was omitted, that this is unknown."""
+    """Return a sentence on the numerical error, which is unknown if something was omitted."""
     if not omitted:
         return wording.numerical_error(summary)
     return (
@@ -172,7 +171,7 @@ def _numerical_error(summary: Summary, omitted: Sequence[str]) -> str:
 
 
 def _without_ranges(summary: Summary) -> Summary:
-    """Return a summary in which all ranges are unknown."""
+    """Return a summary without ranges."""
     clients = (
         replace(client, share_low=None, share_high=None, decrease_low=None, decrease_high=None)
         for client in summary.clients
