@@ -11,7 +11,7 @@ from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import shortened
 from verfedsv.transcript import Description, Transcript
-from verfedsv.transcript.reader import Verified
+from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation
 
 

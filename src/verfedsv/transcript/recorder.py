@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from verfedsv._version import __version__
-from verfedsv.arguments import as_whole
+from verfedsv.arguments import as_samples, as_whole
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
 from verfedsv.losses import Array, Loss, is_own
 from verfedsv.settings import ValuationSettings
@@ -31,7 +31,6 @@ from verfedsv.transcript.inputs import (
     as_labels,
     as_names,
     as_offset,
-    as_samples,
     as_time,
     as_uploads,
 )
