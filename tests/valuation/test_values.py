@@ -306,8 +306,8 @@ def test_a_training_is_valued_on_from_any_record(monkeypatch):
     recorder = Asynchronous(n_rounds=6).record()
     transcript, result, read = recorder.transcript, None, []
     verified = transcript.verify_on(most=10)
-    message = Transcript._message
-    monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
+    message = SegmentReader.message
+    monkeypatch.setattr(SegmentReader, "message", lambda self, index: (read.append(index), message(self, index))[1])
     first = 2
     while True:
         result = value(transcript.up_to(verified), since=result)

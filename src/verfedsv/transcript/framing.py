@@ -120,43 +120,43 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
 class _Table:
     """A table of a flatbuffer (https://flatbuffers.dev/internals); reading beyond the bytes raises struct.error."""
 
-    def __init__(self, content: memoryview, place: int) -> None:
-        self._content, self._place = content, place
-        self._fields = place - self._at(place, "<i")
+    def __init__(self, content: memoryview, offset: int) -> None:
+        self._content, self._offset = content, offset
+        self._fields = offset - self._at(offset, "<i")
         self._n_bytes = self._at(self._fields, "<H")
 
     @classmethod
-    def root(cls, content: memoryview, place: int) -> _Table:
-        return cls(content, place + int(struct.unpack_from("<I", content, place)[0]))
+    def root(cls, content: memoryview, offset: int) -> _Table:
+        return cls(content, offset + int(struct.unpack_from("<I", content, offset)[0]))
 
     def has(self, field: int) -> bool:
-        return self._find(field) != self._place
+        return self._find(field) != self._offset
 
     def number(self, field: int, kind: str) -> int:
         """Return a field; 0 if it is missing, which is the default of all fields read here."""
         return self._at(self._find(field), kind) if self.has(field) else 0
 
     def table(self, field: int) -> _Table:
-        place = self._find(field)
-        return _Table(self._content, place + self._at(place, "<I"))
+        offset = self._find(field)
+        return _Table(self._content, offset + self._at(offset, "<I"))
 
     def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:
         """Return a vector of structs; empty if it is missing."""
         if not self.has(field):
             return []
-        place = self._find(field)
-        place += self._at(place, "<I")
-        n_structs = self._at(place, "<I")
+        offset = self._find(field)
+        offset += self._at(offset, "<I")
+        n_structs = self._at(offset, "<I")
         if n_structs * kind.size > len(self._content):
             raise struct.error("a vector is longer than the message")
-        return [kind.unpack_from(self._content, place + 4 + index * kind.size) for index in range(n_structs)]
+        return [kind.unpack_from(self._content, offset + 4 + index * kind.size) for index in range(n_structs)]
 
     def _find(self, field: int) -> int:
         slot = 4 + 2 * field
-        return self._place + (self._at(self._fields + slot, "<H") if slot < self._n_bytes else 0)
+        return self._offset + (self._at(self._fields + slot, "<H") if slot < self._n_bytes else 0)
 
-    def _at(self, place: int, kind: str) -> int:
-        if place < 0:  # would count from the end
+    def _at(self, offset: int, kind: str) -> int:
+        if offset < 0:  # would count from the end
             raise struct.error("an offset before the beginning")
-        number: int = struct.unpack_from(kind, self._content, place)[0]
+        number: int = struct.unpack_from(kind, self._content, offset)[0]
         return number

@@ -23,6 +23,13 @@ from verfedsv.transcript.names import check_names
 _MOST_CLASSES = 1000
 _FEW = 20
 _TRUTH = ("False", "True")
+_ADVICE = {
+    "own": "Embeddings are summed, so each client uploads as many numbers per sample as the loss takes",
+    "softmax": "Under softmax each client uploads its part of the logits, one number per class, not a hidden layer; if "
+    "the labels do not show every class, pass n_classes to the Recorder",
+    "logistic": "Under logistic loss each client uploads its part of the logit, one number per sample, not a hidden "
+    "layer; for one number per class, use loss='softmax'",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,17 +79,7 @@ class Labels:
     @property
     def advice(self) -> str:
         """What to upload, for a client whose embeddings cannot be summed for the loss."""
-        if self.loss.name == "softmax" and not is_own(self.loss):
-            return (
-                "Under softmax each client uploads its part of the logits, one number per class, not a hidden layer; "
-                "if the labels do not show every class, pass n_classes to the Recorder"
-            )
-        if self.loss.name == "logistic" and not is_own(self.loss):
-            return (
-                "Under logistic loss each client uploads its part of the logit, one number per sample, not a hidden "
-                "layer; for one number per class, use loss='softmax'"
-            )
-        return "Embeddings are summed, so each client uploads as many numbers per sample as the loss takes"
+        return _ADVICE.get("own" if is_own(self.loss) else self.loss.name, _ADVICE["own"])
 
 
 def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Labels:

@@ -77,15 +77,15 @@ class Rules:
         self.roster = Roster.of_founders(description.clients) if roster is None else roster
         self.last_time = last_time
 
-    def check(self, kind: Kind, rows: Rows, place: str) -> None:
-        """Raise TranscriptError, naming `place` and client, unless the rows are a valid record of that kind."""
-        self.check_frame(kind, rows, place)
+    def check(self, kind: Kind, rows: Rows, where: str) -> None:
+        """Raise TranscriptError, naming `where` and client, unless the rows are a valid record of that kind."""
+        self.check_frame(kind, rows, where)
         try:
             self._check_numbers(rows)
         except ValueError as error:
-            raise _invalid(place, error) from None
+            raise _invalid(where, error) from None
 
-    def check_frame(self, kind: Kind, rows: Rows, place: str) -> None:
+    def check_frame(self, kind: Kind, rows: Rows, where: str) -> None:
         """Check all but the numbers of uploads, which an extract lacks."""
         try:
             is_first = self.last_time == -math.inf
@@ -98,15 +98,15 @@ class Rules:
             else:
                 self._check_one(kind, rows, is_first=is_first)
         except ValueError as error:
-            raise _invalid(place, error) from None
+            raise _invalid(where, error) from None
 
-    def check_upload(self, client: str, samples: Array, embeddings: Array, place: str) -> None:
+    def check_upload(self, client: str, samples: Array, embeddings: Array, where: str) -> None:
         """Check the numbers of one upload."""
         try:
             self._check_samples(client, samples)
             _check_finite(client, embeddings)
         except ValueError as error:
-            raise _invalid(place, error) from None
+            raise _invalid(where, error) from None
 
     def _check_times(self, rows: Rows) -> None:
         time = rows.times[0]
@@ -128,7 +128,7 @@ class Rules:
     def _check_change(self, rows: Rows, *, is_first: bool) -> None:
         """Check a join or a leave, and update the roster."""
         if len(rows) != 1 or rows.offset is not None or rows.state is not None:
-            raise ValueError("a client joins or leaves in a record of its own")
+            raise ValueError("joins and leaves are separate records")
         if is_first:
             raise ValueError("a transcript begins with an upload; clients of the start are in its description")
         change = self.roster.joined if rows.kinds[0] == "join" else self.roster.left
@@ -297,5 +297,5 @@ def is_usable(numbers: Array) -> bool:
     return ends[0] > -fmt.LARGEST_EMBEDDING and ends[1] < fmt.LARGEST_EMBEDDING
 
 
-def _invalid(place: str, error: ValueError) -> TranscriptError:
-    return TranscriptError(f"the transcript is not valid: {place}, {error}")
+def _invalid(where: str, error: ValueError) -> TranscriptError:
+    return TranscriptError(f"the transcript is not valid: {where}, {error}")

@@ -191,9 +191,9 @@ class Transcript:
         indices = self._chain.records[first - 1 :].tolist()
         round_number = self._reader.round_of(indices[0]) if indices else 1
         for index in indices:
-            place = f"round {round_number}"
-            kind, rows = self._chain.kind(index), self._reader.rows(index, place)
-            rules.check(kind, rows, place)
+            where = f"round {round_number}"
+            kind, rows = self._chain.kind(index), self._reader.rows(index, where)
+            rules.check(kind, rows, where)
             round_number += kind is Kind.ROUND
             yield from _as_records(rows, rules.roster, self.description.n_classes or 1)
 
@@ -205,10 +205,10 @@ class Transcript:
         for index in self._chain.changes.tolist():
             if index >= end:
                 break
-            place = f"round {self._reader.round_of(index)}"
-            rows = self._reader.rows(index, place)
+            where = f"round {self._reader.round_of(index)}"
+            rows = self._reader.rows(index, where)
             rules = Rules(self.description, roster, None)
-            rules.check_frame(self._chain.kind(index), rows, place)
+            rules.check_frame(self._chain.kind(index), rows, where)
             roster = rules.roster
         return roster
 

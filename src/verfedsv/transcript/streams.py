@@ -53,23 +53,23 @@ class SegmentReader:
         """Return the number of the round that an entry is part of."""
         return 1 + int(np.searchsorted(self.chain.stamps, index))
 
-    def entry(self, index: int, place: str) -> Entry:
-        """Return a message with its link; raise TranscriptError, naming the place, if it cannot be read."""
+    def entry(self, index: int, where: str) -> Entry:
+        """Return a message with its link; raise TranscriptError, naming `where`, if it cannot be read."""
         kind, message, link = self.chain.kind(index), self.message(index), self.chain.link(index)
         if kind not in fmt.RECORDS:
             return Entry(kind, message, link, None, [(0, message.size)])
-        rows = self._rows(message, place)
+        rows = self._rows(message, where)
         return Entry(kind, message, link, rows, rows.frame)
 
-    def rows(self, index: int, place: str) -> Rows:
-        """Return the rows of a record; raise TranscriptError, naming the place, if they cannot be read."""
-        return self._rows(self.message(index), place)
+    def rows(self, index: int, where: str) -> Rows:
+        """Return the rows of a record; raise TranscriptError, naming `where`, if they cannot be read."""
+        return self._rows(self.message(index), where)
 
-    def _rows(self, message: pa.Buffer, place: str) -> Rows:
+    def _rows(self, message: pa.Buffer, where: str) -> Rows:
         try:
             return read_rows(message, self._precision)
         except UNREADABLE as error:
-            raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
+            raise TranscriptError(f"the transcript was changed: {where} cannot be read ({error})") from None
 
     def message(self, index: int) -> pa.Buffer:
         """Return the bytes of a message."""

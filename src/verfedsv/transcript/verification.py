@@ -92,16 +92,16 @@ def verify(
     rules = Rules(description, found.roster, found.last_time)
     last = len(chain) if most is None else min(len(chain), found.n_entries + most)
     for index in range(found.n_entries, last):
-        place = f"round {found.n_rounds + 1}" if chain.kind(index) in fmt.RECORDS else "the beginning or end"
-        entry = reader.entry(index, place)
+        where = f"round {found.n_rounds + 1}" if chain.kind(index) in fmt.RECORDS else "the beginning or end"
+        entry = reader.entry(index, where)
         if entry.rows is not None:
-            _check_digests(entry.rows, place)
+            _check_digests(entry.rows, where)
         if entry.kind is not Kind.START:
             found.link = fmt.next_link(found.link, entry.message, entry.ranges)
         if found.link != entry.link:
-            raise TranscriptError(f"the transcript was changed: {_locate(chain, index, place)}")
+            raise TranscriptError(f"the transcript was changed: {_locate(chain, index, where)}")
         if entry.rows is not None:
-            rules.check(entry.kind, entry.rows, place)
+            rules.check(entry.kind, entry.rows, where)
             check_tensors(digest.hex() for digest in entry.rows.state or ())
             found.count(entry.rows, description.n_classes or 1)
         if index % _BETWEEN_REPORTS == 0:
@@ -111,17 +111,17 @@ def verify(
     return found
 
 
-def _locate(chain: Chain, index: int, place: str) -> str:
+def _locate(chain: Chain, index: int, where: str) -> str:
     """Return which file was changed, and where."""
     segment, *_ = chain.extent(index)
     if index < 2:
         return f"{fmt.DESCRIPTION}, {fmt.LABELS} or the head of {fmt.uploads_file(segment)}"
-    return f"{place} of {fmt.uploads_file(segment)}, or its entry in {fmt.chain_file(segment)}"
+    return f"{where} of {fmt.uploads_file(segment)}, or its entry in {fmt.chain_file(segment)}"
 
 
-def _check_digests(rows: Rows, place: str) -> None:
+def _check_digests(rows: Rows, where: str) -> None:
     """Raise TranscriptError at an upload whose digest does not match."""
     found = fmt.digests_of((rows.samples.row(row), rows.embeddings.row(row)) for row in rows.uploads)
     for row, digest in zip(rows.uploads, found, strict=True):
         if digest != rows.digest(row):
-            raise TranscriptError(f"the transcript was changed: {place}, client {rows.clients[row]!r}")
+            raise TranscriptError(f"the transcript was changed: {where}, client {rows.clients[row]!r}")
