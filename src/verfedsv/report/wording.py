@@ -47,7 +47,7 @@ def glossary(summary: Summary) -> dict[str, str]:
     name, added = _semivalue(summary.semivalue)
     total = "The values of all clients and of the server's own part, if it has one, add up to the decrease in loss."
     if summary.semivalue != "shapley":
-        total = "The values of all clients do not add up to the decrease in loss."
+        total = "The values of all clients need not add up to the decrease in loss."
     return {
         "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
         "Round": (
@@ -83,7 +83,7 @@ def shares(summary: Summary) -> str:
         return "Shares are fractions of the decrease in loss that all clients achieved together."
     name, _ = _semivalue(summary.semivalue)
     return (
-        f"The value of a client is its {name}. Unlike Shapley values, these do not add up to the decrease in loss. "
+        f"The value of a client is its {name}. Unlike Shapley values, these need not add up to the decrease in loss. "
         "Shares are fractions of the sum of these values."
     )
 
@@ -109,7 +109,7 @@ def balance(books: Books) -> str:
     text = f"Loss at the start {number(books.start, decimals)} = at the end {number(books.end, decimals)}"
     terms = {"by the clients": books.clients, "by the server": books.server, "unaccounted for": books.unaccounted}
     for what, amount in terms.items():
-        if amount or what == "by the clients":
+        if round(amount, decimals) or what == "by the clients":
             text += f" {MINUS if amount < 0 else '+'} {what} {number(abs(amount), decimals)}"
     if is_balanced(books, decimals):
         return text
