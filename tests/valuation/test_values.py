@@ -22,6 +22,7 @@ from verfedsv import (
     shapley_values,
     value,
 )
+from verfedsv.transcript.streams import SegmentReader
 
 ROOT = Path(__file__).parents[2]
 
