@@ -87,9 +87,9 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def is_unfinished(name: str, whole: str) -> bool:
-    """Return whether a name is that of the temporary file of an interrupted write of `whole`."""
-    return re.fullmatch(rf"\.{re.escape(whole)}\.[a-z0-9_]{{8}}", name) is not None
+def is_unfinished(name: str, target: str) -> bool:
+    """Return whether a name is that of the temporary file of an interrupted write of `target`."""
+    return re.fullmatch(rf"\.{re.escape(target)}\.[a-z0-9_]{{8}}", name) is not None
 
 
 def stored_members(archive: zipfile.ZipFile, size: int) -> list[zipfile.ZipInfo]:

@@ -272,11 +272,11 @@ def get_loss(loss: str | Loss) -> Loss:
     if isinstance(loss, type) and issubclass(loss, Loss):
         raise InputError(f"loss must be an instance, and {loss.__name__} is a class; pass {loss.__name__}()")
     if not isinstance(loss, Loss):
-        known = LOSSES.get(loss) if isinstance(loss, str) else None
-        if known is None:
+        found = LOSSES.get(loss) if isinstance(loss, str) else None
+        if found is None:
             allowed = ", ".join(map(repr, LOSSES))
             raise InputError(f"unknown loss {loss!r}; allowed are {allowed} and a verfedsv.Loss of your own")
-        return known
+        return found
     if not isinstance(getattr(loss, "name", None), str):
         raise InputError(f"{type(loss).__name__}: a loss needs a name, which is a text")
     for constant in CONSTANTS:

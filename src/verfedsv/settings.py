@@ -53,10 +53,10 @@ class ValuationSettings:
         """Return settings from options by name, or the defaults; raise InputError if a name is unknown."""
         if isinstance(options, ValuationSettings):
             return options
-        known = [field.name for field in fields(cls)]
-        unknown = [name for name in options or {} if name not in known]
+        allowed = [field.name for field in fields(cls)]
+        unknown = [name for name in options or {} if name not in allowed]
         if unknown:
-            raise InputError(f"unknown setting {unknown[0]!r} of a valuation; allowed are {', '.join(known)}")
+            raise InputError(f"unknown setting {unknown[0]!r} of a valuation; allowed are {', '.join(allowed)}")
         return cls(**(options or {}))
 
     def as_dict(self) -> dict[str, Any]:

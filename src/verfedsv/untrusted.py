@@ -82,7 +82,8 @@ def _check_values(value: Any, *, may_have_odd_texts: bool) -> None:
             kinds = set(map(type, children))
             if float in kinds and any(map(math.isinf, _of(float, children, kinds))):
                 raise ValueError("a number is too large")
-            if int in kinds and not _SMALLEST <= min(whole := _of(int, children, kinds)) <= max(whole) <= _LARGEST:
+            integers = _of(int, children, kinds) if int in kinds else [0]
+            if min(integers) < _SMALLEST or max(integers) > _LARGEST:
                 raise ValueError("an integer has more than 64 bits")
             if may_have_odd_texts and str in kinds:
                 _check_texts(_of(str, children, kinds))

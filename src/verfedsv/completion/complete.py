@@ -163,14 +163,14 @@ def complete_with(
     pattern, n_classes = solver.pattern, solver.n_classes
     is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
     nothing_held_out = np.zeros_like(is_held_out)
-    known = _continued(start, pattern.n_rounds, n_classes) if isinstance(start, Completion) else None
+    earlier = _continued(start, pattern.n_rounds, n_classes) if isinstance(start, Completion) else None
     largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))
     # If nothing can be held out, nothing shows whether a higher rank helps.
-    ranks = _ranks(rank, 1 if known is None else known.shape[2], largest_rank, can_choose=bool(is_held_out.any()))
+    ranks = _ranks(rank, 1 if earlier is None else earlier.shape[2], largest_rank, can_choose=bool(is_held_out.any()))
     begin = _begin(solver, is_held_out, (pattern.n_rounds, n_classes, ranks[-1]), start, seed)
     zeros = Factors(np.zeros((pattern.n_rounds, n_classes, 1)), np.zeros((pattern.n_samples, 1)))
     without_fit = solver.errors(zeros, is_held_out)[1]
-    best = _Search(solver, begin, known, ranks, is_held_out, without_fit, like).over(_weights(regularization, start))
+    best = _Search(solver, begin, earlier, ranks, is_held_out, without_fit, like).over(_weights(regularization, start))
     solver.regularization = best.regularization
     factors, n_sweeps = best.factors, best.n_sweeps
     if is_held_out.any():
@@ -225,13 +225,13 @@ class _Choice(NamedTuple):
 class _Search(NamedTuple):
     """A search for the rank and lambda with the smallest held-out error.
 
-    A fit starts from the `known` factors of the rounds, if any, and further columns of `begin`. `without_fit` are the
+    A fit starts from the `earlier` factors of the rounds, if any, and further columns of `begin`. `without_fit` are the
     errors of zeros.
     """
 
     solver: CompiledSolver
     begin: Floats
-    known: Floats | None
+    earlier: Floats | None
     ranks: Sequence[int]
     is_held_out: NDArray[np.bool_]
     without_fit: FitErrors
@@ -257,22 +257,22 @@ class _Search(NamedTuple):
         n_held_out = self.without_fit.n_observations
         helps = max(HELPS, n_held_out**-0.5) if n_held_out else 1.0
         lowest, *higher = self.ranks
-        best = self._fit(lowest, self.known)
-        failures, patience = 0, PATIENCE if self.known is None else 1
+        best = self._fit(lowest, self.earlier)
+        failures, patience = 0, PATIENCE if self.earlier is None else 1
         for rank in higher:
             is_wanted = None if self.like is None else self.like.rank >= rank
             if failures == patience or not _is_below(EXACT * self.without_fit.rmse, best.errors.rmse, is_wanted):
                 break
-            choice = self._fit(rank, None if self.known is None else best.factors.rounds)
+            choice = self._fit(rank, None if self.earlier is None else best.factors.rounds)
             if _is_below(choice.errors.rmse, (1 - helps) * best.errors.rmse, is_wanted):
                 best, failures = choice, 0
             else:
                 failures += 1
         return best
 
-    def _fit(self, rank: int, known: Floats | None) -> _Choice:
+    def _fit(self, rank: int, earlier: Floats | None) -> _Choice:
         solver, like = self.solver, self.like
-        kept = self.begin[:, :, :0] if known is None else known[:, :, :rank]
+        kept = self.begin[:, :, :0] if earlier is None else earlier[:, :, :rank]
         rounds = np.concatenate([kept, self.begin[:, :, kept.shape[2] : rank]], axis=2)
         is_like = like is not None and (rank, solver.regularization) == (like.rank, like.regularization)
         before = solver.n_sweeps

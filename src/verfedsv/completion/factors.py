@@ -97,9 +97,9 @@ class CompiledSolver:
         _fill_empty_rounds(rounds, sizes > 0)
 
         def used(t: int) -> tuple[Array, Array]:
-            places = self.pattern.of_round(t)
-            places = places[~is_held_out[places]]
-            return np.searchsorted(self.pattern.starts, places, side="right") - 1, self.values[places]
+            positions = self.pattern.of_round(t)
+            positions = positions[~is_held_out[positions]]
+            return np.searchsorted(self.pattern.starts, positions, side="right") - 1, self.values[positions]
 
         refit_short_rounds(Factors(rounds, samples), sizes, used)
         return Factors(rounds, samples)
@@ -134,18 +134,18 @@ class CompiledSolver:
         by_round = sweeps.sum_classes(rounds)
 
         def solve_samples(first: int, last: int) -> tuple[Floats, Floats]:
-            gram, moment = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
+            gram, target = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
             observed = self._observed(is_held_out)
-            sweeps.sweep_samples(first, last, observed, by_round, rounds, self.regularization, samples, gram, moment)
-            return gram, moment
+            sweeps.sweep_samples(first, last, observed, by_round, rounds, self.regularization, samples, gram, target)
+            return gram, target
 
-        gram, moment = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
-        for gram_of_part, moment_of_part in self._map(solve_samples):
+        gram, target = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
+        for gram_of_part, target_of_part in self._map(solve_samples):
             gram += gram_of_part
-            moment += moment_of_part
-        sweeps.solve_rounds(gram, moment, self.regularization, rounds)
+            target += target_of_part
+        sweeps.solve_rounds(gram, target, self.regularization, rounds)
         # With w solved for, the squared errors and the penalty on w add up to |x|^2 - w . (sum of x h).
-        return size - float(np.vdot(rounds, moment)) - self.regularization * float(np.vdot(rounds, rounds))
+        return size - float(np.vdot(rounds, target)) - self.regularization * float(np.vdot(rounds, rounds))
 
 
 def has_settled(before: float, left: float, size: float, tolerance: float, if_close: bool | None) -> bool:
@@ -186,5 +186,5 @@ def refit_short_rounds(factors: Factors, sizes: Array, used: Callable[[int], tup
         numbers, values = used(t)
         h, lacking = samples[numbers], full - len(numbers)
         gram = h.T @ h + lacking * typical
-        moment = values.T @ h + lacking * between @ typical
-        rounds[t] = np.linalg.lstsq(gram, moment.T, rcond=None)[0].T
+        target = values.T @ h + lacking * between @ typical
+        rounds[t] = np.linalg.lstsq(gram, target.T, rcond=None)[0].T

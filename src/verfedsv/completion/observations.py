@@ -19,12 +19,12 @@ class Pattern:
     """Which samples were uploaded in which round; the same for all clients that uploaded the same batches.
 
     The observations of sample i are `starts[i]` to `starts[i + 1]`, in the order of time; observation p is from round
-    `rounds[p]`. Entry k of the upload of round t is observation `places[edges[t] + k]`.
+    `rounds[p]`. Entry k of the upload of round t is observation `positions[edges[t] + k]`.
     """
 
     starts: Integers
     rounds: NDArray[np.int32]
-    places: Array
+    positions: Array
     edges: Integers
 
     @classmethod
@@ -37,11 +37,12 @@ class Pattern:
             _count(batch, starts[1:])
         np.cumsum(starts, out=starts)
         small = n_observations < 2**31
-        rounds, places = np.empty(n_observations, np.int32), np.empty(n_observations, np.int32 if small else np.int64)
+        rounds = np.empty(n_observations, np.int32)
+        positions = np.empty(n_observations, np.int32 if small else np.int64)
         ends = starts[:-1].copy()
         for t, batch in enumerate(batches):
-            _place(t, batch, ends, rounds, places[edges[t] : edges[t + 1]])
-        return cls(starts, rounds, places, edges)
+            _fill(t, batch, ends, rounds, positions[edges[t] : edges[t + 1]])
+        return cls(starts, rounds, positions, edges)
 
     @property
     def n_rounds(self) -> int:
@@ -62,7 +63,7 @@ class Pattern:
 
     def of_round(self, round_number: int) -> Array:
         """Return the observations of a round."""
-        return self.places[self.edges[round_number] : self.edges[round_number + 1]]
+        return self.positions[self.edges[round_number] : self.edges[round_number + 1]]
 
     def hold_out(self, fraction: float, seed: int) -> NDArray[np.bool_]:
         """Return a mask of randomly chosen observations, (observations,), that leaves one of each sample and round."""
@@ -73,7 +74,7 @@ class Pattern:
         is_held_out[kept[n_of_sample > 0]] = False
         n_of_round = np.diff(self.edges)
         kept = self.edges[:-1] + (rng.random(self.n_rounds) * n_of_round).astype(np.int64)
-        is_held_out[self.places[kept[n_of_round > 0]]] = False
+        is_held_out[self.positions[kept[n_of_round > 0]]] = False
         return is_held_out
 
     def sort(self, embeddings: Sequence[Array], n_classes: int) -> Array:
@@ -97,9 +98,9 @@ def _count(batch: Array, counts: Integers) -> None:
 
 
 @compiled
-def _place(t: int, batch: Array, ends: Integers, rounds: Array, places: Array) -> None:
+def _fill(t: int, batch: Array, ends: Integers, rounds: Array, positions: Array) -> None:
     for k in range(len(batch)):
-        place = ends[batch[k]]
-        rounds[place] = t
-        places[k] = place
-        ends[batch[k]] = place + 1
+        position = ends[batch[k]]
+        rounds[position] = t
+        positions[k] = position
+        ends[batch[k]] = position + 1

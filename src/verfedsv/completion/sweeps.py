@@ -42,12 +42,12 @@ def sweep_samples(
     regularization: float,
     samples_factor: Floats,
     gram: Floats,
-    moment: Floats,
+    target: Floats,
 ) -> None:
     """Solve for samples `first` to `last` - 1, and add them to the normal equations of the rounds.
 
-    `by_round`, (rounds, packed), are the sums over classes of w w'. `gram`, (rounds, packed), and `moment`, (rounds,
-    classes, rank), receive the sums over samples of h h' and of x h.
+    `by_round`, (rounds, packed), are the sums over classes of w w'. `gram`, (rounds, packed), and `target`, (rounds,
+    classes, rank), receive the sums over samples of h h' and of x h, the two sides of the equations.
     """
     starts, rounds, is_held_out, values = observed
     n_classes, rank = rounds_factor.shape[1:]
@@ -73,17 +73,17 @@ def sweep_samples(
             t = rounds[p]
             _add(gram[t], matrix)
             for c in range(n_classes):
-                _add_scaled(moment[t, c], h, values[p, c])
+                _add_scaled(target[t, c], h, values[p, c])
 
 
 @compiled
-def solve_rounds(gram: Floats, moment: Floats, regularization: float, rounds_factor: Floats) -> None:
+def solve_rounds(gram: Floats, target: Floats, regularization: float, rounds_factor: Floats) -> None:
     """Solve the normal equations of all rounds; `gram` is overwritten."""
     n_rounds, n_classes, _ = rounds_factor.shape
     for t in range(n_rounds):
-        _factorise(gram[t], moment.shape[2], regularization)
+        _factorise(gram[t], target.shape[2], regularization)
         for c in range(n_classes):
-            rounds_factor[t, c] = moment[t, c]
+            rounds_factor[t, c] = target[t, c]
             _substitute(gram[t], rounds_factor[t, c])
 
 

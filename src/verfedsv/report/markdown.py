@@ -55,16 +55,16 @@ def escape(text: str) -> str:
 
 
 def _payouts(summary: Summary) -> list[str]:
-    known = summary.settlement
-    if known is None:
+    settlement = summary.settlement
+    if settlement is None:
         return []
     warning = wording.payout_warning(summary)
     return [
         "## Payouts",
         *([f"> **{escape(warning)}**"] if warning else []),
-        escape(wording.settlement(known)),
-        *_table(tables.payouts(known)),
-        escape(" ".join(known.sentences)),
+        escape(wording.settlement(settlement)),
+        *_table(tables.payouts(settlement)),
+        escape(" ".join(settlement.sentences)),
     ]
 
 

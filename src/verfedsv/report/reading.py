@@ -55,8 +55,8 @@ def summarise(
     verified = recorded.verify_on()
     transcript = recorded.up_to(verified)
     config = folder.config()
-    known, faults = find_valuation(folder, transcript)
-    valuation = known or value(transcript, progress=progress, **folder.agreed_settings(transcript).as_dict())
+    stored, faults = find_valuation(folder, transcript)
+    valuation = stored or value(transcript, progress=progress, **folder.agreed_settings(transcript).as_dict())
     if settlement is not None:
         check_settlement(settlement, valuation)
     metrics = _read_metrics(folder.metrics_path, valuation.n_rounds)

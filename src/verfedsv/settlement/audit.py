@@ -282,10 +282,10 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
 def _check_signature(stated: Statement, public_key: bytes | None) -> Iterator[Finding]:
     if not stated.is_signed():
         raise Difference("the statement was changed after it was signed")
-    known = fingerprint(stated.public_key)
+    signer = fingerprint(stated.public_key)
     if public_key is not None and public_key != stated.public_key:
-        raise Difference(f"the statement is signed with another key: {known}, not {fingerprint(public_key)}")
-    yield Check("signature", f"key {known}, {stated.content['created'][:10]}")
+        raise Difference(f"the statement is signed with another key: {signer}, not {fingerprint(public_key)}")
+    yield Check("signature", f"key {signer}, {stated.content['created'][:10]}")
     if public_key is None:
         yield "the statement does not prove whose key that is: compare the fingerprint, or pass --public-key"
 

@@ -62,10 +62,10 @@ class Part:
     @classmethod
     def of(cls, entry: Entry) -> Part:
         """Return a message of a transcript without the numbers of uploads."""
-        whole, ranges = memoryview(entry.message), list(entry.ranges)
-        ranges += [(len(whole), len(whole))] * (3 - len(ranges))
+        view, ranges = memoryview(entry.message), list(entry.ranges)
+        ranges += [(len(view), len(view))] * (3 - len(ranges))
         gaps = [ranges[index + 1][0] - ranges[index][1] for index in (0, 1)]
-        return cls(entry.kind, [whole[start:stop] for start, stop in ranges], gaps)
+        return cls(entry.kind, [view[start:stop] for start, stop in ranges], gaps)
 
     def message(self) -> tuple[pa.Buffer, tuple[tuple[int, int], ...]]:
         """Return the message with zeros in its gaps, and where its pieces begin and end."""
@@ -206,12 +206,12 @@ def _verify(extract: Extract) -> VerifiedExtract:
         if part.kind not in fmt.RECORDS:
             _check_plain(part, message, precision)
             continue
-        place = f"round {found.n_rounds + 1}"
-        rows = _read_rows(message, ranges, precision, place)
-        rules.check_frame(part.kind, rows, place)
+        where = f"round {found.n_rounds + 1}"
+        rows = _read_rows(message, ranges, precision, where)
+        rules.check_frame(part.kind, rows, where)
         for row in _rows_of(rows, extract.client):
-            upload = _own_upload(own, rows, row, number, place)
-            rules.check_upload(extract.client, upload.samples, upload.embeddings, place)
+            upload = _own_upload(own, rows, row, number, where)
+            rules.check_upload(extract.client, upload.samples, upload.embeddings, where)
             uploads.append(upload)
         found.count(rows, description.n_classes or 1)
     if extract.client not in rules.roster.clients:
@@ -227,11 +227,11 @@ def _verify(extract: Extract) -> VerifiedExtract:
     return VerifiedExtract(description, found, tuple(uploads))
 
 
-def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precision: Precision, place: str) -> Rows:
+def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precision: Precision, where: str) -> Rows:
     """Return the rows of a message whose gaps are where the numbers of uploads were, and nowhere else."""
     form = fmt.form_of(message, precision)
     if ranges != form.frame:
-        raise TranscriptError(f"the extract was changed: {place}")
+        raise TranscriptError(f"the extract was changed: {where}")
     # Rows whose columns lie in a gap would cost nothing in the file, and seconds to read.
     if form.layout.nodes[0][0] > sum(stop - start for start, stop in ranges):
         raise ValueError("it has more rows than the extract has bytes")
@@ -246,13 +246,13 @@ def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
         raise ValueError("it has a message that no transcript has")
 
 
-def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place: str) -> Upload:
+def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], where: str) -> Upload:
     """Return the next upload of the client; raise TranscriptError unless it has the digest of that row."""
     client, n_samples = str(rows.clients[row]), rows.samples.lengths[row]
     samples = np.frombuffer(own.take(n_samples * 4), np.uint32)
     embeddings = np.frombuffer(own.take(rows.embeddings.lengths[row] * number.itemsize), number)
     if fmt.digests_of([(samples, embeddings)]) != [rows.digest(row)]:
-        raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}, client {client!r}")
+        raise TranscriptError(f"the upload in the extract is not the one of the transcript: {where}, client {client!r}")
     return Upload(client, rows.times[row], samples, embeddings.reshape(n_samples, -1))
 
 

@@ -68,15 +68,15 @@ class Currency:
             raise InputError(f"{name} must be {wanted}; received {text[:40]!r}")
         if text.startswith("-"):
             raise InputError(f"{name} must not be negative; received {text[:40]}")
-        whole, fraction = found[1], found[2] or ""
-        if len(whole) > _MOST_DIGITS:
+        integer, fraction = found[1], found[2] or ""
+        if len(integer) > _MOST_DIGITS:
             raise InputError(f"{name} may have {_MOST_DIGITS} digits before the point at most; received {text[:40]}")
         if len(fraction) > self.digits:
             raise InputError(
                 f"{name} may have {self.digits} digits after the point in {self.code}, and no separators of thousands; "
                 f"received {text[:40]}"
             )
-        return int(whole + fraction.ljust(self.digits, "0"))
+        return int(integer + fraction.ljust(self.digits, "0"))
 
     def amount(self, cents: int) -> Decimal:
         """Return an amount in cents as a Decimal.

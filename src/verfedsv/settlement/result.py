@@ -156,10 +156,10 @@ class Settlement:
 
     def _terms_as_texts(self) -> dict[str, str]:
         """Return the terms, and what was settled, as lines of a table for people."""
-        known = {name: text for name, text in self.terms.to_fields().items() if text is not None}
+        stated = {name: text for name, text in self.terms.to_fields().items() if text is not None}
         planned = {} if self.n_planned is None else {"rounds planned": str(self.n_planned)}
         return {
-            **{name.replace("_", " "): text for name, text in known.items()},
+            **{name.replace("_", " "): text for name, text in stated.items()},
             "rounds": str(self.n_rounds),
             **planned,
             "books": say_books(self.books),

@@ -173,10 +173,10 @@ def make_statement(
     transcript: Transcript,
     valuation: Valuation,
     key: Ed25519PrivateKey,
-    place: Path,
+    path: Path,
     settlement: Settlement | None = None,
 ) -> Statement:
-    """Return a signed statement of a run, to be written to `place`.
+    """Return a signed statement of a run, to be written to `path`.
 
     Raises TranscriptError unless the transcript is complete, and InputError if it is still being recorded, or valuation
     or settlement belong to another one. That the transcript gives these values is not checked here, but by
@@ -199,10 +199,10 @@ def make_statement(
         "agreed": transcript.description.agreed,
         "configuration": folder.config_text(),
         "settlement": None if settlement is None else settlement.to_fields(),
-        "files": folder.hash_files(leave_out=place),
+        "files": folder.hash_files(leave_out=path),
         "package": f"verfedsv {__version__}",
         "created": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
-        "run": _relative_path(place.parent, folder.path),
+        "run": _relative_path(path.parent, folder.path),
         "public_key": raw(key.public_key()).hex(),
     }
     _refuse_unreadable(content)

@@ -258,8 +258,8 @@ class RoundGame:
                 if len(bad):
                     client, sample, c = bad[0]
                     value = embeddings[client, part.start + sample, c]
-                    place = f"{client}, {part.start + sample}" + (f", {c}" if self.n_classes > 1 else "")
-                    raise InputError(f"embeddings must be finite; {name}[{place}] is {value}")
+                    where = f"{client}, {part.start + sample}" + (f", {c}" if self.n_classes > 1 else "")
+                    raise InputError(f"embeddings must be finite; {name}[{where}] is {value}")
         raise InputError(f"the absolute embeddings of a sample must sum to less than {LARGEST_EMBEDDING:g}")
 
 

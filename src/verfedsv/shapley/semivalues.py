@@ -113,10 +113,10 @@ def get_semivalue(semivalue: str | Semivalue) -> Semivalue:
     written = re.fullmatch(r"beta\(([^,()]+),([^,()]+)\)", semivalue) if isinstance(semivalue, str) else None
     try:
         shapes = [float(shape) for shape in written.groups()] if written else []
-        known = None if shapes else SEMIVALUES[semivalue]
+        named = None if shapes else SEMIVALUES[semivalue]
     except (KeyError, TypeError, ValueError):
         raise InputError(
             f"unknown semivalue {semivalue!r}; allowed are {', '.join(map(repr, SEMIVALUES))}, 'beta(a, b)' "
             "and verfedsv.Beta(a, b)"
         ) from None
-    return known or Beta(*shapes)
+    return named or Beta(*shapes)

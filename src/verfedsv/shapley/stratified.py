@@ -148,8 +148,8 @@ def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> E
     """Return sums over the samples and draws of a block; the variance is from the difference of two copies."""
     remainder = _Remainder(block, loss)
     change = remainder.change
-    known = CubicForm(remainder.cubic.weights * remainder.scale[:, np.newaxis], remainder.cubic.centre)
-    values = n_draws * cubic_values(block, known)
+    cubic = CubicForm(remainder.cubic.weights * remainder.scale[:, np.newaxis], remainder.cubic.centre)
+    values = n_draws * cubic_values(block, cubic)
     squares = np.zeros(len(change))
     copies = np.empty((2, *remainder.largest.shape))
     for _ in range(n_draws):

@@ -86,13 +86,13 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
 
     So readers that go by the footer find the same as readers that go by the stream before it.
     """
-    whole = memoryview(content)
+    view = memoryview(content)
     start = len(_MAGIC) + _PADDING
-    if bytes(whole[:start]) != _MAGIC + bytes(_PADDING) or bytes(whole[-len(_MAGIC) :]) != _MAGIC:
+    if bytes(view[:start]) != _MAGIC + bytes(_PADDING) or bytes(view[-len(_MAGIC) :]) != _MAGIC:
         raise ValueError("it is not an Arrow file")
     messages, blocks = [], []
     for _ in ("schema", "record batch"):
-        extent = find_extent(whole[start:])
+        extent = find_extent(view[start:])
         if extent is None:
             raise ValueError("it ends within a message")
         message = content.slice(start, extent.size)
@@ -100,11 +100,11 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
         messages.append(pa.ipc.read_message(message))
         blocks.append((start, extent.head, extent.body))
         start += extent.size
-    end_of_footer = len(whole) - len(_MAGIC) - 4
-    (n_footer,) = struct.unpack_from("<i", whole, end_of_footer)
-    if bytes(whole[start : start + 8]) != _END_OF_STREAM or start + 8 + n_footer != end_of_footer:
+    end_of_footer = len(view) - len(_MAGIC) - 4
+    (n_footer,) = struct.unpack_from("<i", view, end_of_footer)
+    if bytes(view[start : start + 8]) != _END_OF_STREAM or start + 8 + n_footer != end_of_footer:
         raise ValueError("it has more than one record batch")
-    footer = _Table.root(whole[:end_of_footer], start + 8)
+    footer = _Table.root(view[:end_of_footer], start + 8)
     if footer.structs(2, _BLOCK) or footer.structs(3, _BLOCK) != [blocks[1]]:
         raise ValueError("its footer does not list its record batch")
     schema = pa.ipc.read_schema(messages[0])

@@ -135,9 +135,9 @@ def _serialize_large(batch: pa.RecordBatch) -> pa.Buffer:
     options = pa.ipc.IpcWriteOptions(allow_64bit=True)
     with pa.ipc.new_stream(pa.FixedSizeBufferWriter(space), batch.schema, options=options) as writer:
         writer.write_batch(batch)
-    whole = memoryview(space)
-    schema = find_extent(whole)
-    message = None if schema is None else find_extent(whole[schema.size :])
+    view = memoryview(space)
+    schema = find_extent(view)
+    message = None if schema is None else find_extent(view[schema.size :])
     if schema is None or message is None:
         raise AssertionError("a stream begins with its schema and a batch")
     return space.slice(schema.size, message.size)

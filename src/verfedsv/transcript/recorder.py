@@ -303,23 +303,22 @@ class Recorder:
 
     def _describe(self, mode: Mode, uploads: Mapping[str, Array], offset: Array | None) -> Description:
         """Return the description with what this record shows; raise InputError if it does not fit earlier ones."""
-        known = self._description
-        if known.mode not in (None, mode):
-            raise InputError(
-                f"this transcript is {known.mode}: use {'log' if known.mode == 'synchronous' else 'update and stamp'}"
-            )
+        description = self._description
+        if description.mode not in (None, mode):
+            calls = "log" if description.mode == "synchronous" else "update and stamp"
+            raise InputError(f"this transcript is {description.mode}: use {calls}")
         arrays = [*uploads.items(), *([] if offset is None else [("offset", offset)])]
         wide = [name for name, array in arrays if array.dtype != np.float32]
-        if known.precision == "float32" and wide:
+        if description.precision == "float32" and wide:
             raise InputError(
                 f"{wide[0]}: received float64, but this transcript began with float32 embeddings; convert to float32"
             )
-        if known.mode is not None:
-            return known
-        n_classes = known.n_classes or self._labels.find_n_classes([array.shape[1] for array in uploads.values()])
+        if description.mode is not None:
+            return description
+        n_classes = description.n_classes or self._labels.find_n_classes([array.shape[1] for array in uploads.values()])
         if not arrays or n_classes is None:
             raise InputError("a transcript begins with an upload, or with an offset if n_classes is known")
-        return replace(known, mode=mode, n_classes=n_classes, precision="float64" if wide else "float32")
+        return replace(description, mode=mode, n_classes=n_classes, precision="float64" if wide else "float32")
 
     def _as_embeddings(self, client: str, values: ArrayLike, n_samples: int) -> Array:
         if self._description.head.kind == "sum":
@@ -330,12 +329,12 @@ class Recorder:
 
     def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Mapping[str, Array]) -> Array:
         """Return the offset in the precision of the embeddings."""
-        known, arrays = self._description, [*uploads.values()]
-        if known.intercept is False:
+        description, arrays = self._description, [*uploads.values()]
+        if description.intercept is False:
             raise InputError("it was agreed that the server adds no offset (intercept=False)")
         is_single = arrays and all(array.dtype == np.float32 for array in arrays)
-        precision = known.precision or ("float32" if is_single else None)
-        return as_offset(offset, n_samples, known.n_classes or (arrays[0].shape[1] if arrays else 1), precision)
+        precision = description.precision or ("float32" if is_single else None)
+        return as_offset(offset, n_samples, description.n_classes or (arrays[0].shape[1] if arrays else 1), precision)
 
     def _check_open(self) -> None:
         if self._closed:

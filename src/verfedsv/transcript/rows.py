@@ -75,8 +75,8 @@ def read_rows(message: pa.Buffer, precision: Precision) -> Rows:
     Whatever the bytes are, nothing is decompressed, and nothing outside the message is read.
     """
     form = fmt.form_of(message, precision)
-    whole = memoryview(message)
-    fixed = b"".join([whole[start:stop] for start, stop in form.fixed])
+    view = memoryview(message)
+    fixed = b"".join([view[start:stop] for start, stop in form.fixed])
     find = _find_shape if len(fixed) <= _LARGEST_KEY else _find_shape.__wrapped__
     shape = find(fixed, precision)
     head, buffers = form.layout.head, form.layout.buffers

@@ -76,12 +76,12 @@ def verify(
 
     `check_tensor` raises TranscriptError if the parameter of the head with that hash is not as it was written.
     """
-    known = set[str]()
+    checked = set[str]()
 
     def check_tensors(hashes: Iterable[str]) -> None:
-        for digest in {*hashes} - known:
+        for digest in {*hashes} - checked:
             check_tensor(digest)
-            known.add(digest)
+            checked.add(digest)
 
     chain = reader.chain
     if since is not None and since.is_start_of(chain, origin):
