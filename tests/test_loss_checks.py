@@ -87,15 +87,15 @@ WRONG = {
     "the slope by gradient is": variant(gradient=lambda _, x, y: 3 * np.tanh(x - y[:, None])),
     "the slope by gradient": variant(gradient=lambda _, x, y: -np.tanh(x - y[:, None])),
     "the third derivative by cubic_form": variant(cubic_form=lambda _, x, y: CubicForm(0 * x + y[:, None], 0 * x)),
-    "lipschitz is said to be 0.5, and": variant(lipschitz=0.5),
-    "smoothness is said to be 0.5, and": variant(smoothness=0.5),
-    "gradient_range is said to be 1, and": variant(gradient_range=1.0),
-    "third_derivative is said to be 0.3, and 0.7": variant(third_derivative=0.3),
-    "fifth_derivative is said to be 2, and": variant(fifth_derivative=2.0),
+    "lipschitz is stated as 0.5, but": variant(lipschitz=0.5),
+    "smoothness is stated as 0.5, but": variant(smoothness=0.5),
+    "gradient_range is stated as 1, but": variant(gradient_range=1.0),
+    "third_derivative is stated as 0.3, but 0.7": variant(third_derivative=0.3),
+    "fifth_derivative is stated as 2, but": variant(fifth_derivative=2.0),
     "encode must return an array with a row for each of 60 samples": variant(encode=lambda _, y, n: [*y][: 60 - n]),
     "value must return finite numbers": variant(value=lambda _, x, y: x - y[:, None]),
     "gradient must return finite numbers": variant(gradient=lambda _, x, y: np.tanh(x[:, 0] - y)),
-    "value must take arrays": variant(value=lambda _, x, y: LogCosh().value(x.reshape(-1, 1)[-len(y) :], y)),
+    "value must take": variant(value=lambda _, x, y: LogCosh().value(x.reshape(-1, 1)[-len(y) :], y)),
 }
 
 
@@ -104,6 +104,49 @@ def test_wrong_losses_are_found(message):
     """A wrong derivative, constant or shape raises an error that names it, with what was found."""
     with pytest.raises(InputError, match=f"loss 'variant': {message}"):
         check_loss(WRONG[message], LABELS)
+
+
+class Half(Loss):
+    """Half the squared distance, with the bounds of a range of embeddings only."""
+
+    name = "half"
+    lipschitz = gradient_range = 30.0
+    smoothness, third_derivative, fifth_derivative = 1.0, 0.0, 0.0
+
+    def encode(self, labels, n_classes):  # noqa: ARG002
+        return np.asarray(labels, dtype=float)
+
+    def value(self, x, labels):
+        return np.square(x[..., 0] - labels) / 2
+
+    def gradient(self, x, labels):
+        return x - labels[:, None]
+
+    def cubic_form(self, x, labels):  # noqa: ARG002
+        return CubicForm(0 * x, 0 * x)
+
+
+def test_bounds_that_hold_only_near_zero_are_found():
+    """Constants must hold for every embedding, and are compared far out also at the few points of each use."""
+    for n_points in (8, 256):
+        with pytest.raises(InputError, match="lipschitz is stated as 30, but 5"):
+            check_loss(Half(), LABELS, n_points=n_points)
+    with pytest.raises(InputError, match="gradient_range is stated as 30, but"):
+        check_loss(variant(Half, lipschitz=math.inf), LABELS, n_points=8)
+    check_loss(variant(Half, lipschitz=math.inf, gradient_range=math.inf), LABELS)
+
+
+def test_zero_is_one_of_the_points():
+    """Where every training begins: a gradient that is 0 / 0 there is found."""
+    norm = variant(Half, gradient=lambda _, x, y: x * (x - y[:, None]) / x)
+    with np.errstate(invalid="ignore"), pytest.raises(InputError, match="gradient must return finite numbers"):
+        check_loss(norm, LABELS, n_points=8)
+
+
+def test_an_infinite_constant_beside_a_finite_one():
+    """The scale of numeric differences is then 1."""
+    check_loss(variant(fifth_derivative=math.inf), LABELS)
+    check_loss(variant(third_derivative=math.inf), LABELS)
 
 
 def test_shift_invariance_is_checked():
@@ -118,7 +161,7 @@ def test_shift_invariance_is_checked():
         def gradient(self, x, labels):
             return super().gradient(x, labels) + 1
 
-    with pytest.raises(InputError, match="shift_invariant is True, and adding 1 to all classes changes its value"):
+    with pytest.raises(InputError, match="shift_invariant is True, but adding 1 to all classes changes its value"):
         check_loss(Claimed(), [0, 1, 2], 3)
 
 
@@ -142,7 +185,7 @@ def test_a_wrong_loss_of_ones_own_is_not_used():
 
 @pytest.mark.parametrize("size", [None, "1", -1.0, math.nan])
 def test_constants_must_be_numbers(size):
-    """What is missing, no number or negative is named, with what to write if there is no bound."""
+    """A constant that is missing, negative or not a number is named, with what to write if there is no bound."""
     for constant in ("lipschitz", "fifth_derivative"):
         with pytest.raises(InputError, match=rf"loss 'variant': {constant} must be a number, at least 0 \(math.inf"):
             check_loss(variant(**{constant: size}), LABELS)

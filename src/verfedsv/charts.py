@@ -1,8 +1,8 @@
 """Charts of plain numbers, by Altair: bars with errors, and lines over rounds.
 
-They know nothing of valuations or reports, and lie below both, so that `Valuation.plot` and the report draw the same.
-Altair and vl-convert are 84 MB, and the extra `report`: import this module only where something is drawn.
-Names are data here and never part of an expression, so no name can do anything but be shown.
+They know nothing of valuations or reports, so `Valuation.plot` and the report share them. Altair and vl-convert, 84 MB,
+are the extra `report`: import this module only where something is drawn. Names are data here and never part of an
+expression.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unicodedata import east_asian_width
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, how_to_install
 from verfedsv.looks import COLOURS, DASHES, look
 from verfedsv.texts import LONGEST_NAME, shortened
 
@@ -26,14 +26,10 @@ try:
 except ModuleNotFoundError as error:
     if error.name not in ("altair", "vl_convert"):
         raise
-    raise InputError(
-        "charts need Altair: pip install 'verfedsv[report]'; a report in Markdown, -o report.md, has none"
-    ) from None
+    hint = how_to_install("report")
+    raise InputError(f"charts need Altair: {hint}; a report in Markdown, -o report.md, has none") from None
 
 Floats = NDArray[np.float64]
-
-LINES = "lines"
-"""The name of the data of a chart of lines."""
 
 _INK, _GRID, _POSITIVE, _NEGATIVE = "#1d2733", "#dfe4ea", COLOURS[0], COLOURS[1]
 _MOST_BARS = 30
@@ -43,9 +39,9 @@ _VEGA_LITE = "6.1"
 
 
 def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool = True) -> alt.LayerChart:
-    """Return a chart of one bar for each name, the largest first, with error bars between the `ends`, (names, 2).
+    """Return a bar chart, the largest first, with error bars between the `ends`, (names, 2), unless these are NaN.
 
-    Of more than 30 names, the 25 largest and the 5 smallest are drawn. NaN as an end leaves the error bar out.
+    `pick_bars` says which are drawn.
     """
     order = pick_bars(amounts)
     labels = tell_apart([names[m] for m in order])
@@ -59,7 +55,7 @@ def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool
     tooltip = [alt.Tooltip("name:N", title="client")]
     tooltip += [alt.Tooltip(f"{name}:Q", title=text, format=fine) for name, text in titles.items()]
     # Names are cut here and not by Vega, which cuts through letters of two UTF-16 units and then cannot draw them. With
-    # its domain given, and without stacking, no name is ever a key of an object, where "constructor" is one already.
+    # a given domain, and without stacking, no name becomes a key of a JavaScript object, which has "constructor".
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         y=alt.Y(
             "label:N",
@@ -74,13 +70,13 @@ def bars(names: Sequence[str], amounts: Floats, ends: Floats, *, as_shares: bool
     drawn = base.mark_bar(height=14, aria=False).encode(
         x=alt.X("amount:Q", stack=None, title=title, axis=alt.Axis(format=form, tickCount=5)), color=colour
     )
-    # Scales of layers without any number are warned of.
+    # Vega warns of scales of layers without numbers.
     errors = _error_bars(base, title) if any("low" in row for row in rows) else []
     return _styled([drawn, *errors], width=520, height=26 * len(rows))
 
 
 def _error_bars(base: alt.Chart, title: str) -> list[alt.Chart]:
-    """Return the lines from `low` to `high`, and what ends them."""
+    """Return the lines from `low` to `high`, and their caps."""
     known = base.transform_filter("isValid(datum.low)")
     line = known.mark_rule(color=_INK, strokeWidth=1.5, aria=False).encode(x=alt.X("low:Q", title=title), x2="high:Q")
     caps = [
@@ -93,13 +89,13 @@ def _error_bars(base: alt.Chart, title: str) -> list[alt.Chart]:
 
 
 def pick_bars(amounts: Floats) -> list[int]:
-    """Return which amounts are drawn, the largest first: all, or of more than 30 the 25 largest and 5 smallest."""
+    """Return the indices of the amounts to draw, the largest first; of more than 30, the 25 largest and 5 smallest."""
     order = [int(m) for m in np.argsort(-amounts, kind="stable")]
     return order if len(order) <= _MOST_BARS else order[: _MOST_BARS - 5] + order[-5:]
 
 
 def tell_apart(names: Sequence[str]) -> list[str]:
-    """Return names as there is room for them beside bars; those that read the same then are numbered.
+    """Return names shortened to the room beside bars; those that then look the same are numbered.
 
     >>> tell_apart(["bank", "hospital of the far north", "hospital of the far north-east"])
     ['bank', 'hospital of the far nor…', 'hospital of the far nor… (2)']
@@ -116,7 +112,7 @@ def tell_apart(names: Sequence[str]) -> list[str]:
 
 
 def line_row(number: int, name: str, round_number: int, amount: float) -> dict[str, Any]:
-    """Return a point of the line with that number as a chart of lines takes it."""
+    """Return a point of the line with that number, for `lines`."""
     shown = {"line": number, "name": shortened(name, LONGEST_NAME), "round": round_number, "value": amount}
     return shown | look(number)._asdict()
 
@@ -130,14 +126,12 @@ def lines(
     zero: bool = True,
     hover: bool = True,
 ) -> alt.LayerChart:
-    """Return a chart of lines over rounds, of rows of `line_row`.
+    """Return a chart of lines over rounds, of rows of `line_row`. The data are named, so that a page can replace them.
 
-    `of` is what they are of, `form` how numbers look.
-
-    With `zero`, the axis of the numbers has a zero. With `hover`, the point nearest to the pointer shows its numbers.
-    The data are named, so that a page can put in others.
+    `of` is what a line stands for, `form` the format of numbers. With `zero`, the vertical axis includes 0. With
+    `hover`, the point nearest to the pointer shows its numbers.
     """
-    base = alt.Chart(alt.InlineData(name=LINES, values=list(rows))).encode(
+    base = alt.Chart(alt.InlineData(name="lines", values=list(rows))).encode(
         x=alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickMinStep=1, format=",d", tickCount=6)),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form, tickCount=5)),
         color=alt.Color("colour:N", scale=None),
@@ -151,7 +145,7 @@ def lines(
 
 
 def _points(base: alt.Chart, of: str) -> alt.Chart:
-    """Return the points of a chart of lines: unseen, but for the one nearest to the pointer."""
+    """Return the points of a chart of lines, of which only the one nearest to the pointer is visible."""
     nearest = alt.selection_point("nearest", on="pointerover", nearest=True, empty=False, clear="pointerout")
     points: alt.Chart = (
         base.mark_point(size=60, filled=True, aria=False)

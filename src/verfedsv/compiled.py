@@ -1,8 +1,8 @@
-"""Compilation of the inner loops to machine code (numba), and the two functions in them that are not arithmetic.
+"""Compilation of inner loops with numba, and the elementary functions that they use.
 
-NumPy alone was three times slower here: its many short calls on blocks that fit the cache spend their time waiting for
-the interpreter lock as soon as two threads run. Compiled code is kept on disk, beside the package or in the user's
-cache ($NUMBA_CACHE_DIR), so each loop is compiled once per machine.
+NumPy alone was three times slower: with two threads or more, its many short calls on blocks that fit the cache wait for
+the interpreter lock. Compiled code is cached on disk, beside the package or in the user's cache ($NUMBA_CACHE_DIR), so
+each loop is compiled once per machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REORDERED = {"reassoc", "contract", "nsz", "arcp"}
 def compiled(function: Function) -> Function:
     """Return `function` compiled on its first call; it runs without the interpreter lock.
 
-    Sums may be reordered, so that they use vector instructions; NaN and infinity keep their meaning.
+    Sums may be reordered, so that they are vectorised; NaN and infinity keep their meaning.
     """
     return _compile(function, fastmath=_REORDERED)
 
@@ -38,12 +38,11 @@ def compiled(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """Return `function` compiled into each compiled loop that calls it; sums may be reordered.
 
-    Compiled loops call nothing but inlined functions (a test holds them to it). Of a `compiled` callee there would be
-    two versions, its own and the caller's copy, optimised apart: a process that compiles runs the one, a process that
-    reads compiled code from disk the other, and their sums differ in the last bits.
+    Compiled loops call only inlined functions (a test checks this). A `compiled` callee would have two versions,
+    optimised apart: a process that compiles would run one, a process that reads the cache the other, and their sums
+    would differ in the last bits.
 
-    The code is inserted before types are inferred, so that it is compiled once: as instructions, a caller of callers
-    took twice as long to compile.
+    Numba inserts the code before it infers types: inlining by LLVM took twice as long to compile.
     """
     return _compile(function, fastmath=_REORDERED, inline="always")
 
@@ -58,7 +57,7 @@ def _compile(function: Function, **options: Any) -> Function:
     try:
         return cast("Function", compile_it(cache=True)(function))
     except RuntimeError:
-        # Neither the package's folder nor the user's cache can be written to: compile anew in each process.
+        # Neither the package's folder nor the user's cache is writable: compile in each process.
         return cast("Function", compile_it()(function))
 
 
@@ -73,7 +72,7 @@ def _from_bits(_typing_context: Any, _bits: Any) -> Any:
 
 
 # The C library's exp and log1p take one number at a time: 4.3 and 4.9 ns. Written out, both are vectorised: 0.7 and
-# 1.2 ns, with errors below 3 units in the last place (tests/test_compiled.py).
+# 1.2 ns, with errors below 3 units in the last place.
 _LOG2_E = 1 / math.log(2)
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11, _E12, _E13 = (1 / math.factorial(k) for k in range(2, 14))
@@ -81,7 +80,7 @@ _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11, _E12, _E13 = (1 / math.facto
 
 @inlined_in_order
 def exp(x: float) -> float:
-    """Return e to the x; x is taken as -700 below that and as 700 above."""
+    """Return e^x, with x limited to [-700, 700]."""
     x = min(max(x, -700.0), 700.0)
     k = math.floor(x * _LOG2_E + 0.5)
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
@@ -93,10 +92,9 @@ def exp(x: float) -> float:
 
 @inlined_in_order
 def add(total: float, lost: float, term: float) -> tuple[float, float]:
-    """Return a sum with one more term, and the rounding error so far (Kahan), initially 0.
+    """Return a sum with one more term, and its rounding error so far (Kahan), initially 0.
 
-    A sum in a compiled loop may be reordered, and each of its terms adds a rounding error. If sums of short runs are
-    added like this, only the roundings of a run count.
+    If the sums of short runs are added like this, only the rounding errors within a run count.
     """
     term -= lost
     longer = total + term

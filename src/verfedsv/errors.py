@@ -1,17 +1,17 @@
 """The exceptions and warnings of this package.
 
     VerfedsvError
-    ├── InputError (also a ValueError)      what was passed in cannot be used
-    │   ├── AnswerError                     a client refused, or did not answer what it was asked
+    ├── InputError (also a ValueError)      an argument or a file cannot be used
+    │   ├── AnswerError                     a client refused a request, or answered something else
     │   └── DivergedError                   embeddings or an intercept have grown too large
-    ├── TooManyClientsError                 the method asked for cannot enumerate that many coalitions
+    ├── TooManyClientsError                 the method cannot enumerate that many coalitions
     ├── TranscriptError                     a transcript is damaged, of another version, or in use
     └── DataError                           a data set cannot be found, fetched or read
 
-    ToleranceWarning (a UserWarning)        the result is valid, its error is larger than was asked for
-    TranscriptWarning (a UserWarning)       what is recorded is valid, and something about it should be looked at
+    ToleranceWarning (a UserWarning)        the result is valid, but its error exceeds the tolerance
+    TranscriptWarning (a UserWarning)       what is recorded is valid, but should be checked
     ClientWarning (a UserWarning)           a client's answer cannot be used; training continues without it
-    CompletionWarning (a UserWarning)       how far completed embeddings are from the true ones cannot be estimated
+    CompletionWarning (a UserWarning)       the error of completed embeddings cannot be estimated
 
 Every message says what was received, what is allowed, and, where there is one, what to do instead.
 """
@@ -25,7 +25,7 @@ class VerfedsvError(Exception):
 
 
 class InputError(VerfedsvError, ValueError):
-    """An argument has a wrong shape, range, type or name."""
+    """An argument has a wrong shape, range, type or name, or a file cannot be used."""
 
 
 class AnswerError(InputError):
@@ -45,15 +45,15 @@ class TranscriptError(VerfedsvError):
 
 
 class DataError(VerfedsvError):
-    """A data set is not there and cannot be fetched, or its files cannot be read."""
+    """A data set cannot be found, fetched or read."""
 
 
 class ToleranceWarning(UserWarning):
-    """The requested tolerance was not reached; the reported errors say what remains."""
+    """The requested tolerance was not reached; the reported errors are what remains."""
 
 
 class TranscriptWarning(UserWarning):
-    """A recorder found an earlier transcript, an unfinished record, names that look alike, or a clock set back."""
+    """A recorder found an earlier transcript, an unfinished record, doubtful names or classes, or a clock set back."""
 
 
 class ClientWarning(UserWarning):
@@ -64,8 +64,13 @@ class CompletionWarning(UserWarning):
     """The error of completion cannot be estimated, because no sample was uploaded in two rounds."""
 
 
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra. The package is not on an index yet, so it needs the checkout."""
+    return f"pip install '.[{extra}]' in the checkout of verfedsv"
+
+
 def warn(message: str, category: type[UserWarning]) -> None:
-    """Warn, naming the line outside this package that led here."""
+    """Issue a warning for the line outside this package that led here."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "verfedsv":
         level, frame = level + 1, frame.f_back

@@ -17,15 +17,15 @@ from typing import IO
 from verfedsv.errors import InputError
 
 MOST_BYTES = 1 << 30
-"""Size limit of a file. The largest are extracts and valuations: of 100,000 rounds of 100 clients, 400 MB."""
+"""Default size limit of a file. A valuation of 100,000 rounds and 100 clients has 400 MB."""
 
 
 def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return the content of a file that others may have made.
 
-    Raises OSError if it is larger than that or not a regular file: a pipe would block, and a device may never end.
+    Raises OSError if it has more than `most` bytes or is not a regular file: a pipe may block, and a device never end.
     """
-    # Opening a pipe that nobody writes to would wait, and a file takes no notice of this.
+    # O_NONBLOCK, as opening a pipe without a writer would block; it has no effect on files.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -33,7 +33,7 @@ def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         if status.st_size > most:
             raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
-        return file.read(status.st_size)  # a buffer of `most` bytes would be made before anything is read
+        return file.read(status.st_size)  # read(most) would allocate as much first
 
 
 def write_whole(path: Path, content: bytes, *, overwrite: bool = True) -> None:
@@ -47,11 +47,11 @@ def writing(path: Path, *, overwrite: bool = True) -> Iterator[IO[bytes]]:
     """Yield a temporary file that replaces `path` when it is complete; after an error, nothing is left behind.
 
     Without `overwrite`, raise FileExistsError if the path exists, even if it was created in the meantime. Raise
-    InputError if it is a device or a pipe, say, which a file must not replace.
+    InputError if it is a device, a pipe or a socket.
     """
     refuse_irregular(path)
     with naming(path):
-        # Cut, as a name may be as long as the operating system allows.
+        # Cut, as the name may already be as long as the operating system allows.
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
         part = Path(name)
         try:
@@ -59,7 +59,7 @@ def writing(path: Path, *, overwrite: bool = True) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            # A temporary file is its owner's alone; this one may be read by whoever may read the others.
+            # A temporary file is private; this one gets the usual permissions.
             mask = os.umask(0)
             os.umask(mask)
             part.chmod(0o666 & ~mask)
@@ -72,14 +72,14 @@ def writing(path: Path, *, overwrite: bool = True) -> Iterator[IO[bytes]]:
 
 
 def refuse_irregular(path: Path) -> None:
-    """Raise InputError if the path is neither a file nor a folder, but a device or a pipe, say."""
+    """Raise InputError if the path is a device, a pipe or a socket."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError(f"cannot write {path}: it is a device, a pipe or a socket, not a regular file; name another")
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Set the file name of an OSError: that of a full disk, for one, has none."""
+    """Set the file name of an OSError: that of a full disk has none."""
     try:
         yield
     except OSError as error:
@@ -88,14 +88,14 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def is_unfinished(name: str, whole: str) -> bool:
-    """Return whether a name is that of the temporary file of an interrupted write, which was to become `whole`."""
+    """Return whether a name is that of the temporary file of an interrupted write of `whole`."""
     return re.fullmatch(rf"\.{re.escape(whole)}\.[a-z0-9_]{{8}}", name) is not None
 
 
 def stored_members(archive: zipfile.ZipFile, size: int) -> list[zipfile.ZipInfo]:
-    """Return the members of a zip archive of `size` bytes, if reading them takes no more memory than that.
+    """Return the members of a zip archive of `size` bytes, which together have no more bytes.
 
-    Raise ValueError if some are compressed, overlap or have the same name.
+    Raises ValueError if some are compressed, overlap or have the same name.
     """
     members = archive.infolist()
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
@@ -106,11 +106,11 @@ def stored_members(archive: zipfile.ZipFile, size: int) -> list[zipfile.ZipInfo]
 
 
 def _give_name(part: Path, path: Path) -> None:
-    """Give a file another name, if nothing has that name."""
+    """Give a file another name, or raise FileExistsError if that is taken."""
     try:
         path.hardlink_to(part)
     except FileExistsError:
         raise
-    except OSError:  # where there are no links, such as on FAT
+    except OSError:  # a file system without links, such as FAT
         with path.open("xb") as copy, part.open("rb") as file:
             shutil.copyfileobj(file, copy)

@@ -1,7 +1,6 @@
-"""Checks of a loss of a user's own: its methods against numeric derivatives of each other, its constants against both.
+"""Checks of a user's loss: its methods against numeric derivatives of each other, its constants against both.
 
-Wrong derivatives or constants give wrong values with a certificate. A check at some points finds mistakes; it cannot
-prove that there are none.
+Wrong derivatives or constants would certify wrong values. A check at some points can find mistakes, not exclude them.
 """
 
 from __future__ import annotations
@@ -18,20 +17,24 @@ from verfedsv.losses import Array, Floats, Loss, dot, get_loss, is_own
 STEPS = (-2, -1, 0, 1, 2)
 FIRST = np.array([1, -8, 0, 8, -1]) / 12
 SECOND = np.array([-1, 16, -30, 16, -1]) / 12
-"""Weights of function values at `STEPS` that give the first and second derivatives, to fourth order."""
+"""Weights of function values at `STEPS` in the first and second derivatives, to fourth order."""
 
 SLACK = 1e-3
-"""How far derivatives may be apart, relative to the largest of their kind: also of a loss that computes in float32."""
+"""How far derivatives may differ, relative to the largest of their kind; enough for a loss computed in float32."""
 
 ROUNDING = 1e-13
-"""What numeric differences lose of the size of what they are taken of, with some margin."""
+"""The rounding error of numeric differences, relative to the numbers subtracted, with some margin."""
+
+FAR = 50.0
+"""A large embedding, at which constants are compared too; its exponential still fits into float32."""
 
 
 def check_loss(loss: str | Loss, labels: ArrayLike, n_classes: int = 1, *, n_points: int = 256, seed: int = 0) -> None:
-    """Raise InputError if a loss contradicts itself at random points: value, gradient, third derivative, constants.
+    """Raise InputError if the value, gradient, third derivative and constants of a loss contradict each other.
 
-    Labels are those of a training, of which `n_points` are taken; `n_classes` is the width of the summed embedding.
-    Every loss of your own is checked like this at a few points whenever it is used.
+    They are compared at `n_points` summed embeddings of `n_classes` numbers: 0 and random ones up to about 10 in size,
+    the constants also at a distance of 50. Labels are taken from `labels`. Every loss of your own is checked like this
+    at 8 points whenever it is used.
 
     >>> check_loss("softmax", labels=[0, 1, 2], n_classes=3)
     """
@@ -40,7 +43,7 @@ def check_loss(loss: str | Loss, labels: ArrayLike, n_classes: int = 1, *, n_poi
 
 
 def encode_checked(loss: Loss, labels: Array, n_classes: int) -> Array:
-    """Return the labels as the loss takes them; a loss that is not of this package is checked at a few points."""
+    """Return the encoded labels; a user's own loss is checked at 8 points."""
     encoded = loss.encode(labels, n_classes)
     if is_own(loss):
         _check(loss, labels, encoded, n_classes, n_points=8, seed=0)
@@ -53,10 +56,11 @@ def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: i
     rng = np.random.default_rng(seed)
     labels = encoded[np.linspace(0, len(encoded) - 1, n_points).astype(np.intp)]
     x = np.geomspace(0.1, 4, n_points)[:, np.newaxis] * rng.normal(size=(n_points, n_classes))
+    x[0] = 0.0  # where every training begins
     v, w = (u / loss.spread(u)[:, np.newaxis] for u in rng.normal(size=(2, n_points, n_classes)))
-    third_size, fifth_size = loss.third_derivative, loss.fifth_derivative
-    # The root is the scale on which derivatives change, if the constants are right.
-    h = 0.05 * (math.sqrt(third_size / fifth_size) if 0 < min(third_size, fifth_size) < math.inf else 1.0)
+    third, fifth = loss.third_derivative, loss.fifth_derivative
+    # If the constants are right, the root is the scale on which derivatives change.
+    h = 0.05 * (math.sqrt(third / fifth) if 0 < third < math.inf and 0 < fifth < math.inf else 1.0)
     line = [x + step * h * w for step in STEPS]
     values = [_shaped(loss, "value", loss.value(point, labels), (n_points,)) for point in line]
     gradients = [_shaped(loss, "gradient", loss.gradient(point, labels), x.shape) for point in line]
@@ -64,27 +68,28 @@ def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: i
     size = _largest(values)
     together = np.asarray(loss.value(np.stack(line), labels))
     if together.shape != (len(STEPS), n_points) or _largest(together - values) > SLACK * size:
-        raise InputError(f"loss {loss.name!r}: value must take arrays (..., samples, classes), and give (..., samples)")
+        raise InputError(f"loss {loss.name!r}: value must take (..., samples, classes) and return (..., samples)")
     if loss.shift_invariant and n_classes > 1 and _largest(loss.value(x + 1, labels) - values[2]) > SLACK * size:
-        raise InputError(f"loss {loss.name!r}: shift_invariant is True, and adding 1 to all classes changes its value")
+        raise InputError(f"loss {loss.name!r}: shift_invariant is True, but adding 1 to all classes changes its value")
     slope = _derivative(values, FIRST, h)[:, np.newaxis]
     _compare(loss, "the slope by gradient", dot(gradients[2], w), slope, x, ROUNDING * size / h)
     noise = ROUNDING * _largest(gradients) / h**2
     _compare(loss, "the third derivative by cubic_form", thirds[2], _derivative(gradients, SECOND, h**2), x, noise)
-    jump = gradients[2] - loss.gradient(x[::-1], labels)
-    bent, fifth = _derivative(gradients, FIRST, h), _derivative(thirds, SECOND, h**2)
+    far = [_shaped(loss, "gradient", loss.gradient(point, labels), x.shape) for point in (FAR * v, -FAR * v)]
+    jumps = gradients[2] - np.stack([loss.gradient(x[::-1], labels), *far])
+    bent, fifths = _derivative(gradients, FIRST, h), _derivative(thirds, SECOND, h**2)
     found = {
-        "lipschitz": _largest(_norm(gradients[2])),
+        "lipschitz": _largest(_norm(np.stack([gradients[2], *far]))),
         "smoothness": _largest(_norm(bent) / _norm(w)),
-        "gradient_range": _largest([dot(jump, v), dot(jump, w)]),
+        "gradient_range": _largest([dot(jumps, v), dot(jumps, w)]),
         "third_derivative": _largest([dot(thirds[2], v), dot(thirds[2], w)]),
-        "fifth_derivative": _largest([dot(fifth, v), dot(fifth, w)]),
+        "fifth_derivative": _largest([dot(fifths, v), dot(fifths, w)]),
     }
     noise += ROUNDING * _largest(thirds) / h**2
     for name, largest in found.items():
         stated = getattr(loss, name)
         if largest > stated * (1 + 10 * SLACK) + noise:
-            raise InputError(f"loss {loss.name!r}: {name} is said to be {stated:g}, and {largest:g} was found")
+            raise InputError(f"loss {loss.name!r}: {name} is stated as {stated:g}, but {largest:g} was found")
 
 
 def _largest(numbers: ArrayLike) -> float:
@@ -96,11 +101,10 @@ def _norm(v: Floats) -> Floats:
 
 
 def _third(loss: Loss, x: Floats, labels: Array, w: Floats) -> Floats:
-    """Return D^3 f(x)[w, w, .] from the loss's cubic form."""
+    """Return D^3 f(x)[w, w, .] by the loss's cubic form."""
     weights, centre = (_shaped(loss, "cubic_form", part, x.shape) for part in loss.cubic_form(x, labels))
     product = weights * (w - dot(centre, w)) ** 2
-    result: Floats = product - centre * product.sum(axis=-1, keepdims=True)
-    return result
+    return np.asarray(product - centre * product.sum(axis=-1, keepdims=True))
 
 
 def _derivative(at_steps: list[Floats], weights: Floats, divisor: float) -> Floats:
@@ -116,11 +120,11 @@ def _shaped(loss: Loss, method: str, result: ArrayLike, shape: tuple[int, ...]) 
 
 
 def _compare(loss: Loss, what: str, stated: Floats, numeric: Floats, x: Floats, noise: float) -> None:
-    """Raise InputError unless stated derivatives are the numeric ones, which have some noise of rounding."""
+    """Raise InputError unless stated derivatives are the numeric ones, up to a noise of rounding."""
     off = np.abs(stated - numeric).max(axis=-1)
     row = int(off.argmax())
     if off[row] > SLACK * _largest([stated, numeric]) + noise:
         ours, theirs, where = (array[row].round(6).tolist() for array in (stated, numeric, x))
         raise InputError(
-            f"loss {loss.name!r}: {what} is {ours} at x = {where}, and by numeric differences it is {theirs}"
+            f"loss {loss.name!r}: {what} is {ours} at x = {where}, but by numeric differences it is {theirs}"
         )

@@ -18,7 +18,7 @@ def each(function: Callable[[Floats, Floats], None], x: Array) -> Floats:
 
 
 def as_rows(x: Array) -> Floats:
-    """Return a contiguous `x`, all axes before samples and classes as one."""
+    """Return `x` as a contiguous array of three axes, the last two samples and classes."""
     return np.ascontiguousarray(x, dtype=np.float64).reshape(-1, x.shape[-2], x.shape[-1])
 
 
@@ -54,7 +54,7 @@ def logistic_third_each(x: Floats, result: Floats) -> None:
 
 @inlined
 def expand_logistic(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
-    """Write gradient and third derivative at the midpoints of scalar steps; return how much the loss falls in all."""
+    """Write gradient and third derivative at the midpoints of scalar steps; return the decrease of the loss."""
     decrease = 0.0
     for i in range(len(base)):
         sign, middle = -labels[i], base[i] + 0.5 * step[i]
@@ -64,7 +64,7 @@ def expand_logistic(base: Floats, step: Floats, labels: Floats, gradient: Floats
         small *= large
         gradient[i] = sign * (large if sign * middle > 0 else small)
         weights[i] = small * large * (small - large if middle > 0 else large - small)
-        # log(1 + e^x) is max(x, 0) + log(1 + e^-|x|); of the difference of two, the logarithms need one series.
+        # log(1 + e^x) is max(x, 0) + log(1 + e^-|x|); the difference of two logarithms takes one series.
         before, after = sign * base[i], sign * (base[i] + step[i])
         decrease += (max(before, 0.0) - max(after, 0.0)) + log_of_ratio(exp(-abs(before)), exp(-abs(after)))
     return decrease
@@ -72,10 +72,10 @@ def expand_logistic(base: Floats, step: Floats, labels: Floats, gradient: Floats
 
 @inlined
 def expand_softmax(base: Floats, step: Floats, labels: Array, p: Floats, gradient: Floats) -> float:
-    """Write the softmax and the gradient at the midpoints of steps, (classes, samples); return how much the loss falls.
+    """Write softmax and gradient at the midpoints of steps, (classes, samples); return the decrease of the loss.
 
-    A loss is log(1 + sum over other classes of exp(x_c - x_top)) + x_top - x_y: both parts are relative to the largest
-    class, so that a large embedding does not swallow a small loss.
+    The loss is log(1 + sum over other classes of exp(x_c - x_top)) + x_top - x_y: both parts are relative to the
+    largest class, so that a small loss is not lost beside a large embedding.
     """
     n_classes, n = len(base), len(labels)
     decrease = 0.0
@@ -84,7 +84,7 @@ def expand_softmax(base: Floats, step: Floats, labels: Array, p: Floats, gradien
         if time == 1:
             others, others_before = others_before, others
         _write_points(base, step, time, p, top, index)
-        sign = 1.0 - 2.0 * time  # 1 before the step, -1 after it and 0 half-way
+        sign = 1.0 - 2.0 * time  # 1 before the step, -1 after it, 0 at the midpoint
         for i in range(n):
             decrease += sign * (top[i] - p[labels[i], i])
         _write_powers(p, top, index, others)
@@ -103,7 +103,7 @@ def expand_softmax(base: Floats, step: Floats, labels: Array, p: Floats, gradien
 
 @inlined
 def _write_points(base: Floats, step: Floats, time: float, x: Floats, top: Floats, index: Floats) -> None:
-    """Write the points at a `time` of the steps, the largest number of each sample, and its class."""
+    """Write the points at a fraction `time` of the steps, the largest number of each sample, and its class."""
     n = len(top)
     top[:], index[:] = -np.inf, 0.0
     for c in range(len(base)):
@@ -116,7 +116,7 @@ def _write_points(base: Floats, step: Floats, time: float, x: Floats, top: Float
 
 @inlined
 def _write_powers(x: Floats, top: Floats, index: Floats, others: Floats) -> None:
-    """Replace x_c by exp(x_c - x_top); write the sums of those over all classes but the largest."""
+    """Replace x_c by exp(x_c - x_top), and write their sums over all classes but the largest."""
     n = len(top)
     others[:] = 0.0
     for c in range(len(x)):

@@ -1,8 +1,7 @@
-"""The losses of the server, as functions of the summed embedding.
+"""Losses as functions of the summed embedding.
 
-Shapes, used by every method here: an embedding `x` is `(..., samples, classes)`, `classes` being 1 for a scalar
-embedding; `labels` is what `encode` returned, with the samples in front; a loss value is `(..., samples)`. Results are
-float64 whatever `x` is.
+Shapes in all methods: an embedding `x` is `(..., samples, classes)`, with `classes` 1 for a scalar embedding; `labels`
+are those that `encode` returned, samples first; a loss value is `(..., samples)`. Results are float64.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from verfedsv.loss_loops import (
 CONSTANTS = ("lipschitz", "smoothness", "gradient_range", "third_derivative", "fifth_derivative")
 
 LARGEST_LABEL = 1e60
-"""The squares of labels, summed, must stay within float64."""
+"""Sums of squared labels must stay within float64."""
 
 
 class CubicForm(NamedTuple):
@@ -44,22 +43,11 @@ class CubicForm(NamedTuple):
     centre: Array
 
 
-class Expansion(NamedTuple):
-    """A loss around the midpoint of a step: its gradient and third derivative there, (samples, classes) each.
-
-    `decrease` is how much the loss falls over the whole step, summed over samples.
-    """
-
-    gradient: Floats
-    cubic: CubicForm
-    decrease: float
-
-
 class Loss(ABC):
     """A smooth loss f(x; y) of the summed embedding x of one sample and its label y.
 
-    To add one, implement `encode`, `value`, `gradient` and `cubic_form`, and state these constants. They must hold for
-    every label and every embedding, as error bounds are computed from them; `math.inf` states no bound.
+    To add one, implement `encode`, `value`, `gradient` and `cubic_form`, and set the constants that error bounds are
+    computed from. They must hold for every label and every embedding; `math.inf` states no bound.
 
     - `lipschitz`: the largest Euclidean norm of the gradient, G of the paper;
     - `smoothness`: the largest eigenvalue of the Hessian, L of the paper;
@@ -67,12 +55,13 @@ class Loss(ABC):
     - `third_derivative`, `fifth_derivative`: the largest |D^n f(x)[v, w, ..., w]| for n = 3 and 5 over v and w of
       `spread` 1. docs/closed-form.md derives those of the losses here.
 
-    The `spread` of a change is its Euclidean norm; for a loss that does not change when the same number is added to all
-    classes, and says so by `shift_invariant`, it is the range over classes.
+    The `spread` of a change is its Euclidean norm, or its range over classes if `shift_invariant` is set because the
+    same number added to all classes does not change the loss.
 
     Bounds allow for rounding: `value` may be off by a few units in the last place of |f| + |x| (1 + |f'|), `gradient`
-    and `cubic_form` by a few of their own. A loss that is proven to keep to that sets `rounding_is_bounded`; otherwise
-    errors are "certified but for rounding". `check_loss` compares all of this with numeric differences.
+    and `cubic_form` by a few units in their last place. A loss that is proven to do so sets `rounding_is_bounded`;
+    otherwise errors are "certified but for rounding". `check_loss` compares methods and constants with numeric
+    differences.
     """
 
     name: ClassVar[str]
@@ -86,7 +75,7 @@ class Loss(ABC):
 
     @abstractmethod
     def encode(self, labels: Array, n_classes: int) -> Array:
-        """Return the labels in the form the other methods take; raise InputError if they do not fit the loss."""
+        """Return the labels as the other methods take them; raise InputError if they do not fit the loss."""
 
     @abstractmethod
     def value(self, x: Array, labels: Array) -> Array:
@@ -94,43 +83,37 @@ class Loss(ABC):
 
     @abstractmethod
     def gradient(self, x: Array, labels: Array) -> Array:
-        """Return the derivative of the loss of each sample by its embedding, shaped as `x`."""
+        """Return the gradient of the loss of each sample, shaped as `x`."""
 
     @abstractmethod
     def cubic_form(self, x: Array, labels: Array) -> CubicForm:
         """Return the third derivative of the loss at `x`."""
 
-    def expand(self, base: Floats, step: Floats, labels: Array) -> Expansion:
-        """Return the expansion around `base + step / 2` of a step from `base`, (samples, classes) each."""
-        middle = base + 0.5 * step
-        decrease = self.value(base, labels).sum() - self.value(base + step, labels).sum()
-        return Expansion(self.gradient(middle, labels), self.cubic_form(middle, labels), float(decrease))
-
     def remainder_variation(self, middle: Array, reach: Floats, scale: Floats) -> Floats:  # noqa: ARG002  # Logistic's
-        """Return how much the derivative of what sampling estimates can vary, per unit of spread, (samples,).
+        """Return how much the slope of what `auto` samples can vary, per unit of spread, (samples,).
 
-        That is (f'(c + u) + f'(c - u)) / 2 - scale D^3 f(c)[u, u, .] / 2 around c = `middle`, for u up to `reach`.
+        The slope is (f'(c + u) + f'(c - u)) / 2 - scale D^3 f(c)[u, u, .] / 2 with c = `middle`, u up to `reach`.
         """
         cubic = self.third_derivative * reach**2
-        result: Floats = np.minimum(self.gradient_range, cubic) + scale * cubic
-        return result
+        return np.asarray(np.minimum(self.gradient_range, cubic) + scale * np.where(scale > 0, cubic, 0.0))
 
     def spread(self, v: Array) -> Array:
-        """Return the size of a change that the bounds are stated in, (..., samples)."""
+        """Return the spread of changes, (..., samples)."""
         if v.shape[-1] == 1:
             return np.abs(v[..., 0])
-        result: Array = v.max(axis=-1) - v.min(axis=-1) if self.shift_invariant else np.sqrt(dot(v, v)[..., 0])
-        return result
+        return np.asarray(v.max(axis=-1) - v.min(axis=-1) if self.shift_invariant else np.sqrt(dot(v, v)[..., 0]))
 
     def __repr__(self) -> str:
         return f"<{self.name} loss>"
 
 
 class LogPartitionLoss(Loss):
-    """A loss log(sum over c of exp(x_c)) - x_y, whose coalitions can be summed without a single exponential."""
+    """A loss log(sum over c of exp(x_c)) - x_y, whose coalitions are summed by products of exponentials.
+
+    `has_zero_class`: the sum contains one more class, whose embedding is always 0.
+    """
 
     has_zero_class: ClassVar[bool]
-    """Whether the sum over c contains one more class whose embedding is always 0."""
 
     @abstractmethod
     def label_part(self, x: Array, labels: Array) -> Array:
@@ -159,9 +142,9 @@ class Logistic(LogPartitionLoss):
     def encode(self, labels: Array, n_classes: int) -> Array:
         if n_classes != 1:
             raise InputError(
-                f"loss 'logistic' takes one number per client and sample, and the embeddings have {n_classes}. If they "
-                "are a hidden layer, pass each client's part of the logit instead; if they are one logit per class, "
-                "use loss='softmax'"
+                f"loss 'logistic' takes one number per client and sample; received {n_classes}. If they are a hidden "
+                "layer, pass each client's part of the logit instead; if they are one logit per class, use "
+                "loss='softmax'"
             )
         vector = _as_vector(labels, self.name)
         positive = vector == 1
@@ -170,7 +153,7 @@ class Logistic(LogPartitionLoss):
         return np.where(positive, 1.0, -1.0)
 
     def value(self, x: Array, labels: Array) -> Array:
-        # The sign of the label goes in first: well classified samples keep the full precision of their small loss.
+        # The sign of the label goes in first: the small loss of a well classified sample keeps its full precision.
         return each(softplus_each, x[..., 0] * -labels)
 
     def gradient(self, x: Array, labels: Array) -> Array:
@@ -181,12 +164,11 @@ class Logistic(LogPartitionLoss):
         return CubicForm(each(logistic_third_each, x), np.zeros(x.shape))
 
     def remainder_variation(self, middle: Array, reach: Floats, scale: Floats) -> Floats:
-        # Both terms grow from 0 with |u| and keep their sign, so each is largest at the end: three times tighter.
+        # Both terms grow from 0 with |u| and keep their sign, so both are largest at the end: three times tighter.
         c = middle[:, 0]
         mean = 0.5 * (each(sigmoid_each, c + reach) + each(sigmoid_each, c - reach))
         cubic = scale * each(logistic_third_each, c) * reach**2 / 2
-        result: Floats = np.abs(mean - each(sigmoid_each, c)) + np.abs(cubic)
-        return result
+        return np.asarray(np.abs(mean - each(sigmoid_each, c)) + np.abs(cubic))
 
     def label_part(self, x: Array, labels: Array) -> Array:
         return x[..., 0] * (labels > 0)
@@ -212,10 +194,12 @@ class Softmax(LogPartitionLoss):
                 "use loss='logistic' for one number per client and sample"
             )
         vector = _as_vector(labels, self.name)
-        if vector.min() < 0 or vector.max() >= n_classes or (vector != np.floor(vector)).any():
+        is_whole = (vector == np.floor(vector)).all()
+        if vector.min() < 0 or vector.max() >= n_classes or not is_whole:
+            counts_from_1 = is_whole and vector.min() >= 1 and vector.max() == n_classes
             raise InputError(
                 f"loss 'softmax' with {n_classes} classes takes whole labels 0 to {n_classes - 1}; "
-                f"received {_describe_values(vector)}"
+                f"received {_describe_values(vector)}" + ("; if they count from 1, subtract 1" if counts_from_1 else "")
             )
         return vector.astype(np.intp)
 
@@ -223,7 +207,7 @@ class Softmax(LogPartitionLoss):
         rows = as_rows(x)
         result = np.empty(rows.shape[:-1])
         log_partition_each(rows, result)
-        # Both parts are relative to the largest class, so that a large embedding does not swallow a small loss.
+        # Both parts are relative to the largest class, so that a small loss is not lost beside a large embedding.
         result += rows.max(axis=-1) - self.label_part(rows, labels)
         return result.reshape(x.shape[:-1])
 
@@ -242,7 +226,7 @@ class Softmax(LogPartitionLoss):
 
 
 class Squared(Loss):
-    """Half the squared distance, |x - y|^2 / 2, of the embedding x to the label y, (samples,) or (samples, classes)."""
+    """Half the squared distance, |x - y|^2 / 2; labels y are (samples,) or (samples, classes)."""
 
     name = "squared"
     rounding_is_bounded = True
@@ -270,12 +254,10 @@ class Squared(Loss):
 
     def value(self, x: Array, labels: Array) -> Array:
         residual = x - labels
-        result: Array = 0.5 * dot(residual, residual)[..., 0]
-        return result
+        return np.asarray(0.5 * dot(residual, residual)[..., 0])
 
     def gradient(self, x: Array, labels: Array) -> Array:
-        result: Array = x - labels
-        return result
+        return np.asarray(x - labels)
 
     def cubic_form(self, x: Array, labels: Array) -> CubicForm:  # noqa: ARG002  # the same for every label
         zero = np.zeros(x.shape)
@@ -286,7 +268,7 @@ LOSSES: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Softmax(), S
 
 
 def get_loss(loss: str | Loss) -> Loss:
-    """Return the loss of that name, or `loss` itself if it is one with all constants."""
+    """Return the loss with that name, or `loss` itself if it is one with all constants."""
     if isinstance(loss, type) and issubclass(loss, Loss):
         raise InputError(f"loss must be an instance, and {loss.__name__} is a class; pass {loss.__name__}()")
     if not isinstance(loss, Loss):
@@ -296,7 +278,7 @@ def get_loss(loss: str | Loss) -> Loss:
             raise InputError(f"unknown loss {loss!r}; allowed are {allowed} and a verfedsv.Loss of your own")
         return known
     if not isinstance(getattr(loss, "name", None), str):
-        raise InputError(f"{type(loss).__name__}: a loss needs a name, a text")
+        raise InputError(f"{type(loss).__name__}: a loss needs a name, which is a text")
     for constant in CONSTANTS:
         size = getattr(loss, constant, None)
         if not isinstance(size, Real) or not float(size) >= 0:
@@ -308,15 +290,14 @@ def get_loss(loss: str | Loss) -> Loss:
 
 
 def is_own(loss: Loss) -> bool:
-    """Return whether a loss is a user's own, and none of this package."""
+    """Return whether a loss is not one of this package."""
     return type(loss) is not type(LOSSES.get(loss.name))
 
 
 def dot(v: Array, w: Array) -> Array:
     """Return the sum over classes of `v * w`, keeping that axis."""
     if v.shape[-1] == 1:
-        product: Array = v * w
-        return product
+        return np.asarray(v * w)
     return np.asarray(np.einsum("...c,...c->...", v, w))[..., np.newaxis]
 
 
@@ -330,8 +311,8 @@ def _as_real(labels: Array, name: str) -> Array:
 def _as_vector(labels: Array, name: str) -> Array:
     array = _as_real(labels, name)
     if array.ndim != 1:
-        hint = "; use labels.ravel()" if array.size == len(array) else ""
-        hint = hint or ("; use labels.argmax(axis=1) if they are one-hot" if name == "softmax" else "")
+        one_hot = "; use labels.argmax(axis=1) if they are one-hot" if name == "softmax" else ""
+        hint = "; use labels.ravel()" if array.size == len(array) else one_hot
         raise InputError(f"loss {name!r} takes labels of shape (samples,); received {array.shape}{hint}")
     return array
 

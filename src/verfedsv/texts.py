@@ -1,4 +1,4 @@
-"""Display texts that others wrote, and warn of misleading ones."""
+"""Text from others: made safe to display, and checked for misleading names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 LONGEST_NAME = 60
-"""Characters of the name of a client or run that are shown, so that no page grows with names. JSON has all."""
+"""Characters that are displayed of the name of a client or run. JSON has all."""
 
 
 def printable(text: str) -> str:
-    r"""Return a text on one line with unprintable characters replaced, so that no terminal or page obeys them.
+    r"""Return a text on one line with unprintable characters replaced, so that no terminal or page interprets them.
 
     >>> printable("\x1b[31mred"), printable("one\ntwo")
     ('�[31mred', 'one�two')
@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text as printable characters, at most `most` of them.
+    """Return a text in at most `most` printable characters.
 
     >>> shortened("hospital of the north", 12)
     'hospital of…'
@@ -30,7 +30,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Return names as a list in words: all, or the first `most` if there are over three more.
+    """Return names as an enumeration: all, or the first `most` if there are more than three others.
 
     >>> listed(["bank", "shop", "telco"]), listed(list("abcdefgh"), 2)
     ('bank, shop and telco', 'a, b and 6 more')
@@ -47,7 +47,7 @@ def quoted(names: Sequence[str]) -> str:
 
 
 def misleading(names: Sequence[str]) -> Iterator[str]:
-    r"""Yield sentences on names that look like others, or that have invisible characters.
+    r"""Yield sentences on names that look alike, mix alphabets or have invisible characters.
 
     >>> list(misleading(["bank", "Bank"]))
     ["'bank' and 'Bank' look alike: make sure who is who."]
@@ -55,8 +55,8 @@ def misleading(names: Sequence[str]) -> Iterator[str]:
     []
     """
     for name in names:
-        if _has_unseen(name):
-            yield f"{name[:LONGEST_NAME]!a} has spaces or characters in it that nobody sees: make sure who that is."
+        if name != " ".join(name.split()) or any(map(is_unseen, name)):
+            yield f"{name[:LONGEST_NAME]!a} has unusual spaces or invisible characters: make sure who that is."
         elif len(scripts := _scripts(name)) > 1:
             mixed = " and ".join(script.capitalize() for script in scripts)
             yield f"{name[:LONGEST_NAME]!a} mixes {mixed} letters that look alike: make sure who that is."
@@ -71,14 +71,14 @@ def misleading(names: Sequence[str]) -> Iterator[str]:
 
 _LIKE_L_OR_O = str.maketrans("I1|0", "lllO")
 _LIKE_LATIN = str.maketrans("аеорсухіјѕһԁԛԝвкмнтαβγεηικνορτυχ", "aeopcyxijshdqwbkmhtabyenikvoptux")
-"""Small letters of Cyrillic and Greek, and those of Latin that look like them or like their capitals."""
+"""Small Cyrillic and Greek letters, and the Latin ones that look like them or their capitals."""
 
 _BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
-"""Letters and marks that are printable but blank."""
+"""Printable characters that are blank."""
 
 
 def doubtful_classes(classes: Sequence[str], counts: Sequence[int], remedy: str) -> Iterator[str]:
-    """Yield sentences on classes of labels that may be mistakes, by how many samples each has.
+    """Yield sentences on classes that may be mistakes, as few samples have them or they differ only in case.
 
     >>> next(doubtful_classes(["no", "yes", "yess"], [50, 50, 1], "correct it"))
     'labels: few of 101 samples have yess (1), which makes 3 classes. If it is a mistake, correct it'
@@ -98,32 +98,28 @@ def doubtful_classes(classes: Sequence[str], counts: Sequence[int], remedy: str)
 
 
 _RARE, _PART_OF_MEAN = 10, 0.1
-"""A class with fewer samples than this number, and than this fraction of the mean, may be a mistake."""
+"""A class with fewer samples than this, and than this fraction of the mean, may be a mistake."""
 
 
 def with_count(name: str, n_samples: int) -> str:
-    """Return the name of a class with how many samples have it."""
+    """Return the name of a class with its number of samples."""
     return f"{shortened(name, LONGEST_NAME)} ({n_samples:,})"
 
 
 def _skeleton(name: str) -> str:
-    """Return a name without what is easily overlooked; names that look alike share it."""
+    """Return a key that names share if they look alike."""
     folded = unicodedata.normalize("NFKD", name).casefold().translate(_LIKE_LATIN)
     kept = (letter for letter in folded if not (letter.isspace() or unicodedata.combining(letter)))
     return "".join(letter for letter in kept if not is_unseen(letter))
 
 
-def _has_unseen(name: str) -> bool:
-    return name != " ".join(name.split()) or any(map(is_unseen, name))
-
-
 def is_unseen(letter: str) -> bool:
-    """Return whether a character is invisible, and not a space: a control, a format or a filler."""
+    """Return whether a character is invisible and not a space: a control, format or filler character."""
     is_selector = "\ufe00" <= letter <= "\ufe0f" or "\U000e0100" <= letter <= "\U000e01ef"
     return letter in _BLANK or is_selector or not (letter.isprintable() or letter.isspace())
 
 
 def _scripts(name: str) -> list[str]:
-    """Return which of the scripts that look alike a name has letters of."""
+    """Return the scripts of a name, of those that share shapes of letters."""
     found = {unicodedata.name(letter, "").partition(" ")[0] for letter in name if letter.isalpha()}
     return sorted(found & {"LATIN", "CYRILLIC", "GREEK"})

@@ -152,6 +152,11 @@ def test_payouts_come_into_the_report(folder, tmp_path):
         assert done.returncode == 0, done.stderr
         for amount in json.loads(payouts.read_text())["payouts"]:
             assert amount in page.read_text()
+    table = tmp_path / "payouts.csv"
+    table.write_text("\ufeffclient,payout", encoding="utf-8")
+    done = run("report", str(folder), "-o", str(page), "--settlement", str(table))
+    assert done.returncode == 2
+    assert "payouts.csv is a table for people; pass the JSON: verfedsv settle" in done.stderr
     other = payouts.read_text().replace('"head": "', '"head": "0')
     payouts.write_text(other)
     done = run("report", str(folder), "-o", str(page), "--settlement", str(payouts))

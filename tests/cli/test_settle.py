@@ -77,7 +77,7 @@ def test_rules_and_what_is_said_of_them(folder, options, said):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*BUDGET], "'shop' is negative; say what happens to negative values with --negative: 'zero'"),
+        ([*BUDGET], "'shop' is negative; choose what happens to negative values with --negative: 'zero'"),
         ([*BUDGET, "--negative", "refuse"], "refused: the value of 'shop' is negative"),
         (["--budget", "1000.001", "--currency", "EUR"], "budget may have 2 digits after the point in EUR"),
         (["--budget", "1000", "--currency", "euro"], "currency must be a code of three letters"),
@@ -135,10 +135,10 @@ def test_values_by_settings_that_were_not_agreed_are_not_settled(tmp_path):
         assert call("settle", path, *BUDGET, "--negative", "zero", "--accept-settings").returncode == 0
     (folder / "valuation.json").rename(tmp_path / "v.json")
     done = call("settle", tmp_path / "v.json", *BUDGET, "--negative", "zero")
-    assert done.returncode == 0
-    assert "what was agreed is unknown. These settings are not the defaults: seed is 3 and not 0" in " ".join(
-        done.stderr.split()
-    )
+    assert done.returncode == 2
+    assert "what was agreed is unknown, " in done.stderr
+    assert "not the defaults: seed is 3 and not 0" in done.stderr
+    assert call("settle", tmp_path / "v.json", *BUDGET, "--negative", "zero", "--accept-settings").returncode == 0
 
 
 @pytest.mark.parametrize("has_config", [True, False])

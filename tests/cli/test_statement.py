@@ -150,6 +150,7 @@ def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, 
     monkeypatch.chdir(place)
     call("extract", "run", "--client", "telco", "-o", "telco.extract")
     (place / "empty").mkdir()
+    (place / "p.csv").touch()
     content = (place / "telco.extract").read_bytes()
     (place / "odd.extract").write_bytes(content.replace(b'{"client"', b'{"foo": "1", "client"'))
     before = sorted(place.rglob("*"))

@@ -23,9 +23,9 @@ class Head:
 
 
 SENTENCES = {
-    "loss": "error: the training was recorded with a loss of your own, 'own'; value it in Python, and pass that loss "
-    "again: value(run, loss=...)\n",
-    "head": "error: only trainings whose head is 'sum' can be valued so far; this one has a head of its own\n",
+    "loss": "error: the training was recorded with a loss of your own, 'own'; value it in Python, with "
+    "value(run, loss=...)\n",
+    "head": "error: only trainings with head='sum' can be valued; this one has a head with parameters\n",
 }
 
 

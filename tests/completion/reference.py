@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.completion.complete import REGULARIZATIONS, Completion, Start, complete_with
-from verfedsv.completion.factors import Factors, FitErrors, has_settled, steady_thin_rounds
+from verfedsv.completion.factors import Factors, FitErrors, has_settled, refit_short_rounds
 from verfedsv.completion.observations import Pattern
 from verfedsv.losses import Array, Floats
 
@@ -36,7 +36,7 @@ def complete_plainly(
     for t, (batch, values) in enumerate(zip(numbers, embeddings, strict=True)):
         matrix[t, :, batch] = np.asarray(values).reshape(len(batch), n_classes)
     solver = PlainSolver(pattern, matrix, REGULARIZATIONS[0], tolerance, max_sweeps)
-    return complete_with(solver, pattern, n_classes, rank, regularization, start, seed)
+    return complete_with(solver, rank, regularization, start, seed)
 
 
 @dataclass
@@ -49,6 +49,10 @@ class PlainSolver:
     tolerance: float
     max_sweeps: int
     n_sweeps: int = 0
+
+    @property
+    def n_classes(self) -> int:
+        return self.matrix.shape[1]
 
     def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
         n_rounds, n_classes, n_samples = self.matrix.shape
@@ -88,7 +92,7 @@ class PlainSolver:
         def used(t: int) -> tuple[Array, Array]:
             return np.flatnonzero(is_used[t]), self.matrix[t][:, is_used[t]].T
 
-        steady_thin_rounds(Factors(w, h), np.diff(self.pattern.edges), used)
+        refit_short_rounds(Factors(w, h), np.diff(self.pattern.edges), used)
         return Factors(w, h)
 
     def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:

@@ -212,12 +212,12 @@ def test_one_round_and_one_epoch():
 
 
 def test_a_round_without_uploads_is_like_the_one_before():
-    """It is not taken for a return to zero."""
+    """It is not completed with zeros."""
     training = train()
     pattern = Pattern.from_batches([*training.batches[:50], np.empty(0, int), *training.batches[50:]], 300)
     uploads = training.uploads(0)
     values = pattern.sort([*uploads[:50], np.empty((0, 1)), *uploads[50:]], 1)
-    result = complete_with(CompiledSolver(pattern, values, 0.1, 1e-3, 50, 1), pattern, 1, 3, 0.1, "spectral", 0)
+    result = complete_with(CompiledSolver(pattern, values, 0.1, 1e-3, 50, 1), 3, 0.1, "spectral", 0)
     np.testing.assert_array_equal(result.rounds[50], result.rounds[49])
     assert np.abs(result.rounds[51] - result.rounds[50]).max() < np.abs(result.rounds[50]).max()
 
@@ -254,8 +254,8 @@ def test_interpolation_is_that_of_numpy():
         ({"batches": [[0, 1], [2, 9]]}, r"batches\[1\] must hold sample numbers from 0 to 3"),
         ({"batches": [[0, 1], [2, -1]]}, r"batches\[1\] must hold sample numbers from 0 to 3"),
         ({"batches": [[0, 0], [1, 2]]}, r"batches\[0\] must not repeat samples"),
-        ({"batches": [[0.5, 1], [1, 2]]}, r"batches\[0\] must list sample numbers"),
-        ({"batches": [[0, 1], []]}, r"batches\[1\] must list sample numbers"),
+        ({"batches": [[0.5, 1], [1, 2]]}, r"batches\[0\] must be a list of sample numbers"),
+        ({"batches": [[0, 1], []]}, r"batches\[1\] must hold at least one sample"),
         ({"batches": [[0, 1]]}, "one entry for each round"),
         ({"batches": [], "embeddings": []}, "at least one; received 0 and 0"),
         ({"embeddings": [[1.0, 2.0], [1.0]]}, r"embeddings\[1\] must have shape \(2,\)"),
@@ -294,7 +294,7 @@ def test_a_completion_of_other_rounds_cannot_be_continued():
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_a_short_batch_does_not_draw_its_round_to_zero(loss):
-    """The last batch of an epoch has 3 samples instead of 100: what it lacks is like in the rounds around it."""
+    """The last batch of an epoch has 3 samples instead of 100: the others are interpolated between rounds."""
     training = train(loss, n_samples=303, batch=100, n_epochs=10)
     short = np.array([t for t, batch in enumerate(training.batches[:-1]) if len(batch) == 3])
     for client in range(3):

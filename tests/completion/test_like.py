@@ -18,7 +18,7 @@ def completion(training, like=None, rank="auto", regularization="auto"):
     pattern = Pattern.from_batches(training.batches, len(training.labels))
     values = pattern.sort(training.uploads(0), training.embeddings.shape[3])
     solver = CompiledSolver(pattern, values, 0.1, 1e-3, 100, 1)
-    return complete_with(solver, pattern, values.shape[1], rank, regularization, "spectral", 0, like)
+    return complete_with(solver, rank, regularization, "spectral", 0, like)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ EVIL = [
 ]
 
 OBJECTS = ["constructor", "__proto__", "toString", "hasOwnProperty"]
-"""What every object of JavaScript has already."""
+"""Names that every JavaScript object has."""
 
 PAYOUTS = SettlementSummary(
     "1,000.00",
@@ -97,7 +97,7 @@ def files(summaries, tmp_path_factory):
 
 @pytest.fixture
 def show(browser, files):
-    """Return a function that opens a page; at the end, nothing may have been complained of, asked for, or fetched."""
+    """Return a function that opens a page; at the end, the console must be empty, and nothing fetched."""
     contexts, complaints = [], []
 
     def open_page(name, width=1100, *, colours="light", script=True):
@@ -128,7 +128,7 @@ def plain(text):
 
 @pytest.mark.parametrize("name", ["2", "20", "200", "loss rose", "unknown"])
 def test_numbers_in_the_page_are_those_of_the_json(show, summaries, name):
-    """Name, share and value of every client, in the order of the JSON, and so are the texts; ends are rounded outwards.
+    """Name, share and value of every client are in the order of the JSON, with ends rounded outwards.
 
     Where there are no shares, there are no columns of them.
     """
@@ -168,7 +168,7 @@ def decimals_of(text):
 
 
 def test_clients_can_be_switched_off_and_on(show):
-    """A box for each client, by mouse or keyboard; the chart follows."""
+    """Each client has a box, for mouse and keyboard, and the chart follows."""
     page = show("20")
     lines = page.locator("#chart-rounds .mark-line.role-mark path:not([d=''])")
     assert lines.count() == 10
@@ -185,7 +185,7 @@ def test_clients_can_be_switched_off_and_on(show):
 
 
 def test_two_hundred_clients_stay_usable(show):
-    """Ten lines at first; a client is found by its name and switched on; all lines can be drawn."""
+    """At first there are ten lines; a client can be found by name and switched on, and all lines can be drawn."""
     page = show("200")
     lines = page.locator("#chart-rounds .mark-line.role-mark path:not([d=''])")
     assert lines.count() == 10
@@ -200,7 +200,7 @@ def test_two_hundred_clients_stay_usable(show):
 
 
 def test_the_switch_shows_single_rounds(show):
-    """In single rounds the numbers are smaller, and so is the axis; what is said of the chart is true of it."""
+    """The axis changes, and so does the text on the chart."""
     page = show("2")
     assert page.get_by_text("It ends at the client's value").is_visible()
     labels = page.locator("#chart-rounds .role-axis-label text")
@@ -214,7 +214,7 @@ def test_the_switch_shows_single_rounds(show):
 
 @pytest.mark.parametrize(("name", "width"), [("2", 1100), ("20", 1100), ("200", 1100), ("20", 390), ("payouts", 390)])
 def test_no_table_hides_anything_without_saying_so(show, name, width):
-    """Up to thirty rows all are seen; where a table scrolls, up and down or sideways, a line above it says so."""
+    """Up to thirty rows are all visible; where a table scrolls in either direction, a line above it says so."""
     boxes = (
         show(name, width)
         .locator(".scroll")
@@ -232,7 +232,7 @@ def test_no_table_hides_anything_without_saying_so(show, name, width):
 
 
 def test_the_sum_of_payouts_is_always_seen(show):
-    """However many clients there are."""
+    """It stays visible however many clients there are."""
     page = show("many payouts")
     page.locator("#amounts").scroll_into_view_if_needed()
     box, row = (page.locator(place).bounding_box() for place in (".scroll:has(#amounts)", "#amounts tfoot th"))
@@ -250,14 +250,14 @@ def test_print_does_not_shrink(show):
 
 
 def test_payouts_by_values_that_nobody_should_pay_by_have_a_warning(show):
-    """Above the amounts; and there is none where the values are sure."""
+    """It is above the amounts, and there is none if the values are sound."""
     warning = "section[aria-labelledby=payouts] .verdict"
     assert "only 4 of 9 rounds are recorded" in show("unfinished").locator(warning).inner_text()
     assert show("payouts").locator(warning).count() == 0
 
 
 def test_hovering_shows_the_numbers_of_the_json(show, summaries):
-    """The point nearest to the pointer, with its client, round and value."""
+    """The tooltip has client, round and value of the point nearest to the pointer."""
     page = show("20")
     chart = page.locator("#chart-rounds svg")
     chart.scroll_into_view_if_needed()
@@ -277,7 +277,7 @@ def test_hovering_shows_the_numbers_of_the_json(show, summaries):
 
 
 def test_names_do_nothing(show):
-    """Names of clients and texts of files are shown as they are: no script runs, also not in a tooltip."""
+    """Names of clients and texts of files are shown as they are; no script runs, not even in a tooltip."""
     page = show("evil")
     shown = page.locator("#numbers tbody th").all_text_contents()
     assert shown[:5] == EVIL[:5]
@@ -294,7 +294,7 @@ def test_names_do_nothing(show):
 
 @pytest.mark.parametrize("script", [True, False])
 def test_names_that_objects_have_blank_no_chart(show, script):
-    """Each has its bar and its line, drawn with and without a script."""
+    """Each client has its bar and its line, with and without a script."""
     page = show("objects", script=script)
     assert page.locator("#chart-shares .layer_0_marks path").count() == 4
     labels = page.locator("#chart-shares .role-axis-label text").all_text_contents()
@@ -303,7 +303,7 @@ def test_names_that_objects_have_blank_no_chart(show, script):
 
 
 def test_no_other_script_or_style_is_allowed(browser, files):
-    """The policy names the page's own by their hashes, so what gets in somehow does nothing."""
+    """The policy names the page's own by their hashes, so injected ones do nothing."""
     assert "unsafe-inline" not in files["2"].read_text(encoding="utf-8")
     page = browser.new_page()
     page.goto(files["2"].as_uri())
@@ -327,7 +327,7 @@ def test_no_other_script_or_style_is_allowed(browser, files):
 @pytest.mark.parametrize("name", ["2", "20", "loss rose", "unfinished"])
 @pytest.mark.parametrize(("colours", "width"), [("light", 1100), ("dark", 360)])
 def test_axe_finds_nothing(show, name, colours, width):
-    """Contrast, names of inputs, tables, landmarks, headings, scrolling by keyboard: no violation in either colours."""
+    """Contrast, labels, tables, landmarks, headings and scrolling by keyboard are accessible, in light and dark."""
     found = Axe().run(show(name, width, colours=colours)).response["violations"]
     assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == []
 
@@ -366,7 +366,7 @@ def test_on_a_phone_nothing_is_cut_or_broken(show, colours):
 
 
 def test_payouts_are_those_of_the_settlement(show, summaries):
-    """With ranges, notes as text, and the sum."""
+    """The table has ranges, notes as text, and the sum."""
     page, known = show("payouts"), summaries["payouts"].settlement
     rows = page.locator("section[aria-labelledby=payouts] tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
@@ -379,7 +379,7 @@ def test_payouts_are_those_of_the_settlement(show, summaries):
 
 
 def test_without_scripts_the_essentials_are_there(show):
-    """Sentences, tables and drawn charts; no switches that would do nothing."""
+    """Sentences, tables and drawn charts are visible, and switches, which would do nothing, are not."""
     page = show("20", script=False)
     said = plain(page.locator(".sentences p").first.inner_text())
     assert said == "bank 1 contributed 18.78 % (17.78 to 19.82 %)."
@@ -389,7 +389,7 @@ def test_without_scripts_the_essentials_are_there(show):
 
 
 def test_print_is_black_on_white(show):
-    """Also where the screen is dark; what was folded is printed, what can only be clicked is not."""
+    """This holds in dark mode too; folded parts are printed, and switches are not."""
     page = show("20", colours="dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
@@ -403,7 +403,7 @@ def test_print_is_black_on_white(show):
 
 @pytest.mark.parametrize("n_clients", [2, 20, 200, 1000])
 def test_pages_are_small_and_always_the_same(files, summaries, n_clients):
-    """Less than 2 MB with all that is needed to draw, and the same bytes each time."""
+    """A page has less than 2 MB, and the same bytes each time."""
     summary = summaries.get(str(n_clients)) or make_large_summary(n_clients)
     page = to_html(summary)
     assert len(page.encode()) < 2_000_000
@@ -414,7 +414,7 @@ def test_pages_are_small_and_always_the_same(files, summaries, n_clients):
 @pytest.mark.skipif("VERFEDSV_SCREENSHOTS" not in os.environ, reason="VERFEDSV_SCREENSHOTS names no folder")
 @pytest.mark.parametrize("name", ["2", "20", "200", "payouts"])
 def test_screenshots(show, name):
-    """To be looked at: light, dark, on a phone."""
+    """Leave pictures to look at: light, dark, on a phone."""
     folder = Path(os.environ["VERFEDSV_SCREENSHOTS"])
     for colours, width in (("light", 1100), ("dark", 1100), ("light", 360)):
         page = show(name, width, colours=colours)

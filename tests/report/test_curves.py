@@ -9,7 +9,7 @@ numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)
 
 @given(numbers, st.integers(6, 40))
 def test_thinned_curves_keep_their_ends_and_extremes(values, most):
-    """No more points than there is room for; the first, the last, the smallest and the largest are among them."""
+    """At most so many points are kept, among them the first, the last, the smallest and the largest."""
     values = np.array(values)
     kept = thin(values, most)
     assert len(kept) <= max(most, 2)
@@ -19,7 +19,7 @@ def test_thinned_curves_keep_their_ends_and_extremes(values, most):
 
 
 def test_short_curves_are_kept_whole():
-    """Rounds are counted from 1, numbers have five digits, and what is not a number is left out."""
+    """Rounds are counted from 1, numbers have five digits, and NaN is left out."""
     found = curve([0.123456789, np.nan, 3.0])
     assert found.rounds == (1, 3)
     assert found.values == (0.12346, 3.0)
@@ -27,7 +27,7 @@ def test_short_curves_are_kept_whole():
 
 
 def test_long_curves_are_bounded():
-    """However long a training, and however many clients share the room."""
+    """This holds however long the training is, and however many clients there are."""
     values = np.sin(np.arange(100_000) / 50)
     assert len(curve(values).rounds) <= MOST_POINTS
     assert len(curve(values, n_curves=2000).rounds) <= 60

@@ -12,7 +12,7 @@ def line(n_rounds, loss=0.5):
 
 @pytest.fixture
 def path(tmp_path):
-    """Return where metrics will be."""
+    """Return the path of the metrics."""
     return tmp_path / "metrics.jsonl"
 
 
@@ -22,7 +22,7 @@ def add(path, text):
 
 
 def test_what_was_added_is_read_once(path, monkeypatch):
-    """A line that is not finished waits for its end; nothing is read again."""
+    """An incomplete line is kept until its end is written, and nothing is read again."""
     metrics = GrowingMetrics(path)
     metrics.read()
     assert metrics.curves() == {}
@@ -41,7 +41,7 @@ def test_what_was_added_is_read_once(path, monkeypatch):
 
 
 def test_a_file_that_was_replaced_or_cut_is_read_anew(path):
-    """As going on with a run does, to measure again."""
+    """A resumed run truncates the file, to measure again."""
     metrics = GrowingMetrics(path)
     add(path, line(1) + line(2) + line(3))
     metrics.read()
@@ -77,7 +77,7 @@ def test_a_file_that_was_replaced_or_cut_is_read_anew(path):
     ids=range(12),
 )
 def test_damaged_lines_are_counted_and_left_out(path, bad):
-    """Whatever is in them, and however long they are; the lines around them are read."""
+    """Other lines are still read, whatever a damaged line holds and however long it is."""
     metrics = GrowingMetrics(path)
     add(path, line(1) + bad + "\n" + line(3))
     metrics.read()
@@ -86,7 +86,7 @@ def test_damaged_lines_are_counted_and_left_out(path, bad):
 
 
 def test_bytes_that_are_no_text_are_left_out(path):
-    """Nor do they end the reading."""
+    """The next line is still read."""
     path.write_bytes(b"\xff\xfe\n" + line(1).encode())
     metrics = GrowingMetrics(path)
     metrics.read()
@@ -95,7 +95,7 @@ def test_bytes_that_are_no_text_are_left_out(path):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
 def test_a_pipe_is_not_waited_for(path):
-    """It is no regular file, and refused at once."""
+    """It is refused at once, as it is not a regular file."""
     os.mkfifo(path)
     with pytest.raises(OSError, match="not a regular file"):
         GrowingMetrics(path).read()

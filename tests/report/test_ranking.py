@@ -11,7 +11,7 @@ intervals = st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 4)), min_size=
 
 @given(intervals)
 def test_two_clients_share_a_group_if_and_only_if_their_intervals_overlap(pairs):
-    """So the groups say exactly which pairs cannot be ranked."""
+    """The groups state exactly which pairs cannot be ranked."""
     values, errors = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     groups = overlapping_groups(values, errors)
     together = {pair for group in groups for pair in combinations(group, 2)}
@@ -25,14 +25,14 @@ def test_two_clients_share_a_group_if_and_only_if_their_intervals_overlap(pairs)
 
 
 def test_clients_without_a_known_error_are_in_no_group():
-    """They cannot be ranked against anybody, which is said apart."""
+    """They cannot be ranked against anybody."""
     values, errors = np.array([3.0, 2.0, 1.0]), np.array([0.1, np.nan, 0.1])
     assert overlapping_groups(values, errors) == []
 
 
 @given(intervals)
 def test_places_are_those_that_some_true_values_give(pairs):
-    """Everybody surely above is before, everybody surely below is behind, and nobody else counts."""
+    """The best place counts the clients surely above, the worst place those surely below."""
     values, errors = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     low, high = values - errors, values + errors
     for m, (best, worst) in enumerate(possible_places(values, errors)):
@@ -41,6 +41,6 @@ def test_places_are_those_that_some_true_values_give(pairs):
 
 
 def test_without_a_known_error_any_place_is_possible():
-    """Also for the others, as far as that client could come between them."""
+    """The others may have that client before or behind them."""
     values, errors = np.array([3.0, 2.0, 1.0]), np.array([0.1, np.nan, 0.1])
     assert possible_places(values, errors) == [(1, 2), (1, 3), (2, 3)]

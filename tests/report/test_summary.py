@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_summary_has_the_numbers_of_the_valuation(folder):
-    """Sorted by value, with what each client uploaded."""
+    """Clients are sorted by value, with what each uploaded."""
     summary, valuation = summarise(folder), verfedsv.value(folder)
     order = np.argsort(-valuation.values)
     assert [client.name for client in summary.clients] == [valuation.clients[m] for m in order]
@@ -46,13 +46,13 @@ def test_a_summary_has_the_numbers_of_the_valuation(folder):
 
 
 def test_a_valuation_of_this_transcript_is_not_computed_again(folder, monkeypatch):
-    """valuation.json is taken if its head is the transcript's."""
+    """The valuation in the folder is used if its head is the transcript's."""
     monkeypatch.setattr("verfedsv.report.reading.value", None)
     assert summarise(folder).n_rounds == 12
 
 
 def test_an_outdated_valuation_is_not_used(folder, tmp_path):
-    """If the transcript has grown since, the run is valued as its configuration says, and nothing is written."""
+    """If the transcript has grown since, the run is valued with the agreed settings, and nothing is written."""
     copy = shutil.copytree(folder, tmp_path / "run")
     training = train(n_samples=60, batch=20, n_epochs=4)
     labels, clients, loss = training.labels, training.clients, training.loss
@@ -64,7 +64,7 @@ def test_an_outdated_valuation_is_not_used(folder, tmp_path):
 
 
 def test_a_damaged_valuation_is_named(folder, tmp_path):
-    """With what to do about it."""
+    """The message says what to do."""
     copy = shutil.copytree(folder, tmp_path / "run")
     (copy / "valuation.json").write_text("{")
     with pytest.raises(InputError, match=r"valuation.json cannot be used: .* Delete it"):
@@ -72,7 +72,7 @@ def test_a_damaged_valuation_is_named(folder, tmp_path):
 
 
 def test_a_changed_transcript_gets_no_report(folder, tmp_path):
-    """Even if there is a valuation."""
+    """This holds even if there is a valuation."""
     copy = shutil.copytree(folder, tmp_path / "run")
     path = copy / "transcript" / "uploads-00001.arrows"
     content = bytearray(path.read_bytes())
@@ -86,7 +86,7 @@ def test_a_changed_transcript_gets_no_report(folder, tmp_path):
     "bad", ['{"n_ro', "[1]", '{"n_rounds": 2, "train_loss": "low"}', f'{{"n_rounds": 1{"0" * 400}}}', "[" * 50_000]
 )
 def test_metrics_that_cannot_be_read_are_left_out(folder, tmp_path, bad):
-    """As a crash, or another program, leaves them; and so are those after the last round that was valued."""
+    """Damaged lines are skipped, and so are those after the last round that was valued."""
     copy = shutil.copytree(folder, tmp_path / "run")
     lines = ['{"n_rounds": 1, "train_loss": 0.5, "test_loss": NaN}', '{"n_rounds": 99, "train_loss": 1}', bad]
     (copy / "metrics.jsonl").write_text("\n".join(lines))
@@ -97,7 +97,7 @@ def test_metrics_that_cannot_be_read_are_left_out(folder, tmp_path, bad):
 
 
 def test_a_metric_that_is_never_a_number_is_none(folder, tmp_path):
-    """Nothing is drawn of it, in any format."""
+    """No format shows it."""
     copy = shutil.copytree(folder, tmp_path / "run")
     (copy / "metrics.jsonl").write_text('{"n_rounds": 1, "train_loss": NaN}\n{"n_rounds": 2, "train_loss": NaN}\n')
     summary = summarise(copy)
@@ -107,7 +107,7 @@ def test_a_metric_that_is_never_a_number_is_none(folder, tmp_path):
 
 
 def test_long_metrics_take_little_memory(folder, tmp_path):
-    """They are kept in columns: 40 bytes a line."""
+    """They are kept in columns, 40 bytes a line."""
     copy = shutil.copytree(folder, tmp_path / "run")
     text = "".join(f'{{"n_rounds": 1, "train_loss": {1 / t}}}\n' for t in range(1, 100_001))
     (copy / "metrics.jsonl").write_text(text)
@@ -119,7 +119,7 @@ def test_long_metrics_take_little_memory(folder, tmp_path):
 
 
 def test_json_has_everything_and_no_nan():
-    """What is unknown is null."""
+    """Unknown numbers are null."""
     content = json.loads(make_summary([3.0, 1.0], [0.1, np.nan], completed=True).to_json())
     assert content["format"] == "verfedsv report"
     assert (content["numerical_error"], content["estimator_error_kind"]) == ("estimated", "certified")
@@ -144,21 +144,21 @@ def test_a_summary_is_bounded():
     ids=["zeros", "equal", "long names", "long names of many"],
 )
 def test_pages_stay_small(values, clients):
-    """Whatever the values and names are: curves of 200 clients at most, and names are cut."""
+    """At most 200 clients have curves, and names are cut, whatever the values and names are."""
     summary = make_summary(values, 1e-5, clients=clients, n_rounds=600, completed=True)
     assert sum(client.cumulative is not None for client in summary.clients) <= 200
     assert len(to_html(summary).encode()) < 2_500_000
 
 
 def test_markdown_has_no_links_and_calls_nobody():
-    """Addresses and mentions in names are text, and read as they were."""
+    """Addresses and mentions in names stay text, and look the same."""
     text = escape("https://evil.example WWW.evil.example @everyone a@b.example")
     assert not re.search(r"://|www\.|@\w", text, re.IGNORECASE)
     assert text.replace("\N{WORD JOINER}", "") == "https://evil.example WWW.evil.example @everyone a@b.example"
 
 
 def test_markdown_shows_names_as_they_are():
-    """No markup, no HTML, no cell more than there should be."""
+    """Names add no markup, no HTML and no cells."""
     evil = ["<script>alert(1)</script>", "a|b\n# c", "=HYPERLINK(1)", "[x](http://y)", "\x1b[31m"]
     text = to_markdown(make_summary([5.0, 4.0, 3.0, 2.0, -1.0], 0.01, clients=evil, settings=[("<b>", "|", "*")]))
     assert "<script" not in text
@@ -171,7 +171,7 @@ def test_markdown_shows_names_as_they_are():
 
 
 def test_markdown_has_the_sections_of_the_page():
-    """And the numbers in words."""
+    """Its sentences and tables have the numbers."""
     text = to_markdown(make_large_summary(20))
     for heading in ("Contributions", "Ranking", "Value over rounds", "How training went", "Five terms"):
         assert f"## {heading}" in text
@@ -182,7 +182,7 @@ def test_markdown_has_the_sections_of_the_page():
 
 
 def test_markdown_has_the_sum_of_the_payouts():
-    """As the page has it; notes are aligned to the left."""
+    """The sum is the last row, and notes are aligned to the left."""
     lines = (Payout("bank", "750.00", "746.20", "753.70", "agreed"), Payout("telco", "250.00", None, None, ""))
     text = to_markdown(make_summary([3.0, 1.0], 0.1, settlement=SettlementSummary("1,000.00", "EUR", ("So.",), lines)))
     assert "| Client | Payout, EUR | Range | Note |\n| --- | ---: | ---: | --- |" in text
@@ -190,7 +190,7 @@ def test_markdown_has_the_sum_of_the_payouts():
 
 
 def run_of(tmp_path, training, n_rounds):
-    """Return the folder of a run with such a configuration, of which so many rounds are recorded."""
+    """Return the folder of a run with that section of its configuration, and so many recorded rounds."""
     folder = tmp_path / "run"
     with verfedsv.Recorder(folder / "transcript", [0, 1], ["bank", "telco"]) as recorder:
         for t in range(n_rounds):
@@ -215,7 +215,7 @@ def run_of(tmp_path, training, n_rounds):
     ],
 )
 def test_a_training_that_was_stopped_is_said_to_be_unfinished(tmp_path, training, n_planned):
-    """At the top, in every format; the plan is in config.toml."""
+    """Every format says so at the top; the plan is in config.toml."""
     summary = summarise(run_of(tmp_path, training, 3))
     assert (summary.n_rounds, summary.n_planned, summary.is_unfinished) == (3, n_planned, True)
     said = f"The training was stopped after 3 of {n_planned:,} rounds"
@@ -226,13 +226,13 @@ def test_a_training_that_was_stopped_is_said_to_be_unfinished(tmp_path, training
 
 
 def test_a_whole_training_is_not_called_unfinished(tmp_path):
-    """As many rounds as planned, or no plan."""
+    """Unfinished means fewer rounds than planned, if there is a plan."""
     assert not summarise(run_of(tmp_path, "rounds = 3", 3)).is_unfinished
     assert not make_summary([3.0, 1.0]).is_unfinished
 
 
 def test_a_record_that_lost_its_end_is_noticed(folder, tmp_path):
-    """If valuation.json is of more than what is recorded, the report is of what is, and says so."""
+    """If valuation.json is of rounds that are not recorded, the report is of those that are, and says so."""
     copy = tmp_path / "run"
     with train(n_samples=60, batch=20, n_epochs=4).record(copy / "transcript", last=11):
         pass
@@ -246,7 +246,7 @@ def test_a_record_that_lost_its_end_is_noticed(folder, tmp_path):
 
 
 def test_unknown_errors_of_the_estimator_are_said_to_be_unknown(folder, tmp_path):
-    """In every format; none of them stops at a number that is none."""
+    """No format fails at NaN."""
     copy = shutil.copytree(folder, tmp_path / "run")
     content = json.loads((copy / "valuation.json").read_text())
     content["estimator_errors"] = [None] * len(content["clients"])
@@ -262,7 +262,7 @@ PIPES = ["config.toml", "notes.json", "metrics.jsonl", "valuation.json", "transc
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
 @pytest.mark.parametrize("name", PIPES)
 def test_a_pipe_among_the_files_is_not_waited_for(folder, tmp_path, name):
-    """It is named, whichever file it stands for."""
+    """The error names it, whichever file it replaces."""
     copy = shutil.copytree(folder, tmp_path / "run")
     (copy / name).unlink(missing_ok=True)
     os.mkfifo(copy / name)
@@ -271,7 +271,7 @@ def test_a_pipe_among_the_files_is_not_waited_for(folder, tmp_path, name):
 
 
 def test_names_that_mislead_are_warned_of():
-    """In every format, above the contributions."""
+    """Every format says so, above the contributions."""
     summary = make_summary([3.0, 1.0], 0.01, clients=["bank", "b\u0430nk"])
     said = "'bank' and 'b\\\\u0430nk' look alike"
     assert to_markdown(summary).index(said) < to_markdown(summary).index("## Contributions")
@@ -281,17 +281,18 @@ def test_names_that_mislead_are_warned_of():
 
 
 def test_names_are_whole_in_markdown():
-    """However long they are, in sentences, lists and tables; on a page they are cut."""
+    """They are in full in sentences, lists and tables; only the page cuts them."""
     names = [f"{m} {'x' * 500}" for m in range(3)]
     summary = make_summary([3.0, 2.99, 2.98], [0.02, 0.02, np.nan], clients=names, completed=True)
     text = to_markdown(summary)
-    assert text.count("…") == 1  # of a reason not to trust the values, which is the same everywhere
+    # Only reasons not to trust the values, which are the same everywhere, cut them.
+    assert text.count("…") == "".join(summary.verdict.texts()).count("…")
     assert text.count(names[2]) > 3
     assert names[2] not in to_html(summary)
 
 
 def test_notes_of_a_run_are_in_its_report(folder, tmp_path):
-    """In every format, as sentences and as text; a file that is no list of them is named."""
+    """Every format has them as sentences and plain text; a file that is not a list of sentences is an error."""
     copy = shutil.copytree(folder, tmp_path / "run")
     notes = ["column <b>age</b> of bank gives the label away", "telco: 12 cells were empty and filled in"]
     (copy / "notes.json").write_text(json.dumps(notes))

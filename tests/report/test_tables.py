@@ -21,7 +21,7 @@ def all_tables(summary):
 
 
 def test_pages_and_markdown_show_the_same_tables():
-    """Every heading and every cell that is described is in both."""
+    """Every heading and every cell is in both."""
     summary = make_summary([3.0, 1.0], 0.01, completed=True, settlement=PAID, settings=[("data", "name", "adult")])
     page, text = to_html(summary), to_markdown(summary)
     for table in all_tables(summary):
@@ -33,7 +33,7 @@ def test_pages_and_markdown_show_the_same_tables():
 
 
 def test_a_column_is_shown_where_it_says():
-    """One line adds it to every medium that it names."""
+    """A column appears in every medium that it names."""
     columns = [Column("Name", str, "name"), Column("Twice", lambda n: f"{2 * n}", on=("terminal",))]
     assert [len(tables.make_table("x", "", [1, 2], columns, medium).headings) for medium in ("report", "terminal")] == [
         1,
@@ -52,7 +52,7 @@ def test_there_are_no_columns_of_shares_where_there_are_none(medium):
 
 
 def test_of_many_clients_those_that_did_harm_are_listed():
-    """Whatever the limit is, and a caption says that a table was cut."""
+    """They are listed whatever the limit is, and the caption says that a table was cut."""
     summary = make_large_summary(200)
     rows = tables.contributions(summary, "watch", 20).rows
     assert len(rows) == 21
@@ -61,6 +61,6 @@ def test_of_many_clients_those_that_did_harm_are_listed():
 
 
 def test_errors_of_shares_are_how_far_they_can_be_off():
-    """Of two clients each can be off by as much as the other; 0.305 / (0.305 + 0.08) is the most for the first."""
+    """Two shares can be off by the same; 0.305 / (0.305 + 0.08) is the most for the first."""
     summary = make_summary([0.3, 0.1], np.array([0.005, 0.02]))
     assert [row[2].text for row in tables.contributions(summary, "terminal").rows] == ["± 4.23%", "± 4.23%"]

@@ -18,7 +18,7 @@ def printed(summary) -> str:
 
 
 def test_names_do_nothing_in_the_terminal():
-    """Neither as markup nor as what a terminal obeys, in sentences and in what is said of the order."""
+    """They are neither markup nor control sequences, in sentences and in the ranking."""
     names = ["[bold]bank[/]", "\x1b]0;owned\x07\x1b[2J", "\u202egnp.exe", "x" * 500]
     text = printed(make_summary([4.0, 3.0, 2.99, -2.0], 0.02, clients=names))
     assert all(letter.isprintable() for letter in text.replace("\n", "").replace("\N{NO-BREAK SPACE}", ""))
@@ -27,7 +27,7 @@ def test_names_do_nothing_in_the_terminal():
 
 
 def test_of_many_clients_some_are_named():
-    """And those that did harm, always."""
+    """Clients that did harm are always named."""
     text = printed(make_large_summary(200))
     assert "bank 1 " in text
     assert "clinic 20 " in text
@@ -35,7 +35,7 @@ def test_of_many_clients_some_are_named():
 
 
 def test_groups_that_cannot_be_ranked_follow():
-    """Each in a line, after the sentence that speaks of them."""
+    """Each has a line, after the sentence on them."""
     text = printed(make_summary([3.0, 2.99, 2.98, 1.0], 0.02))
     assert text.rstrip().endswith("bank, telco and hospital")
 
@@ -63,7 +63,7 @@ def test_clients_are_sorted_by_value():
 
 
 def test_values_are_those_over_all_rounds():
-    """As in the report, whatever the number of rounds; the header says so."""
+    """The table shows totals, as the report does, whatever the number of rounds."""
     lines = lines_of(contributions(build(make_valuation([0.0103, 0.002], 1e-5, n_rounds=75)), "terminal"))
     assert "total value ± error" in lines[0]
     assert "0.7725 ± 0.00075" in lines[1]
@@ -71,7 +71,7 @@ def test_values_are_those_over_all_rounds():
 
 
 def test_errors_of_shares_are_how_far_they_can_be_off():
-    """Of two clients each can be off by as much as the other; what is not known is said."""
+    """Two shares can be off by the same; unknown errors are called unknown."""
     lines = render(["bank", "telco"], [0.3, 0.1], errors=np.array([0.005, 0.02]))
     # 0.305 / (0.305 + 0.08) is the most that the bank's share can be.
     assert lines[1].split()[1:4] == ["75.00%", "±", "4.23%"]
@@ -82,13 +82,13 @@ def test_errors_of_shares_are_how_far_they_can_be_off():
 
 
 def test_bars_are_in_proportion():
-    """The longest bar fills its column, half the value half of it."""
+    """The longest bar fills its column, and half the value fills half of it."""
     lines = render(["a", "b"], [0.4, 0.2])
     assert lines[1].count("█") == 2 * lines[2].count("█") == 24
 
 
 def test_bars_of_negative_values_run_to_the_left():
-    """Both sides share one scale and one zero; what is too small to show is not shown."""
+    """Both sides share one scale and one zero; tiny values have no bar."""
     lines = render(["a", "b", "c"], [0.4, -1e-9, -0.4])
     assert lines[1].count("█") == lines[3].count("█") == 12
     assert lines[1].index("█") == lines[3].rindex("█") + 1
@@ -97,7 +97,7 @@ def test_bars_of_negative_values_run_to_the_left():
 
 @pytest.mark.parametrize("width", [36, 40, 60, 80])
 def test_numbers_are_never_cut(width):
-    """In a narrow terminal bars and names give way, and then each client has a paragraph."""
+    """In a narrow terminal bars and names are shortened, and then each client has a paragraph."""
     lines = render(["a client with a long name", "b"], [0.4, -0.25], width, errors=0.03)
     text = "\n".join(lines)
     assert "266.67% ± 145%" in text
@@ -107,26 +107,26 @@ def test_numbers_are_never_cut(width):
 
 
 def test_names_are_not_markup():
-    """A client's name is printed as it is, whatever is in it."""
+    """A client's name is printed as it is."""
     assert "[red]bank[/red] [link=x]" in render(["[red]bank[/red] [link=x]"], [1.0])[1]
 
 
 def test_there_are_no_shares_of_a_damage():
-    """If the clients raised the loss, the table has values alone."""
+    """If the clients raised the loss, the table has only values."""
     lines = render(["a", "b"], [0.1, -0.4])
     assert "%" not in "".join(lines)
     assert "-0.4000" in lines[2].replace("\N{MINUS SIGN}", "-")
 
 
 def test_one_unknown_error_leaves_the_errors_of_shares_unknown():
-    """A share is part of a sum with that client; the errors of the other values are known."""
+    """A share depends on the sum, which includes that client; the errors of the other values stay known."""
     lines = render(["a", "b", "c"], [0.6, 0.3, 0.1], errors=np.array([0.001, 0.001, np.nan]))
     assert lines[1].split()[:7] == ["a", "60.00%", "±", "unknown", "0.6000", "±", "0.0010"]
     assert "10.00% ± unknown" in lines[3]
 
 
 def test_nothing_happened():
-    """All values zero: no share, no bar, no crash."""
+    """If all values are zero, there are no shares and no bars."""
     lines = render(["a", "b"], [0.0, 0.0])
     assert [line.split()[0] for line in lines] == ["client", "a", "b"]
     assert "%" not in "".join(lines)
@@ -134,7 +134,7 @@ def test_nothing_happened():
 
 
 def test_bars_can_be_left_out_by_no_number():
-    """Trainings side by side share one scale, and a client has a line with all its numbers."""
+    """Trainings side by side share one scale, and each client has one line with all its numbers."""
     modes = {"synchronous": make_summary([0.4, 0.2]), "asynchronous": make_summary([0.2, 0.4])}
     lines = lines_of(side_by_side(modes), 80)
     assert lines[1].split()[:4] == ["bank", "66.67%", "±", "0.00%"]
@@ -149,7 +149,7 @@ PAID = SettlementSummary(
 
 @pytest.mark.parametrize("width", [30, 80, 120])
 def test_every_table_of_a_report_can_be_printed(width):
-    """With all of its texts, at any width; the sum comes last."""
+    """All texts are printed at any width, and the sum comes last."""
     summary = make_summary([3.0, 1.0], 0.01, completed=True, settings=[("data", "name", "adult")])
     tables = [quarters(summary), payouts(PAID), *(section.table for section in details(summary))]
     for table in tables:

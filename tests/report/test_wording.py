@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from verfedsv.report import wording
 from verfedsv.report.amounts import Amounts, place_text, share_range
 from verfedsv.report.html import to_html
 from verfedsv.report.markdown import to_markdown
-from verfedsv.report.summary import build
+from verfedsv.report.summary import UploadCounts, build
 from verfedsv.report.tables import contributions
 from verfedsv.report.terminal import brief
+from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.books import say_books
 from verfedsv.valuation.result import Books
 
@@ -25,13 +27,13 @@ def sentence(summary, place=0):
 
 
 def test_a_share_is_said_with_its_interval():
-    """In one sentence, the ends rounded outwards."""
+    """It is one sentence, with the ends rounded outwards."""
     assert sentence(make_summary([3.0, 1.0], [0.03, 0.01])) == "bank contributed 75.00 % (74.62 to 75.38 %)."
     assert sentence(make_summary([3.0, 1.0], 1e-9)) == "bank contributed 75.00 % (74.99 to 75.01 %)."
 
 
 def test_a_negative_share_is_called_what_it_is():
-    """It is not clipped, and explained."""
+    """It is explained and not clipped."""
     summary = make_summary([3.0, -1.0], 0.01)
     assert sentence(summary, 1).startswith("telco raised the loss: \N{MINUS SIGN}50.00 % (\N{MINUS SIGN}51.02 to")
     assert "A negative share means that what the client sent raised the loss" in wording.negative(summary)
@@ -47,18 +49,43 @@ def test_nobody_is_accused_of_what_may_not_be_so(errors):
 
 
 def test_a_share_that_may_be_nothing_says_so():
-    """If zero is in the interval, nobody can tell it from nothing."""
+    """If the interval contains zero, the sentence says so."""
     assert sentence(make_summary([3.0, 0.01], 0.05), 1).endswith("it may be zero.")
 
 
 def test_a_client_that_did_nothing():
-    """No percentages for nothing."""
+    """No percentages; a client that uploaded nothing is told from one whose uploads changed nothing."""
     summary = make_summary([3.0, 0.0], [0.01, 0.0])
-    assert sentence(summary, 1) == "telco contributed nothing: what it sent never changed the loss."
+    assert sentence(summary, 1) == "telco contributed nothing: its uploads never changed the loss."
+    absent = replace(summary.clients[1], uploads=UploadCounts(0, 0, 0))
+    summary = replace(summary, clients=(summary.clients[0], absent))
+    assert sentence(summary, 1) == "telco contributed nothing: it uploaded nothing."
+
+
+@pytest.mark.parametrize(
+    ("semivalue", "name"),
+    [
+        ("banzhaf", "Banzhaf value"),
+        ("leave-one-out", "leave-one-out value"),
+        ("beta(4, 1)", "Beta(4, 1) Shapley value"),
+        ("my own", "value by the semivalue 'my own'"),
+    ],
+)
+@pytest.mark.parametrize("render", [to_html, to_markdown])
+def test_a_report_names_the_semivalue(render, semivalue, name):
+    """It says Shapley only of Shapley values, and that other values do not add up to the decrease in loss."""
+    assert build(make_valuation([3.0], settings=ValuationSettings(semivalue="banzhaf"))).semivalue == "banzhaf"
+    shapley = make_summary([3.0, 1.0], 0.01)
+    assert "its Shapley value" in render(shapley)
+    text = render(replace(shapley, semivalue=semivalue)).partition("<script")[0].replace("&#39;", "'")
+    assert f"its {name}" in text
+    assert "its Shapley value" not in text
+    assert "Shares are fractions of the sum of these values." in text
+    assert "do not add up to the decrease in loss" in text
 
 
 def test_a_tiny_share_is_less_than_something():
-    """Not 0.00 %."""
+    """It is not shown as 0.00 %."""
     assert "contributed < 0.01 % (" in sentence(make_summary([3.0, 1e-6], 1e-9), 1)
 
 
@@ -74,7 +101,7 @@ def test_a_tiny_share_is_less_than_something():
     ],
 )
 def test_proven_is_said_of_numerical_error_alone(options, numerical_error, words):
-    """And the same sentence says what it is not about."""
+    """The same text says what the error is not about."""
     summary = make_summary(**({"values": [3.0, 1.0], "errors": 0.01} | options))
     said = wording.numerical_error(summary)
     assert summary.numerical_error == numerical_error
@@ -87,7 +114,7 @@ def test_proven_is_said_of_numerical_error_alone(options, numerical_error, words
 
 @pytest.mark.parametrize("values", [[3.0, -4.0], [3.0, -3.0], [0.0, 0.0]])
 def test_there_are_no_shares_of_nothing(values):
-    """That is said before anything else, and no sentence has a percentage."""
+    """An alarm says so, and no sentence has a percentage."""
     summary = make_summary(values, 0.01)
     assert "The clients together did not lower the loss" in summary.verdict.texts("alarm")[-1]
     said = " ".join(sentence(summary, place) for place in range(2))
@@ -97,31 +124,31 @@ def test_there_are_no_shares_of_nothing(values):
 
 
 def test_a_value_of_zero_neither_lowers_nor_raises_the_loss():
-    """Where there are no shares and the error is not zero."""
+    """This is the sentence where there are no shares and the error is not zero."""
     assert sentence(make_summary([0.0, -1.0], 0.01)).startswith("bank did not change the loss over the training")
 
 
 def test_only_a_record_that_was_read_is_called_verified():
-    """The summary of a bare valuation does not claim that anybody checked a hash chain."""
+    """The summary of a bare valuation does not claim that a hash chain was checked."""
     assert "whose hash chain was verified" in wording.origin(make_summary([3.0, 1.0]))
     assert "verified" not in wording.origin(build(make_valuation([3.0, 1.0])))
 
 
 def test_errors_as_large_as_values_that_do_harm_are_said():
-    """Of values, as these have no shares."""
+    """The sentence is on values, as there are no shares."""
     said = wording.numerical_error(make_summary([-3.0, 1.0], [50.0, 0.5]))
     assert "so large that any value could be quite different" in said
     assert "share" not in said
 
 
 def test_a_client_that_may_have_done_nothing_is_named():
-    """Whatever the errors are, zero is within its range."""
+    """The sentence names it if zero is within its range."""
     said = wording.numerical_error(make_summary([3.0, 1.0, 0.001], 0.01))
     assert "Whether hospital helped at all is open: zero lies within the range." in said
 
 
 def test_the_headline_is_how_the_loss_changed():
-    """In one sentence, whether it fell, rose or stayed."""
+    """It says in one sentence whether the loss fell, rose or stayed."""
     said = [wording.headline(make_summary(values)) for values in ([3.0], [3.0, -3.0], [1.0, -1.1])]
     assert said == [
         "In 4 rounds the model's loss fell from 0.693 to \N{MINUS SIGN}11.3.",
@@ -135,14 +162,14 @@ def test_the_headline_is_how_the_loss_changed():
     [([3.0, 1.0, 0.99], ["telco and hospital"]), ([3.0, 2.99, 2.98, 1.0], ["bank, telco and hospital"])],
 )
 def test_those_that_cannot_be_ranked_are_listed_in_groups(values, groups):
-    """A pair is one, too."""
+    """A pair is a group, too."""
     summary = make_summary(values, 0.02)
     assert wording.ranking(summary).startswith("Clients whose value ranges overlap cannot be ranked")
     assert wording.group_lines(summary, 10) == groups
 
 
 def test_a_clear_order_is_said_to_be_clear():
-    """And a client without an error has no rank."""
+    """A client with an unknown error cannot be ranked."""
     said = wording.ranking(make_summary([3.0, 1.0], 0.01))
     assert said.startswith("No two value ranges overlap: the order of all clients is clear.")
     said = wording.ranking(make_summary([3.0, 1.0], 0.01, completed=True))
@@ -152,7 +179,7 @@ def test_a_clear_order_is_said_to_be_clear():
 
 
 def test_those_that_did_harm_are_named_first_however_many_there_are():
-    """The last of 200 clients is not hidden behind the others."""
+    """The last of 200 clients is among the first that are named."""
     summary = make_large_summary(200)
     assert wording.first(summary, 10)[-1].value < 0
 
@@ -162,7 +189,7 @@ def test_those_that_did_harm_are_named_first_however_many_there_are():
     st.floats(0, 0.2),
 )
 def test_intervals_as_written_hold_the_intervals_as_computed(values, error):
-    """Ends are rounded outwards: what is called proven is."""
+    """Ends are rounded outwards, so what is called proven holds as written."""
     summary = make_summary(values, error)
     for client in summary.clients:
         if client.share is None or client.share_low is None:
@@ -174,14 +201,14 @@ def test_intervals_as_written_hold_the_intervals_as_computed(values, error):
 
 
 def test_values_that_cancel_are_no_damage():
-    """The loss is where it was; nobody is told that the model got worse."""
+    """If the loss stayed the same, the headline says so."""
     summary = make_summary([1.0, -1.0])
     assert wording.headline(summary).endswith("stayed the same.")
     assert sentence(summary, 1).startswith("telco raised the loss by 4")
 
 
 def test_those_who_cannot_be_ranked_share_their_places():
-    """And are all named, as long as there are not many."""
+    """All of them are named, unless there are many."""
     summary = make_summary([3.0, 2.0, 1.99, 1.98, 1.97, 1.96, 1.95, 1.94], 0.2)
     assert [place_text(client, summary) for client in summary.clients] == ["1"] + ["2\N{EN DASH}8"] * 7
     assert wording.group_lines(summary, 10) == ["telco, hospital, shop, insurer, energy, transit and post"]
@@ -198,7 +225,7 @@ def written_ends(amounts, client):
     st.floats(0, 0.2),
 )
 def test_values_as_written_say_who_can_be_ranked(values, error):
-    """Ranges that overlap overlap as written; and those that do not, do not, unless they nearly touch."""
+    """Written ranges overlap exactly where the ranges do, unless these nearly touch."""
     summary = make_summary(values, error)
     ends = [written_ends(Amounts(summary), client) for client in summary.clients]
     largest = max(abs(end) for client in summary.clients for end in (client.decrease_low, client.decrease_high))
@@ -213,7 +240,7 @@ def test_values_as_written_say_who_can_be_ranked(values, error):
 
 
 def test_payouts_have_a_warning_unless_the_values_are_sure():
-    """With every reason there is, each once."""
+    """It lists every reason once."""
     assert wording.payout_warning(make_summary([3.0, 1.0], 0.01, completed=True)) == ""
     said = wording.payout_warning(make_summary([3.0, 1.0], np.nan, n_planned=9, faults=("So.", "And so.")))
     assert said == (
@@ -224,7 +251,7 @@ def test_payouts_have_a_warning_unless_the_values_are_sure():
 
 @pytest.mark.parametrize("render", [to_html, to_markdown])
 def test_rounds_are_rounds_in_both_modes(render):
-    """In every format; nobody has to know of time stamps."""
+    """No format mentions time stamps."""
     text = render(make_summary([3.0, 1.0], 0.01, mode="asynchronous"))
     assert "In 4 rounds the model" in text
     assert "stamp" not in text.partition("<script")[0]
@@ -232,7 +259,7 @@ def test_rounds_are_rounds_in_both_modes(render):
 
 @pytest.mark.parametrize("render", [to_html, to_markdown])
 def test_values_are_said_to_be_totals(render):
-    """Over all rounds, as in the terminal."""
+    """Every format says that they are over all rounds."""
     assert "Total value: how much the client lowered the loss over all rounds" in render(make_summary([3.0, 1.0], 0.01))
 
 
@@ -242,7 +269,7 @@ def diverged():
 
 
 def shown_in(summary, form):
-    """Return a summary as people see it."""
+    """Return a summary as text in a format."""
     if form == "brief":
         return "\n".join(line.plain for line in brief(summary) if isinstance(line, Text))
     return {"html": to_html, "markdown": to_markdown}[form](summary).replace("&#39;", "'")
@@ -250,7 +277,7 @@ def shown_in(summary, form):
 
 @pytest.mark.parametrize("form", ["html", "markdown", "brief"])
 def test_a_loss_that_rose_is_said_first_and_in_red(form):
-    """Before what the clients lowered, and nothing calls such a training good; the server's part is said too."""
+    """It precedes what the clients lowered, nothing calls such a training good, and the server's part is stated."""
     summary = diverged()
     text = shown_in(summary, form)
     alarm = text.index("The loss rose over the training, from 0.6931 to 2.413: the model became worse.")
@@ -263,7 +290,7 @@ def test_a_loss_that_rose_is_said_first_and_in_red(form):
 
 
 def test_alarms_are_red_in_the_terminal():
-    """And nothing is where all is well."""
+    """Nothing is red in a sound report."""
     assert next(brief(diverged())).style == "bold red"
     sound = brief(make_summary([0.1, 0.05], 1e-4))
     assert "bold red" not in [line.style for line in sound if isinstance(line, Text)]
@@ -271,7 +298,7 @@ def test_alarms_are_red_in_the_terminal():
 
 @pytest.mark.parametrize("form", ["html", "markdown", "brief"])
 def test_the_books_are_shown_with_the_server_apart(form):
-    """As an equation that holds, and the server without a share or a place among the clients."""
+    """The equation holds, and the server has no share and no place among the clients."""
     summary = make_summary([0.1, 0.05], 1e-4, server=0.01)
     text = shown_in(summary, form)
     assert "Loss at the start 0.6931 = at the end 0.0531 + by the clients 0.6000 + by the server 0.0400" in text
@@ -285,7 +312,7 @@ def test_the_books_are_shown_with_the_server_apart(form):
 
 
 def test_one_unknown_error_leaves_the_other_shares_their_ranges():
-    """They are among the clients whose errors are known, and it is said who is left out and why."""
+    """They are shares among the clients whose errors are known, and the text says who is left out and why."""
     errors = [1e-4, 1e-4, np.nan, np.nan]
     summary = make_summary([0.994, 0.0046, 0.001, 0.0004], errors, completed=True, n_rounds=4)
     assert summary.numerical_error == "estimated"
@@ -303,7 +330,7 @@ def test_one_unknown_error_leaves_the_other_shares_their_ranges():
 
 @given(st.floats(0.1, 2), st.floats(-20, 20), st.floats(-20, 20), st.sampled_from([0.0, 0.0, 1e-3]))
 def test_books_as_written_balance(start, clients, server, error):
-    """The numbers that are printed add up, or it is said why not: rounding, or by how much the numbers do not."""
+    """The printed numbers add up, or the text says why not: rounding, or the size of the numerical error."""
     books = Books(start, start - clients - server + error, clients, server)
     text = wording.balance(books).replace("\N{MINUS SIGN} by the ", "by the -").replace("\N{MINUS SIGN}", "-")
     numbers = re.findall(r"-?[0-9][0-9,.]*", text.partition(" (")[0].replace("-clients ", "-").replace("-server ", "-"))
@@ -316,7 +343,7 @@ def test_books_as_written_balance(start, clients, server, error):
 
 
 def test_rounding_as_written_is_not_called_the_numerical_error():
-    """More decimals are written where that balances; where none do, it is called rounded."""
+    """More decimals are written if they make the numbers balance; otherwise these are called rounded."""
     books = Books(0.6931471805599453, 0.5325645, 0.6931471805599453 - 0.5325645, 0.0)
     assert "(" not in wording.balance(books)
     text = say_books(books)

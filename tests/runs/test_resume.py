@@ -210,7 +210,7 @@ def test_a_transcript_without_its_description_is_not_continued(tmp_path):
     """Nor overwritten, as it has records."""
     finish(make(tmp_path, SMALL[0]), should_stop=stop_at(4))
     (tmp_path / "out" / "transcript" / fmt.DESCRIPTION).unlink()
-    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, and there is chain"):
+    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, but there is chain"):
         finish(make(tmp_path, SMALL[0]), resume=True)
 
 
@@ -223,7 +223,7 @@ def test_a_finished_run_takes_no_more_rounds(tmp_path, text):
     with Recorder(tmp_path / "out" / "transcript", labels, run.data.names, resume=True) as recorder:
         uploads = {name: [0.0] for name in run.data.names}
         end_round = partial(recorder.log, [0], uploads) if text == SMALL[0] else partial(recorder.stamp, time=100.0)
-        with pytest.raises(InputError, match="the agreed number of rounds"):
+        with pytest.raises(InputError, match="all agreed rounds"):
             end_round()
 
 

@@ -36,7 +36,7 @@ def test_names_that_cannot_be_recorded_leave_nothing_behind(tmp_path):
     run = make(tmp_path, TINY + "[[client]]\nname = 'x'\nrandom_level = 1.0\n")
     client = run.config.client[0].model_copy(update={"name": " x"})
     run = Run(run.config.model_copy(update={"client": [client]}), TINY)
-    with pytest.raises(InputError, match=r"without spaces around them; received ' x'"):
+    with pytest.raises(InputError, match=r"surrounding spaces; received ' x'"):
         finish(run)
     assert not (tmp_path / "out").exists()
 

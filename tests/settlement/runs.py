@@ -78,7 +78,12 @@ def sign(folder: Path, place: Path | None = None, change=None, **terms) -> Path:
     if not name.with_name("consortium.key").exists():
         new_keys(name)
     valuation = value(folder)
-    paid = settle(valuation, Terms.of(1000, "EUR", **({"negative": "zero"} | terms)), even_if_the_loss_rose=True)
+    paid = settle(
+        valuation,
+        Terms.of(1000, "EUR", **({"negative": "zero"} | terms)),
+        even_if_the_loss_rose=True,
+        accept_settings=True,
+    )
     if change is not None:
         valuation, paid = change(valuation, paid)
     place = place or folder / "statement.json"

@@ -13,7 +13,7 @@ from verfedsv.settlement.keys import fingerprint, is_signed, new_keys, raw, read
 
 
 def test_a_pair_of_keys_signs_and_checks(tmp_path):
-    """The public key is that of the private one; only its owner can read that."""
+    """The public key belongs to the private one, which only its owner can read."""
     private, public = new_keys(tmp_path / "consortium")
     assert (private.name, public.name) == ("consortium.key", "consortium.pub")
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
@@ -27,7 +27,7 @@ def test_a_pair_of_keys_signs_and_checks(tmp_path):
 
 
 def test_keys_are_never_overwritten(tmp_path):
-    """Neither of the two; and if one is there, the other is not made."""
+    """This holds for both files; if one exists, the other is not made."""
     private, public = new_keys(tmp_path / "a.b")
     before = private.read_bytes()
     with pytest.raises(InputError, match=r"a.b.key exists"):
@@ -40,7 +40,7 @@ def test_keys_are_never_overwritten(tmp_path):
 
 
 def test_a_pair_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    """If there is no room for the public key, the private one does not stay and stand in the way of another try."""
+    """If the disk is full before the public key is written, the private one is removed."""
     write = os.fdopen
 
     def full_disk(descriptor, mode):
@@ -59,7 +59,7 @@ def test_a_pair_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_what_is_no_key_is_refused(tmp_path):
-    """Of another kind, the other half, or none at all."""
+    """A key of another kind, the other half of a pair, and a file that is no key are refused."""
     private, public = new_keys(tmp_path / "mine")
     with pytest.raises(InputError, match="name the private key, not the public one"):
         read_private_key(public)
@@ -83,7 +83,7 @@ def test_what_is_no_key_is_refused(tmp_path):
 
 
 def test_fingerprints_differ():
-    """Eight groups of four digits, of the key alone."""
+    """A fingerprint has eight groups of four digits."""
     assert fingerprint(bytes(32)) != fingerprint(bytes(31) + b"\1")
     assert len(fingerprint(bytes(32)).split("-")) == 8
 
@@ -100,7 +100,7 @@ ORDER_8 = [
 )
 @pytest.mark.parametrize("sign", [0, 128])
 def test_keys_that_anybody_can_sign_for_are_refused(tmp_path, key, sign):
-    """The eight points of small order, with either sign, and numbers that are not written as usual."""
+    """These are the eight points of small order, with either sign, and encodings that are not canonical."""
     weak = bytes.fromhex(key)
     weak = weak[:-1] + bytes([weak[-1] | sign])
     assert not is_signed(weak, bytes.fromhex("01" + 63 * "00"), b"any text")
@@ -112,7 +112,7 @@ def test_keys_that_anybody_can_sign_for_are_refused(tmp_path, key, sign):
 
 
 def test_a_key_of_small_order_would_sign_anything():
-    """By the library alone, one signature by the neutral element is that of every text: so it is refused here."""
+    """The cryptography library accepts one signature by the neutral element for every text."""
     neutral = (1).to_bytes(32, "little")
     signature = neutral + bytes(32)
     Ed25519PublicKey.from_public_bytes(neutral).verify(signature, b"pay telco everything")
@@ -122,7 +122,7 @@ def test_a_key_of_small_order_would_sign_anything():
 @pytest.mark.skipif(os.name != "posix", reason="there are no such modes")
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
 def test_a_private_key_that_others_can_read_is_refused(tmp_path, mode):
-    """As ssh does, with the command that mends it."""
+    """The message has the command that fixes it."""
     private, _ = new_keys(tmp_path / "mine")
     private.chmod(mode)
     with pytest.raises(InputError, match=rf"\(mode {mode:o}\), and could sign with it; .* chmod 600 "):
@@ -132,7 +132,7 @@ def test_a_private_key_that_others_can_read_is_refused(tmp_path, mode):
 
 
 def test_a_key_that_the_library_stumbles_over_is_refused(tmp_path):
-    """An X448 key that says it is one of Ed448 is an internal error there; an X448 key as it is, one of no use."""
+    """An X448 key that claims to be Ed448 is an internal error of the library."""
     whole = X448PrivateKey.generate().private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     path = tmp_path / "x.key"
     for content in (whole, whole.replace(b"\x2b\x65\x6f", b"\x2b\x65\x71")):

@@ -19,7 +19,7 @@ from verfedsv.settlement.money import Currency, parse_percent
     ],
 )
 def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
-    """Cents, or what the currency has instead; and back."""
+    """Amounts are converted to cents, or what the currency has instead, and back."""
     currency = Currency.of(code)
     assert currency.parse("budget", amount) == cents
     assert currency.amount(cents) == Decimal(str(amount))
@@ -51,26 +51,26 @@ def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
     ],
 )
 def test_what_is_no_amount_is_refused(code, amount, message):
-    """With what is allowed, and what was received."""
+    """The message says what is allowed, and what was received."""
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
         Currency.of(code).parse("budget", amount)
 
 
 @pytest.mark.parametrize(("code", "cents"), [("EUR", 5), ("JPY", -7), ("KWD", 10**40 + 1), ("EUR", -(10**99))])
 def test_amounts_of_any_size_come_back(code, cents):
-    """Without rounding; and only as they are written."""
+    """They are not rounded, and no other way of writing them is read."""
     currency = Currency.of(code)
     text = str(currency.amount(cents))
     assert currency.read("a payout", text) == cents
     assert currency.shown(cents).replace(",", "") == text
     for other in (f"0{text}", f"{text}.", f" {text}", f"{text}e0", "", None, 5.0):
-        with pytest.raises(InputError, match="a payout must be written as"):
+        with pytest.raises(InputError, match="a payout must be written like"):
             currency.read("a payout", other)
 
 
 @pytest.mark.parametrize("text", ["20", "101%", "-1%", "%", "1e1%", "twenty", 20])
 def test_a_percentage_has_its_sign_and_is_at_most_100(text):
-    """Whether 0.2 meant a fifth or a five-hundredth is not guessed."""
+    """Whether 0.2 means 20 % or 0.2 % is not guessed."""
     assert parse_percent("fixed_part", "100%") == 100
     with pytest.raises(InputError, match="a percentage from 0% to 100%"):
         parse_percent("fixed_part", text)

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import verfedsv
+from tests.settlement.runs import CLIENTS, record
 from verfedsv import InputError, Recorder
 from verfedsv.settlement import Settlement, Terms, settle
 from verfedsv.settlement.explanation import cautions, explain, say_terms
@@ -60,19 +61,19 @@ def settlements(draw):
     try:
         return settled(values, budget, errors, **terms)
     except InputError:
-        assume(False)  # how hypothesis is told that this one does not count
+        assume(False)  # hypothesis discards this example
 
 
 @given(settlements())
 def test_payouts_add_up_to_the_budget_to_the_cent(settlement):
-    """Whatever the rule."""
+    """This holds for every rule."""
     assert sum(settlement.payouts) == settlement.terms.budget
     assert all(isinstance(payout, int) for payout in settlement.payouts)
 
 
 @given(settlements())
 def test_floors_and_caps_are_kept_after_rounding(settlement):
-    """Nobody is a cent below the floor, or above the cap."""
+    """Nobody gets a cent less than the floor, or more than the cap."""
     if settlement.terms.floor is not None:
         assert min(settlement.payouts) >= settlement.terms.floor
     if settlement.terms.cap is not None:
@@ -83,14 +84,14 @@ def test_floors_and_caps_are_kept_after_rounding(settlement):
 
 @given(settlements())
 def test_a_payout_lies_within_its_range(settlement):
-    """And the range is one."""
+    """The lower end of the range is never above its upper end."""
     for payout, low, high in zip(settlement.payouts, settlement.lowest, settlement.highest, strict=True):
         assert low is None or low <= payout <= high
 
 
 @given(settlements())
 def test_the_json_comes_back(settlement):
-    """As the same settlement, and settles to the same again."""
+    """It is read back as the same settlement, and settling its terms again gives it too."""
     again = Settlement.from_json(settlement.to_json())
     assert again == settlement
     assert pay(again.terms, basis(again.values, again.errors, books=again.books)) == settlement
@@ -105,7 +106,7 @@ def test_the_json_comes_back(settlement):
     ],
 )
 def test_extreme_settlements_come_back_too(values, terms):
-    """Small percentages, and payouts of more digits than a budget may have."""
+    """Small percentages, and payouts with more digits than a budget may have, are not lost in JSON."""
     settlement = settled(values, **terms)
     assert Settlement.from_json(settlement.to_json()) == settlement
     assert sum(map(Fraction, settlement.amounts)) == Fraction(settlement.terms.budget, 100)
@@ -113,7 +114,7 @@ def test_extreme_settlements_come_back_too(values, terms):
 
 @given(st.lists(positive, min_size=2, max_size=7, unique=True), budgets, st.randoms(use_true_random=False))
 def test_another_order_of_the_clients_changes_only_the_order_of_the_payouts(values, budget, random):
-    """But for one cent where two clients lose exactly the same by rounding down."""
+    """Only where two clients lose exactly the same by rounding down may they swap a cent."""
     order = list(range(len(values)))
     random.shuffle(order)
     first, second = settled(values, budget).payouts, settled([values[m] for m in order], budget).payouts
@@ -136,13 +137,13 @@ def test_the_proportional_rule_is_the_textbook(values, budget):
 
 
 def test_ties_go_to_the_first_in_the_transcript():
-    """A cent that three equal clients cannot share is the first one's."""
+    """A cent that three equal clients cannot share goes to the first one."""
     assert settled([0.1, 0.1, 0.1]).payouts == (3334, 3333, 3333)
     assert settled([0.3, 0.3, 0.3], "0.02").payouts == (1, 1, 0)
 
 
 def test_floats_are_taken_as_they_are():
-    """One part in 10^15 of the value decides who gets the odd cent, and huge and tiny values do not disturb it."""
+    """One part in 10^15 of a value can decide who gets the odd cent, also beside huge and tiny values."""
     assert settled([0.1, math.nextafter(0.1, 1)], "0.01").payouts == (0, 1)
     assert settled([5e-324, 1e307, 1e307], "1").payouts == (0, 50, 50)
 
@@ -169,7 +170,7 @@ def test_floats_are_taken_as_they_are():
     ],
 )
 def test_rules_by_hand(terms, expected):
-    """Values of 6, 3 and 1 on 100 euros."""
+    """Values of 6, 3 and 1 share 100 euros."""
     assert euros(settled([6.0, 3.0, 1.0], **terms)) == expected
 
 
@@ -186,7 +187,7 @@ def test_rules_by_hand(terms, expected):
     ],
 )
 def test_negative_values_by_hand(terms, expected):
-    """Values of 3, 1 and -1 on 100 euros; the cent is where it belongs."""
+    """Values of 3, 1 and -1 share 100 euros."""
     result = settled([3.0, 1.0, -1.0], **terms)
     assert euros(result) == pytest.approx(expected, abs=0.011)
     assert sum(result.payouts) == 10_000
@@ -196,8 +197,8 @@ def test_negative_values_by_hand(terms, expected):
 @pytest.mark.parametrize(
     ("values", "terms", "message"),
     [
-        ([3.0, -1.0], {}, "the value of 'telco' is negative; say what happens .* 'zero' .* 'deduct' .* 'refuse'"),
-        ([3.0, -1.0, -1.0], {"rule": "floor", "floor": 1}, "values of 'telco' and 'shop' are negative; say"),
+        ([3.0, -1.0], {}, "the value of 'telco' is negative; choose what happens .* 'zero' .* 'deduct' .* 'refuse'"),
+        ([3.0, -1.0, -1.0], {"rule": "floor", "floor": 1}, "values of 'telco' and 'shop' are negative; choose"),
         ([3.0, -1.0], {"negative": "refuse"}, "refused: the value of 'telco' is negative"),
         ([-3.0, -1.0], {"negative": "zero"}, "no client has a positive value"),
         ([0.0, 0.0], {}, "no client has a positive value"),
@@ -215,14 +216,14 @@ def test_negative_values_by_hand(terms, expected):
             {"rule": "cap", "cap": "60", "fixed_part": "20%"},
             "30.00 EUR .* raise the cap or the --f",
         ),
-        ([1.0], {"rule": "floor"}, "rule 'floor' needs a floor: say how much with --floor AMOUNT"),
+        ([1.0], {"rule": "floor"}, "rule 'floor' needs a floor: add --floor AMOUNT"),
         ([1.0], {"cap": 5}, "a cap of 5.00 EUR is not for rule 'shares': add --rule cap, or leave the cap out"),
         (
             [1.0],
             {"rule": "floor", "floor": 1, "cap": 5},
             "a cap of 5.00 EUR is not for rule 'floor': add --rule floor-and-cap",
         ),
-        ([1.0], {"rule": "floor-and-cap", "cap": 5}, "rule 'floor-and-cap' needs a floor: say how much with --floor"),
+        ([1.0], {"rule": "floor-and-cap", "cap": 5}, "rule 'floor-and-cap' needs a floor: add --floor"),
         ([1.0], {"rule": "floor-and-cap", "floor": 6, "cap": 5}, "the floor of 6.00 is above the cap of 5.00"),
         ([1.0], {"fixed_part": "20"}, "the fixed part must be a percentage"),
         ([1.0], {"rule": "floor", "floor": 1, "negative": "deduct"}, "only with rule 'shares'"),
@@ -233,7 +234,7 @@ def test_negative_values_by_hand(terms, expected):
     ],
 )
 def test_what_cannot_be_settled_is_an_error(values, terms, message):
-    """Nothing is decided silently, and no setting does nothing."""
+    """Nothing is decided silently, and no setting is without effect."""
     with pytest.raises(InputError, match=message):
         settled(values, **terms)
 
@@ -256,7 +257,7 @@ def fill(weights, pot, floor, cap):
     st.sampled_from(["floor", "cap", "floor-and-cap"]),
 )
 def test_floor_and_cap_are_the_same_as_by_bisection(weights, low, high, rule):
-    """One price of value for all whom no limit touches."""
+    """All clients within the limits are paid the same for a unit of value."""
     even = 1000 / len(weights)
     limits = {"floor": math.floor(100 * low * even) / 100, "cap": math.ceil(100 * (even + high * (1000 - even))) / 100}
     if rule != "floor-and-cap":
@@ -295,8 +296,8 @@ TERMS = [
 def test_ranges_are_those_of_all_corners(terms, data):
     """The lowest and highest payouts of all 2^M corners are within the range, and less than two cents from its ends.
 
-    Errors may be larger than values, which are zero or negative at some corners then. How narrow a range is can be told
-    where all corners can be paid; elsewhere it is a limit, which another test is about.
+    Errors may be larger than values, which are then zero or negative at some corners. That a range is narrow is tested
+    only where all corners can be paid; elsewhere its ends are limits, which another test is about.
     """
     n_clients = data.draw(st.integers(4, 5))
     whole = st.lists(st.integers(1, 99), min_size=n_clients, max_size=n_clients)
@@ -319,7 +320,7 @@ def test_ranges_are_those_of_all_corners(terms, data):
 )
 @given(st.data())
 def test_no_values_within_the_errors_pay_more_or_less_than_the_range(terms, data):
-    """Also inside the box, and with errors larger than the values."""
+    """This holds inside the box too, and with errors larger than the values."""
     numbers = st.lists(st.floats(0.1, 10), min_size=3, max_size=3)
     values, errors = data.draw(numbers), data.draw(numbers)
     result = settled(values, "100", errors, **terms)
@@ -328,13 +329,13 @@ def test_no_values_within_the_errors_pay_more_or_less_than_the_range(terms, data
     try:
         found = settled(there, "100", negative="zero", **terms)
     except InputError:
-        assume(False)  # how hypothesis is told that this one does not count
+        assume(False)  # hypothesis discards this example
     for low, payout, high in zip(result.lowest, found.payouts, result.highest, strict=True):
         assert low <= payout <= high
 
 
 def test_a_corner_that_cannot_be_paid_is_a_limit():
-    """One whose value may vanish gets no less than what the others may not take, however little it is worth."""
+    """A client whose value may vanish gets at least what the others may not take."""
     result = settled([1.0, 1.0], "100", [0.0, 5.0], rule="cap", cap=60)
     assert (result.lowest, result.highest) == ((4000, 4000), (6000, 6000))
     result = settled([1.0, 0.0], "100", [5.0, 0.0])
@@ -342,7 +343,7 @@ def test_a_corner_that_cannot_be_paid_is_a_limit():
 
 
 def test_an_unknown_error_leaves_the_other_ranges_known():
-    """They are those for that value as it is; its own range is unknown, but for a fixed part, which is sure."""
+    """They take that value as exact; its own range is unknown, unless everything is a fixed part."""
     values, errors = [1.0, 2.0, 1.0], [math.nan, 0.1, 0.1]
     result = settled(values, errors=errors)
     known = settled(values, errors=[0.0, 0.1, 0.1])
@@ -358,19 +359,19 @@ def test_an_unknown_error_leaves_the_other_ranges_known():
 
 
 def test_values_whose_sum_overflows_cannot_be_settled():
-    """No JSON could say the books of them."""
+    """JSON could not state their books."""
     with pytest.raises(InputError, match="the losses, or the sums of the values, are unknown or too large"):
         pay(Terms.of(100, "EUR"), basis([1.7e308, 1.7e308], [0.0, 0.0]))
 
 
 def test_currencies_with_other_cents():
-    """Yen have none, dinars three digits."""
+    """Yen have no decimals, dinars have three."""
     assert [str(amount) for amount in settled([2.0, 1.0], "100", currency="JPY").amounts] == ["67", "33"]
     assert [str(amount) for amount in settled([2.0, 1.0], "1", currency="KWD").amounts] == ["0.667", "0.333"]
 
 
 def test_a_table_for_spreadsheets_is_in_the_order_of_the_screen():
-    """By falling payout, marked as UTF-8, with the sum and the terms below."""
+    """It is sorted by descending payout and marked as UTF-8, with the sum and the terms below."""
     text = settled([1.0, 3.0], errors=[0.1, 0.1]).to_csv()
     assert text.startswith('\ufeff"client","payout","part_of_budget"')
     lines = text.splitlines()
@@ -399,7 +400,7 @@ NASTY = [
 
 
 def test_names_are_harmless_in_a_spreadsheet():
-    """No cell begins like a formula, there is one row for each client, and numbers stay numbers."""
+    """No cell begins like a formula, each client has one row, and numbers stay numbers."""
     values = [1.0] * (len(NASTY) - 1) + [-1.0]
     result = pay(Terms.of(100, "EUR", negative="deduct"), basis(values, [0.0] * len(NASTY), NASTY))
     text = result.to_csv({"run": "=1+1"}).removeprefix("\ufeff")
@@ -442,13 +443,25 @@ def test_names_are_harmless_in_a_spreadsheet():
     ],
 )
 def test_damaged_json_is_named(change, message):
-    """Not with a traceback."""
+    """The error names the field."""
     fields = json.loads(settled([1.0, 2.0]).to_json()) | change
     fields = {name: value for name, value in fields.items() if value is not ...}
     with pytest.raises(InputError, match=message):
         Settlement.from_json(json.dumps(fields))
     with pytest.raises(InputError, match="not the JSON of a settlement"):
         Settlement.from_json("[1")
+
+
+@pytest.mark.parametrize("name", ["payouts.csv", "payouts.json"])
+def test_a_table_in_the_place_of_the_json_is_named(tmp_path, name):
+    """Whatever its name is, with the file to pass instead."""
+    path = tmp_path / name
+    path.write_text(settled([1.0, 2.0]).to_csv(), encoding="utf-8")
+    with pytest.raises(InputError, match=f"{name} is a table for people; pass the JSON: verfedsv settle ... -o"):
+        Settlement.read(path)
+    path = tmp_path / "right.json"
+    path.write_text(settled([1.0, 2.0]).to_json())
+    assert Settlement.read(path) == settled([1.0, 2.0])
 
 
 def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noqa: B006  # it is only read
@@ -463,11 +476,8 @@ def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noq
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (
-            ([3.0, 1.0], [0.1, 2.0]),
-            "Value of 'telco' may be negative within the error: the ranges leave out that it",
-        ),
-        (([3.0, 1.0], [0.1, 2.0]), "may owe; say with --negative zero or deduct what would happen then."),
+        (([3.0, 1.0], [0.1, 2.0]), "Value of 'telco' may be negative within the error, which the ranges ignore: "),
+        (([3.0, 1.0], [0.1, 2.0]), "choose --negative zero or deduct to include it."),
         (([3.0, 1.0, 1.0], [0.1, 2.0, 1.5]), "Values of 'telco' and 'shop' may be negative"),
         (([3.0, 1.0], [math.nan, 0.1]), "The error of the value of 'bank' is unknown. Record more rounds "),
         (([3.0, 1.0], [math.nan, 0.1]), "Unknown for 'bank', whose error is unknown; the others' ranges take that"),
@@ -481,19 +491,19 @@ def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noq
 )
 @pytest.mark.filterwarnings("ignore:.*look.* alike")
 def test_what_speaks_against_paying_is_said(arguments, expected):
-    """Values that may be negative, are not sure, or of a training that was stopped; names that look alike."""
+    """Values that may be negative or are uncertain, a training that was stopped, and names that look alike."""
     assert expected in said(*arguments)
 
 
 @pytest.mark.parametrize(("errors", "is_said"), [([50.0, 2.0], True), ([0.5, 0.5], False)])
 def test_errors_larger_than_values_that_do_harm_are_said(errors, is_said):
-    """Though the values add up to less than nothing."""
+    """This holds although the values add up to less than zero."""
     lines = cautions(basis([-3.0, 1.0], errors))
     assert any("cannot be relied on" in line for line in lines) == is_said
 
 
 def test_nothing_is_said_where_all_is_well():
-    """And who pays in is named."""
+    """There is no warning, and who pays in is named."""
     text = said([3.0, 1.0], [0.1, 0.1], 6)
     assert text.startswith(
         "Books: loss 1.000 at the start, -23.000 at the end; the clients lowered it by 24.000. Rule: shares"
@@ -511,7 +521,7 @@ def test_a_chosen_rule_for_negative_values_is_in_the_range():
 
 
 def test_the_server_is_paid_only_if_asked():
-    """It is then one more to be paid, by its value: shares, ranges, floors and fixed parts include it."""
+    """Then shares, ranges, floors and fixed parts include it."""
     source = basis([6.0, 2.0], [0.1, 0.1], server=(2.0, 0.5))
     assert pay(Terms.of(100, "EUR"), source).payouts == (7500, 2500)
     result = pay(Terms.of(100, "EUR", pay_server="hub"), source)
@@ -547,12 +557,12 @@ def test_the_server_is_paid_only_if_asked():
     ],
 )
 def test_where_the_loss_went_is_said_before_anything_is_paid(books, expected):
-    """A loss that rose, clients who did not lower it, a server that changed more than they."""
+    """Warnings are of a loss that rose, clients that did not lower it, and a server that changed more than they did."""
     assert expected in said([3.0, 1.0], [0.1, 0.1], about={"books": books})
 
 
 def test_what_the_clients_did_not_make_better_is_not_settled():
-    """Unless that is said explicitly."""
+    """It can be settled only explicitly."""
     with Recorder(None, labels=[0, 1], clients=["bank", "telco"]) as recorder:
         recorder.log([0, 1], {"bank": [1.0, 0.0], "telco": [-0.5, 0.0]})
     valuation = verfedsv.value(recorder)
@@ -560,6 +570,39 @@ def test_what_the_clients_did_not_make_better_is_not_settled():
         settle(valuation, Terms.of(100, "EUR", negative="zero"))
     paid = settle(valuation, Terms.of(100, "EUR", negative="zero"), even_if_the_loss_rose=True)
     assert paid.payouts == (0, 10_000)
+
+
+def test_other_settings_are_refused_unless_they_were_agreed_or_are_accepted(tmp_path):
+    """Without a run nothing is known to be agreed, so only default settings are settled."""
+    for name, agreed in (("default", None), ("banzhaf", {"semivalue": "banzhaf"})):
+        record(tmp_path / name, valuation=agreed)
+    terms = Terms.of(100, "EUR", negative="zero")
+    valuation = verfedsv.value(tmp_path / "default", semivalue="banzhaf")
+    with pytest.raises(InputError, match=r"agreed is unknown.* semivalue is banzhaf and not shapley"):
+        settle(valuation, terms)
+    with pytest.raises(InputError, match="not computed with the agreed settings: semivalue is banzhaf and not shapley"):
+        settle(valuation, terms, run=tmp_path / "default")
+    for run in (None, tmp_path / "default"):
+        assert sum(settle(valuation, terms, run=run, accept_settings=True).payouts) == 10_000
+    with pytest.raises(InputError, match="the valuation is not of this transcript"):
+        settle(valuation, terms, run=tmp_path / "banzhaf")
+    agreed = verfedsv.value(tmp_path / "banzhaf")
+    assert agreed.settings.semivalue == "banzhaf"
+    assert sum(settle(agreed, terms, run=tmp_path / "banzhaf").payouts) == 10_000
+
+
+def test_a_run_is_settled_only_when_it_has_ended_and_with_its_plan(tmp_path):
+    """A running training is refused; one that was stopped early is settled as such."""
+    record(tmp_path / "run", n_rounds=4, n_planned=6)
+    valuation, terms = verfedsv.value(tmp_path / "run"), Terms.of(100, "EUR", negative="zero")
+    paid = settle(valuation, terms, run=tmp_path / "run")
+    assert (paid.n_rounds, paid.n_planned) == (4, 6)
+    assert any("stopped after 4 of 6 rounds" in line for line in cautions(paid))
+    with (
+        Recorder(tmp_path / "run", np.arange(40) % 2, CLIENTS, n_planned=6, resume=True),
+        pytest.raises(InputError, match="the training is still running, 4 of 6 rounds so far, so it is not settled"),
+    ):
+        settle(valuation, terms, run=tmp_path / "run")
 
 
 @pytest.mark.parametrize("arguments", [(3, Terms.of(1, "EUR")), (None, None)])

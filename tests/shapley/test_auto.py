@@ -25,7 +25,7 @@ def never_enumerate(monkeypatch):
 
 
 def test_small_steps_need_the_closed_form_only():
-    """Where the certified error is within the tolerance nothing else is done."""
+    """If the certified error is within the tolerance, nothing else is done."""
     result = verfedsv.shapley_values(*random_game("logistic", step=0.05).arguments)
     assert (result.method, result.error_kind, result.tolerance_met) == ("closed-form", "certified", True)
     assert result.standard_errors is None
@@ -33,7 +33,7 @@ def test_small_steps_need_the_closed_form_only():
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_few_clients_are_enumerated(loss):
-    """Where it is not, the samples that cause it are enumerated, and the error stays certified."""
+    """If it is not, the samples that cause it are enumerated, and the error stays certified."""
     game = random_game(loss, n_clients=6, n_samples=300, step=1.5)
     result = verfedsv.shapley_values(*game.arguments, tolerance=1e-4)
     assert (result.method, result.error_kind, result.tolerance_met) == ("closed-form+exact", "certified", True)
@@ -45,7 +45,7 @@ def test_few_clients_are_enumerated(loss):
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 @pytest.mark.parametrize("step", [1.0, 3.0, 10.0])
 def test_many_clients_are_sampled(loss, step):
-    """Where enumeration is too much the hard samples are sampled, and the error is a confidence bound that holds."""
+    """If enumeration takes too long, the hard samples are sampled, and the error is a confidence bound that holds."""
     game = random_game(loss, n_clients=7, n_samples=400, step=step)
     result = verfedsv.shapley_values(*game.arguments, tolerance=0.02, n_permutations=20_000)
     assert (result.method, result.error_kind, result.tolerance_met) == ("closed-form+sampling", "confidence", True)
@@ -105,7 +105,7 @@ def test_sampling_remainders_beats_sampling_utilities():
 @pytest.mark.parametrize("step", [1e-6, 1e-2, 1.0, 100.0])
 @pytest.mark.parametrize("tolerance", [1e-8, 1e-3, 0.5])
 def test_the_tolerance_is_met_or_not_and_said_so(loss, step, tolerance):
-    """Whatever the step, either the errors are within the tolerance or a warning says by how much they are not."""
+    """For every step, either the errors are within the tolerance or a warning says that they are not."""
     game = random_game(loss, n_clients=5, n_samples=60, step=step)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ToleranceWarning)
@@ -118,7 +118,7 @@ def test_the_tolerance_is_met_or_not_and_said_so(loss, step, tolerance):
 
 @pytest.mark.parametrize("n_clients", [3, 30])
 def test_what_is_only_rounding_is_left_to_the_closed_form(n_clients):
-    """Where rounding alone misses the tolerance nothing else is tried: the closed form has the smallest error."""
+    """If rounding alone exceeds the tolerance, nothing else is tried: the closed form has the smallest error."""
     rng = np.random.default_rng(0)
     previous = np.full((n_clients, 4), 2.0**33)
     current = previous + np.round(rng.normal(size=(n_clients, 4)) * 8) * 2.0**-17
@@ -143,7 +143,7 @@ def test_the_jump_of_adult():
 
 
 def test_draws_are_not_more_than_the_bound_takes():
-    """Where single draws may be far off in some samples, these are drawn more often, and the others are not."""
+    """Only samples whose single draws may be far off are drawn more often."""
     variance, largest = np.full(20, 1e-8), np.concatenate([np.full(9000, 1e-5), np.full(1000, 1e-3)])
     usual, apart = _fewest_draws(variance, largest, error=3e-3, most=1000)
     draws = np.maximum(usual, np.ceil(largest / apart))
@@ -154,7 +154,7 @@ def test_draws_are_not_more_than_the_bound_takes():
 
 
 def test_values_of_tiny_steps_are_not_moved_by_the_rounding_of_the_utility():
-    """The loss falls by a difference of rounded losses; the closed form of the values is far more exact."""
+    """The loss falls by a difference of rounded losses; the closed form of the values is far more accurate."""
     rng = np.random.default_rng(3)
     previous, labels = rng.normal(size=(5, 257)), rng.integers(0, 2, 257)
     current = previous + 1e-6 * rng.normal(size=previous.shape)

@@ -28,7 +28,7 @@ def test_the_error_falls_with_the_fifth_power_of_the_step(loss):
     errors, bounds = [], []
     for step in (0.4, 0.2, 0.1):
         game = random_game(loss, n_clients=5, n_samples=50)
-        # Shrunk towards the midpoint, which then stays where it is.
+        # Shrunk towards the midpoint, which stays the same.
         middle, change = (game.previous + game.current) / 2, game.current - game.previous
         game.previous, game.current = middle - step / 2 * change, middle + step / 2 * change
         result = verfedsv.shapley_values(*game.arguments, method="closed-form")
@@ -135,7 +135,7 @@ def test_a_loss_of_ones_own():
     exact = verfedsv.shapley_values(previous, current, labels, LogCosh(), "exact")
     assert (np.abs(closed.values - exact.values) <= closed.errors + exact.errors).all()
     assert closed.errors.max() < 1e-2 * exact.values.max()
-    # Nobody knows how its own arithmetic rounds, unless it says so.
+    # Its rounding is unknown unless the loss states that it is bounded.
     assert closed.error_kind == exact.error_kind == "certified but for rounding"
     bounded = type("Bounded", (LogCosh,), {"rounding_is_bounded": True})()
     assert verfedsv.shapley_values(previous, current, labels, bounded, "exact").error_kind == "certified"

@@ -59,7 +59,7 @@ def test_toggles(loss, kind):
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_the_fast_sums_are_used_within_their_range_only(loss):
-    """Exponentials are used up to a change of 80 in all, and the loss itself beyond: both sides agree there."""
+    """Exponentials are used up to a summed change of 80, and the loss itself beyond; both agree there."""
     step = 4.0 if loss == "logistic" else 5.0
     fast, _ = sums_and_game(loss, "chosen", step=step)
     direct, _ = sums_and_game(loss, "direct", step=step)

@@ -9,7 +9,7 @@ N_TRIALS = 20_000
 @pytest.mark.parametrize("probability", [0.5, 0.1, 0.02])
 @pytest.mark.parametrize("n_draws", [10, 100, 1000])
 def test_means_of_coins_are_covered(probability, n_draws):
-    """Means of 0 and 1 are within the bound in all of 20,000 trials; and it is not idle: a quarter of it would fail."""
+    """Means of 0 and 1 are within the bound in all of 20,000 trials; a quarter of the bound would not hold."""
     rng = np.random.default_rng(0)
     means = rng.binomial(n_draws, probability, N_TRIALS) / n_draws
     variance = means * (1 - means) * n_draws / (n_draws - 1)

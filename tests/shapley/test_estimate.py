@@ -22,7 +22,7 @@ def test_balance_moves_within_the_errors():
 
 
 def test_a_gap_that_errors_do_not_explain_is_not_spread():
-    """It is one of the utility, whose rounding is that of whole losses: values of tiny steps keep their digits."""
+    """It is an error of the utility, a difference of rounded losses: values of tiny steps keep their digits."""
     balanced = estimate([1.0, 2.0], [0.1, 0.1], 3.3).balanced()
     np.testing.assert_array_equal(balanced.values, [1.0, 2.0])
     np.testing.assert_array_equal(balanced.errors, [0.1, 0.1])
@@ -30,7 +30,7 @@ def test_a_gap_that_errors_do_not_explain_is_not_spread():
 
 @pytest.mark.parametrize("errors", [[0.0, 0.0], [np.inf, 1.0]])
 def test_nothing_is_balanced_without_finite_errors(errors):
-    """Where there is no error to move within, or no bound on it, values stay as they are."""
+    """Values stay as they are if errors are 0 or infinite."""
     balanced = estimate([1.0, 2.0], errors, 6.0).balanced()
     np.testing.assert_array_equal(balanced.values, [1.0, 2.0])
     np.testing.assert_array_equal(balanced.errors, errors)
@@ -44,7 +44,7 @@ def test_rounds_are_balanced_one_by_one():
 
 
 def test_a_sum_adds_errors_and_variances_and_takes_the_largest_draw():
-    """What adds up and what averages out stay apart, and the sum is obtained by what its parts were."""
+    """Errors and variances are summed separately, and methods are joined."""
     total = Estimate.sum([estimate([1.0, 2.0], [0.1, 0.0], 3.0, n_evaluations=5), sampled([4.0, 1.0], [0.5, 0.2])])
     np.testing.assert_array_equal(total.values, [1.0, 2.0])
     np.testing.assert_array_equal(total.errors, [0.1, 0.0])
@@ -55,7 +55,7 @@ def test_a_sum_adds_errors_and_variances_and_takes_the_largest_draw():
 
 
 def test_the_worst_kind_of_error_wins():
-    """Of a sum in any order: certified, certified but for rounding, confidence."""
+    """The kind of a sum, in any order, is that of its weakest part."""
     kinds = [estimate([1.0], [0.0], kind=kind) for kind in ("certified", "certified but for rounding", "confidence")]
     assert Estimate.sum(kinds[:2]).kind == Estimate.sum(kinds[1::-1]).kind == "certified but for rounding"
     assert Estimate.sum(kinds[::-1]).kind == "confidence"
@@ -78,7 +78,7 @@ def test_sampled_errors_average_out():
 
 
 def test_errors_that_cover_a_variance_are_not_enlarged():
-    """A variance without a largest draw is for information: the errors are bounds already."""
+    """A variance without a largest draw is already covered by the errors."""
     known = estimate([1.0], [0.3], variance=np.array([4.0]))
     np.testing.assert_array_equal(known.bound(), [0.3])
 
@@ -92,7 +92,7 @@ def test_identical_players_share_their_mean_and_the_worst_error():
 
 
 def test_rounds_and_players_that_are_not_there_are_zero():
-    """A server that is not in a round's game has nothing of it, nor has a round in which nothing changed."""
+    """Missing rounds, and a server that is not a player in a round, have zeros."""
     rounds = Estimate.of_rounds({1: estimate([1.0, 2.0], [0.1, 0.1], 3.0)}, 3, 3)
     np.testing.assert_array_equal(rounds.values, [[0, 0, 0], [1, 2, 0], [0, 0, 0]])
     np.testing.assert_array_equal(rounds.utility, [0, 3, 0])

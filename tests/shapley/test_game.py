@@ -27,7 +27,7 @@ def test_coalitions_have_one_entry_per_client():
 
 
 def test_arrays_are_not_copied():
-    """Plain arrays are read where they lie: the game holds views, and so do its blocks."""
+    """The game and its blocks hold views of plain arrays."""
     game = random_game("logistic")
     round_game = RoundGame.from_arrays(*game.arguments)
     assert np.shares_memory(round_game.previous, game.previous)
@@ -35,7 +35,7 @@ def test_arrays_are_not_copied():
 
 
 def test_identical_clients_are_found():
-    """Clients whose change is the same are grouped, wherever they started from, and only those."""
+    """Exactly the clients with the same change are grouped, whatever their embeddings before it."""
     rng = np.random.default_rng(0)
     previous, change = rng.integers(-4, 4, (6, 50)).astype(float), rng.integers(1, 9, (6, 50)) / 4
     change[4] = change[1]
@@ -72,7 +72,7 @@ def test_results_come_in_order_and_errors_come_through(n_threads):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_threads_work_in_a_forked_process():
-    """A process forked after threads were started can use threads of its own."""
+    """A process forked after threads were started can start its own."""
     assert list(ordered_map(abs, range(9), 3)) == list(range(9))
     child = os.fork()
     if child == 0:
@@ -92,7 +92,7 @@ def test_clients_whose_changes_differ_in_the_sign_of_zero_are_identical():
 
 
 def test_clients_that_differ_only_in_the_last_sample_are_not_identical():
-    """The few samples that are compared first do not decide."""
+    """All samples are compared, not only the first few."""
     current = np.zeros((3, 100))
     current[:, :50] = 1.0
     current[2, -1] = 0.5

@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -5,7 +7,7 @@ import verfedsv
 from tests.games import LOSSES, Game, random_game, utility, values_by_definition
 from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.game import RoundGame
-from verfedsv.shapley.permutation import default_permutations
+from verfedsv.shapley.permutation import _width_of_draws, default_permutations
 from verfedsv.shapley.plan import Plan
 
 
@@ -104,3 +106,30 @@ def test_every_batch_of_every_call_is_a_look_of_its_own():
     first, later = (plan.estimator.estimate(game, plan, call).errors for call in (0, 3))
     logs = [np.log(3 * 3 * (look + 1) * (look + 2) / 1e-3) for look in (2, 11)]
     np.testing.assert_allclose(later / first, logs[1] / logs[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_single_client_has_the_whole_change(loss):
+    """No order of clients changes what it adds, also beside clients that did not move: only rounding is left."""
+    game = random_game(loss, n_clients=1, step=5.0)
+    idle = np.zeros_like(game.previous)
+    for n_idle in (0, 2):
+        previous, current = (np.concatenate([h, *[idle] * n_idle]) for h in (game.previous, game.current))
+        result = sample(Game(previous, current, game.labels, loss))
+        np.testing.assert_allclose(result.values[0], utility(game, frozenset({0})), rtol=1e-12)
+        assert result.errors[0] < 1e-11
+        assert (result.errors[1:] == 0).all()
+
+
+@pytest.mark.parametrize("step", [1e-3, 0.3, 5.0])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_interval_contains_all_draws(loss, step):
+    """What a client adds to any coalition of the others, by the definition, differs by at most the stated width."""
+    for seed in range(10):
+        game = random_game(loss, n_clients=4, n_samples=2, step=step, seed=seed)
+        game.current[:2] += np.array([1e-3, 50.0]).reshape(2, *[1] * (game.current.ndim - 1)) * step  # of unequal size
+        width = _width_of_draws(RoundGame.from_arrays(*game.arguments))
+        for m in range(4):
+            others = [frozenset(s) for n in range(4) for s in combinations({0, 1, 2, 3} - {m}, n)]
+            added = [utility(game, s | {m}) - utility(game, s) for s in others]
+            assert np.ptp(added) <= width[m] * (1 + 1e-9)

@@ -64,7 +64,7 @@ def test_sampled_agrees_within_its_errors(name, loss, antithetic):
 
 @pytest.mark.parametrize("name", [n for n in DEFINITIONS if n != "shapley"])
 def test_auto_enumerates_few_clients(name):
-    """For semivalues without a closed form the default is exact where that is quick."""
+    """For semivalues without a closed form the default is exact if that is fast."""
     game = random_game("logistic", n_clients=6)
     assert verfedsv.shapley_values(*game.arguments, semivalue=definition(name)[0]).method == "exact"
 
@@ -96,7 +96,7 @@ def test_weights_of_all_coalitions_sum_to_one(semivalue, n_others):
 
 
 def test_beta_of_one_and_one_is_shapley():
-    """Beta(1, 1) is the Shapley value, closed form and all."""
+    """Beta(1, 1) is the Shapley value, with its closed form."""
     game = random_game("logistic", step=0.1)
     result = verfedsv.shapley_values(*game.arguments, semivalue=verfedsv.Beta(1, 1))
     assert (result.method, result.semivalue) == ("closed-form", "shapley")

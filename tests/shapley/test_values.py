@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import verfedsv
-from tests.games import LOSSES, Game, random_game, utility, values_by_definition
+from tests.games import LOSSES, Game, LogCosh, random_game, utility, values_by_definition
 from verfedsv.errors import InputError, ToleranceWarning, TooManyClientsError
 from verfedsv.shapley.estimators import ESTIMATORS, PARTS
 
@@ -40,7 +40,7 @@ def scale(game: Game) -> float:
 @pytest.mark.parametrize("method", METHODS)
 @given(game=games)
 def test_values_are_within_their_errors_of_the_definition(method, game):
-    """Every value is as near to the Shapley value by its definition as the reported error says."""
+    """Every value is within its error of the Shapley value by definition."""
     result = value(game, method)
     expected = values_by_definition(game)
     assert (np.abs(result.values - expected) <= result.errors + 1e-13 * scale(game)).all()
@@ -100,8 +100,42 @@ def test_one_client_gets_everything(method, game):
     assert value(alone, method).values == pytest.approx([expected], rel=1e-9, abs=1e-12 * scale(alone))
 
 
+UNBOUNDED = [
+    ["fifth_derivative"],
+    ["smoothness"],
+    ["lipschitz", "smoothness", "gradient_range"],
+    ["lipschitz", "smoothness", "gradient_range", "third_derivative", "fifth_derivative"],
+]
+
+
+NEEDED = {"exact": {"lipschitz"}, "permutation": {"gradient_range"}, "closed-form": {"smoothness", "fifth_derivative"}}
+"""Constants without which errors are infinite."""
+
+
+@pytest.mark.parametrize("constants", UNBOUNDED, ids="+".join)
+@pytest.mark.parametrize(
+    ("method", "n_clients"),
+    [*((method, 3) for method in METHODS), ("closed-form", 30), ("permutation", 30), ("auto", 30)],
+)
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.ToleranceWarning")
+def test_constants_that_are_infinite(method, n_clients, constants):
+    """A loss without some bound has infinite errors at worst, not NaN, also where a sample or client is all zeros."""
+    loss = type("Unbounded", (LogCosh,), {"name": "unbounded", **dict.fromkeys(constants, np.inf)})()
+    current = np.random.default_rng(0).normal(size=(n_clients, 5)).repeat(5000, axis=1)  # several blocks
+    current[:, 0] = current[0] = 0
+    arguments = np.zeros_like(current), current, np.full(25_000, 0.5)
+    result = verfedsv.shapley_values(*arguments, loss, method, n_permutations=10)
+    assert result.values[0] == result.errors[0] == 0
+    assert not np.isnan(result.errors).any()
+    if method in NEEDED:
+        assert np.isfinite(result.errors).all() == NEEDED[method].isdisjoint(constants)
+    if n_clients == 3:
+        exact = verfedsv.shapley_values(*arguments, LogCosh(), "exact")
+        assert (np.abs(result.values - exact.values) <= result.errors + exact.errors).all()
+
+
 def test_every_method_has_its_name():
-    """The type, which settings and command line take, has the names of the registry."""
+    """The type used by settings and command line has the names of the registry."""
     assert get_args(verfedsv.Method) == METHODS
 
 
@@ -187,13 +221,13 @@ def test_two_classes_of_softmax_are_logistic(method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_embeddings_of_a_million(method, loss):
-    """Embeddings of size 1e6 are valued without overflow; where sampling is needed and cannot be sure, it says so."""
+    """Embeddings of size 1e6 are valued without overflow, within the stated errors."""
     game = random_game(loss, n_clients=4, n_samples=50)
     huge = replace(game, previous=1e6 * game.previous, current=1e6 * game.current)
     result = value(huge, method)
     expected = values_by_definition(huge)
     assert np.isfinite(result.values).all()
-    if method != "closed-form":  # the closed form is valid here, and useless, as its errors say
+    if method != "closed-form":  # whose errors are large here
         np.testing.assert_allclose(result.values, expected, atol=0.2 * np.abs(expected).max())
     assert (np.abs(result.values - expected) <= result.errors + 1e-9 * np.abs(expected).max()).all()
 
@@ -240,7 +274,7 @@ BAD_INPUT = [
 
 @pytest.mark.parametrize(("changed", "message"), BAD_INPUT, ids=[m for _, m in BAD_INPUT])
 def test_bad_input_is_refused_with_what_was_received(changed, message):
-    """Each kind of bad input is an InputError, which is also a ValueError, that says what is wrong."""
+    """Each kind of bad input raises InputError, a ValueError, that says what is wrong."""
     arguments = {"previous": np.zeros((2, 3)), "current": np.ones((2, 3)), "labels": [0, 1, 1]} | changed
     with pytest.raises(InputError, match=message) as caught:
         verfedsv.shapley_values(**arguments)
@@ -262,8 +296,8 @@ def test_embeddings_that_are_not_finite_are_named(method, loss, bad, name):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("size", [1e61, 1e155, 1e308])
 def test_embeddings_too_large_to_compute_with_are_refused(method, size):
-    """Finite embeddings whose powers are not are refused too."""
-    with pytest.raises(InputError, match="less than 1e\\+60 in size"):
+    """Finite embeddings whose powers overflow are refused too."""
+    with pytest.raises(InputError, match="less than 1e\\+60"):
         verfedsv.shapley_values(np.full((3, 2), size), np.full((3, 2), -size), [0, 1], method=method)
 
 
@@ -299,7 +333,7 @@ def test_shares_of_nothing_are_not_numbers():
 
 
 def test_progress_is_reported_to_the_end():
-    """Long methods report steps done and in all, rising, ending with all."""
+    """Long methods report rising numbers of steps, up to the total."""
     steps = []
     game = random_game("logistic", n_clients=18, n_samples=5)
     value(game, "exact", progress=lambda done, of: steps.append((done, of)))

@@ -1,4 +1,4 @@
-"""Transcripts as nobody but a dishonest server would write them: their chains fit."""
+"""Transcripts that only a dishonest server would write, with valid chains."""
 
 import hashlib
 import io
@@ -21,12 +21,12 @@ FILES = "transcript.json", "labels.arrow", UPLOADS, CHAIN
 
 
 def place_of(array, message):
-    """Return where the data of an array begin in a message."""
+    """Return the offset of the data of an array in a message."""
     return array.buffers()[1].address - message.address
 
 
 def bare_ranges(message, batch):
-    """Return what is left of a message without the children of its lists, wherever it says that those lie."""
+    """Return the ranges of a message without the values of its lists, according to its metadata."""
     edges = [0, message.size]
     for name in ("samples", "embeddings") if batch is not None else ():
         values = batch.column(name).values
@@ -45,7 +45,7 @@ def read(content):
 
 
 def chained(link, messages):
-    """Return the stream of messages and their chain, which begins with a link; each is a kind, bytes and a batch."""
+    """Return the stream of messages and their chain from a link on; a message is a kind, bytes and a batch."""
     stream, chain = b"", pack_entry(0, Kind.START, link)
     for kind, message, batch in messages:
         ranges = bare_ranges(message, batch)
@@ -56,7 +56,7 @@ def chained(link, messages):
 
 
 def rewrite(source, out, change, description=None):
-    """Write a transcript again, each message changed, with a chain that fits; return its head."""
+    """Write a transcript with each message changed and a valid chain; return its head."""
     out.mkdir()
     transcript = Transcript.open(source)
     about, labels = transcript.origin
@@ -93,7 +93,7 @@ def _move_samples(content, start, n_before, first_row=0):
 
 
 def over_digests(content):
-    """Return a message whose samples begin where its digests do, so that a chain without the samples has neither."""
+    """Return a message whose samples overlap its digests, so that the chain covers neither."""
     message = pa.py_buffer(content)
     batch = read(message)
     start = place_of(batch.column("digest"), message)
@@ -101,7 +101,7 @@ def over_digests(content):
 
 
 def over_lists(content):
-    """Return a message in which the first two samples lie where the list of uploads does that they are in."""
+    """Return a message whose first two samples overlap the offsets of their list."""
     message = pa.py_buffer(content)
     start = place_of(read(message).column("samples").values, message) - 8
     return _move_samples(content, start, 2, first_row=1)
@@ -128,7 +128,7 @@ def without_some_numbers(content):
 
 
 def compressed(content):
-    """Return a message whose columns have to be unpacked first."""
+    """Return a message with compressed columns."""
     batch = read(content)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
@@ -186,7 +186,7 @@ def absent(client, time=1.0):
 
 
 def message_of(rows):
-    """Return the bytes of a message that has these rows."""
+    """Return the bytes of a message with these rows."""
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in SCHEMA]
     return pa.record_batch(columns, schema=SCHEMA).serialize().to_pybytes()
 
@@ -201,7 +201,7 @@ def file_of(columns, **options):
 
 
 def write(folder, messages, about=ABOUT, labels=LABELS):
-    """Write a transcript of messages, each a list of rows or bytes, with a chain that fits; return its folder."""
+    """Write a transcript of messages, each a list of rows or bytes, with a valid chain; return its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     description = about if isinstance(about, bytes) else json.dumps(about).encode()
     marks = labels if isinstance(labels, bytes) else file_of(labels)
@@ -217,13 +217,13 @@ def write(folder, messages, about=ABOUT, labels=LABELS):
 
 
 def _kind_of(batch):
-    """Return what a recorder would call a record; a round if that cannot be told."""
+    """Return the kind that a recorder would give to a record; a round if that is unclear."""
     last = batch.column("kind").to_pylist()[-1:] if batch is not None else []
     return {"upload": Kind.UPLOAD, "join": Kind.JOIN, "leave": Kind.LEAVE}.get(last[0] if last else "", Kind.ROUND)
 
 
 def _try_to_read(message):
-    """Return the batch in a message, None if there is none that can be read without a copy."""
+    """Return the batch in a message, None if it cannot be read without a copy."""
     try:
         return read(message)
     except UNREADABLE:

@@ -28,7 +28,7 @@ def uploads_of(recorder):
 
 
 def test_clients_can_be_declared_absent(tmp_path):
-    """The round then has the uploads of the others, and its stamp says who was absent; all of it is hashed."""
+    """The round has the uploads of the others, and its stamp says who was absent; all of it is hashed."""
     with Recorder(tmp_path / "run", LABELS, CLIENTS) as recorder:
         recorder.log([0, 1], {"bank": [1.0, 2.0], "telco": [3.0, 4.0], "shop": [5.0, 6.0]})
         recorder.log([2], {"shop": [7.0]}, [0.5], absent=["telco", "bank"])
@@ -51,15 +51,15 @@ def test_clients_can_be_declared_absent(tmp_path):
     ("embeddings", "absent", "message"),
     [
         ({"bank": [1.0], "shop": [1.0]}, [], r"missing \['telco'\].* pass absent=\['telco'\], or use update for"),
-        ({"bank": [1.0], "shop": [1.0]}, ["telko"], "absent names 'telko', which takes no part; the clients are"),
-        ({"bank": [1.0], "telco": [1.0], "shop": [1.0]}, ["telco"], "'telco' is declared absent, and there are"),
+        ({"bank": [1.0], "shop": [1.0]}, ["telko"], "absent has 'telko', which does not take part; the clients are"),
+        ({"bank": [1.0], "telco": [1.0], "shop": [1.0]}, ["telco"], "'telco' is declared absent, but has embeddings"),
         ({}, CLIENTS, "all clients are declared absent"),
         ({"bank": [1.0], "shop": [1.0]}, "telco", "absent must be a list of names of clients; received 'telco'"),
         ({"bank": [1.0], "shop": [1.0]}, None, "absent must be a list"),
     ],
 )
 def test_a_client_is_not_left_out_by_mistake(embeddings, absent, message):
-    """Whoever is missing and not declared absent, or is declared absent wrongly, is named; nothing is recorded."""
+    """A client that is missing, or wrongly declared absent, is named; nothing is recorded."""
     recorder = Recorder(None, LABELS, CLIENTS)
     with pytest.raises(InputError, match=message):
         recorder.log([0], embeddings, absent=absent)
@@ -69,15 +69,38 @@ def test_a_client_is_not_left_out_by_mistake(embeddings, absent, message):
 def test_embeddings_wider_than_there_are_classes_are_refused():
     """A hidden layer is not valued as if it were logits; the message says what to log instead."""
     recorder = Recorder(None, [0, 1, 2], ["one"], "softmax")
-    with pytest.raises(InputError, match=r"16 numbers per sample, and there are 3 classes.*hidden layer.*n_classes=16"):
+    with pytest.raises(InputError, match=r"shape \(1, 3\).*; received \(1, 16\).*not a hidden layer.*pass n_classes"):
         recorder.log([0], {"one": np.zeros((1, 16))})
     recorder.log([0], {"one": np.zeros((1, 3))})
     declared = Recorder(None, [0, 1, 2], ["one"], "softmax", n_classes=5)
     for width in (3, 4, 6):
-        with pytest.raises(InputError, match=f"{width} numbers per sample, and there are 5 classes"):
+        with pytest.raises(InputError, match=rf"must have shape \(1, 5\), .*; received \(1, {width}\)"):
             declared.log([0], {"one": np.zeros((1, width))})
     declared.log([0], {"one": np.zeros((1, 5))})
     assert declared.transcript.description.n_classes == 5
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape", "expected"),
+    [
+        ("softmax", (4,), r"\(4, 3\)"),
+        ("softmax", (4, 1), r"\(4, 3\)"),
+        ("softmax", (4, 2), r"\(4, 3\)"),
+        ("softmax", (3, 4), r"\(4, 3\)"),
+        ("softmax", (), r"\(4, 3\)"),
+        ("squared", (4, 2), r"\(4,\) or \(4, 1\)"),
+        ("squared", (3,), r"\(4,\) or \(4, 1\)"),
+    ],
+)
+def test_embeddings_of_a_wrong_shape_are_told_the_right_one(loss, shape, expected):
+    """The message has the expected and the received shape, whichever dimension is wrong."""
+    received = str(shape).replace("(", r"\(").replace(")", r"\)")
+    message = rf"one: embeddings must have shape {expected}, one row per sample; received {received}\. "
+    with Recorder(None, [0, 1, 2, 1], ["one"], loss) as recorder:
+        with pytest.raises(InputError, match=message):
+            recorder.log([0, 1, 2, 3], {"one": np.zeros(shape)})
+        with pytest.raises(InputError, match=message):
+            recorder.update("one", [0, 1, 2, 3], np.zeros(shape))
 
 
 @pytest.mark.parametrize(
@@ -89,13 +112,13 @@ def test_embeddings_wider_than_there_are_classes_are_refused():
     ],
 )
 def test_numbers_of_classes_that_cannot_be(n_classes, loss, message):
-    """Fewer than the labels show, of a loss that has none, or no number of classes."""
+    """Fewer than the labels show, for a loss without classes, or not a whole number."""
     with pytest.raises(InputError, match=message):
         Recorder(None, [0, 1, 2] if loss == "softmax" else [0, 1], ["one"], loss, n_classes=n_classes)
 
 
 def test_tensors_of_any_type_are_recorded():
-    """bfloat16, which NumPy lacks, becomes float32 without rounding; gradients and their graph stay behind."""
+    """bfloat16, which NumPy lacks, becomes float32 without rounding; tensors are detached from their graph."""
     recorder = Recorder(None, LABELS, ["one"])
     values = torch.tensor([0.1, 1.5], dtype=torch.bfloat16, requires_grad=True)
     recorder.log(torch.tensor([1, 2]), {"one": values})
@@ -136,7 +159,7 @@ def test_data_frames_are_taken_wherever_arrays_are():
 
 
 def test_a_data_frame_of_one_column_per_client():
-    """It will do in place of a dictionary; its columns must be the clients."""
+    """It replaces a dictionary; its columns must be the clients."""
     recorder = Recorder(None, pd.Series(LABELS), ["one", "two"])
     recorder.log([3, 0], pd.DataFrame({"two": [1.0, 2.0], "one": [3.0, 4.0]}, index=[3, 0]))
     rounds, _ = uploads_of(recorder)
@@ -150,7 +173,7 @@ TEXTS = ["yes", "no ", "yes", "no", " yes", "no"]
 
 @pytest.mark.parametrize("kind", [list, np.array, pd.Categorical, pd.DataFrame, lambda texts: list(np.array(texts))])
 def test_labels_that_are_texts(tmp_path, kind):
-    """They are numbered in the order of the texts, without the spaces around them; the transcript has both."""
+    """They are numbered in alphabetical order, without surrounding spaces; the transcript has names and numbers."""
     given = kind(TEXTS)
     for loss, width in (("logistic", 1), ("softmax", 2)):
         with Recorder(tmp_path / loss, given, ["one"], loss) as recorder:
@@ -191,7 +214,7 @@ def test_masks_of_another_length_are_refused():
 
 
 def test_a_clock_that_is_set_back_does_not_stop_a_training(monkeypatch):
-    """Time stands still until the clock has caught up, with one warning; times that are given must still not fall."""
+    """Records keep the last time until the clock catches up, with one warning; given times must not fall."""
     now = [100.0]
     monkeypatch.setattr("verfedsv.transcript.recorder.clock.time", lambda: now[0])
     recorder = Recorder(None, LABELS, ["one"])
@@ -241,7 +264,7 @@ def test_ordinary_names_are_taken_as_they_are():
 
 @pytest.mark.parametrize("size", [1e12, -1e61, np.inf, np.nan])
 def test_embeddings_nobody_can_compute_with_are_refused(size):
-    """Errors of rounding grow with the largest embedding, for everybody: who sent it is named, nothing is recorded."""
+    """Rounding errors of all values grow with the largest embedding: its client is named, nothing is recorded."""
     recorder = Recorder(None, LABELS, ["bank", "telco"])
     good = np.zeros(len(LABELS))
     bad = np.append(good[1:], size)
@@ -254,7 +277,7 @@ def test_embeddings_nobody_can_compute_with_are_refused(size):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_an_offset_may_be_the_same_for_all_samples(dtype):
-    """A number, or one per class, is stored once; Python's numbers are as precise as the embeddings."""
+    """A number, or one per class, is stored once; Python numbers get the precision of the embeddings."""
     with Recorder(None, LABELS, CLIENTS) as recorder:
         for offset in (0.5, [0.25], torch.tensor(0.125)):
             recorder.log([0, 1], dict.fromkeys(CLIENTS, np.zeros(2, dtype)), offset)
@@ -272,13 +295,13 @@ def test_a_hidden_layer_under_logistic_loss_is_said_to_be_one():
     """Softmax would be the wrong advice for 16 numbers of a hidden layer."""
     with (
         Recorder(None, LABELS, CLIENTS) as recorder,
-        pytest.raises(InputError, match=r"the embeddings have 16\. If they are a hidden layer, pass each client's"),
+        pytest.raises(InputError, match=r"received \(2, 16\)\. .*one number per sample.*not a hidden layer"),
     ):
         recorder.log([0, 1], dict.fromkeys(CLIENTS, np.zeros((2, 16))))
 
 
 def test_errors_of_a_recorder_speak_of_rounds():
-    """As everything else does."""
+    """As the documentation does, not of iterations."""
     with Recorder(None, LABELS, CLIENTS) as recorder:
         with pytest.raises(InputError, match="a synchronous round needs the embeddings of every client"):
             recorder.log([0], {"bank": [1.0]})
@@ -287,7 +310,7 @@ def test_errors_of_a_recorder_speak_of_rounds():
 
 
 def test_classes_that_may_be_mistakes_are_warned_about():
-    """Rare ones, and those that differ in capitals only; blanks around a text are not part of it."""
+    """Rare ones, and those that differ only in case; surrounding spaces are ignored."""
     labels = ["yes"] * 50 + ["no "] * 50 + ["Yes "]
     with pytest.warns(TranscriptWarning) as caught:
         recorder = Recorder(None, labels, CLIENTS, "softmax")
@@ -371,7 +394,7 @@ def test_names_that_are_none(names, message):
 
 
 def test_who_has_left_must_join_again():
-    """An upload after leaving is refused with what to do, and not as that of an unknown client."""
+    """An upload after leaving is refused with what to do; the client is not called unknown."""
     recorder = Recorder(None, LABELS, CLIENTS)
     recorder.update("bank", [0], [1.0])
     recorder.leave("bank")
@@ -380,8 +403,8 @@ def test_who_has_left_must_join_again():
 
 
 def test_absent_clients_must_be_clients():
-    """A mistyped name is said to be one."""
-    with pytest.raises(InputError, match="absent names 'shp', which takes no part; the clients are bank, telco, shop"):
+    """The message has the mistyped name and the clients."""
+    with pytest.raises(InputError, match="absent has 'shp', which does not take part; the clients are bank, telco"):
         Recorder(None, LABELS, CLIENTS).log([0], {name: [1.0] for name in CLIENTS}, absent=["shp"])
 
 
@@ -398,13 +421,13 @@ def test_offsets_of_another_shape(loss, width, shape):
 
 
 def test_a_path_that_is_none():
-    """A number is no folder."""
+    """A number is not a folder."""
     with pytest.raises(InputError, match="path must be a folder, or None to record in memory; received 3"):
         Recorder(3, LABELS, CLIENTS)
 
 
 def test_warnings_name_the_line_of_the_caller(tmp_path, monkeypatch):
-    """However deep in the package they arise; nobody should have to look for the call."""
+    """However deep in the package they arise, warnings name the user's call."""
 
     def calls():
         yield lambda: Recorder(tmp_path, LABELS, ["one"]).close()

@@ -36,7 +36,7 @@ def edited(rows, row, **others):
 
 
 def assert_refused(folder, match):
-    """Hold every way of reading a transcript to one answer; resuming leaves every file as it was."""
+    """Check that every way of reading a transcript gives the same error, and that resuming changes no file."""
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     ways = [
         lambda: Transcript.open(folder).verify(),
@@ -52,7 +52,7 @@ def assert_refused(folder, match):
 
 
 def test_honest_rows_written_by_hand_are_valid(tmp_path):
-    """The tools of these tests write what a recorder does: verify and resume take it."""
+    """The tools of these tests write what a recorder writes: verify and resume accept it."""
     folder = write(tmp_path / "run", [round_of(), round_of((3, 1), 2.0)])
     Transcript.open(folder).verify()
     with Recorder(folder, LABELS["label"], NAMES, resume=True) as recorder:
@@ -62,7 +62,7 @@ def test_honest_rows_written_by_hand_are_valid(tmp_path):
 
 
 def test_rows_in_another_order_are_read_by_name(tmp_path):
-    """Whoever reads names and samples has the same training; nobody's numbers become another's."""
+    """Readers go by names, so that the training is the same and no client gets the numbers of another."""
     honest = Transcript.open(write(tmp_path / "honest", [round_of()]))
     swapped = Transcript.open(write(tmp_path / "swapped", [round_of(names=("shop", "bank", "telco"))]))
     swapped.verify()
@@ -75,7 +75,7 @@ def test_rows_in_another_order_are_read_by_name(tmp_path):
 
 INVALID_ROUNDS = {
     "unknown": (edited(round_of(), 1, client="thief"), "round 1, client 'thief' is unknown"),
-    "repeated": (edited(round_of(), 1, client="bank"), "round 1, client 'bank' is there more than once"),
+    "repeated": (edited(round_of(), 1, client="bank"), "round 1, client 'bank' is repeated"),
     "missing": (round_of(names=("bank", "shop")), "round 1, client 'telco' is missing, and was not declared absent"),
     "nobody": ([absent(name) for name in NAMES] + [stamp()], "round 1, a synchronous round needs at least one upload"),
     "no stamp": (round_of()[:-1], "round 1, a synchronous round has the uploads of its clients, and one time stamp"),
@@ -100,7 +100,7 @@ INVALID_ROUNDS = {
         [*[upload(n, [0, 4], [1, 2]) for n in NAMES], stamp()],
         "client 'bank': sample 4 is not one of 0 to 3",
     ),
-    "repeated samples": ([*[upload(n, [3, 3], [1, 2]) for n in NAMES], stamp()], "'bank': a sample is there more than"),
+    "repeated samples": ([*[upload(n, [3, 3], [1, 2]) for n in NAMES], stamp()], "'bank': a sample is repeated"),
     "no samples": ([*[upload(n, [], []) for n in NAMES], stamp()], "'bank': an upload has at least one sample"),
     "fewer embeddings": (edited(round_of(), 1, embeddings=[0.5]), "'telco': 1 embeddings for 2 samples of width 1"),
     "more embeddings": (edited(round_of(), 1, embeddings=[0.5] * 4), "'telco': 4 embeddings for 2 samples"),
@@ -138,7 +138,7 @@ INVALID_ROUNDS = {
 
 @pytest.mark.parametrize("case", INVALID_ROUNDS)
 def test_what_no_recorder_writes_in_a_synchronous_round_is_refused(tmp_path, case):
-    """With every hash in order: by verify, by whoever reads it, by value, by audit, and by a recorder that goes on."""
+    """Although every hash is right: by verify, iterating, value, audit, and a recorder that resumes."""
     rows, why = INVALID_ROUNDS[case]
     message = pa.record_batch([[]] * 8, schema=forgeries.SCHEMA).serialize().to_pybytes() if rows == [] else rows
     folder = write(tmp_path / "run", [message, round_of(time=2.0)])
@@ -152,18 +152,18 @@ INVALID_RECORDS = {
     "absent": ([absent("bank"), stamp()], "round 1, an asynchronous record is one upload or one time stamp"),
     "no samples": ([upload("bank", [], [])], "client 'bank': an upload has at least one sample"),
     "out of range": ([upload("bank", [9], [1.0])], "client 'bank': sample 9 is not one of 0 to 3"),
-    "repeated samples": ([upload("bank", [1, 1], [1.0, 2.0])], "client 'bank': a sample is there more than once"),
+    "repeated samples": ([upload("bank", [1, 1], [1.0, 2.0])], "client 'bank': a sample is repeated"),
     "NaN": ([upload("bank", [1], [np.nan])], "client 'bank': embeddings must be finite"),
     "more embeddings": ([upload("bank", [1], [1.0, 2.0])], "client 'bank': 2 embeddings for 1 samples"),
     "join first": ([row("join", "mall", 1.0)], "round 1, a transcript begins with an upload"),
     "offset of an upload": ([upload("bank", [1], [1.0], offset=[1.0])], "client 'bank': only a time stamp has an"),
-    "stamp first": ([stamp()], "a transcript begins with an upload, not with a bare time stamp"),
+    "stamp first": ([stamp()], "a transcript begins with an upload, or with a time stamp that has an offset"),
 }
 
 
 @pytest.mark.parametrize("case", INVALID_RECORDS)
 def test_what_no_recorder_writes_of_an_asynchronous_training_is_refused(tmp_path, case):
-    """Likewise."""
+    """By all readers, as in synchronous rounds."""
     rows, why = INVALID_RECORDS[case]
     assert_refused(write(tmp_path / "run", [rows, [stamp(2.0)]], ASYNCHRONOUS), why)
 
@@ -207,7 +207,7 @@ def test_a_client_that_was_declared_absent(tmp_path):
 
 
 ODD_LABELS = {
-    "shorter": ({"label": [0, 1], "receives_gradient": [True] * 2}, "it has 2 rows, and there are 4 samples"),
+    "shorter": ({"label": [0, 1], "receives_gradient": [True] * 2}, "it has 2 rows for 4 samples"),
     "longer": ({"label": [0, 1] * 3, "receives_gradient": [True] * 6}, "it has 6 rows"),
     "no marks": ({"label": LABELS["label"]}, "its columns must be"),
     "no labels": ({"receives_gradient": LABELS["receives_gradient"]}, "its columns must be"),
@@ -350,7 +350,7 @@ def in_one_entry(*messages):
     ids=["two messages", "an end marker after it", "an end marker", "zeros after it", "a schema"],
 )
 def test_an_entry_is_one_message(tmp_path, entry):
-    """Or else a reader of the stream would see another number of rounds."""
+    """Otherwise a reader of the stream would see another number of rounds."""
     folder = write(tmp_path / "run", [round_of(), entry])
     for read in (lambda: Transcript.open(folder).verify(), lambda: list(Transcript.open(folder))):
         with pytest.raises(TranscriptError, match="round 2 cannot be read"):
@@ -358,7 +358,7 @@ def test_an_entry_is_one_message(tmp_path, entry):
 
 
 def peak_of(call):
-    """Return the largest amount of memory that Python and NumPy had while a call failed, in bytes."""
+    """Return the peak memory of Python and NumPy during a call that fails, in bytes."""
     pool = pa.default_memory_pool()
     before = pool.max_memory()
     tracemalloc.start()
@@ -372,7 +372,7 @@ def peak_of(call):
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_columns_are_refused_before_they_are_unpacked(tmp_path, codec):
-    """Whether of uploads or of labels: a small file does not take much memory."""
+    """Of uploads and of labels: a small file does not take much memory."""
     n_numbers = 4_000_000
     rows = pa.record_batch(
         [
@@ -408,7 +408,7 @@ def test_compressed_columns_are_refused_before_they_are_unpacked(tmp_path, codec
 
 
 def test_labels_are_one_batch_that_the_footer_lists(tmp_path):
-    """Or else a reader of the file and one of the stream in it could find different labels."""
+    """Otherwise readers of the file and of the stream in it could find different labels."""
     table = pa.table(LABELS)
     halves = pa.concat_tables([table.slice(0, 2), table.slice(2)])
     whole = forgeries.file_of(LABELS)
@@ -432,7 +432,7 @@ def test_numbers_are_usable_one_by_one(number):
 
 
 def with_big_endian_footer(content):
-    """Return an Arrow file whose footer says that its numbers are big-endian, and whose stream does not."""
+    """Return an Arrow file whose footer, unlike its stream, says that numbers are big-endian."""
     end = len(content) - 10
     (n_footer,) = struct.unpack_from("<i", content, end)
     footer = end - n_footer
@@ -456,7 +456,7 @@ def test_labels_that_the_footer_turns_into_others_are_refused(tmp_path):
 
 
 def with_lists_of_one(content):
-    """Return an Arrow file of lists of two numbers that says, in its stream and its footer, that they are of one."""
+    """Return an Arrow file of lists of two numbers whose metadata say that they have one."""
     twos = [i for i, byte in enumerate(content) if byte == 2]
     for first, second in itertools.combinations(twos, 2):
         forged = bytearray(content)
@@ -479,24 +479,24 @@ def test_labels_that_no_row_has_are_refused(tmp_path):
     """Lists of one label, in a column of two labels a row: one reader would take one of them, another both."""
     lists = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8.0)), 2)
     labels = with_lists_of_one(file_of(pa.table({"label": lists, "receives_gradient": [True] * 4})))
-    with pytest.raises(TranscriptError, match="more labels than its rows take"):
+    with pytest.raises(TranscriptError, match="labels outside its rows"):
         Transcript.open(write(tmp_path, [round_of()], about=ABOUT | {"loss": "squared"}, labels=labels))
 
 
 def test_no_more_rounds_than_agreed(tmp_path):
-    """A recorder does not record them, and a transcript that has them is not read."""
+    """A recorder refuses to record them, and readers refuse a transcript that has them."""
     with Recorder(None, [0, 1, 1, 0], ["bank"], n_planned=1) as recorder:
         recorder.log([0, 1], {"bank": [1.0, 2.0]})
-        with pytest.raises(InputError, match="the agreed number of rounds"):
+        with pytest.raises(InputError, match="all agreed rounds"):
             recorder.log([0, 1], {"bank": [1.0, 2.0]})
     rounds = [round_of(), round_of(time=2.0)]
     assert Transcript.open(write(tmp_path / "two", rounds, about=ABOUT | {"n_planned": 2})).n_rounds == 2
-    with pytest.raises(TranscriptError, match=r"there are 2 rounds, and 1 were agreed"):
+    with pytest.raises(TranscriptError, match=r"there are 2 rounds, but 1 were agreed"):
         Transcript.open(write(tmp_path / "one", rounds, about=ABOUT | {"n_planned": 1}))
 
 
 def test_a_transcript_behind_a_link_is_not_read(tmp_path):
-    """Whoever made the folder may have no right to what the link leads to."""
+    """The sender of a folder must not choose which other files are read."""
     write(tmp_path / "private", [round_of()])
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "transcript").symlink_to(tmp_path / "private")
@@ -509,7 +509,7 @@ def test_a_transcript_behind_a_link_is_not_read(tmp_path):
 
 
 def test_what_a_description_says_does_nothing_in_a_terminal(tmp_path):
-    """Its fields may be of somebody else, and an error may show them."""
+    """Its fields may come from others, and an error may show them."""
     for about in (ABOUT | {"\x1b[2Jx": 1}, ABOUT | {"version": "\x1b]0;x\x07"}):
         with pytest.raises(TranscriptError) as caught:
             Transcript.open(write(tmp_path / str(len(about)), [round_of()], about=about))

@@ -113,7 +113,7 @@ def test_any_roster_is_read_back_as_it_was(tmp_path, mode, seed):  # noqa: C901 
 
 
 def test_records_from_one_on_are_those_of_the_whole(tmp_path):
-    """What comes before is not read, but for who joined: the same uploads, and absences in the same order."""
+    """Of earlier records only joins and leaves are read: uploads and absences are the same, in the same order."""
     with Recorder(tmp_path, LABELS, ["a", "b"], segment_rounds=2) as recorder:
         recorder.log([0], {"a": [1.0], "b": [2.0]})
         recorder.join("c")
@@ -130,7 +130,7 @@ def test_records_from_one_on_are_those_of_the_whole(tmp_path):
 
 
 def test_a_join_before_the_first_record_makes_a_founder(tmp_path):
-    """And a leave makes none; nothing is recorded of it but the description."""
+    """And a leave removes one; only the description changes."""
     with Recorder(tmp_path, LABELS, ["a", "b"]) as recorder:
         recorder.join("c")
         recorder.leave("a")
@@ -196,7 +196,7 @@ def test_offsets_are_stored_once_where_they_are_constant(tmp_path):
 
 
 def test_an_offset_with_batches_of_ones_own_covers_all_samples():
-    """And is cut to the batch where all of them turn out to be one."""
+    """If all batches are equal, it is cut to that batch."""
     offset = np.arange(12.0)
     with Recorder(None, LABELS, ["a", "b"]) as recorder:
         recorder.log({"a": [3, 1], "b": [2]}, {"a": [1.0, 2.0], "b": [3.0]}, offset)
@@ -216,12 +216,12 @@ class Own(Squared):
 
 
 def test_a_loss_of_ones_own_is_recorded_by_name(tmp_path):
-    """Its width is that of the first upload unless it is said; opening needs no loss, resuming the same."""
+    """Its width is that of the first upload unless given; opening does not need the loss, resuming does."""
     labels = np.linspace(0, 1, 12)
     with Recorder(tmp_path, labels, ["a"], Own()) as recorder:
         assert recorder.transcript.description.n_classes is None
         recorder.log([0, 1], {"a": [1.0, 2.0]}, 0.5)
-        with pytest.raises(InputError, match="a: the embeddings have 2 numbers per sample, and the loss takes 1"):
+        with pytest.raises(InputError, match=r"a: embeddings must have shape \(2,\) or .*; received \(2, 2\)"):
             recorder.log([0, 1], {"a": [[1.0, 2.0]] * 2})
     about = Transcript.open(tmp_path).description
     assert (about.loss, about.is_own_loss, about.n_classes) == ("my own", True, 1)
@@ -235,13 +235,22 @@ def test_a_loss_of_ones_own_is_recorded_by_name(tmp_path):
     assert not Recorder(None, labels, ["a"], Squared()).transcript.description.is_own_loss
 
 
+def test_a_loss_of_ones_own_takes_one_width_of_all():
+    """The first round shows it, so its clients must agree."""
+    with (
+        Recorder(None, LABELS, ["a", "b"], Own()) as recorder,
+        pytest.raises(InputError, match=r"embeddings are summed, so all have one width; received 1, 2"),
+    ):
+        recorder.log([0], {"a": np.ones((1, 1)), "b": np.ones((1, 2))})
+
+
 def test_labels_of_several_numbers_are_recorded(tmp_path):
     """Squared loss takes them: the number of classes is their width."""
     labels = np.random.default_rng(0).normal(size=(12, 3))
     with Recorder(tmp_path, labels, ["a"], "squared") as recorder:
         assert recorder.transcript.description.n_classes == 3
         recorder.log([0, 1], {"a": np.ones((2, 3))})
-        with pytest.raises(InputError, match="takes labels of shape"):
+        with pytest.raises(InputError, match=r"must have shape \(2, 3\), .*; received \(2, 2\)"):
             recorder.log([0, 1], {"a": np.ones((2, 2))})
     transcript = Transcript.open(tmp_path)
     transcript.verify()
@@ -249,7 +258,7 @@ def test_labels_of_several_numbers_are_recorded(tmp_path):
 
 
 def test_what_was_agreed_is_in_the_first_link(tmp_path):
-    """Settings of the valuation and the step come back, and are held to when the folder is continued."""
+    """Settings of the valuation and the step are read back, and must be the same when the folder is continued."""
     options = {"method": "exact", "tolerance": 0.01, "seed": 3}
     with Recorder(tmp_path, LABELS, ["a"], valuation=options, step={"rate": 0.2, "decay": "constant"}) as recorder:
         recorder.log([0], {"a": [1.0]})
@@ -286,8 +295,17 @@ def test_settings_that_cannot_be_agreed_on(tmp_path, options, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_description_that_nobody_would_read_is_not_written(tmp_path, monkeypatch):
+    """Readers refuse one that is too large, so the recorder does, before the first round."""
+    monkeypatch.setattr("verfedsv.transcript.description.MOST_JSON_BYTES", 2000)
+    Recorder(tmp_path / "short", LABELS, ["a"]).close()
+    with pytest.raises(InputError, match=r"transcript\.json would have .* bytes, and at most 2,000 are read"):
+        Recorder(tmp_path / "long", LABELS, ["a" * 2000, "b"])
+    assert not (tmp_path / "long" / "transcript.json").exists()
+
+
 class Linear:
-    """A head of two parameters, as torch modules show them."""
+    """A head of two parameters, like a torch module."""
 
     def __init__(self):
         self.weight, self.bias = np.ones((2, 5)), np.zeros(2)
@@ -309,7 +327,7 @@ def record_head(folder, head, n_rounds=4):
 
 
 def test_the_states_of_a_head_are_recorded_by_content(tmp_path):
-    """From the moment when the recorder was made; a parameter that does not change is written once."""
+    """At the start and after each round; a parameter that does not change is written once."""
     transcript = record_head(tmp_path, Linear())
     transcript.verify()
     about = transcript.description.head
@@ -324,7 +342,7 @@ def test_the_states_of_a_head_are_recorded_by_content(tmp_path):
 
 
 def test_a_torch_module_is_a_head(tmp_path):
-    """Its parameters are taken off their graph; torch is not imported for it."""
+    """Its parameters are detached from their graph; torch is not imported."""
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(3, 2)
     with Recorder(tmp_path, LABELS, ["a"], "softmax", head=module) as recorder:
@@ -339,7 +357,7 @@ def test_a_torch_module_is_a_head(tmp_path):
 
 
 def test_changed_parameters_are_found(tmp_path):
-    """As are missing ones, by verify and by whoever reads them."""
+    """Changed and missing ones, by verify and by head_state."""
     transcript = record_head(tmp_path, Linear())
     path = tmp_path / fmt.tensor_file(transcript.description.head.state[0])
     content = path.read_bytes()
@@ -377,17 +395,29 @@ def of_header(header, version=1, body=bytes(16)):
     ],
 )
 def test_parameters_that_no_recorder_wrote_are_not_valid(tmp_path, monkeypatch, content):
-    """Although their hash fits. NumPy raises errors of many kinds for them, and reads some in its own way."""
+    """Although their hash is right. NumPy raises errors of many kinds for them, and reads some differently."""
     monkeypatch.setattr("verfedsv.transcript.heads._as_file", lambda *_: content)
-    with pytest.raises(TranscriptError, match=r"tensors/.*\.npy is not valid: it is (no NumPy file|not written as)"):
+    with pytest.raises(TranscriptError, match=r"tensors/.*\.npy is not valid: it is not (a NumPy file|written as)"):
         record_head(tmp_path, Linear()).verify()
 
 
+def test_embeddings_of_no_width_are_refused():
+    """Under a head that takes any width, and a loss whose number of classes is not known yet: no reader takes them."""
+    for options in ({"loss": "softmax", "head": Linear()}, {"loss": Own()}):
+        with (
+            Recorder(None, LABELS, ["a"], **options) as recorder,
+            pytest.raises(InputError, match=r"shape \(2,\) or \(2, width\), .*; received \(2, 0\)"),
+        ):
+            recorder.log([0, 1], {"a": np.ones((2, 0))})
+
+
 def test_a_head_is_continued_by_the_same_one(tmp_path):
-    """Whatever its state is by now; another architecture, or widths that change, are refused."""
+    """Whatever its state is now; another architecture or other widths are refused."""
     record_head(tmp_path, Linear())
     with Recorder(tmp_path, LABELS, ["a", "b"], "softmax", head=Linear(), resume=True) as recorder:
-        with pytest.raises(InputError, match="b: the embeddings have 2 numbers per sample, and had 3 before"):
+        with pytest.raises(
+            InputError, match=r"b: embeddings must have shape \(1, 3\), .*; received \(1, 2\)\. Earlier"
+        ):
             recorder.log([0], {"a": np.ones((1, 2)), "b": np.ones((1, 2))})
         recorder.log([0], {"a": np.ones((1, 2)), "b": np.ones((1, 3))})
     Transcript.open(tmp_path).verify()
@@ -403,18 +433,18 @@ def test_a_head_is_continued_by_the_same_one(tmp_path):
 
 
 def test_resuming_without_a_description_is_a_clear_error(tmp_path):
-    """The uploads are not begun anew, and nothing is written."""
+    """The uploads are not replaced, and nothing is written."""
     with Recorder(tmp_path, LABELS, ["a"]) as recorder:
         recorder.log([0], {"a": [1.0]})
     (tmp_path / "transcript.json").unlink()
     before = sorted(path.name for path in tmp_path.iterdir())
-    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, and there is chain-00001\.bin: bring it"):
+    with pytest.raises(TranscriptError, match=r"transcript\.json is missing, but there is chain-00001\.bin: restore"):
         Recorder(tmp_path, LABELS, ["a"], resume=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_segments_are_never_touched_again(tmp_path):
-    """Not by the rounds after them, nor by a recorder that goes on; each is a whole Arrow stream."""
+    """Neither by later rounds nor by a recorder that resumes; each is a complete Arrow stream."""
     seen = {}
     for _ in range(3):
         with Recorder(tmp_path, LABELS, ["a"], segment_rounds=2, resume=True) as recorder:
@@ -440,7 +470,7 @@ def test_joins_and_leaves_are_records():
 
 
 def test_lists_are_counted_with_64_bits():
-    """Of a message of more than 2^31 numbers, the layout alone: its uploads are left out of the chain, to the byte."""
+    """For the layout of a message with more than 2^31 numbers, exactly the bytes of its uploads are left out."""
     n_numbers = 2**31 + 5
     empty = [(0, 0)] * 26
     sizes = {fmt.TIME: 8, fmt.SAMPLES: 16, fmt.EMBEDDINGS: 4 * n_numbers + 4}

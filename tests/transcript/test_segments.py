@@ -17,7 +17,7 @@ UPLOADS, CHAIN = "uploads-00001.arrows", "chain-00001.bin"
 
 
 def record(folder, n_rounds):
-    """Record a transcript of so many rounds, and return its folder."""
+    """Record a transcript of that many rounds, and return its folder."""
     with Recorder(folder, LABELS, CLIENTS) as recorder:
         for number in range(n_rounds):
             recorder.log([number, number + 4], {name: [number + 0.5, -number] for name in CLIENTS})
@@ -35,7 +35,7 @@ def contents(folder):
 
 
 def resume(folder):
-    """Return how many rounds a recorder goes on from."""
+    """Return the number of rounds from which a recorder resumes."""
     with Recorder(folder, LABELS, CLIENTS, resume=True) as recorder:
         return recorder.n_rounds
 
@@ -79,11 +79,11 @@ def test_what_a_crash_leaves_is_cut_off_and_nothing_else(run):
 
 @pytest.mark.parametrize("n_lost", [2, 3])
 def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
-    """Two whole records without entries are damage: nothing is cut off, and the message says how to go on."""
+    """Two complete records without entries are damage: nothing is cut off, and the message says what to do."""
     os.truncate(run / CHAIN, (run / CHAIN).stat().st_size - 48 * n_lost)
     before = contents(run)
     with pytest.raises(
-        TranscriptError, match=r"chain-00001\.bin is damaged: .* cut uploads-00001\.arrows to (\d+) bytes"
+        TranscriptError, match=r"chain-00001\.bin is damaged: .* truncate uploads-00001\.arrows to (\d+) bytes"
     ):
         resume(run)
     assert contents(run) == before
@@ -96,20 +96,20 @@ def test_a_chain_that_lost_entries_is_not_taken_for_a_crash(run, n_lost):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: (run / "transcript.json").unlink(), "transcript.json is missing, and there is chain-00001.bin"),
-        (lambda run: (run / UPLOADS).unlink(), "uploads-00001.arrows is missing, and there is chain"),
-        (lambda run: (run / CHAIN).unlink(), "chain-00001.bin is missing, and there is uploads"),
+        (lambda run: (run / "transcript.json").unlink(), "transcript.json is missing, but there is chain-00001.bin"),
+        (lambda run: (run / UPLOADS).unlink(), "uploads-00001.arrows is missing, but there is chain"),
+        (lambda run: (run / CHAIN).unlink(), "chain-00001.bin is missing, but there is uploads"),
         (lambda run: os.truncate(run / UPLOADS, 0), "uploads-00001.arrows was cut off or emptied"),
         (lambda run: (run / "labels.arrow").unlink(), "labels.arrow is missing"),
         (
             lambda run: [(run / name).unlink() for name in (UPLOADS, CHAIN)],
-            "uploads-00001.arrows is missing, and transcript.json",
+            "uploads-00001.arrows is missing, but transcript.json",
         ),
         (lambda run: shutil.copy(run / CHAIN, run / UPLOADS), "uploads-00001.arrows was cut off or emptied"),
     ],
 )
 def test_files_that_are_gone_are_missed(run, change, message):
-    """By a recorder, which writes nothing, and by a reader: the training is not said to have no rounds yet."""
+    """By a recorder, which writes nothing, and by a reader: the training does not seem to have no rounds yet."""
     change(run)
     before = contents(run)
     with pytest.raises(TranscriptError, match=message):
@@ -125,12 +125,12 @@ def test_entries_that_do_not_follow_each_other(run, first, second):
     content = (run / CHAIN).read_bytes()
     entries = [content[48 * index : 48 * index + 48] for index in range(6)]
     (run / CHAIN).write_bytes(b"".join([*entries[:first], entries[second], entries[second], *entries[first + 1 :]]))
-    with pytest.raises(TranscriptError, match=r"chain-00001\.bin is damaged: entry \d ends before the one before it"):
+    with pytest.raises(TranscriptError, match=r"chain-00001\.bin is damaged: entry \d does not end after"):
         Transcript.open(run)
 
 
 def test_a_crash_before_the_first_record(run):
-    """Nothing of it was recorded: the next recorder begins, and may begin in another way."""
+    """Nothing was recorded: the next recorder begins, also in the other mode."""
     about = (run / "transcript.json").read_bytes()
     for uploads in (b"", b"\xff\xff\xff\xff\x10"):
         (run / UPLOADS).write_bytes(uploads)
@@ -170,7 +170,7 @@ def test_a_crash_between_two_segments(tmp_path):
         begun.verify(may_go_on=True)
         assert begun.head == before[CHAIN][-32:].hex()
         if contents_of_two[0] is not None:
-            with pytest.raises(TranscriptError, match=r"up to round 2, and uploads-00002\.arrows has no record"):
+            with pytest.raises(TranscriptError, match=r"up to round 2, but uploads-00002\.arrows has no record"):
                 begun.verify()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TranscriptWarning)
@@ -186,7 +186,7 @@ def test_a_crash_between_two_segments(tmp_path):
 
 @pytest.mark.parametrize("n_appends", range(6))
 def test_a_full_disk_at_the_beginning_of_a_segment_leaves_nothing_of_it(tmp_path, monkeypatch, n_appends):
-    """Wherever it happens: the transcript stays whole, and the next record begins the segment again."""
+    """Wherever it happens: the transcript stays valid, and the next record begins the segment again."""
     append, appended = FolderStorage.append, []
 
     def fail(self, name, content):
@@ -210,7 +210,7 @@ def test_a_full_disk_at_the_beginning_of_a_segment_leaves_nothing_of_it(tmp_path
 
 
 def test_a_full_segment_is_sealed_at_once_and_never_touched_again(tmp_path):
-    """So a store that cannot append holds it for good; closing the recorder does not change the head."""
+    """So a store that cannot append never replaces it; closing the recorder does not change the head."""
     with Recorder(tmp_path, [0, 1], ["a"], segment_rounds=2) as recorder:
         recorder.log([0, 1], {"a": [0.1, 0.2]})
         assert not (tmp_path / "uploads-00001.arrows").read_bytes().endswith(fmt.END_OF_STREAM)
@@ -230,7 +230,7 @@ def test_a_full_segment_is_sealed_at_once_and_never_touched_again(tmp_path):
 
 
 def test_a_segment_that_could_not_be_sealed_is_sealed_before_the_next_record(tmp_path, monkeypatch):
-    """A disk that is full just then costs no record: the call that filled the segment succeeds."""
+    """A disk that is full at that time costs no record: the call that filled the segment succeeds."""
     append = FolderStorage.append
 
     def fail(self, name, content):

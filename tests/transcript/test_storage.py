@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.games import LogCosh
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.transcript.storage import FolderStorage, is_being_written
@@ -16,7 +17,7 @@ from verfedsv.transcript.storage import FolderStorage, is_being_written
 @pytest.mark.parametrize("name", ["uploads-00001.arrows", "chain-00001.bin", "labels.arrow", "transcript.json"])
 @pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", os.mkdir)])
 def test_what_is_not_a_file_is_not_read(tmp_path, mapped, name, make):
-    """A folder or a pipe in the place of a file is named, and nobody waits for what comes out of it."""
+    """A folder or a pipe instead of a file is named, and does not block."""
     with Recorder(tmp_path, [0, 1], ["a"]) as recorder:
         recorder.log([0], {"a": [1.0]})
     (tmp_path / name).unlink()
@@ -26,7 +27,7 @@ def test_what_is_not_a_file_is_not_read(tmp_path, mapped, name, make):
 
 
 def test_a_lock_that_is_a_pipe_is_not_waited_for(tmp_path):
-    """Nobody is writing then, and nobody begins to."""
+    """Then nobody is writing, and recording is refused."""
     os.mkfifo(tmp_path / ".lock")
     assert not is_being_written(tmp_path)
     with pytest.raises(TranscriptError, match=r"\.lock is not a file; move it away"):
@@ -43,7 +44,7 @@ def test_what_a_link_in_the_place_of_the_lock_leads_to_is_not_emptied(tmp_path):
 
 
 def test_a_full_disk_is_said_with_the_file(tmp_path):
-    """Not with the folder alone, which may be on another disk than what it leads to."""
+    """Not only with the folder, in which links may lead to other disks."""
 
     class Full(io.RawIOBase):
         def write(self, _):
@@ -87,7 +88,7 @@ def test_a_file_that_cannot_be_mapped_is_reported_with_the_reason(tmp_path, monk
 
 
 def test_a_file_that_is_cut_off_while_it_is_read_is_named(tmp_path):
-    """A view of it would end the process with SIGBUS."""
+    """A view of it would kill the process with SIGBUS."""
     with Recorder(tmp_path, np.arange(5000) % 2, ["a"]) as recorder:
         for step in range(9):
             recorder.log(np.arange(5000), {"a": np.full(5000, float(step))})
@@ -100,10 +101,11 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_named(tmp_path):
             read()
 
 
+@pytest.mark.parametrize("loss", ["logistic", LogCosh()], ids=["logistic", "own"])
 @pytest.mark.parametrize("name", ["transcript.json", "chain-00001.bin", "labels.arrow"])
-def test_a_file_that_is_too_large_is_not_read(tmp_path, name):
-    """A file of holes costs its sender nothing, and its reader all memory."""
-    with Recorder(tmp_path, [0, 1], ["a"]) as recorder:
+def test_a_file_that_is_too_large_is_not_read(tmp_path, name, loss):
+    """A sparse file costs its sender nothing, and would cost its reader all memory."""
+    with Recorder(tmp_path, [0, 1], ["a"], loss) as recorder:
         recorder.log([0], {"a": [1.0]})
     os.truncate(tmp_path / name, 2**40)
     with pytest.raises(TranscriptError, match=rf"cannot read .*{name}: it is larger than"):
@@ -115,7 +117,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, name):
     [(MemoryError(), "it does not fit into memory"), (OSError(5, "Input error"), "Input error")],
 )
 def test_a_record_that_cannot_be_read_is_said(tmp_path, monkeypatch, error, why):
-    """One that is larger than memory, or on a disk that fails."""
+    """If it is larger than memory, or the disk fails."""
     with Recorder(tmp_path, [0, 1], ["a"]) as recorder:
         recorder.log([0], {"a": [1.0]})
     transcript = Transcript.open(tmp_path)

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,7 +15,8 @@ import pytest
 
 from tests.transcript import forgeries
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
-from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
+from verfedsv.settings import ValuationSettings
+from verfedsv.transcript import Description, Head, Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Chain, Segment, pack_entry
 from verfedsv.transcript.format import Kind
@@ -119,7 +121,7 @@ def test_recording_in_memory():
 
 
 def test_tensors_are_taken_off_their_graph():
-    """What has detach and cpu, as torch tensors do, is recorded by its numbers; torch itself is not needed."""
+    """Any object with detach and cpu, like a torch tensor, is recorded; torch is not needed."""
 
     class Tensor:
         def __init__(self, values, attached=True):
@@ -145,7 +147,7 @@ def test_rows_without_gradients_are_marked(tmp_path):
     record(tmp_path, no_gradient=[2, 5])
     marks = Transcript.open(tmp_path).receives_gradient
     np.testing.assert_array_equal(np.flatnonzero(~marks), [2, 5])
-    with pytest.raises(InputError, match="other labels or marks"):
+    with pytest.raises(InputError, match="other labels or no_gradient"):
         Recorder(tmp_path, LABELS, CLIENTS)
 
 
@@ -180,7 +182,7 @@ def test_another_training_is_not_mixed_in(tmp_path, change, message):
 
 
 def test_two_recorders_do_not_share_a_folder(tmp_path):
-    """A folder that is being recorded into is refused to a second recorder, until the first is closed."""
+    """A second recorder is refused until the first is closed."""
     with Recorder(tmp_path, LABELS, CLIENTS), pytest.raises(TranscriptError, match="another recorder is open on"):
         Recorder(tmp_path, LABELS, CLIENTS)
     Recorder(tmp_path, LABELS, CLIENTS).close()
@@ -221,7 +223,7 @@ def record_until_killed(path, connection):
 
 @pytest.mark.filterwarnings("ignore::verfedsv.errors.TranscriptWarning")
 def test_no_completed_upload_is_lost_by_kill(tmp_path):
-    """Killed at 50 random moments and continued each time: every round whose log() returned is there, in order."""
+    """Killed 50 times at random and continued each time: every round whose log() returned is recorded, in order."""
     rng = np.random.default_rng(0)
     context = get_context("forkserver")  # which imports everything once, and not 50 times
     context.set_forkserver_preload([__name__, "pandas"])  # pyarrow imports pandas if it is there
@@ -284,7 +286,7 @@ def test_a_change_is_named_by_round_and_client(tmp_path):
 
 
 def test_swapped_and_dropped_records_are_found(tmp_path):
-    """Records that are each valid but not in their place break the chain."""
+    """Valid records in another order break the chain."""
     record(tmp_path, n_rounds=5)
     content = (tmp_path / CHAIN).read_bytes()
     ends = [int.from_bytes(content[i : i + 8], "little") for i in range(48, len(content), 48)]
@@ -308,7 +310,7 @@ def test_swapped_and_dropped_records_are_found(tmp_path):
     ],
 )
 def test_a_chain_that_does_not_cover_everything_is_refused(tmp_path, layout, reason):
-    """Although every link and every digest fits: two such transcripts could have one head, and different uploads."""
+    """Although all hashes are right: two such transcripts could have one head and different uploads."""
     record(tmp_path / "honest", n_rounds=2)
     forgeries.rewrite(tmp_path / "honest", tmp_path / "same", lambda content: content)
     Transcript.open(tmp_path / "same").verify()
@@ -321,7 +323,7 @@ def test_a_chain_that_does_not_cover_everything_is_refused(tmp_path, layout, rea
     ("layout", "reason"), [(forgeries.over_lists, "overlap"), (forgeries.compressed, "compressed")]
 )
 def test_columns_lie_by_themselves_in_a_message(tmp_path, layout, reason):
-    """If they overlap, or have to be unpacked, what is left without the numbers does not settle the rest."""
+    """If they overlap or are compressed, the hashed bytes do not determine the others."""
     record(tmp_path, n_rounds=1)
     *_, entry = Transcript.open(tmp_path).entries()
     forged = pa.py_buffer(layout(entry.message.to_pybytes()))
@@ -345,7 +347,7 @@ def test_two_transcripts_do_not_have_one_head(tmp_path):
 
 
 def test_the_stream_says_what_is_read(tmp_path):
-    """Whoever goes by the schema in the stream finds the columns that were checked."""
+    """Readers that go by the schema in the stream find the columns that were checked."""
     record(tmp_path / "run", n_rounds=1)
     transcript = Transcript.open(tmp_path / "run")
     names = {"samples": "embeddings", "embeddings": "samples"}
@@ -397,7 +399,7 @@ def test_files_that_another_reader_could_take_for_segments_are_refused(tmp_path,
 
 @pytest.mark.parametrize(("outer", "inner"), [("", "transcript"), ("transcript", "transcript/transcript")])
 def test_a_run_has_one_transcript(tmp_path, outer, inner):
-    """Else it would depend on the folder that was named which of the two is read."""
+    """Otherwise the path that is passed would decide which of the two is read."""
     record(tmp_path / outer, n_rounds=1)
     record(tmp_path / inner, n_rounds=2)
     with pytest.raises(TranscriptError, match=r"there are two transcripts, in .*: move one of them away"):
@@ -416,7 +418,7 @@ def test_an_unknown_version_is_refused(tmp_path, version):
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "other", "version": 1}'])
 def test_a_damaged_description_is_refused(tmp_path, content):
-    """What is not a description is said not to be one."""
+    """A file that is not a description is called that."""
     (tmp_path / "transcript.json").write_text(content)
     with pytest.raises(TranscriptError, match=r"transcript\.json"):
         Transcript.open(tmp_path)
@@ -439,7 +441,7 @@ def test_an_empty_transcript(tmp_path):
 BAD = [
     (lambda r: r.log([0, 40], full([1, 2])), "from 0 to 39; received 40"),
     (lambda r: r.log([-1, 4], full([1, 2])), "received -1"),
-    (lambda r: r.log([3, 3], full([1, 2])), "sample 3 is there more than once"),
+    (lambda r: r.log([3, 3], full([1, 2])), "sample 3 is repeated"),
     (lambda r: r.log([0.5, 1], full([1, 2])), "list of sample numbers"),
     (lambda r: r.log([[0, 1]], full([1, 2])), "list of sample numbers"),
     (lambda r: r.log([0, 1], {"bank": [1, 2]}), r"missing \['telco', 'shop'\]"),
@@ -447,7 +449,10 @@ BAD = [
     (lambda r: r.log([0, 1], full([1, 2, 3])), r"received \(3,\)"),
     (lambda r: r.log([0, 1], full([1, np.nan])), "bank: embeddings must be finite"),
     (lambda r: r.log([0, 1], full(["a", "b"])), "real numbers"),
-    (lambda r: r.log([0, 1], full([[1, 2], [3, 4]])), "takes one number per client and sample"),
+    (
+        lambda r: r.log([0, 1], full([[1, 2], [3, 4]])),
+        r"shape \(2,\) or \(2, 1\), .*; received \(2, 2\)",
+    ),
     (lambda r: r.log([0, 1], full([1.0, 2.0]), [[1.0, 2.0]] * 2), "offset must be a number, or an array of shape"),
     (lambda r: r.log([0, 1], full([1, 2]), time=0.5), "time must not run backwards"),
     (lambda r: r.log([0, 1], full([1, 2]), time=1.7e308), r"seconds, from -1e\+15 to 1e\+15; received 1.7e\+308"),
@@ -459,12 +464,12 @@ BAD = [
 
 
 def test_whose_embeddings_have_too_many_digits_is_said():
-    """A client by its name, and the server's own part."""
+    """A client by its name, and the offset."""
     single = np.float32([1.0, 2.0])
     with Recorder(None, LABELS, CLIENTS) as recorder:
         recorder.log([0, 1], full(single))
         with pytest.raises(
-            InputError, match=r"^telco: received float64, and this transcript began with float32 embedd"
+            InputError, match=r"^telco: received float64, but this transcript began with float32 embedd"
         ):
             recorder.log([0, 1], full(single) | {"telco": [1.0, 2.0]})
         with pytest.raises(InputError, match=r"^offset: received float64"):
@@ -502,13 +507,6 @@ def test_bad_recorders_are_refused(tmp_path, arguments, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_labels_are_checked_with_the_first_upload():
-    """Labels that do not fit the number of classes are refused as soon as that is known."""
-    recorder = Recorder(None, [0, 1, 2], ["one"], "softmax")
-    with pytest.raises(InputError, match="with 2 classes takes whole labels 0 to 1"):
-        recorder.log([0], {"one": [[1.0, 2.0]]})
-
-
 @pytest.mark.parametrize(
     ("labels", "loss"),
     [
@@ -533,7 +531,7 @@ def test_labels_that_no_upload_can_fit_are_refused_at_once(tmp_path, labels, los
 
 
 def test_a_folder_is_not_continued_by_mistake(tmp_path):
-    """A second recorder warns that it goes on with what is there, unless that was asked for; or refuses, if told so."""
+    """A second recorder continues with a warning, silently with resume=True, and not at all with False."""
     record(tmp_path, n_rounds=3)
     with pytest.warns(TranscriptWarning, match="holds a transcript of 3 rounds, which is continued"):
         Recorder(tmp_path, LABELS, CLIENTS).close()
@@ -576,36 +574,36 @@ def test_names_that_would_confuse(clients):
 
 
 def test_a_mask_of_samples_without_gradients():
-    """Booleans will do in place of numbers."""
+    """A mask of all samples replaces a list of numbers."""
     mask = np.arange(40) % 4 == 0
     np.testing.assert_array_equal(Recorder(None, LABELS, CLIENTS, no_gradient=mask).transcript.receives_gradient, ~mask)
 
 
 def test_places_that_cannot_hold_a_transcript(tmp_path):
-    """A file, and what is not there, are named as such."""
+    """A file and a missing folder are told apart."""
     (tmp_path / "file").write_text("")
     with pytest.raises(TranscriptError, match=r"cannot record into .*: it is a file"):
         Recorder(tmp_path / "file", LABELS, CLIENTS)
-    with pytest.raises(TranscriptError, match="that is a file; name its folder"):
+    with pytest.raises(TranscriptError, match="that is a file; pass its folder"):
         Transcript.open(tmp_path / "file")
     with pytest.raises(TranscriptError, match="there is no such folder"):
         Transcript.open(tmp_path / "nothing")
 
 
 def test_all_files_have_the_same_mode(tmp_path):
-    """Whoever may read one may read them all."""
+    """Whoever may read one file may read them all."""
     record(tmp_path)
     names = ("transcript.json", "labels.arrow", UPLOADS, CHAIN)
     assert len({(tmp_path / name).stat().st_mode for name in names}) == 1
 
 
 def test_what_is_being_written_does_not_spoil_the_rest(tmp_path):
-    """With `may_go_on`, half a record at the end is not held against a transcript."""
+    """With `may_go_on`, half a record at the end is not an error."""
     record(tmp_path)
     with (tmp_path / UPLOADS).open("ab") as file:
         file.write(b"half a reco")
     Transcript.open(tmp_path).verify(may_go_on=True)
-    with pytest.raises(TranscriptError, match=r"whole up to round 5, and uploads-00001.arrows has 11 and chain-"):
+    with pytest.raises(TranscriptError, match=r"complete up to round 5, but uploads-00001.arrows has 11 and chain-"):
         Transcript.open(tmp_path).verify()
 
 
@@ -667,9 +665,46 @@ def test_the_script_of_the_documentation_reads_it(tmp_path, capsys, monkeypatch)
         assert str(embeddings["bank"].sum().round(6)) in printed[4 * number]
 
 
+def test_the_script_reads_an_asynchronous_transcript(tmp_path, capsys, monkeypatch):
+    """In which clients join and leave, also if its last segment is empty."""
+    with Recorder(tmp_path / "run", LABELS, ["a"], segment_rounds=1) as recorder:
+        recorder.update("a", [0, 1], np.float32([1, 2]), time=1)
+        recorder.stamp(0.5, time=2)
+        recorder.join("b", time=3)
+        recorder.update("b", [2], np.float32([3]), time=4)
+        recorder.leave("a", time=5)
+        recorder.stamp(time=6)
+    for name in (fmt.uploads_file(3), fmt.chain_file(3)):
+        (tmp_path / "run" / name).touch()
+    script = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "transcript.md").read_text(), re.DOTALL).group(1)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "transcript.md", "exec"), {})  # noqa: S102  # our own example
+    assert capsys.readouterr().out.splitlines() == [
+        "upload a 1.0 (2, 1) 3.0",
+        "stamp  2.0 (0, 0) 0.0",
+        "join b 3.0 (0, 0) 0.0",
+        "upload b 4.0 (1, 1) 3.0",
+        "leave a 5.0 (0, 0) 0.0",
+        "stamp  6.0 (0, 0) 0.0",
+    ]
+
+
+def test_the_page_describes_every_field_and_column():
+    """Those of transcript.json, of its objects, of both Arrow files, and the kinds of entries, in its tables."""
+    page = (ROOT / "docs" / "transcript.md").read_text()
+    described = {name for line in page.splitlines() if line.startswith("|") for name in re.findall(r"`(\w+)`", line)}
+    classes = Description, Head, ValuationSettings
+    expected = {field.name for kind in classes for field in dataclasses.fields(kind)} | {"format", "version"}
+    expected |= {*fmt.upload_schema("float64").names, "label", "receives_gradient"}
+    assert expected <= described
+    assert [int(n) for line in re.findall(r"^\| (\d(?:, \d)?) \|", page, re.MULTILINE) for n in line.split(", ")] == [
+        *Kind
+    ]
+
+
 @pytest.mark.parametrize("mapped", [True, False])
 def test_verifying_goes_on_from_where_it_was(tmp_path, mapped):
-    """Portions check what the whole does, and count rounds and uploads; what was checked is not read again."""
+    """Portions find the same as one pass, and count rounds and uploads; what was verified is not read again."""
     record(tmp_path, 6)
     whole = Transcript.open(tmp_path, mapped=mapped).verify_on()
     assert (whole.n_entries, whole.n_records, whole.n_rounds) == (8, 6, 6)
@@ -685,7 +720,7 @@ def test_verifying_goes_on_from_where_it_was(tmp_path, mapped):
 
 
 def test_verifying_starts_anew_where_the_beginning_is_another(tmp_path):
-    """Another chain, a shorter one, or another description: nothing of what was verified counts."""
+    """With another chain, a shorter one or another description, verification starts over."""
     record(tmp_path / "a", 4)
     record(tmp_path / "b", 4, seed=1)
     record(tmp_path / "c", 2)
@@ -700,7 +735,7 @@ def test_verifying_starts_anew_where_the_beginning_is_another(tmp_path):
 
 
 def test_links_that_end_in_zeros_are_links():
-    """A hash is 32 bytes, whatever they are, and nothing shorter stands for it."""
+    """A head is a hash of 32 bytes; a shorter text is not found."""
     links = [bytes(32), bytes(31) + b"\1", b"\1" + bytes(31)]
     entries = zip([0, 8, 16], [Kind.START, Kind.SCHEMA, Kind.ROUND], links, strict=True)
     content = b"".join(pack_entry(*entry) for entry in entries)
@@ -720,7 +755,7 @@ def test_links_that_end_in_zeros_are_links():
     ],
 )
 def test_verifying_shows_absences_and_offsets(offsets, has_offset, varies):
-    """Absences are counted, and an intercept is told from an offset of each sample."""
+    """Absences are counted, and an intercept differs from an offset that varies between samples."""
     with Recorder(None, [0, 1], ["bank", "telco", "shop"]) as recorder:
         recorder.log([0, 1], {"bank": [-1.0, 1.0], "shop": [0.0, 0.1]}, offsets[0], absent=["telco"])
         recorder.log([0, 1], {"bank": [-2.0, 2.0]}, offsets[1], absent=["telco", "shop"])

@@ -12,7 +12,8 @@ from tests.watch.runs import GrowingRun
 from verfedsv.report.curves import curve
 from verfedsv.report.metrics import METRICS
 from verfedsv.report.reading import summarise
-from verfedsv.transcript import Transcript, reader
+from verfedsv.transcript import verification
+from verfedsv.transcript.streams import SegmentReader
 from verfedsv.watch import growth as module
 from verfedsv.watch.follower import Ended, Follower
 from verfedsv.watch.state import State, with_values
@@ -283,8 +284,8 @@ def test_what_was_checked_and_valued_is_not_read_again(run, follow, monkeypatch)
     run.grow(50)
     watching.poll()
     read = []
-    message = Transcript._message
-    monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
+    message = SegmentReader.message
+    monkeypatch.setattr(SegmentReader, "message", lambda self, index: (read.append(index), message(self, index))[1])
     run.grow(1)
     watching.poll()
     assert follow.states[-1].n_rounds == 51
@@ -319,8 +320,8 @@ def test_a_training_that_is_far_ahead_is_caught_up_with_in_one_step(run, follow,
     watching.poll()
     assert [state.n_rounds for state in follow.states if state.n_rounds][-1] == 30
     whole = watching._growth.valuation.losses
-    read, message = [], Transcript._message
-    monkeypatch.setattr(Transcript, "_message", lambda self, index: (read.append(index), message(self, index))[1])
+    read, message = [], SegmentReader.message
+    monkeypatch.setattr(SegmentReader, "message", lambda self, index: (read.append(index), message(self, index))[1])
     for n_rounds in (300, 400):
         run.grow(n_rounds - run.n_rounds)
         follow.now[0] += 11.0  # no rest is longer than ten seconds, whatever was to be done
@@ -381,7 +382,7 @@ def test_values_of_some_samples_are_near_those_of_all(run, follow, monkeypatch):
 
 def test_checking_and_valuing_show_how_far_they_are(run, follow, monkeypatch):
     """With the newest loss; both end if the server is stopped."""
-    monkeypatch.setattr(reader, "_BETWEEN_REPORTS", 1)
+    monkeypatch.setattr(verification, "_BETWEEN_REPORTS", 1)
     run.grow(3)
     watching = follow(run.folder, every=0.0)
     read = watching._metrics.read

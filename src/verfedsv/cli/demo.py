@@ -17,7 +17,7 @@ from verfedsv.cli.output import print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts
 from verfedsv.cli.training import train_with_bar, value_with_bar
 from verfedsv.cli.valuing import show_verdict
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, how_to_install
 from verfedsv.report import wording
 from verfedsv.report.summary import build
 from verfedsv.report.tables import side_by_side
@@ -113,7 +113,7 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
     command = "verfedsv" if shutil.which("verfedsv") else str(Path(sys.executable).parent / "verfedsv")
     next_step = f"{command} report {quote(str(folder / 'synchronous'))}"
     if find_spec("altair") is None or find_spec("vl_convert") is None:
-        next_step += " -o report.md (with charts: pip install 'verfedsv[report]')"
+        next_step += f" -o report.md (with charts: {how_to_install('report')})"
     console.print(f"A report on one of them: {next_step}", highlight=False, markup=False, soft_wrap=True)
     return results
 

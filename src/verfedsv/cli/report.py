@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich import filesize
 from rich.console import Console
 from rich.markup import escape
 
@@ -15,7 +16,6 @@ from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.errors import InputError
 from verfedsv.report.summary import Summary
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.documents import read_bytes
 
 Format = Literal["html", "md", "json"]
 _FORMATS: dict[str, Format] = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".json": "json"}
@@ -44,8 +44,8 @@ def report(
     """Write a report of a run: who contributed how much, how certain that is, and why.
 
     The HTML is a single file without external resources: mail it, open it in any browser, print it. Its charts need pip
-    install 'verfedsv[report]'. Markdown has the same sentences and tables, JSON the numbers. Values are read from the
-    run's valuation.json if it is up to date; otherwise the run is valued first.
+    install '.[report]' in the checkout of verfedsv. Markdown has the same sentences and tables, JSON the numbers.
+    Values are read from the run's valuation.json if it is up to date; otherwise the run is valued first.
 
     Exit codes: 0 written; 2 the run or an option cannot be used, with a message that explains why; 130 interrupted.
 
@@ -59,7 +59,7 @@ def report(
     progress_console = Console(stderr=True)
     stopped = "stopped; nothing was written."
     with working(progress_console, stopped) as check:
-        known = None if settlement is None else Settlement.from_json(read_bytes(settlement))
+        known = None if settlement is None else Settlement.read(settlement)
         summary = _summarise(progress_console, run, known, check)
         text = render(summary)
     if place == _STANDARD_OUTPUT:
@@ -104,9 +104,8 @@ def _renderer(form: Format) -> Callable[[Summary], str]:
 
 
 def _show(console: Console, summary: Summary, place: Path) -> None:
-    from verfedsv.report.amounts import size
     from verfedsv.report.terminal import brief
 
     for line in brief(summary, console.width):
         console.print(line, highlight=False)
-    console.print(f"\nWrote {escape(str(place))} ({size(place.stat().st_size)}).", highlight=False)
+    console.print(f"\nWrote {escape(str(place))} ({filesize.decimal(place.stat().st_size)}).", highlight=False)

@@ -19,14 +19,11 @@ from verfedsv.report.tables import payouts
 from verfedsv.report.terminal import to_rich
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
-from verfedsv.settings import ValuationSettings
 from verfedsv.settlement import Settlement, Terms
 from verfedsv.settlement import settle as settle_valuation
-from verfedsv.settlement.agreement import refuse_others
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.rules import Negative, Rule
-from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 
 
@@ -96,20 +93,14 @@ def settle(
         pay_server=pay_server,
     )
     folder = _folder_of(run)
-    if folder is None:
-        n_planned, valuation = None, _read_valuation(run)
-        if not accept_settings and (others := valuation.settings.differences(ValuationSettings())):
-            print_notes(
-                f"{run} is not in the folder of a run, so what was agreed is unknown. These settings are not the "
-                f"defaults: {', '.join(others)}"
-            )
-    else:
-        transcript = folder.open()
-        extent = folder.extent(transcript)
-        refuse_running(extent, "settled")
-        n_planned, valuation = extent.n_planned, _valuation_of(folder, transcript)
-        refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
-    result = settle_valuation(valuation, terms, n_planned=n_planned, even_if_the_loss_rose=even_if_the_loss_rose)
+    valuation = _read_valuation(run) if folder is None else _valuation_of(folder)
+    result = settle_valuation(
+        valuation,
+        terms,
+        run=None if folder is None else folder.path,
+        even_if_the_loss_rose=even_if_the_loss_rose,
+        accept_settings=accept_settings,
+    )
     if output is not None:
         made = f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}, verfedsv {__version__}"
         about = {"run": run.resolve().name, "made": made, "signed": "no, this is a draft"}
@@ -138,8 +129,10 @@ def _read_valuation(path: Path) -> Valuation:
         raise InputError(f"{path} cannot be used: {why}. Name the folder of a run, or a valuation.json") from None
 
 
-def _valuation_of(folder: RunFolder, transcript: Transcript) -> Valuation:
+def _valuation_of(folder: RunFolder) -> Valuation:
     """Return the valuation in the folder if it is up to date; otherwise value the run."""
+    transcript = folder.open()
+    refuse_running(folder.extent(transcript), "settled")  # before it is valued, which may take long
     known = folder.valuation_of(transcript)
     if known is None:
         return compute(folder, folder.agreed_settings(transcript).as_dict())

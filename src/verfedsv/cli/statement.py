@@ -17,7 +17,6 @@ from verfedsv.settlement import Settlement
 from verfedsv.settlement.agreement import options_of, refuse_others
 from verfedsv.settlement.books import refuse_rejected, say_books
 from verfedsv.settlement.comparisons import Claim, Difference, Reservation, compare_rounds, compare_valuation
-from verfedsv.settlement.documents import read_bytes
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.keys import fingerprint, read_private_key
 from verfedsv.settlement.statement import make_statement
@@ -64,7 +63,7 @@ def statement(
     if key.resolve().is_relative_to(run.resolve()):
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
     folder.find_files()
-    paid = None if settlement is None else _read_settlement(settlement)
+    paid = None if settlement is None else Settlement.read(settlement)
     valuation = _true_valuation(folder, transcript, accept_settings=accept_settings)
     refuse_rejected(valuation, "signed", accepted=even_if_the_loss_rose)
     signed = make_statement(folder, transcript, valuation, private, place, paid)
@@ -105,9 +104,3 @@ def _find_difference(known: Valuation, again: Valuation) -> str | None:
     except Difference as found:
         return str(found)
     return next((finding.said for finding in findings if isinstance(finding, Reservation)), None)
-
-
-def _read_settlement(path: Path) -> Settlement:
-    if path.suffix.lower() == ".csv":
-        raise InputError(f"{path} is a table for people; the JSON is signed: verfedsv settle ... -o payouts.json")
-    return Settlement.from_json(read_bytes(path))

@@ -1,4 +1,4 @@
-"""Completion: all embeddings of a client from those it uploaded, by low-rank factors."""
+"""Completion of a client's partly uploaded embeddings by low-rank factors."""
 
 from verfedsv.completion.complete import Completion, CompletionReport, complete
 from verfedsv.completion.rank import epsilon_rank, rank_bound

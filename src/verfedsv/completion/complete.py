@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_array, as_positive, as_whole
+from verfedsv.arguments import as_array, as_positive, as_samples, as_whole
 from verfedsv.completion.expected import expected_errors
-from verfedsv.completion.factors import CompiledSolver, Factors, FitErrors, Solver
+from verfedsv.completion.factors import CompiledSolver, Factors, FitErrors
 from verfedsv.completion.observations import Pattern
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats
@@ -19,21 +19,21 @@ from verfedsv.shapley.blocks import available_threads
 from verfedsv.shapley.game import LARGEST_EMBEDDING
 
 HELD_OUT = 0.05
-"""The part of the observations that is held out to measure errors on and to choose the rank."""
+"""The fraction of observations held out to measure errors and to choose the rank."""
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
 """The ranks that `rank="auto"` tries, until `PATIENCE` in a row do not help."""
 
 HELPS, EXACT, PATIENCE = 0.02, 1e-6, 2
-"""A rank helps if it lowers the held-out error by that part, or, where few are held out, by one part in the root of
-their number, which chance may do. Nothing helps once the error is that small a part of the embeddings."""
+"""A rank helps if it lowers the held-out error by the fraction `HELPS`, or by 1/sqrt(n) if only few, n, are held out:
+less may be chance. The search ends once the error is below `EXACT` times the size of the embeddings."""
 
 REGULARIZATIONS, COARSE = (0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6), 0.1
-"""The lambdas that `regularization="auto"` tries, the paper's first, until the held-out error is below that part of the
-embeddings, or no longer halved."""
+"""The lambdas that `regularization="auto"` tries, the paper's first, until the held-out error is below `COARSE` times
+the size of the embeddings, or no longer halved."""
 
 TIE = 1e-6
-"""Choices that turn on less than this part of an error may turn on rounding, and be others on another processor."""
+"""Errors that differ by less than this fraction may compare differently on another processor, by rounding."""
 
 Start = Literal["spectral", "random"]
 
@@ -42,13 +42,12 @@ Start = Literal["spectral", "random"]
 class CompletionReport:
     """How well low-rank factors reproduce the embeddings of a client.
 
-    `held_out_rmse` and `held_out_largest` are errors on uploads that the fit did not see, NaN and 0 if none were held
-    out; `held_out_size` is their own root mean square, which is what the error would be without a fit.
-    `expected_rmse` and `expected_size` are the same for all embeddings, uploaded or not, as `expected_errors` estimates
-    them. `train_rmse` and `train_largest` are errors of the factors returned, which were fitted to all uploads in the
-    end. `n_sweeps` were made in all, `fit_sweeps` of them in the fit that was chosen, and in the last one. `n_unseen`
-    samples were never uploaded. `n_withheld` embeddings were completed although another client uploaded one of the same
-    sample in the same round. The rank is 0 where nothing was missing, so that nothing was fitted.
+    `held_out_rmse` and `held_out_largest` are errors on uploads that were held out of the fit, NaN and 0 if there were
+    none; `held_out_size` is the root mean square of these uploads. `expected_rmse` and `expected_size` are the same for
+    all embeddings, uploaded or not, as `expected_errors` estimates them. `train_rmse` and `train_largest` are errors of
+    the returned factors, which are fitted to all uploads. `n_sweeps` is the number of all sweeps, `fit_sweeps` those of
+    the chosen fit and of the last one. `n_unseen` samples were never uploaded. `n_withheld` embeddings were completed
+    although another client uploaded the same sample in the same round. The rank is 0 if nothing was missing.
     """
 
     rank: int
@@ -69,7 +68,7 @@ class CompletionReport:
 
     @classmethod
     def of_uploads(cls, n_observations: int, n_unseen: int) -> CompletionReport:
-        """Return the report where nothing was missing."""
+        """Return the report if nothing was missing."""
         return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, n_observations, 0, n_unseen, 0, (0, 0))
 
 
@@ -78,7 +77,7 @@ class Completion:
     """The embeddings of a client in all rounds, as low-rank factors.
 
     The embedding of sample i in round t and class c is `rounds[t, c] . samples[i]`; `rounds` is (rounds, classes,
-    rank), `samples` is (samples, rank). A sample that was never uploaded has zeros there. The arrays are read-only.
+    rank), `samples` is (samples, rank), with zeros for samples that were never uploaded. The arrays are read-only.
     """
 
     rounds: Floats
@@ -90,8 +89,7 @@ class Completion:
 
     def embeddings(self, round_number: int) -> Floats:
         """Return the embeddings of all samples in a round (0, 1, ...), (samples, classes)."""
-        result: Floats = self.samples @ self.rounds[round_number].T
-        return result
+        return np.asarray(self.samples @ self.rounds[round_number].T)
 
 
 def complete(
@@ -109,21 +107,21 @@ def complete(
 ) -> Completion:
     """Return all embeddings of one client from those it uploaded: equation 3 of the paper.
 
-    Needs nothing but the client's own uploads, so it can run at the client.
+    Needs only the client's own uploads, so it can run at the client.
 
     Args:
-        batches: for each round the numbers of the samples uploaded, 0 to `n_samples` - 1, none twice.
+        batches: for each round the uploaded samples, as distinct numbers from 0 to `n_samples` - 1 or as a mask.
         embeddings: for each round the embeddings of these samples, (samples,) or (samples, classes). A zero is an
             observation like any other.
         n_samples: the number of all samples.
-        rank: of the factors, or "auto": grown until the error on held-out embeddings no longer falls.
-        regularization: lambda of equation 3, or "auto": 0.1 as in the paper, and where that shrinks the embeddings so
-            much that the error on held-out ones is above a tenth of their size, ten times less, as long as that helps.
-        start: "spectral", from the embeddings interpolated in time; "random", as is usual elsewhere and worse here; or
-            an earlier completion of the first of these rounds, to continue from.
-        tolerance: a fit ends when a sweep changes the root of the mean squared error by less than this part of it.
-        max_sweeps: the most sweeps.
-        seed: chooses the embeddings held out, and the random start.
+        rank: of the factors, or "auto": raised until the error on held-out embeddings no longer falls.
+        regularization: lambda of equation 3, or "auto": 0.1 as in the paper, lowered by factors of ten while the error
+            on held-out embeddings is above a tenth of their size and each step halves it.
+        start: "spectral", from the embeddings interpolated in time; "random", which is usual and worse here; or a
+            completion of the first of these rounds, to continue from.
+        tolerance: a fit ends when a sweep changes the root mean squared error by less than this fraction.
+        max_sweeps: the largest number of sweeps of a fit.
+        seed: of the choice of held-out embeddings, and of the random start.
         n_threads: by default all cores. The result does not depend on it.
 
     >>> import numpy as np
@@ -135,7 +133,7 @@ def complete(
     (True, 1)
     """
     n_samples = as_whole("n_samples", n_samples, at_least=1)
-    numbers = [_as_batch(t, batch, n_samples) for t, batch in enumerate(_as_rounds("batches", batches))]
+    numbers = [as_samples(f"batches[{t}]", batch, n_samples) for t, batch in enumerate(_as_rounds("batches", batches))]
     uploads = _as_uploads(_as_rounds("embeddings", embeddings), numbers)
     pattern = Pattern.from_batches(numbers, n_samples)
     solver = CompiledSolver(
@@ -146,29 +144,28 @@ def complete(
         as_whole("max_sweeps", max_sweeps, at_least=1),
         available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1),
     )
-    return complete_with(solver, pattern, uploads[0].shape[1], rank, regularization, start, seed)
+    return complete_with(solver, rank, regularization, start, seed)
 
 
 def complete_with(
-    solver: Solver,
-    pattern: Pattern,
-    n_classes: int,
+    solver: CompiledSolver,
     rank: int | Literal["auto"],
     regularization: float | Literal["auto"],
     start: Start | Completion,
     seed: int,
     like: CompletionReport | None = None,
 ) -> Completion:
-    """Return the completion by a solver: choose rank and lambda on held-out uploads, then fit to all uploads.
+    """Choose rank and lambda on held-out uploads, then fit to all uploads, and return the completion.
 
-    The solver keeps the lambda that was chosen. Where a choice is so close that rounding decides it, it is made as in
-    `like`, so that a completion on another processor can be repeated; elsewhere `like` is ignored.
+    The solver keeps the chosen lambda. Choices so close that rounding decides them are made as in `like`, so that a
+    completion can be repeated on another processor; otherwise `like` is ignored.
     """
+    pattern, n_classes = solver.pattern, solver.n_classes
     is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
     nothing_held_out = np.zeros_like(is_held_out)
     known = _continued(start, pattern.n_rounds, n_classes) if isinstance(start, Completion) else None
     largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))
-    # Where nothing can be held out, a higher rank cannot be shown to help.
+    # If nothing can be held out, nothing shows whether a higher rank helps.
     ranks = _ranks(rank, 1 if known is None else known.shape[2], largest_rank, can_choose=bool(is_held_out.any()))
     begin = _begin(solver, is_held_out, (pattern.n_rounds, n_classes, ranks[-1]), start, seed)
     zeros = Factors(np.zeros((pattern.n_rounds, n_classes, 1)), np.zeros((pattern.n_samples, 1)))
@@ -217,7 +214,7 @@ def _weights(regularization: float | Literal["auto"], start: Start | Completion)
 
 
 class _Choice(NamedTuple):
-    """A fit, its errors on what was held out, its lambda, and the sweeps it took."""
+    """A fit and its held-out errors."""
 
     factors: Factors
     errors: FitErrors
@@ -226,13 +223,13 @@ class _Choice(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """A search for the best rank and lambda, by the errors on what is held out.
+    """A search for the rank and lambda with the smallest held-out error.
 
-    A fit starts from the leading columns of `begin`; where factors of the rounds are already `known`, from those, and
-    further columns of `begin`. `without_fit` are the errors of zeros. `like` decides what rounding would.
+    A fit starts from the `known` factors of the rounds, if any, and further columns of `begin`. `without_fit` are the
+    errors of zeros.
     """
 
-    solver: Solver
+    solver: CompiledSolver
     begin: Floats
     known: Floats | None
     ranks: Sequence[int]
@@ -241,7 +238,7 @@ class _Search(NamedTuple):
     like: CompletionReport | None
 
     def over(self, weights: Sequence[float]) -> _Choice:
-        """Return the best fit of falling lambdas, each with its best rank."""
+        """Return the best fit over falling lambdas, each with its best rank."""
         largest, *smaller = weights
         best = self._with(largest)
         for weight in smaller:
@@ -255,7 +252,7 @@ class _Search(NamedTuple):
         return best
 
     def _with(self, weight: float) -> _Choice:
-        """Return the fit of the best rank with a lambda."""
+        """Return the fit of the best rank for a lambda."""
         self.solver.regularization = weight
         n_held_out = self.without_fit.n_observations
         helps = max(HELPS, n_held_out**-0.5) if n_held_out else 1.0
@@ -285,14 +282,14 @@ class _Search(NamedTuple):
 
 
 def _is_below(error: float, limit: float, if_close: bool | None) -> bool:
-    """Return whether an error is below a limit; `if_close`, unless it is None, where rounding decides that."""
+    """Return whether an error is below a limit; if rounding decides that, `if_close` unless it is None."""
     if if_close is not None and abs(error - limit) <= TIE * limit:
         return if_close
     return error < limit
 
 
 def _begin(
-    solver: Solver,
+    solver: CompiledSolver,
     is_held_out: NDArray[np.bool_],
     shape: tuple[int, int, int],
     start: Start | Completion,
@@ -306,12 +303,12 @@ def _begin(
 
 
 def _continued(start: Completion, n_rounds: int, n_classes: int) -> Floats:
-    """Return the factors of the rounds of an earlier completion, those of new rounds being like the last."""
+    """Return the factors of the rounds of an earlier completion; new rounds get those of its last one."""
     n_before, n_classes_before, _ = start.rounds.shape
     if n_before > n_rounds or n_classes_before != n_classes:
         raise InputError(
             f"the completion to start from has {n_before} rounds and {n_classes_before} classes, the uploads have "
-            f"{n_rounds} and {n_classes}; it must be one of the first of these rounds"
+            f"{n_rounds} and {n_classes}; it must be a completion of the first of these rounds"
         )
     return np.concatenate([start.rounds, np.repeat(start.rounds[-1:], n_rounds - n_before, axis=0)])
 
@@ -321,22 +318,6 @@ def _as_rounds(name: str, values: Sequence[ArrayLike]) -> Sequence[ArrayLike]:
         return list(values)
     except TypeError:
         raise InputError(f"{name} must have one entry for each round; received {type(values).__name__}") from None
-
-
-def _as_batch(t: int, batch: ArrayLike, n_samples: int) -> NDArray[np.int64]:
-    numbers = as_array(f"batches[{t}]", batch)
-    if numbers.ndim != 1 or numbers.size == 0 or numbers.dtype.kind not in "iu":
-        raise InputError(
-            f"batches[{t}] must list sample numbers, at least one; received shape {numbers.shape} of {numbers.dtype}"
-        )
-    if numbers.min() < 0 or numbers.max() >= n_samples:
-        raise InputError(
-            f"batches[{t}] must hold sample numbers from 0 to {n_samples - 1}; "
-            f"received {numbers.min()} to {numbers.max()}"
-        )
-    if len(np.unique(numbers)) < len(numbers):
-        raise InputError(f"batches[{t}] must not repeat samples")
-    return numbers.astype(np.int64, copy=False)
 
 
 def _as_uploads(embeddings: Sequence[ArrayLike], batches: Sequence[Array]) -> list[Array]:

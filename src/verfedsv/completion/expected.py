@@ -1,8 +1,7 @@
-"""How far completed embeddings are off by what is known of each sample, whether or not its uploads were held out.
+"""Expected errors of all completed embeddings, from how much the uploads of each sample determine its factors.
 
-Held-out uploads are of samples and rounds that were uploaded; embeddings that are missing may be of others. A sample
-uploaded only before the first step, when all its embeddings are zero, is completed by zeros, and no held-out upload
-shows it.
+Held-out uploads are not a fair sample of missing ones. A sample uploaded only before the first step, when its
+embedding is zero, is completed with zeros, and no held-out upload shows that error.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from verfedsv.completion.observations import Pattern, spread_evenly
 from verfedsv.losses import Floats
 
 MAX_SAMPLES = 1024
-"""How many samples the means are taken over."""
+"""The most samples that errors of completion are estimated from."""
 
 _STEPS = 20
 
@@ -24,12 +23,12 @@ _STEPS = 20
 def expected_errors(
     pattern: Pattern, factors: Factors, regularization: float, held_out_rmse: float
 ) -> tuple[float, float]:
-    """Return the root of the mean squared error expected of all embeddings, and that of their mean square.
+    """Return the expected root mean squared error of all embeddings, and their expected root mean square.
 
-    With A_i the sum of w w' over the uploads of sample i, least squares find the part R_i = A_i (A_i + lambda)^-1 of
-    its true factors and lose the part Q_i = I - R_i. So the second moment S of the true factors is such that the mean
-    of R_i S R_i is that of the fitted ones, which is solved by iteration, in few steps, as some directions may hardly
-    be known. The mean squared error is that of Q_i S Q_i, and what uploads that are off by `held_out_rmse` add to it.
+    With A_i the sum of w w' over the uploads of sample i, least squares finds the part R_i = A_i (A_i + lambda)^-1 of
+    its true factors and loses the part Q_i = I - R_i. With S the second moment of the true factors, that of
+    the fitted ones is the mean of R_i S R_i, which is solved for S by few steps of iteration, as some directions may
+    hardly be determined. The mean squared error is that of Q_i S Q_i, plus what upload errors of `held_out_rmse` add.
     """
     rounds, samples = factors
     of_rounds = np.einsum("tca,tcb->tab", rounds, rounds)
@@ -47,12 +46,12 @@ def expected_errors(
     lost = np.eye(len(fitted)) - found
     squared_error = (lost @ true @ lost + held_out_rmse**2 * noise).mean(axis=0)
     mean_round = of_rounds.mean(axis=0) / rounds.shape[1]
-    squares = (max(0.0, float(np.vdot(mean_round, square))) for square in (squared_error, true))  # -0 by rounding
-    error, size = map(math.sqrt, squares)
+    # Rounding may make them negative.
+    error, size = (math.sqrt(max(0.0, float(np.vdot(mean_round, square)))) for square in (squared_error, true))
     return error, size
 
 
 def _without_negative_part(symmetric: Floats) -> Floats:
-    """Return the nearest matrix that can be a second moment."""
+    """Return the nearest positive semidefinite matrix."""
     sizes, vectors = np.linalg.eigh(symmetric)
     return np.asarray(vectors * np.maximum(sizes, 0.0) @ vectors.T)

@@ -1,10 +1,10 @@
-"""Low-rank factors of one client's embedding matrix, and fitting them to what is known of it."""
+"""Fits low-rank factors to the uploaded entries of one client's embedding matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,14 @@ from verfedsv.shapley.blocks import ordered_map, split
 Result = TypeVar("Result")
 
 N_PARTS = 16
-"""Parts the samples are cut into. Fixed, so that the sums over them do not depend on the number of threads."""
+"""Parts of the samples. Fixed, so that sums over them do not depend on the number of threads."""
 
 NEGLIGIBLE, EXACT_BELOW, CLOSE = 1e-15, 1e-9, 1e-6
-"""Parts of the sum of squares: squared errors below the first are negligible; below the second they are summed one by
-one, as a difference of sums is off by 1e-15 of it. So they are off by less than the third part of themselves."""
+"""Fractions of the sum of squares: squared errors below the first are negligible; below the second they are summed one
+by one, as a difference of sums is off by 1e-15 of these. So their relative error is below the third."""
 
-THIN = 0.25
-"""A batch of less than this part of the usual size is a short one."""
+SHORT = 0.25
+"""A batch smaller than this fraction of the median is a short one."""
 
 
 class Factors(NamedTuple):
@@ -40,35 +40,19 @@ class Factors(NamedTuple):
 
 
 class FitErrors(NamedTuple):
-    """Root of the mean squared error and largest error over some observations; NaN and 0 if there are none."""
+    """Root mean squared error and largest error over some observations; NaN and 0 if there are none."""
 
     n_observations: int
     rmse: float
     largest: float
 
 
-class Solver(Protocol):
-    """Fits factors to the observations of one client that are not marked as held out."""
-
-    regularization: float
-    n_sweeps: int
-
-    def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
-        """Return a first guess of the factors of the rounds, best direction first."""
-
-    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_], n_sweeps: int | None = None) -> Factors:
-        """Return the factors that alternating least squares arrives at from those factors of the rounds.
-
-        Where rounding decides whether to stop, `n_sweeps` does.
-        """
-
-    def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:
-        """Return the errors on the observations that are not marked, and on those that are."""
-
-
 @dataclass
 class CompiledSolver:
-    """The solver in use; `values` are (observations, classes), in the order of `pattern`. n_sweeps counts its work."""
+    """Alternating least squares on the observations of one client that are not held out.
+
+    `values` are (observations, classes), in the order of `pattern`; `n_sweeps` counts the sweeps of all fits.
+    """
 
     pattern: Pattern
     values: Array
@@ -78,10 +62,19 @@ class CompiledSolver:
     n_threads: int
     n_sweeps: int = 0
 
+    @property
+    def n_classes(self) -> int:
+        return int(self.values.shape[1])
+
     def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
+        """Return a first guess of the factors of the rounds, best direction first."""
         return leading_directions(self.pattern, self.values, is_held_out, rank)
 
     def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_], n_sweeps: int | None = None) -> Factors:
+        """Return the factors fitted from a first guess of the rounds' factors.
+
+        If rounding decides whether to stop, `n_sweeps` does instead.
+        """
         rounds = np.array(rounds, order="C")
         samples = np.zeros((self.pattern.n_samples, rounds.shape[2]))
         size = float(sum(self._map(lambda a, b: self._sum_squares(a, b, is_held_out))))
@@ -106,17 +99,16 @@ class CompiledSolver:
         def used(t: int) -> tuple[Array, Array]:
             places = self.pattern.of_round(t)
             places = places[~is_held_out[places]]
-            return self.pattern.samples_of(places), self.values[places]
+            return np.searchsorted(self.pattern.starts, places, side="right") - 1, self.values[places]
 
-        steady_thin_rounds(Factors(rounds, samples), sizes, used)
+        refit_short_rounds(Factors(rounds, samples), sizes, used)
         return Factors(rounds, samples)
 
     def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:
+        """Return the errors on the observations that are not held out, and on those that are."""
+
         def sum_errors(first: int, last: int) -> Floats:
-            pattern = self.pattern
-            return sweeps.sum_errors(
-                first, last, pattern.starts, pattern.rounds, is_held_out, self.values, factors.rounds, factors.samples
-            )
+            return sweeps.sum_errors(first, last, self._observed(is_held_out), factors.rounds, factors.samples)
 
         parts = np.stack(list(self._map(sum_errors)))
         counts, squares, largest = parts[:, :, 0].sum(axis=0), parts[:, :, 1].sum(axis=0), parts[:, :, 2].max(axis=0)
@@ -129,32 +121,22 @@ class CompiledSolver:
         parts = split(self.pattern.n_samples, -(-self.pattern.n_samples // N_PARTS))
         return ordered_map(lambda part: function(part.start, part.stop), parts, self.n_threads)
 
+    def _observed(self, is_held_out: NDArray[np.bool_]) -> sweeps.Observed:
+        return sweeps.Observed(self.pattern.starts, self.pattern.rounds, is_held_out, self.values)
+
     def _sum_squares(self, first: int, last: int, is_held_out: NDArray[np.bool_]) -> float:
         part = slice(self.pattern.starts[first], self.pattern.starts[last])
         return sweeps.sum_squares(self.values[part], is_held_out[part])
 
     def _sweep(self, rounds: Floats, samples: Floats, is_held_out: NDArray[np.bool_], size: float) -> float:
-        """Solve for the samples, then for the rounds, in place; return the sum of squared errors that is left."""
+        """Solve for the samples, then for the rounds, in place; return the sum of squared errors."""
         n_rounds, n_classes, rank = rounds.shape
         by_round = sweeps.sum_classes(rounds)
 
         def solve_samples(first: int, last: int) -> tuple[Floats, Floats]:
             gram, moment = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
-            pattern = self.pattern
-            sweeps.sweep_samples(
-                first,
-                last,
-                pattern.starts,
-                pattern.rounds,
-                is_held_out,
-                self.values,
-                by_round,
-                rounds,
-                self.regularization,
-                samples,
-                gram,
-                moment,
-            )
+            observed = self._observed(is_held_out)
+            sweeps.sweep_samples(first, last, observed, by_round, rounds, self.regularization, samples, gram, moment)
             return gram, moment
 
         gram, moment = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
@@ -167,10 +149,10 @@ class CompiledSolver:
 
 
 def has_settled(before: float, left: float, size: float, tolerance: float, if_close: bool | None) -> bool:
-    """Return whether sweeps may end that left these squared errors one after the other, of that `size` in all.
+    """Return whether to stop after two sweeps with these squared errors, `size` being the sum of squares.
 
-    They may once the errors are negligible, or no longer fall by the tolerance. `if_close`, unless it is None, decides
-    where rounding would.
+    That is if they are negligible, or no longer fall by the tolerance. If rounding decides that, `if_close` is returned
+    unless it is None.
     """
     excess, beyond = abs(before - left) - 2 * tolerance * left, left - NEGLIGIBLE * size
     if if_close is not None and min(abs(excess), abs(beyond)) < CLOSE * left:
@@ -179,26 +161,26 @@ def has_settled(before: float, left: float, size: float, tolerance: float, if_cl
 
 
 def _fill_empty_rounds(rounds: Floats, has_uploads: NDArray[np.bool_]) -> None:
-    """Let rounds without a single upload be like the last round before that has one, or else like the first."""
+    """Fill rounds without uploads with the last round before that has some, or else with the first."""
     last = np.maximum.accumulate(np.where(has_uploads, np.arange(len(rounds)), -1))
     rounds[:] = rounds[np.where(last < 0, has_uploads.argmax(), last)]
 
 
-def steady_thin_rounds(factors: Factors, sizes: Array, used: Callable[[int], tuple[Array, Array]]) -> None:
-    """Solve for rounds of short batches again, in place, as if full ones had been uploaded.
+def refit_short_rounds(factors: Factors, sizes: Array, used: Callable[[int], tuple[Array, Array]]) -> None:
+    """Solve for rounds with short batches again, in place, as if their batches were full.
 
-    A batch of a few samples, as the last of an epoch may be, says little about all the others, and lambda would draw
-    what it does not say to zero. So the samples that it lacks are taken to be between those of the full rounds around
-    it. `used` returns the samples of a round's batch and their embeddings, (samples, classes).
+    A batch of few samples, such as the last of an epoch, says little about the others, and lambda would shrink those to
+    zero. So the missing samples are interpolated between the full rounds around it. `used` returns the samples of a
+    round's batch and their embeddings, (samples, classes).
     """
     rounds, samples = factors
     full = float(np.median(sizes[sizes > 0]))
-    is_thin = (sizes > 0) & (sizes < THIN * full)
-    steady = np.flatnonzero((sizes > 0) & ~is_thin)
+    is_short = (sizes > 0) & (sizes < SHORT * full)
+    usual = np.flatnonzero((sizes > 0) & ~is_short)
     typical = samples.T @ samples / max(1, int(np.count_nonzero(samples.any(axis=1))))
-    for t in np.flatnonzero(is_thin).tolist():
-        k = int(np.searchsorted(steady, t))
-        before, after = steady[max(k - 1, 0)], steady[min(k, len(steady) - 1)]
+    for t in np.flatnonzero(is_short).tolist():
+        k = int(np.searchsorted(usual, t))
+        before, after = usual[max(k - 1, 0)], usual[min(k, len(usual) - 1)]
         way = (t - before) / (after - before) if before < t < after else 0.0
         between = (1 - way) * rounds[before] + way * rounds[after]
         numbers, values = used(t)

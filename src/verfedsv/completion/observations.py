@@ -1,7 +1,4 @@
-"""What is known of one client's embedding matrix: the uploads of a synchronous training, sorted by sample.
-
-The order of sorting (`Pattern`) serves all clients that uploaded the same samples in the same rounds.
-"""
+"""The uploads of one client in a synchronous training, sorted by sample."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Which samples were uploaded in which round.
+    """Which samples were uploaded in which round; the same for all clients that uploaded the same batches.
 
-    The observations of sample i are numbers `starts[i]` to `starts[i + 1]`, in the order of time, and observation p was
-    made in round `rounds[p]`. Entry k of round t, as it was uploaded, is observation `places[edges[t] + k]`.
+    The observations of sample i are `starts[i]` to `starts[i + 1]`, in the order of time; observation p is from round
+    `rounds[p]`. Entry k of the upload of round t is observation `places[edges[t] + k]`.
     """
 
     starts: Integers
@@ -32,7 +29,7 @@ class Pattern:
 
     @classmethod
     def from_batches(cls, batches: Sequence[Array], n_samples: int) -> Pattern:
-        """Return the pattern of one batch of sample numbers per round, none of which repeats a sample."""
+        """Return the pattern of one batch of sample numbers per round, without repetitions."""
         edges = np.cumsum([0, *map(len, batches)])
         n_observations = int(edges[-1])
         starts = np.zeros(n_samples + 1, np.int64)
@@ -67,15 +64,8 @@ class Pattern:
         """Return the observations of a round."""
         return self.places[self.edges[round_number] : self.edges[round_number + 1]]
 
-    def samples_of(self, observations: Array) -> Array:
-        """Return the samples of some observations."""
-        return np.searchsorted(self.starts, observations, side="right") - 1
-
     def hold_out(self, fraction: float, seed: int) -> NDArray[np.bool_]:
-        """Return a mark for a random part of the observations, (observations,).
-
-        One observation of each sample and of each round is never marked: without it nothing would be known of them.
-        """
+        """Return a mask of randomly chosen observations, (observations,), that leaves one of each sample and round."""
         rng = np.random.default_rng(seed)
         is_held_out = rng.random(len(self.rounds), dtype=np.float32) < fraction
         n_of_sample = np.diff(self.starts)
@@ -91,12 +81,12 @@ class Pattern:
         dtype = np.result_type(np.float32, *{array.dtype for array in embeddings})
         values = np.empty((len(self.rounds), n_classes), dtype)
         for t, uploaded in enumerate(embeddings):
-            values[self.places[self.edges[t] : self.edges[t + 1]]] = uploaded.reshape(-1, n_classes)
+            values[self.of_round(t)] = uploaded.reshape(-1, n_classes)
         return values
 
 
 def spread_evenly(numbers: Array, most: int) -> Array:
-    """Return at most that many of some numbers, spread evenly over all."""
+    """Return at most `most` of some numbers, evenly spaced."""
     return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), most)).astype(np.intp)]
 
 

@@ -1,4 +1,4 @@
-"""How low the rank of embedding matrices is: measured, and the bound of Proposition 1."""
+"""The rank of embedding matrices: measured, and bounded by Proposition 1."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 
 SQUARED = 1e-5
-"""From this eps on, singular values are taken as roots of the eigenvalues of the matrix times its transpose, ten times
-faster for long matrices: what that loses, a part of 1e-16 of the largest square, is far below."""
+"""From this eps on, singular values are computed as roots of the eigenvalues of the matrix times its transpose: ten
+times faster for long matrices, and its error, 1e-16 of the largest square, is far below."""
 
 
 def epsilon_rank(matrix: ArrayLike, eps: float = 1e-3) -> int:
     """Return the number of singular values of at least `eps` times the largest, as in the paper's experiments.
 
-    The rank that the definition asks for, the lowest of any matrix within `eps` of this one, is NP-hard to find. The
-    matrix of a client is (rounds * classes) x samples. A matrix of zeros has rank 0.
+    The paper's definition, the lowest rank of any matrix within `eps`, is NP-hard to compute. The matrix of a client is
+    (rounds * classes) x samples. A matrix of zeros has rank 0.
 
     >>> epsilon_rank([[1.0, 2.0], [2.0, 4.001]], eps=1e-2)
     1
@@ -28,14 +28,14 @@ def epsilon_rank(matrix: ArrayLike, eps: float = 1e-3) -> int:
     array = as_array("matrix", matrix)
     if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
         raise InputError(f"matrix must have two axes, neither empty, and finite numbers; received shape {array.shape}")
-    if not 0 < as_positive("eps", eps) < 1:
+    if not as_positive("eps", eps) < 1:
         raise InputError(f"eps must be between 0 and 1; received {eps!r}")
     sizes = _singular_values(array.astype(np.float64), eps)
     return int((sizes >= eps * sizes[0]).sum()) if sizes[0] > 0 else 0
 
 
 def _singular_values(matrix: Floats, eps: float) -> Floats:
-    """Return the singular values, falling; those far below `eps` times the largest may be anything below it."""
+    """Return the singular values in falling order; those below `eps` times the largest may be inexact."""
     largest = np.abs(matrix).max()
     if eps < SQUARED or largest == 0:
         return np.asarray(np.linalg.svd(matrix, compute_uv=False), np.float64)
@@ -55,15 +55,15 @@ def rank_bound(
 ) -> int:
     """Return the bound of Proposition 1 on the rank of a matrix within `eps` of a client's embeddings, entry by entry.
 
-    For one linear model per client, one class, data in rows of norm 1 and steps of 1/t. The smallest is returned of
-    those bounds for which the arguments are given:
+    For one linear model per client, one class, data in rows of norm 1 and steps of 1/t. The smallest of the bounds
+    whose arguments are given:
 
     - `n_features` of the client;
     - `n_rounds` and the `lipschitz` constant G of the loss: embeddings change by at most G/t in round t, so the rounds
-      fall into floor(G (1 + log T) / eps) + 1 groups that differ by no more than `eps`. The paper has ceil(L log(T) /
-      eps) with the smoothness L; but its proof bounds the gradient itself, and the sum of 1/t is above log T;
+      fall into floor(G (1 + log T) / eps) + 1 groups within `eps`. The paper has ceil(L log(T) / eps) with the
+      smoothness L; but its proof bounds the gradient itself, and the sum of 1/t is above log T;
     - `data`, (samples, features), and `largest_weight`, the largest norm of the model in any round: the number of balls
-      of radius eps / largest_weight that cover the data, here those a greedy search finds.
+      of radius eps / largest_weight that cover the data, by a greedy search.
     """
     eps = as_positive("eps", eps)
     bounds = []
@@ -71,7 +71,7 @@ def rank_bound(
         bounds.append(as_whole("n_features", n_features, at_least=1))
     if n_rounds is not None:
         path = as_positive("lipschitz", lipschitz) * (1 + math.log(as_whole("n_rounds", n_rounds, at_least=1)))
-        # Where eps is next to nothing, each round may be a separate group.
+        # For a tiny eps every round is a group.
         bounds.append(min(n_rounds, math.floor(path / max(eps, 1e-300)) + 1))
     if data is not None and largest_weight is not None:
         rows = as_array("data", data).astype(np.float64)
@@ -84,7 +84,7 @@ def rank_bound(
 
 
 def _covering_number(rows: Floats, radius: float) -> int:
-    """Return how many balls around rows cover all rows, each next one around the row farthest from those so far."""
+    """Return how many balls cover all rows, each around the row farthest from the centres so far."""
     distance = np.full(len(rows), np.inf)
     n_balls, centre = 0, 0
     while distance.max() > radius:

@@ -1,7 +1,7 @@
-"""Where alternating least squares starts: the leading directions of the embeddings interpolated in time.
+"""The start of alternating least squares: the leading directions of the embeddings interpolated in time.
 
-The start decides the quality. From random factors the sweeps end in poor local minima once the rank exceeds what the
-data need; from here they do not (docs/benchmarks.md has both), and no seed is needed.
+From random factors the sweeps end in poor local minima once the rank exceeds what the data need; from here they do not
+(docs/benchmarks.md has both), and no seed is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from verfedsv.completion.observations import Pattern, spread_evenly
 from verfedsv.losses import Array, Floats
 
 MIN_SAMPLES, MAX_SAMPLES, MAX_ELEMENTS = 64, 4096, 2**24
-"""How many samples the directions are computed from, spread evenly over all: they only have to be a start."""
+"""Limits on the samples, evenly spaced, that the directions are computed from."""
 
 _EXTRA_DIRECTIONS, _POWER_STEPS = 10, 4
 
@@ -23,7 +23,7 @@ def leading_directions(pattern: Pattern, values: Array, is_held_out: NDArray[np.
     """Return factors of the rounds, (rounds, classes, rank), best direction first.
 
     They are the leading left singular vectors of the interpolated matrix, each times the square root of its singular
-    value, which is how the penalty of equation 3 divides a matrix between its two factors.
+    value, as the penalty of equation 3 splits a matrix between its two factors.
     """
     seen = np.flatnonzero(pattern.is_seen)
     n_classes = values.shape[1]
@@ -39,8 +39,8 @@ def leading_directions(pattern: Pattern, values: Array, is_held_out: NDArray[np.
 def _leading_singular_vectors(matrix: Floats, rank: int) -> tuple[Floats, Floats]:
     """Return the leading right singular vectors, (columns, rank), and singular values of a matrix.
 
-    Subspace iteration, as a full decomposition would cost a hundred times more. If the matrix has fewer directions than
-    asked for, the others have singular value 0. With as many steps, scikit-learn's `randomized_svd` finds the same to
+    Subspace iteration, as a full decomposition would cost a hundred times more. If the matrix has fewer than `rank`
+    directions, the others have singular value 0. With as many steps, scikit-learn's `randomized_svd` finds the same to
     rounding in 1.1 to 1.6 times the time (2 to 4 times for a thousand samples), and importing it takes a second.
     """
     n_columns = matrix.shape[1]
@@ -52,7 +52,7 @@ def _leading_singular_vectors(matrix: Floats, rank: int) -> tuple[Floats, Floats
     found = min(rank, len(sizes))
     vectors, values = np.zeros((n_columns, rank)), np.zeros(rank)
     vectors[:, :found], values[:found] = (basis @ rotation.T)[:, :found], sizes[:found]
-    # Each direction up to its sign: the one whose largest entry is positive.
+    # The sign is chosen to make the largest entry positive.
     signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(rank)])
     return vectors * np.where(signs == 0, 1, signs), values
 

@@ -5,15 +5,17 @@ The matrix of a client, (rounds * classes) x samples, is approximated by w_tc . 
 
     sum over observations (t, i) and classes c of (x_tci - w_tc . h_i)^2  +  regularization * (|w|^2 + |h|^2).
 
-All classes of a sample are observed together: so the normal equations of sample i have one matrix, the sum over its
-rounds of sum_c w_tc w_tc', and those of round t have one for all classes, the sum over its samples of h_i h_i'.
+All classes of a sample are observed together, so the matrix of the normal equations of sample i is the sum over its
+rounds of sum_c w_tc w_tc', and that of round t is, for all classes, the sum over its samples of h_i h_i'.
 
-One sweep is one pass over the observations in the order of samples: h_i is solved for, and at once added to the
-normal equations of the rounds that saw sample i. Then the rounds are solved. Symmetric matrices are stored packed, row
-by row up to the diagonal.
+A sweep is one pass over the observations, sample by sample: h_i is solved for, and at once added to the normal
+equations of the rounds that uploaded sample i. Then the rounds are solved for. Symmetric matrices are stored packed,
+row by row up to the diagonal.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,14 +23,20 @@ from verfedsv.compiled import compiled, inlined, inlined_in_order
 from verfedsv.losses import Array, Floats
 
 
+class Observed(NamedTuple):
+    """The arrays of a `Pattern`, which observations are held out, and their values, (observations, classes)."""
+
+    starts: Array
+    rounds: Array
+    is_held_out: Array
+    values: Array
+
+
 @compiled
 def sweep_samples(
     first: int,
     last: int,
-    starts: Array,
-    rounds: Array,
-    is_held_out: Array,
-    values: Array,
+    observed: Observed,
     by_round: Floats,
     rounds_factor: Floats,
     regularization: float,
@@ -36,11 +44,12 @@ def sweep_samples(
     gram: Floats,
     moment: Floats,
 ) -> None:
-    """Solve for samples `first` to `last`, and add them to the normal equations of the rounds.
+    """Solve for samples `first` to `last` - 1, and add them to the normal equations of the rounds.
 
     `by_round`, (rounds, packed), are the sums over classes of w w'. `gram`, (rounds, packed), and `moment`, (rounds,
     classes, rank), receive the sums over samples of h h' and of x h.
     """
+    starts, rounds, is_held_out, values = observed
     n_classes, rank = rounds_factor.shape[1:]
     size = rank * (rank + 1) // 2
     matrix, h = np.empty(size), np.empty(rank)
@@ -69,7 +78,7 @@ def sweep_samples(
 
 @compiled
 def solve_rounds(gram: Floats, moment: Floats, regularization: float, rounds_factor: Floats) -> None:
-    """Solve for all rounds, given their normal equations; `gram` is overwritten."""
+    """Solve the normal equations of all rounds; `gram` is overwritten."""
     n_rounds, n_classes, _ = rounds_factor.shape
     for t in range(n_rounds):
         _factorise(gram[t], moment.shape[2], regularization)
@@ -92,20 +101,12 @@ def sum_classes(rounds_factor: Floats) -> Floats:
 
 
 @compiled
-def sum_errors(
-    first: int,
-    last: int,
-    starts: Array,
-    rounds: Array,
-    is_held_out: Array,
-    values: Array,
-    rounds_factor: Floats,
-    samples_factor: Floats,
-) -> Floats:
-    """Return for samples `first` to `last` the number, sum of squares and largest size of the errors.
+def sum_errors(first: int, last: int, observed: Observed, rounds_factor: Floats, samples_factor: Floats) -> Floats:
+    """Return the number, sum of squares and largest absolute value of the errors of samples `first` to `last` - 1.
 
-    (2, 3): of the observations that were used, and of those held out.
+    (2, 3): of the observations used, and of those held out.
     """
+    starts, rounds, is_held_out, values = observed
     n_classes, rank = rounds_factor.shape[1:]
     result = np.zeros((2, 3))
     for i in range(first, last):
@@ -124,7 +125,7 @@ def sum_errors(
 
 @compiled
 def sum_squares(values: Array, is_held_out: Array) -> float:
-    """Return the sum of squares of the observations that are used."""
+    """Return the sum of squares of the observations that are not held out."""
     total = 0.0
     for p in range(len(values)):
         if not is_held_out[p]:
@@ -170,7 +171,7 @@ def _factorise(matrix: Floats, rank: int, regularization: float) -> None:
 
 @inlined
 def _substitute(factor: Floats, vector: Floats) -> None:
-    """Replace `vector` by the solution of L L' x = vector, L being a packed factor with its diagonal inverted."""
+    """Replace `vector` by the solution of L L' x = vector, with L a packed factor whose diagonal is inverted."""
     rank = len(vector)
     for a in range(rank):
         row = a * (a + 1) // 2

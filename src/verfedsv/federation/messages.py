@@ -26,6 +26,7 @@ import numpy as np
 from verfedsv.errors import AnswerError, InputError
 from verfedsv.losses import Array, Floats
 from verfedsv.texts import shortened
+from verfedsv.untrusted import MOST_JSON_BYTES
 
 
 @dataclass(eq=False, slots=True)
@@ -130,7 +131,7 @@ def from_bytes(content: bytes) -> Message:
     """Return the message that `to_bytes` wrote; raise InputError for any other content."""
     try:
         start = 4 + int.from_bytes(content[:4], "little")
-        name, plain, shapes = json.loads(content[4:start])
+        name, plain, shapes = json.loads(content[4:start] if start <= MOST_JSON_BYTES else b"")
         kind, values = _KINDS[name], dict(plain)
         for field, (number, shape) in shapes.items():
             n_numbers = math.prod(min(n, len(content) + 1) for n in shape)  # products of long numbers would take long

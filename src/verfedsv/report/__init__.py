@@ -1,1 +1,1 @@
-"""What people look at."""
+"""Reports for people: plain data, and HTML, Markdown and the terminal to show it."""

@@ -1,4 +1,4 @@
-"""Numbers, shares and values as people read them."""
+"""Numbers, shares and values as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verfedsv.report.summary import ClientSummary, Summary
 MINUS, SPACE = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 _LEAST_DIGITS, _MOST_DIGITS, _MOST_DECIMALS = 4, 7, 8
-"""Of the largest value, or end of a range. More digits than the least are written if they separate two ranges."""
+"""Of the largest value or end of a range; more than the least are written if they separate two ranges."""
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
@@ -21,13 +21,13 @@ _Range = tuple[float, float | None, float | None]
 
 
 def number(amount: float, decimals: int) -> str:
-    """Return a number with that many decimals; what rounds to zero has no sign."""
+    """Return a number with that many decimals; zero, also after rounding, has no sign."""
     text = f"{abs(amount):,.{decimals}f}"
     return f"{MINUS}{text}" if amount < 0 and float(text.replace(",", "")) else text
 
 
 def limited(amount: float, decimals: int) -> str:
-    r"""Return a number with that many decimals; for one that rounds to zero, what it is less or greater than.
+    r"""Return a number with that many decimals, or a bound if it would be rounded to zero.
 
     >>> limited(0.25, 2), limited(0.001, 2), limited(-0.001, 2), limited(0.0, 2)
     ('0.25', '<\xa00.01', '>\xa0−0.01', '0.00')
@@ -84,18 +84,6 @@ def _power_of_ten(exponent: int) -> str:
     return f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(_RAISED)}"
 
 
-def size(n_bytes: int) -> str:
-    """Return a number of bytes.
-
-    >>> size(7_814_640), size(812)
-    ('7.8 MB', '812 bytes')
-    """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n_bytes >= scale:
-            return f"{n_bytes / scale:,.1f} {unit}"
-    return f"{n_bytes} bytes"
-
-
 class Amounts:
     """Values over all rounds as texts, with the same decimals for all clients of a summary."""
 
@@ -105,7 +93,7 @@ class Amounts:
         )
 
     def value(self, decrease: float) -> str:
-        """Return a value."""
+        """Return a value as text."""
         return self._with_power(limited(decrease / 10**self._exponent, self._decimals))
 
     def ends(self, client: ClientSummary) -> str:
@@ -151,8 +139,7 @@ def share_text(client: ClientSummary) -> str:
 def share_range(client: ClientSummary) -> str:
     """Return the range of a client's share, or "unknown".
 
-    Where the errors of some clients are unknown, it is of the share among the others, and need not hold the share of
-    all.
+    Where the errors of some clients are unknown, it is of the share among the others, and need not contain `share`.
     """
     if client.share_low is None or client.share_high is None:
         return "unknown"
@@ -161,14 +148,16 @@ def share_range(client: ClientSummary) -> str:
 
 def place_text(client: ClientSummary, summary: Summary) -> str:
     """Return a client's place, or the places that its error leaves open."""
-    best, worst = client.best_place, client.worst_place
     if client.error is None and len(summary.clients) > 1:
         return "open"
+    best, worst = client.best_place, client.worst_place
     return f"{best}" if best == worst else f"{best}\N{EN DASH}{worst}"
 
 
 def relative_error(client: ClientSummary) -> str:
-    """Return how large an error is, compared with the value."""
-    if client.error is None or client.value == 0:
-        return "unknown" if client.error is None else "no value"
+    """Return a client's error as a fraction of its value."""
+    if client.error is None:
+        return "unknown"
+    if client.value == 0:
+        return "no value"
     return f"{limited(100 * client.error / abs(client.value), 2)}{SPACE}%"

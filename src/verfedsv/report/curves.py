@@ -11,20 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 from verfedsv.losses import Floats
 
 MOST_POINTS = 500
-"""Of one curve."""
+"""Points of one curve."""
 
 MOST_POINTS_IN_ALL = 12_000
-"""Of all curves of the same kind: 200 clients get 60 points each."""
+"""Points of all curves of the same kind: 200 clients get 60 each."""
 
 MOST_CURVES = 200
-"""Of the same kind: with more clients, only those with the largest absolute values have curves."""
+"""Curves of the same kind: of more clients, those with the largest absolute values have one."""
 
 _DIGITS = 5
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Numbers over rounds, which count from 1. `n_rounds` is their number before the curve was thinned."""
+    """Numbers over rounds, counted from 1. `n_rounds` is their number before the curve was thinned."""
 
     n_rounds: int
     rounds: tuple[int, ...]
@@ -32,10 +32,9 @@ class Curve:
 
 
 def curve(values: ArrayLike, n_curves: int = 1, rounds: ArrayLike | None = None) -> Curve:
-    """Return the curve of some numbers, by default of rounds 1, 2, ...
+    """Return the curve of some numbers, by default of rounds 1, 2, ..., thinned to its part of the room for `n_curves`.
 
-    If it has more points than each of `n_curves` may have, it is thinned (see `thin`). Numbers are rounded to five
-    digits. NaN and infinity are skipped.
+    Numbers are rounded to five digits. NaN and infinity are skipped.
     """
     numbers = np.asarray(values, dtype=np.float64)
     at = np.arange(1, len(numbers) + 1) if rounds is None else np.asarray(rounds, dtype=np.int64)
@@ -56,10 +55,9 @@ def room_for(n_curves: int) -> int:
 
 
 def thin(values: Floats, most: int) -> NDArray[np.intp]:
-    """Return which points of a curve to keep: the first and the last, and the extremes of equal stretches between them.
+    """Return the indices of the points to keep: both ends, and the extremes of equal stretches between them.
 
-    There are as many stretches as there is room for two points of each, the smallest and the largest. So no peak is
-    lost, and what is left are true points of the curve.
+    So no peak is lost, and all are true points of the curve.
 
     >>> thin(np.array([0.0, 1.0, 9.0, 2.0, 1.0, -5.0, 0.0, 0.0]), most=6)
     array([0, 1, 2, 4, 5, 7])

@@ -1,9 +1,9 @@
-"""A summary as one HTML file that needs nothing else: no network, no server, and for the essentials no script.
+"""A summary as one HTML file that needs no network, no server and, for the essentials, no script.
 
-Charts are Altair's, drawn as SVG when the page is made; a script then puts interactive ones in their place. It is
-Vega's own, bundled by vl-convert, and interprets expressions rather than evaluating them as code, so the page can
-forbid itself the network, `eval` and every script and style sheet but its own, named by their hashes
-(Content-Security-Policy). Colours of SVG come from the style sheet: one drawing serves light, dark and print.
+Altair's charts are drawn as SVG when the page is made; where scripts run, Vega replaces them by interactive ones. Its
+script, bundled by vl-convert, interprets expressions rather than evaluating them as code, so the page can forbid the
+network, `eval` and all scripts and style sheets but its own, which it names by their hashes (Content-Security-Policy).
+Colours of SVG come from the style sheet: one drawing serves light, dark and print.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     import altair as alt
 
 N_SHOWN = 10
-"""How many clients are switched on in the chart over rounds when a page is opened, and have their sentence at once."""
+"""How many clients the chart over rounds shows at first, and how many have a sentence that is not folded."""
 
 N_LISTED = 200
 """How many clients the tables of details list; the first table has all."""
 
 MOST_ROWS = 30
-"""How many rows a table shows; longer ones scroll, and say so."""
+"""How many rows a table shows; longer tables scroll, and say so."""
 
 _MOST_DRAWN = 120
 _WIDEST_NAME = 22
@@ -49,7 +49,7 @@ _LONGEST_TEXT = 500
 
 
 def to_html(summary: Summary) -> str:
-    """Return the report as a page. The same summary gives the same bytes."""
+    """Return the report as HTML. The same summary gives the same bytes."""
     summary = summary.with_short_names()
     name_width = min(_WIDEST_NAME, max(len(client.name) for client in summary.clients))
     specs = {name: _fitting(chart) for name, chart in _figures(summary, hover=True).items()}
@@ -100,18 +100,18 @@ def _static(name: str) -> str:
 
 
 def _trusted(text: str) -> Markup:
-    """Return a style sheet or a script, in which nothing of the run is."""
+    """Return a style sheet or a script, which contains nothing of the run."""
     return Markup(text)  # noqa: S704
 
 
 def _hash(content: Markup) -> Markup:
-    """Return what a Content-Security-Policy calls an inline style sheet or script: no other one is used or run."""
+    """Return the name of an inline style sheet or script in a Content-Security-Policy."""
     digest = hashlib.sha256(content.encode()).digest()
     return Markup(f"'sha256-{base64.b64encode(digest).decode()}'")  # noqa: S704
 
 
 def _embeddable(content: Any) -> Markup:
-    """Return JSON as it may stand in a script element, whatever names are in it."""
+    """Return JSON for a script element, whatever names are in it."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -119,7 +119,7 @@ def _embeddable(content: Any) -> Markup:
 
 
 def _curves(summary: Summary) -> dict[str, Any]:
-    """Return what the page's script draws: the curves of the summary, under the names they have there."""
+    """Return what the script draws: the curves of the summary, by their names there."""
     content, drawn = asdict(summary), series(summary.metrics, summary.losses)
     clients = [{kind: client[kind] for kind in ("cumulative", "per_round")} for client in content["clients"]]
     return {
@@ -133,7 +133,7 @@ def _curves(summary: Summary) -> dict[str, Any]:
 
 
 def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
-    """Return the charts of a page by name. Those that are not for hovering are drawn with fewer points."""
+    """Return the charts of a page by name; without `hover`, they have fewer points."""
     shown = [(client.name, client.cumulative) for client in summary.clients[:N_SHOWN] if client.cumulative]
     figures = {
         "shares": _bars(summary),
@@ -160,7 +160,7 @@ def _bars(summary: Summary) -> alt.LayerChart:
 
 
 def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, Any]]:
-    """Return the points of some lines; none if there will be a pointer, as then a script has them from the summary."""
+    """Return the points of some lines; none with `hover`, where the script takes them from the summary."""
     if hover:
         return []
     return [
@@ -171,12 +171,12 @@ def _rows(curves: Sequence[tuple[str, Curve]], hover: bool) -> list[dict[str, An
 
 
 def _draw(chart: alt.LayerChart) -> Markup:
-    """Return a chart as SVG, to be seen where no script runs."""
+    """Return a chart as SVG, for where no script runs."""
     return Markup(charts.to_svg(chart).replace("<svg ", '<svg aria-hidden="true" ', 1))  # noqa: S704
 
 
 def _fitting(chart: alt.LayerChart) -> dict[str, Any]:
-    """Return the description of a chart that is as wide as its place in the page."""
+    """Return the specification of a chart that fills its container."""
     spec: dict[str, Any] = chart.properties(width="container", background="transparent").to_dict()
-    del spec["$schema"]  # of Altair's own version, which is newer than the page's; it is told what to read
+    del spec["$schema"]  # of Altair's version, which is newer than the page's
     return spec

@@ -1,4 +1,4 @@
-"""A summary as Markdown: for wikis, tickets and mails. It has the page's sentences and tables, and no charts."""
+"""A summary as Markdown, for wikis, tickets and mails: the sentences and tables of the page, without charts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def to_markdown(summary: Summary) -> str:
         *_training(summary),
         *(part for chapter in tables.details(summary) for part in _chapter(chapter)),
         "## Five terms",
-        "\n".join(f"- **{term}.** {escape(meaning)}" for term, meaning in wording.GLOSSARY.items()),
+        "\n".join(f"- **{term}.** {escape(meaning)}" for term, meaning in wording.glossary(summary).items()),
         f"{escape(wording.origin(summary))} `{summary.head}`.",
     ]
     return "\n\n".join(parts) + "\n"
@@ -42,8 +42,8 @@ def to_markdown(summary: Summary) -> str:
 def escape(text: str) -> str:
     r"""Return a text that Markdown shows as it is: no markup, no HTML, no end of a line or of a cell, no link.
 
-    Many programs make links of addresses, and call whoever is named after an @, in plain text too. A word joiner in
-    these, which nobody sees, keeps them from that.
+    Many programs turn addresses into links, and notify whoever is named after an @, in plain text too. An invisible
+    word joiner prevents both.
 
     >>> escape("<b>|*bank*"), escape("a\nb"), escape("www.x.org @all").count("\N{WORD JOINER}")
     ('&lt;b&gt;\\|\\*bank\\*', 'a�b', 2)
@@ -77,8 +77,14 @@ def _contributions(summary: Summary) -> list[str]:
     negative = wording.negative(summary)
     note = [f"> **What a negative share means.** {escape(negative)}"] if negative else []
     server = [escape(wording.server(summary))] if summary.books.server else []
-    intro = wording.SHARES if summary.has_shares else wording.NO_SHARES
-    return ["## Contributions", intro, sentences, *note, *_table(tables.contributions(summary)), *server]
+    return [
+        "## Contributions",
+        escape(wording.shares(summary)),
+        sentences,
+        *note,
+        *_table(tables.contributions(summary)),
+        *server,
+    ]
 
 
 def _ranking(summary: Summary) -> list[str]:
@@ -98,7 +104,7 @@ def _chapter(chapter: tables.Chapter) -> list[str]:
 
 
 def _table(table: tables.Table) -> list[str]:
-    """Return what a table is of, and the table; numbers are aligned to the right."""
+    """Return the caption of a table, and the table with numbers aligned to the right."""
     marks = ["---:" if heading.kind == "number" else "---" for heading in table.headings]
     rows = [*table.rows, *filter(None, [table.total])]
     lines = [[escape(heading.text) for heading in table.headings], marks]

@@ -1,4 +1,4 @@
-"""The metrics of a training: metrics.jsonl, complete or while it is written. Each byte is read once."""
+"""The metrics of a training: metrics.jsonl, complete or still growing. Each byte is read once."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ _MOST_ROUNDS = 2**53
 
 
 def series(metrics: Mapping[str, Curve | None], losses: Curve | None) -> dict[str, list[MetricLine]]:
-    """Return the lines of each chart of a training.
-
-    Where nothing was measured, it is the loss on the embeddings that were valued, `losses`, if given.
-    """
+    """Return the lines of each chart of a training: of `losses`, the loss that was valued, if there are no metrics."""
     result: dict[str, list[MetricLine]] = {}
     for name, (chart, label) in METRICS.items():
         found = metrics.get(name)
@@ -50,9 +47,9 @@ def series(metrics: Mapping[str, Curve | None], losses: Curve | None) -> dict[st
 class GrowingMetrics:
     """Loss and accuracy over rounds, from a file that grows.
 
-    Numbers are kept in columns, 40 bytes an evaluation; what is drawn of them is thinned. `n_bad` lines could not be
-    read. A file that was replaced or truncated is read again from its start: a run that is resumed truncates what it
-    will measure again.
+    Numbers are kept in columns, 40 bytes an evaluation, and thinned when they are drawn. `n_bad` lines could not be
+    read. A file that was replaced or truncated is read again from its start: a resumed run truncates what it will
+    measure again.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which clients cannot be ranked: those whose values, each give or take its error, overlap."""
+"""Which clients cannot be ranked: those whose values overlap within their errors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from verfedsv.losses import Floats
 
 
 def overlapping_groups(values: Floats, errors: Floats) -> list[tuple[int, ...]]:
-    """Return the largest groups of clients in which all intervals, value ± error, have a point in common.
+    """Return the largest groups of clients whose intervals, value ± error, all have a point in common, as indices.
 
     Two clients cannot be ranked if, and only if, some group has both: intervals that overlap in pairs all share a
-    point. Groups hold indices of clients; clients without a known error are in none.
+    point. Clients without a known error are in no group.
 
     >>> overlapping_groups(np.array([10.0, 9.0, 8.0, 1.0]), np.array([0.2, 0.2, 3.0, 0.1]))
     [(0, 2), (1, 2)]
@@ -28,7 +28,7 @@ def overlapping_groups(values: Floats, errors: Floats) -> list[tuple[int, ...]]:
             there.add(m)
             has_grown = True
             continue
-        # Only a group that gained somebody since the last one is not part of that.
+        # A group that gained nobody since the last one is part of it.
         if has_grown and len(there) > 1:
             groups.append(tuple(sorted(there)))
         there.discard(m)

@@ -33,7 +33,7 @@ from verfedsv.shapley.result import count
 from verfedsv.texts import printable
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.description import Description
-from verfedsv.transcript.reader import Verified
+from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
 from verfedsv.valuation.verdict import RunFacts
 
@@ -89,9 +89,9 @@ def summarise_valuation(
 
 
 def find_valuation(folder: RunFolder, transcript: Transcript) -> tuple[Valuation | None, tuple[str, ...]]:
-    """Return the valuation in a folder if it is of the complete transcript, and what is wrong with it.
+    """Return the valuation in a folder if it is of the complete transcript, and sentences on what is wrong with it.
 
-    A valuation of rounds that the transcript does not have is reported as a fault: what is recorded can be valued.
+    A valuation of rounds that the transcript does not have is such a fault: what is recorded can still be valued.
     """
     try:
         return folder.valuation_of(transcript), ()
@@ -102,8 +102,8 @@ def find_valuation(folder: RunFolder, transcript: Transcript) -> tuple[Valuation
     fault = (
         f"The files of this run do not match: its {folder.valuation_path.name} is of "
         f"{count(before.n_rounds, 'round')}, and the transcript, which has {count(transcript.n_rounds, 'round')}, does "
-        "not contain them. Part of the record was lost or replaced, or that file is of another run. These values are "
-        "of what is recorded now."
+        "not contain them. Part of the record was lost or replaced, or the file is of another run. These values are of "
+        "what is recorded now."
     )
     return None, (fault,)
 
@@ -115,7 +115,7 @@ def facts_of(folder: RunFolder, transcript: Transcript, faults: tuple[str, ...] 
 
 
 def summarise_settlement(settlement: Settlement, valuation: Valuation) -> SettlementSummary:
-    """Return what is shown of a settlement of this valuation."""
+    """Return the part of a report on a settlement of this valuation."""
     shown, shares, parts = settlement.currency.shown, settlement.shares, settlement.parts
 
     def payout(m: int) -> Payout:
@@ -175,7 +175,7 @@ def _settings(config: Config | None, valuation: Valuation) -> tuple[Setting, ...
 
 
 def _as_text(content: Any) -> str:
-    """Return a setting as text; for a file, its name alone: its folder is nobody's business."""
+    """Return a setting as text; for a file, its name without the folder."""
     if isinstance(content, Path):
         return content.name
     if isinstance(content, bool):

@@ -30,7 +30,7 @@ _ABSURD = 1e100
 
 @dataclass(frozen=True)
 class UploadCounts:
-    """What a client sent to the server: uploads, embeddings of samples in them, and bytes of numbers and sample ids."""
+    """What a client sent to the server: uploads, embeddings in them, and bytes of numbers and sample ids."""
 
     n_uploads: int
     n_embeddings: int
@@ -41,8 +41,8 @@ class UploadCounts:
 class CompletionSummary:
     """How well the embeddings that a client did not upload were completed.
 
-    `relative_error` is `held_out_rmse` as a fraction of the size of the embeddings; both are None if nothing
-    could be held out.
+    `relative_error` is `held_out_rmse` as a fraction of the size of the embeddings; both are None if nothing could be
+    held out.
     """
 
     rank: int
@@ -56,11 +56,11 @@ class CompletionSummary:
 class ClientSummary:
     """One client. Shares are fractions, and None where they mean nothing; errors are None where they are unknown.
 
-    `value` and the errors are those of the valuation, averages over the rounds. `decrease` is the value times the
-    rounds, how much the client lowered the loss in all, and lies between `decrease_low` and `decrease_high` if the
-    error is right; by these, clients are ranked. The place of the client is from `best_place` to `worst_place`.
-    `quarters` is the decrease after each quarter of the rounds. `n_negative_rounds` counts rounds in which the client's
-    value was negative. The curves are None for all but the 200 largest values; without uploads, all are.
+    `value` and the errors are those of the valuation, means per round. `decrease` is the value times the rounds: how
+    much the client lowered the loss in all. It lies between `decrease_low` and `decrease_high`, by which clients are
+    ranked, from `best_place` to `worst_place`. `quarters` is the decrease after each quarter of the rounds.
+    `n_negative_rounds` counts rounds with a negative value. Only the 200 largest absolute values have curves, and none
+    has without uploads.
     """
 
     name: str
@@ -91,9 +91,9 @@ class ClientSummary:
 
 @dataclass(frozen=True)
 class Payout:
-    """What a client is paid, as text, and the range that the errors allow; None where that is unknown.
+    """What a client is paid, as text, and the range that the errors allow, None where that is unknown.
 
-    `share` is its percentage of the values, "" where shares have no meaning, and `part` that of the budget.
+    `share` is its percentage of the values, "" where there are no shares, and `part` that of the budget.
     """
 
     client: str
@@ -117,7 +117,7 @@ class SettlementSummary:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting as text: which part it belongs to, its name, what it was."""
+    """A setting as text."""
 
     part: str
     name: str
@@ -126,18 +126,17 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Everything a report says of a run. `clients` are sorted by falling value; `groups` hold indices of them.
+    """Everything a report says of a run. `clients` are sorted by descending value.
 
     `books` say where the loss went over all rounds, and `losses` how it changed, from before the first round on, on the
-    embeddings that were valued. If the clients did not lower it, there are no shares. `server_error` is of the server's
-    own part, a mean per round like the errors of clients. Values are means over `n_samples`; `n_recorded`
-    samples are in the transcript, and of these `n_unseen` were never uploaded. `groups` are clients of which no two can
-    be ranked; there are `n_groups`, of which the first 50 are listed.
-    `metrics` are None where nothing was measured.
+    embeddings that were valued. `server_error` is a mean per round, like the errors of clients. Values are means over
+    `n_samples`; `n_recorded` samples are in the transcript, and of these `n_unseen` were never uploaded. `groups` are
+    indices of clients of which no two can be ranked: the first 50 of `n_groups`. `metrics` are None where nothing was
+    measured.
 
     `n_games` is the number of valued games: less than `n_rounds` where several rounds were valued as one. `n_planned`
-    is the planned number of rounds, None if unknown. `verdict` is whether the values can be trusted, and why
-    not. `estimator_error_kind` is of the estimator's errors alone; `numerical_error` is of all.
+    is the planned number of rounds, None if unknown. `verdict` is whether the values can be trusted, and why not.
+    `estimator_error_kind` is of the estimator's errors alone, `numerical_error` of all.
     """
 
     run: str = ""
@@ -158,6 +157,7 @@ class Summary:
     server_error: float | None
     estimator_error_kind: ErrorKind
     method: str
+    semivalue: str
     guarantee: float | None
     verdict: Verdict
     clients: tuple[ClientSummary, ...]
@@ -176,7 +176,7 @@ class Summary:
 
     @property
     def has_intervals(self) -> bool:
-        """Whether shares have intervals, proven or estimated: those of the clients whose errors are known."""
+        """Whether the clients whose errors are known have intervals of their shares."""
         return self.has_shares and self.numerical_error in ("proven", "confident", "estimated")
 
     @property
@@ -195,7 +195,7 @@ class Summary:
         return [client.name for client in self.clients if client.error is None]
 
     def total(self, per_round: float | None) -> float | None:
-        """Return a mean per round as what it is over all rounds; None stays None."""
+        """Return the sum over all rounds of a mean per round; None stays None."""
         return None if per_round is None else per_round * self.n_games
 
     def with_short_names(self) -> Summary:
@@ -221,11 +221,11 @@ def build(
     metrics: Mapping[str, Curve] | None = None,
     rounds: Sequence[int] | None = None,
 ) -> Summary:
-    """Return the summary of a valuation; nothing is read, so that a growing run can be summarised again and again.
+    """Return the summary of a valuation, without reading anything. Fields with defaults are left to the caller.
 
-    The values are judged by `facts`. `uploads` is what each client sent; without it there are no curves of clients
-    either, which is enough for a table of their values. `metrics` are the measured ones of METRICS. `rounds` are the
-    last rounds of those that were valued as one, if any were. The fields with defaults are left to the caller.
+    The values are judged by `facts`. `uploads` is what each client sent; without it, clients have no curves, which is
+    enough for a table of values. `metrics` are the measured ones of METRICS. If several rounds were valued as one,
+    `rounds` has the number of the last round of each valued game.
     """
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
@@ -245,6 +245,7 @@ def build(
         server_error=known(valuation.server_error),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
+        semivalue=valuation.settings.semivalue,
         guarantee=known(valuation.guarantee),
         verdict=judge(valuation, facts),
         clients=tuple(_clients(valuation, order, quarters, uploads, at)),
@@ -257,7 +258,7 @@ def build(
 
 
 def refuse_absurd(valuation: Valuation) -> None:
-    """Raise InputError if numbers are so large that their sums overflow: the file is damaged."""
+    """Raise InputError if numbers are so large that their sums may overflow: the file is damaged."""
     numbers = (
         *(valuation.per_round, valuation.estimator_errors, valuation.completion_errors, valuation.losses),
         *(valuation.per_round_server, np.array([valuation.server_error, valuation.guarantee or 0.0])),
@@ -317,7 +318,7 @@ def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
 
 
 def _quarters(n_rounds: int) -> tuple[int, ...]:
-    """Return the rounds with which each quarter ends, halves rounded up.
+    """Return the last round of each quarter, halves rounded up.
 
     >>> _quarters(30), _quarters(6), _quarters(1)
     ((8, 15, 23, 30), (2, 3, 5, 6), (1,))

@@ -1,6 +1,6 @@
-"""Every table of a report, described once; HTML, Markdown, the terminal and the watch page render any of them.
+"""Every table of a report, described once. HTML, Markdown, the terminal and the watch page render any of them.
 
-A column is added in one place, here: its heading, what it says of a row, and where it is shown.
+To add a column, add it here: its heading, its text for a row, and where it is shown.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
+
+from rich import filesize
 
 from verfedsv.report import wording
 from verfedsv.report.amounts import (
@@ -19,13 +21,12 @@ from verfedsv.report.amounts import (
     relative_error,
     share_range,
     share_text,
-    size,
 )
 from verfedsv.report.curves import Curve
 from verfedsv.report.summary import ClientSummary, CompletionSummary, Payout, Setting, SettlementSummary, Summary
 
 Kind = Literal["name", "number", "error", "text", "bar"]
-"""What a column holds: the name of its row, a number, the error of the number before it, text, or a bar."""
+"""What a column holds: the name of the row, a number, the error of the number before it, text, or a bar."""
 
 Medium = Literal["report", "watch", "terminal"]
 PAGES: tuple[Medium, ...] = "report", "watch"
@@ -41,7 +42,7 @@ class Heading(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A text, and the number behind it where a reader may need its full precision."""
+    """A text, and the number in full precision where a reader may need it."""
 
     text: str
     number: float | None = None
@@ -49,7 +50,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table as plain data; `total` is its last line, if it has one."""
+    """A table as plain data; `total` is its last line, if any."""
 
     id: str
     caption: str
@@ -96,7 +97,7 @@ _CLIENT = Column[ClientSummary]("Client", lambda client: client.name, "name")
 
 
 def contributions(summary: Summary, medium: Medium = "report", most: int | None = None) -> Table:
-    """Return the clients by falling value: share and value with their errors; of more than `most`, the first and last.
+    """Return share and value of the clients with their errors, largest first; with `most`, only those to name first.
 
     In the terminal, which is narrow, errors replace ranges.
     """
@@ -146,11 +147,7 @@ def _short_share(client: ClientSummary) -> str:
 
 
 def _share_error(client: ClientSummary, summary: Summary) -> str:
-    """Return the error of a share.
-
-    It is unknown for all clients if the error of one is: its value is part of the sum. Bounds of shares are then among
-    the other clients.
-    """
+    """Return the error of a share; unknown for all clients if one value's error is, as that is part of the sum."""
     if client.share is None:
         return ""
     if client.share_low is None or client.share_high is None or summary.unknown:
@@ -170,7 +167,7 @@ def _round_up(error: float) -> str:
 
 
 def payouts(known: SettlementSummary, medium: Medium = "report") -> Table:
-    """Return what each client is paid; in the terminal, also its shares of the values and of the budget."""
+    """Return what each client is paid; in the terminal, also its fractions of values and budget."""
     amount = f"Payout, {known.currency}"
     has_shares, has_notes = any(line.share for line in known.payouts), any(line.note for line in known.payouts)
     columns: list[Column[Payout]] = [
@@ -197,7 +194,7 @@ def quarters(summary: Summary, most: int | None = None) -> Table:
 
 
 def training(summary: Summary) -> Table:
-    """Return what was measured in the training, at its beginning and end."""
+    """Return the first and last metrics of the training."""
     measured = [(name, curve) for name, curve in summary.metrics.items() if curve is not None]
     columns: list[Column[tuple[str, Curve]]] = [
         Column("Measured", lambda row: row[0].replace("_", " "), "name"),
@@ -207,7 +204,7 @@ def training(summary: Summary) -> Table:
 
 
 class Chapter(NamedTuple):
-    """A part of a report: a title, sentences, and a table if there is one."""
+    """A part of a report: a title, sentences, and a table, if any."""
 
     id: str
     title: str
@@ -216,7 +213,7 @@ class Chapter(NamedTuple):
 
 
 def details(summary: Summary, most: int | None = None) -> list[Chapter]:
-    """Return the last parts of a report: errors, completion, what was sent, settings."""
+    """Return the last chapters of a report: errors, completion, uploads and settings."""
     completion = _completion(summary, most) if summary.was_completed else None
     return [
         Chapter("errors", "What the errors consist of", wording.errors(summary), _errors(summary, most)),
@@ -260,7 +257,7 @@ def _uploads(summary: Summary, most: int | None) -> Table:
         _CLIENT,
         Column("Uploads", lambda client: f"{client.uploads.n_uploads:,}"),
         Column("Embeddings", lambda client: f"{client.uploads.n_embeddings:,}"),
-        Column("Size", lambda client: size(client.uploads.n_bytes)),
+        Column("Size", lambda client: filesize.decimal(client.uploads.n_bytes)),
     ]
     return _of_clients("uploads", "Uploads of the clients", summary, columns, most)
 
@@ -295,7 +292,7 @@ def _facts(summary: Summary) -> Table:
 def _of_clients(
     name: str, caption: str, summary: Summary, columns: Sequence[Column[ClientSummary]], most: int | None
 ) -> Table:
-    """Return a table of the first `most` clients; its caption says so if there are more."""
+    """Return a table of the first `most` clients, with a caption that says so if there are more."""
     if most is not None and most < len(summary.clients):
         caption += f" (the first {most} clients; all are in the JSON)"
     return make_table(name, caption, summary.clients[:most], columns)

@@ -22,7 +22,7 @@ _WIDEST_BAR, _NARROWEST_BAR, _NARROWEST_TEXT, _SHORTEST_NAME = 24, 5, 20, 12
 
 
 def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
-    """Yield the most important lines of a report, as rich texts, so that no name is read as markup."""
+    """Yield the most important lines of a report, as rich texts: no name is read as markup."""
     summary = summary.with_short_names()
     yield from (Text(text, style="bold red") for text in summary.verdict.texts("alarm"))
     yield Text(wording.headline(summary), style="bold")
@@ -30,7 +30,7 @@ def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
     yield from (Text(text, style="yellow") for text in summary.verdict.texts("doubt"))
     yield Text(wording.numerical_error(summary), style="yellow" if wording.is_doubtful(summary) else "")
     yield from (Text(text) for text in summary.verdict.texts("note"))
-    yield Text(wording.SHARES if summary.has_shares else wording.NO_SHARES)
+    yield Text(wording.shares(summary))
     table = contributions(summary, "terminal", _MOST_CLIENTS)
     yield to_rich(table, width)
     if len(table.rows) < len(summary.clients):
@@ -46,16 +46,16 @@ def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
 
 
 def to_rich(table: Table, width: int = 80) -> RenderableType:
-    """Return a table for a terminal of `width` columns: bars give way, then names, then texts, and numbers never do.
+    """Return a table that fits `width` columns without cutting numbers.
 
-    Where names cannot be shortened any further, texts move below the table. Where that is not enough, each row is a
-    paragraph.
+    If there is not enough room, bars are left out and names shortened; then texts move below the table; then each row
+    becomes a paragraph.
     """
     return _drawn(table, width) or _with_texts_below(table, width) or _paragraphs(table)
 
 
 def _with_texts_below(table: Table, width: int) -> RenderableType | None:
-    """Return a table with its texts below it, each after the name of its row; None if there is no room for that."""
+    """Return a table with its texts below it, each after the name of its row; None if there is not enough room."""
 
     def cells(row: Sequence[Cell], *, of_texts: bool = False) -> tuple[Cell, ...]:
         return tuple(cell for heading, cell in table.pairs(row) if (heading.kind == "text") == of_texts)
@@ -71,7 +71,7 @@ def _with_texts_below(table: Table, width: int) -> RenderableType | None:
 
 
 def _drawn(table: Table, width: int) -> RenderableType | None:
-    """Return a table that is drawn, None if there is no room for even short names."""
+    """Return a table as columns; None if there is not enough room even with short names."""
     title = tuple(Cell(heading.text) for heading in table.headings)
     lines = [title, *table.rows, *([table.total] if table.total else [])]
     kinds = [heading.kind for heading in table.headings]
@@ -103,13 +103,13 @@ def _drawn(table: Table, width: int) -> RenderableType | None:
 
 
 def _width(kind: Kind, cell: Cell) -> int:
-    """Return the room that a cell takes, with the space before it; texts can be broken."""
+    """Return the width of a cell with the space before it; texts can be wrapped."""
     length = cell_len(cell.text)
     return {"name": length, "error": length + 1, "text": min(_NARROWEST_TEXT, length) + 2}.get(kind, length + 2)
 
 
 def _cell(kind: Kind, text: str, names: int) -> RenderableType:
-    """Return a cell with the space before it. It is a text, so that no name is read as markup."""
+    """Return a cell with the space before it, as rich text: no name is read as markup."""
     if kind == "name":
         return Text(shown(text, names))
     if kind == "error":
@@ -122,14 +122,14 @@ def _small(heading: str) -> str:
 
 
 def _bar(amount: float, low: float, high: float, width: int) -> RenderableType:
-    """Return a bar from zero to an amount; negative ones run to the left."""
+    """Return a bar from zero to an amount, to the left if it is negative."""
     colour = "red" if amount < 0 else "cyan"
     bar = Bar(high - low or 1.0, min(amount, 0.0) - low, max(amount, 0.0) - low, width=width, color=colour)
     return Padding(bar, (0, 0, 0, 2), expand=False)
 
 
 def _paragraphs(table: Table) -> Group:
-    """Return the rows one below the other: the name of each, and below it what the columns have."""
+    """Return each row as a paragraph: its name, and a line for each column."""
     lines: list[Text] = []
     for row in [*table.rows, *([table.total] if table.total else [])]:
         names = [cell.text for heading, cell in table.pairs(row) if heading.kind == "name"]
@@ -143,7 +143,7 @@ def _paragraphs(table: Table) -> Group:
 
 
 def shown(name: str, width: int) -> str:
-    r"""Return a name as a terminal may show it: without control characters, and cut in the middle if it is too long.
+    r"""Return a name for a terminal: without control characters, and cut in the middle if it is too long.
 
     >>> shown("hospital of the north", 12), shown("\x1b[31mred", 12)
     ('hospit…north', '�[31mred')

@@ -1,11 +1,13 @@
 """The sentences of a report, for people who neither train models nor read code.
 
-Texts are plain: whoever renders them escapes them.
+Texts are plain: the renderers escape them.
 """
 
 from __future__ import annotations
 
-from verfedsv.report.amounts import MINUS, digits, number, percent, share_range, share_text, size
+from rich import filesize
+
+from verfedsv.report.amounts import MINUS, digits, number, percent, share_range, share_text
 from verfedsv.report.curves import Curve
 from verfedsv.report.summary import ClientSummary, SettlementSummary, Summary
 from verfedsv.settlement.books import balanced_decimals, is_balanced
@@ -13,33 +15,18 @@ from verfedsv.shapley.result import count
 from verfedsv.texts import listed
 from verfedsv.valuation.result import Books
 
-SHARES = "Shares are fractions of the decrease in loss that all clients achieved together."
 NO_SHARES = (
     "There are no shares: the clients together did not lower the loss, so percentages would be shares of the damage. "
     "Each client's effect on the loss is given instead."
 )
 VALUE = "Total value: how much the client lowered the loss over all rounds; negative if it raised it."
 
-GLOSSARY = {
-    "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
-    "Round": (
-        "One step of training. If each client trains at its own pace, the time between two valuations of the model."
-    ),
-    "Embedding": (
-        "The number, or the few numbers, that a client computes from its columns for one sample (a person, say) and "
-        "sends to the server. The columns themselves never leave the client."
-    ),
-    "Value": (
-        "How much of the decrease in loss a client is credited with: its Shapley value, which is what it adds when it "
-        "joins the others, averaged over all orders in which they could join. Here it is the total over all rounds; "
-        "statements, audits and valuation files have the mean per round. The values of all clients and of the server's "
-        "own part, if it has one, add up to the decrease in loss."
-    ),
-    "Completion": (
-        "In a round, clients send embeddings of only some of the samples. The others are filled in from the rounds in "
-        "which they were sent. How well that works is tested on embeddings that were sent but held out as a check."
-    ),
+_SEMIVALUES = {
+    "shapley": ("Shapley value", "when it joins the others, averaged over all orders in which they could join"),
+    "banzhaf": ("Banzhaf value", "to a coalition of the others, averaged over all coalitions"),
+    "leave-one-out": ("leave-one-out value", "to all the others"),
 }
+"""What a value by a semivalue is called, and what it is, after "what a client adds"."""
 
 OVER_ROUNDS = {
     "cumulative": (
@@ -52,11 +39,57 @@ OVER_ROUNDS = {
         "for every client; what counts is their sum."
     ),
 }
-"""How to read the chart over rounds: of sums up to each round, and of single rounds."""
+"""How to read the chart over rounds."""
+
+
+def glossary(summary: Summary) -> dict[str, str]:
+    """Return the terms of a report, explained."""
+    name, added = _semivalue(summary.semivalue)
+    total = "The values of all clients and of the server's own part, if it has one, add up to the decrease in loss."
+    if summary.semivalue != "shapley":
+        total = "The values of all clients do not add up to the decrease in loss."
+    return {
+        "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
+        "Round": (
+            "One step of training. If each client trains at its own pace, the time between two valuations of the model."
+        ),
+        "Embedding": (
+            "The number, or the few numbers, that a client computes from its columns for one sample (a person, say) "
+            "and sends to the server. The columns themselves never leave the client."
+        ),
+        "Value": (
+            f"What a client is credited with: its {name}, which is what it adds {added}. Here it is the total over all "
+            f"rounds; statements, audits and valuation files have the mean per round. {total}"
+        ),
+        "Completion": (
+            "In a round, clients send embeddings of only some of the samples. The others are filled in from the rounds "
+            "in which they were sent. How well that works is tested on embeddings that were sent but held out."
+        ),
+    }
+
+
+def _semivalue(name: str) -> tuple[str, str]:
+    """Return the entry of a semivalue in `_SEMIVALUES`, or one made for it."""
+    called = f"{name.capitalize()} Shapley value" if name.startswith("beta(") else f"value by the semivalue {name!r}"
+    weighted = "to coalitions of the others, averaged with weights that depend on their size"
+    return _SEMIVALUES.get(name, (called, weighted))
+
+
+def shares(summary: Summary) -> str:
+    """Return what shares are fractions of, or why there are none."""
+    if not summary.has_shares:
+        return NO_SHARES
+    if summary.semivalue == "shapley":
+        return "Shares are fractions of the decrease in loss that all clients achieved together."
+    name, _ = _semivalue(summary.semivalue)
+    return (
+        f"The value of a client is its {name}. Unlike Shapley values, these do not add up to the decrease in loss. "
+        "Shares are fractions of the sum of these values."
+    )
 
 
 def headline(summary: Summary) -> str:
-    """Return how the loss changed; who changed it is in the balance."""
+    """Return how the loss changed."""
     books, rounds = summary.books, count(summary.n_rounds, "round")
     if summary.is_unfinished:
         rounds = f"the first {summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
@@ -86,7 +119,7 @@ def balance(books: Books) -> str:
 
 
 def server(summary: Summary) -> str:
-    """Return what the server's own part did, apart from the clients; nothing if it has none."""
+    """Return what the server's own part did to the loss; nothing if there is none."""
     if not summary.books.server:
         return ""
     return (
@@ -96,7 +129,7 @@ def server(summary: Summary) -> str:
 
 
 def _changed(decrease: float) -> str:
-    if decrease == 0:
+    if not decrease:
         return "did not change the loss"
     return f"{'lowered' if decrease > 0 else 'raised'} the loss by {digits(abs(decrease))}"
 
@@ -111,7 +144,7 @@ def measured_on(summary: Summary) -> str:
 
 
 def numerical_error(summary: Summary) -> str:
-    """Return how far the numbers may be off, for whom that is unknown, and whose values may be zero."""
+    """Return how far the numbers may be off, for which clients that is unknown, and which values may be zero."""
     what = "value and share" if summary.has_shares else "value"
     exact = f"computed exactly, every {what} would lie within its range"
     text = {
@@ -134,20 +167,21 @@ def numerical_error(summary: Summary) -> str:
 
 
 def is_doubtful(summary: Summary) -> bool:
-    """Return whether the numbers may be off so far that they say little."""
+    """Return whether the errors are unknown, or so large that the values say little."""
     return summary.numerical_error in ("unknown", "unreliable")
 
 
 def payout_warning(summary: Summary) -> str:
-    """Return why payouts by these values should not be made yet, or nothing."""
+    """Return why nothing should be paid by these values yet, if there are reasons."""
     found = dict.fromkeys(reason.brief for reason in summary.verdict.reasons if reason.weight != "note")
     return f"Do not pay by these amounts yet: {'; '.join(found)}." if found else ""
 
 
 def predicate(client: ClientSummary, summary: Summary) -> str:
-    """Return what the sentence on a client says after its name."""
+    """Return the sentence on a client without its subject, the name."""
     if client.value == 0 and not client.error:
-        return "contributed nothing: what it sent never changed the loss."
+        has_uploads = client.uploads.n_uploads or not any(each.uploads.n_uploads for each in summary.clients)
+        return f"contributed nothing: {'its uploads never changed the loss' if has_uploads else 'it uploaded nothing'}."
     if not summary.has_shares:
         error = "an unknown error" if client.error is None else f"an error of {digits(summary.total(client.error), 2)}"
         return f"{_changed(client.decrease)} over the training, with {error}."
@@ -163,13 +197,13 @@ def predicate(client: ClientSummary, summary: Summary) -> str:
 
 
 def first(summary: Summary, most: int) -> list[ClientSummary]:
-    """Return the clients to name first: some of those with the largest values, and up to five that did harm."""
+    """Return the clients to name first: the `most` with the largest values, and up to five others that did harm."""
     harmful = [client for client in summary.clients[most:] if client.value < 0]
     return [*summary.clients[:most], *harmful[-5:]]
 
 
 def negative(summary: Summary) -> str:
-    """Return what shares below zero mean, or nothing if there are none; nobody is accused of what is not certain."""
+    """Return what negative shares mean, if there are any; harm is only stated where it is certain."""
     below = [client for client in summary.clients if client.value < 0] if summary.has_shares else []
     certain = [client for client in below if client.share_high is not None and client.share_high < 0]
     if not below:
@@ -187,15 +221,15 @@ def negative(summary: Summary) -> str:
 
 
 def ranking(summary: Summary) -> str:
-    """Return how far the order of the clients is clear."""
+    """Return whether the order of the clients is clear."""
     if len(summary.clients) == 1:
-        return "There is only one client, and nothing to rank."
+        return "There is only one client: nothing to rank."
     lines = []
     estimated = ", if the estimated errors hold" if summary.numerical_error == "estimated" else ""
     if summary.n_groups:
         lines.append(
-            "Clients whose value ranges overlap cannot be ranked against each other: no two of a group below can. "
-            f"Clients with known errors that share no group can{estimated}."
+            "Clients whose value ranges overlap cannot be ranked against each other; each group below is such a set of "
+            f"clients. Clients with known errors that share no group can be ranked{estimated}."
         )
     elif len(summary.clients) - len(summary.unknown) > 1:
         whose = "the other" if summary.unknown else "all"
@@ -208,7 +242,7 @@ def ranking(summary: Summary) -> str:
 
 
 def group_lines(summary: Summary, most: int) -> list[str]:
-    """Return the groups in which no two clients can be ranked, a line each."""
+    """Return a line for each group in which no two clients can be ranked, at most so many."""
     lines = [listed([summary.clients[m].name for m in group]) for group in summary.groups[:most]]
     more = summary.n_groups - len(lines)
     return [*lines, f"and {count(more, 'more group')}"] if more else lines
@@ -220,7 +254,7 @@ def settlement(known: SettlementSummary) -> str:
 
 
 def training(summary: Summary) -> str:
-    """Return what the curves of training are of."""
+    """Return what the curves of the training show."""
     curves = [curve for curve in summary.metrics.values() if curve is not None]
     if not curves:
         return "The loss on the embeddings that were valued. Nothing else was measured in this training."
@@ -232,12 +266,12 @@ def training(summary: Summary) -> str:
 
 
 def metric(name: str, amount: float) -> str:
-    """Return what was measured as text."""
+    """Return a number of a metric as text."""
     return percent(amount, 1) if name.endswith("accuracy") else digits(amount)
 
 
 def from_to(name: str, curve: Curve) -> str:
-    """Return the first and the last number of what was measured."""
+    """Return the first and the last number of a metric."""
     ends = sorted({0, len(curve.rounds) - 1})
     return ", ".join(f"{metric(name, curve.values[k])} after round {curve.rounds[k]:,}" for k in ends)
 
@@ -270,18 +304,19 @@ def completion(summary: Summary) -> str:
 
 
 def communication(summary: Summary) -> str:
-    """Return what was sent in all."""
+    """Return how much was sent."""
     uploads = [client.uploads for client in summary.clients]
     n_uploads = count(sum(each.n_uploads for each in uploads), "upload")
     n_embeddings = count(sum(each.n_embeddings for each in uploads), "embedding")
+    size = filesize.decimal(sum(each.n_bytes for each in uploads))
     return (
-        f"All clients together sent {n_embeddings} in {n_uploads}, {size(sum(each.n_bytes for each in uploads))} of "
-        "numbers and sample ids. The server's answers are not recorded."
+        f"All clients together sent {n_embeddings} in {n_uploads}, {size} of numbers and sample ids. The server's "
+        "answers are not recorded."
     )
 
 
 def origin(summary: Summary) -> str:
-    """Return what the report was made from, as a sentence that the last hash follows."""
+    """Return what the report was made from, as a sentence to be completed by the last hash."""
     verified = ", whose hash chain was verified" if summary.recorded else ""  # a bare valuation has no date
     return (
         f"Made by {summary.package} from the record of the training (its transcript){verified}. The last hash of the "

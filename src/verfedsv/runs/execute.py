@@ -22,7 +22,7 @@ import numpy as np
 from verfedsv.data.catalogue import get_data_set, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
-from verfedsv.errors import DivergedError, InputError, TooManyClientsError, TranscriptError
+from verfedsv.errors import DivergedError, InputError, TooManyClientsError, TranscriptError, how_to_install
 from verfedsv.federation import (
     AsynchronousSchedule,
     Evaluation,
@@ -305,7 +305,7 @@ def build_model(kind: Literal["linear", "perceptron"], hidden: int, seed: int) -
 
         from verfedsv.federation.torch_models import perceptron
     except ImportError:
-        raise InputError("the perceptron needs torch: pip install 'verfedsv[torch]'") from None
+        raise InputError(f"the perceptron needs torch: {how_to_install('torch')}") from None
     # Models this small gain nothing from threads, which on busy cores wait for each other: 120 times slower.
     torch.set_num_threads(1)
     return partial(perceptron, hidden=hidden, seed=seed)

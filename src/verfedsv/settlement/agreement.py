@@ -11,6 +11,8 @@ from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import shortened
 from verfedsv.transcript import Description, Transcript
+from verfedsv.transcript.verification import Verified
+from verfedsv.valuation import Valuation
 
 
 def say_agreed(about: Description) -> str:
@@ -30,23 +32,35 @@ def say_agreed(about: Description) -> str:
 def say_others(
     settings: ValuationSettings, about: Description, config: Config | None, has_offset: Callable[[], bool]
 ) -> Iterator[str]:
-    """Yield in what a run was not trained or valued as agreed, a sentence each.
+    """Yield a clause for each way in which a run was not trained or valued as agreed.
 
-    That is other settings of the valuation, and a server with a part of its own in the sum although the transcript or,
-    if that does not say, the configuration excludes it: with it, the server can move value from one client to another.
-    `has_offset` is called only then.
+    These are other settings of the valuation, and an offset although it was agreed that there is none: with an offset,
+    the server can move value from one client to another. `has_offset` is called only if that was agreed.
     """
     if others := settings.differences(about.valuation):
         yield f"the values were not computed with the agreed settings: {', '.join(others)}"
-    may_have = about.intercept
-    if may_have is None and config is not None:
-        may_have = config.training.intercept
-    if may_have is False and has_offset():
+    if _agreed_intercept(about, config) is False and has_offset():
         yield "it was agreed that the server has no intercept, and the transcript has a part of its own (offset)"
 
 
+def say_offset(about: Description, config: Config | None, verified: Verified) -> Iterator[str]:
+    """Yield what a reader should ask about the server's own part of the sum."""
+    if verified.has_offset and _agreed_intercept(about, config) is None:
+        yield "the server has a part of its own (offset), and the transcript does not say whether that was agreed"
+    if verified.offset_varies:
+        yield (
+            "the server's own part (offset) differs between samples, so it is more than an intercept, and the value of "
+            "each client's changes depends on it. Make sure that this was agreed"
+        )
+
+
+def _agreed_intercept(about: Description, config: Config | None) -> bool | None:
+    """Return whether the server may have an intercept, by the transcript or else the configuration; None if unknown."""
+    return config.training.intercept if about.intercept is None and config is not None else about.intercept
+
+
 def refuse_others(folder: RunFolder, transcript: Transcript, settings: ValuationSettings, *, accepted: bool) -> None:
-    """Raise InputError if a run was not trained, or not valued with these settings, as agreed, unless accepted."""
+    """Raise InputError if a run was not trained or valued as agreed, unless that is accepted."""
     if accepted:
         return
     config = folder.config_of(transcript)
@@ -54,11 +68,17 @@ def refuse_others(folder: RunFolder, transcript: Transcript, settings: Valuation
         raise InputError(f"{other}; train and value the run as agreed, or add --accept-settings")
 
 
+def check_is_of(valuation: Valuation, transcript: Transcript) -> None:
+    """Raise InputError unless a valuation is of this transcript, to its last round."""
+    if valuation.head != transcript.head:
+        raise InputError("the valuation is not of this transcript, or the transcript has grown since; value it again")
+
+
 def options_of(settings: ValuationSettings) -> dict[str, Any]:
-    """Return the arguments of `value` for the same valuation; raise InputError if they are not determined."""
+    """Return the arguments of `value` that repeat a valuation; raise InputError if there are none."""
     if settings.rows not in ROWS:
         raise InputError(
             f"the valuation is of samples chosen by index ({settings.rows}), which it does not list, so nobody can "
-            "repeat it; value by 'all', 'gradient' or 'no-gradient'"
+            f"repeat it; choose rows by name: {', '.join(map(repr, ROWS))}"
         )
     return settings.as_dict()

@@ -1,4 +1,4 @@
-"""Audits: whether statements, runs and extracts are true; if not, one line tells what differs."""
+"""Audits: whether a statement, a run or an extract is true; if not, one line says what differs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ import numpy as np
 
 from verfedsv.errors import InputError, TranscriptError, VerfedsvError
 from verfedsv.runs.config import Config
-from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import extract as extracts
-from verfedsv.settlement.agreement import options_of, say_agreed, say_others
+from verfedsv.settlement.agreement import check_is_of, options_of, say_agreed, say_offset, say_others
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.comparisons import (
     Check,
@@ -42,8 +40,8 @@ from verfedsv.settlement.statement import Statement, fields_of
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
 from verfedsv.texts import LONGEST_NAME, listed, printable, shortened
-from verfedsv.transcript import Transcript
-from verfedsv.transcript.reader import Verified
+from verfedsv.transcript import Description, Transcript
+from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
 
 
@@ -51,8 +49,7 @@ from verfedsv.valuation import Valuation, value
 class Audit:
     """The result of an audit: the checks that passed, in order; what differs, or None; and notes for the reader.
 
-    `reservations` are differences that another version of this package or another processor may explain; the reader has
-    to judge whether it does.
+    `reservations` are differences that another version of this package or another processor may explain.
     """
 
     checks: tuple[Check, ...]
@@ -90,7 +87,7 @@ def audit(
         folder = RunFolder(path)
         there = statement_path or (folder.statement_path if folder.statement_path.exists() else None)
         if there is not None:
-            return _collect(_of_statement(_Signed.read(there), folder, options))
+            return _collect(_of_statement(there, Statement.read(there), folder, options))
         _refuse_unused("a run without a statement", public_key=public_key)
         return _collect(_of_run(folder, options))
     text = read_bytes(path)
@@ -98,34 +95,20 @@ def audit(
         _refuse_unused("an extract", run=run)
         if public_key is not None and statement_path is None:
             raise InputError("an extract is not signed; add --statement FILE to check it by the key")
-        signed = None if statement_path is None else _Signed.read(statement_path)
-        return _collect(_of_extract(Extract.from_bytes(text), signed, options))
-    signed = _Signed.read(path)
+        stated = None if statement_path is None else Statement.read(statement_path)
+        return _collect(_of_extract(Extract.from_bytes(text), stated, options))
+    stated = Statement.from_json(text)
     _refuse_unused("a statement", statement=statement_path)
-    return _collect(_of_statement(signed, None if run is None else RunFolder(run), options))
+    return _collect(_of_statement(path, stated, None if run is None else RunFolder(run), options))
 
 
 @dataclass(frozen=True)
 class _Options:
-    """The key that must have signed, if any; whether other settings are accepted; and what is told the progress."""
+    """The key that must have signed, if any; whether other settings are accepted; where progress is reported."""
 
     public_key: bytes | None
     accept_settings: bool
     progress: Progress | None
-
-
-@dataclass(frozen=True)
-class _Signed:
-    """A statement, and the file that it was read from."""
-
-    path: Path
-    text: bytes
-    statement: Statement
-
-    @classmethod
-    def read(cls, path: Path) -> _Signed:
-        text = read_bytes(path)
-        return cls(path, text, Statement.from_json(text))
 
 
 def _collect(findings: Iterable[Finding]) -> Audit:
@@ -152,38 +135,39 @@ def _one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def _of_statement(signed: _Signed, run: RunFolder | None, options: _Options) -> Iterator[Finding]:
-    """Yield that a statement is signed, and true of the run's files, chain, values and payouts.
+def _of_statement(path: Path, stated: Statement, run: RunFolder | None, options: _Options) -> Iterator[Finding]:
+    """Yield that the statement at a path is signed, and true of the run's files, chain, values and payouts.
 
-    Without `run`, the run is looked for at the path in the statement, and in the statement's folder.
+    Without `run`, the run is searched at the path in the statement, and in the statement's folder.
     """
-    stated = signed.statement
-    yield from _check_signature(signed, options.public_key)
-    folder = run if run is not None else _find_run(stated, signed.path)
+    yield from _check_signature(stated, options.public_key)
+    folder = run if run is not None else _find_run(stated, path)
     if not folder.path.is_dir():
         raise InputError(f"there is no folder {folder}")
     with _as_difference(InputError):
-        found = folder.hash_files(leave_out=signed.path)
+        found = folder.hash_files(leave_out=path)
     if not found.keys() & stated.content["files"].keys():
         raise InputError(f"none of the files that the statement lists is in {folder}; name its run with --run FOLDER")
     check_same_run(stated, found)
     # Before the other files: this can name the round and the client of a change, and recognizes another run.
-    evidence = _Evidence.of(folder)
-    transcript = evidence.transcript
-    _check_head(transcript, stated)
-    yield from evidence.say_chain()
+    transcript, verified = _verify(folder)
+    about = transcript.description
+    _check_transcript(stated, transcript.head, verified, about)
+    yield from _say_chain(transcript.head, verified)
     yield from compare_files(stated, found)
-    compare_exactly(stated, {"agreed": transcript.description.agreed}, "the transcript says")
-    yield from evidence.say_agreed()
-    rest = {"configuration": folder.config_text(), "n_planned": evidence.extent.n_planned}
+    with _as_difference(InputError):
+        config, written = folder.config_of(transcript), folder.read_valuation()
+        rest = {"configuration": folder.config_text(), "n_planned": folder.extent(transcript).n_planned}
+    yield from _say_agreed(about, config, verified)
     compare_exactly(stated, rest, "the run gives")
-    written = evidence.valuation
     written = written if written is not None and written.head == transcript.head else None
     if written is not None:
         # Sums are computed when they are needed, and are compared with the values.
         right = {name: said for name, said in fields_of(written).items() if name not in ("shares", "books")}
         compare_exactly(stated, right, f"{folder.valuation_name} says")
-    yield from _check_values(Claim.of_statement(stated), evidence, written, options)
+    claim = Claim.of_statement(stated)
+    yield from _judge_settings(claim, about, config, verified, options)
+    yield from _check_values(claim, transcript, written, options)
     yield from check_payouts(stated)
     yield from cautions(stated.settlement or stated.basis)
 
@@ -192,130 +176,91 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
     """Yield that a run without a statement is consistent: its chain, and its valuation."""
     if not folder.holds_run:
         raise InputError(f"there is no run in {folder}: nothing was recorded there")
-    evidence = _Evidence.of(folder)
-    transcript, written = evidence.transcript, evidence.valuation
+    transcript, verified = _verify(folder)
     if not transcript.n_rounds:
         raise InputError(f"no round was recorded in {folder}, so there is nothing to audit")
-    yield from evidence.say_chain()
-    yield from evidence.say_agreed()
-    if evidence.extent.is_unfinished:
-        yield f"the training was stopped after {evidence.extent}"
+    yield from _say_chain(transcript.head, verified)
+    with _as_difference(InputError):
+        config, extent, written = folder.config_of(transcript), folder.extent(transcript), folder.read_valuation()
+        if written is not None:
+            check_is_of(written, transcript)
+    yield from _say_agreed(transcript.description, config, verified)
+    if extent.is_unfinished:
+        yield f"the training was stopped after {extent}"
     if written is None:
         yield f"there is no {folder.valuation_name}, so there are no values to compare"
     else:
-        if written.head != transcript.head:
-            grown = transcript.contains(written.head)
-            why = "the transcript has grown since" if grown else "it was cut off, or is another one"
-            raise Difference(f"{folder.valuation_name} is not of this transcript: {why}")
-        yield from _check_values(Claim.of_file(written), evidence, written, options)
+        claim = Claim.of_file(written)
+        yield from _judge_settings(claim, transcript.description, config, verified, options)
+        yield from _check_values(claim, transcript, written, options)
     yield (
-        "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a chain written "
-        "anew, or changes in other files of the folder are not found"
+        "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a rewritten chain "
+        "and changes in other files of the folder are not found"
     )
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    """A run whose chain holds. Whatever else is in its folder differs if it cannot be read or contradicts that."""
-
-    folder: RunFolder
-    transcript: Transcript
-    verified: Verified
-
-    @classmethod
-    def of(cls, folder: RunFolder) -> _Evidence:
-        """Return the run in a folder; raise Difference, naming round and client, if its transcript was changed."""
-        if folder.is_running:
-            raise InputError(
-                "the training is still running, so it is not audited yet: wait until it has ended, or stop it"
-            )
-        with _as_difference(TranscriptError):
-            transcript = folder.open()
-            return cls(folder, transcript, transcript.verify())
-
-    @cached_property
-    def config(self) -> Config | None:
-        with _as_difference(InputError):
-            return self.folder.config_of(self.transcript)
-
-    @property
-    def extent(self) -> Extent:
-        with _as_difference(InputError):
-            return self.folder.extent(self.transcript)
-
-    @property
-    def valuation(self) -> Valuation | None:
-        with _as_difference(InputError):
-            return self.folder.read_valuation()
-
-    def say_chain(self) -> Iterator[Finding]:
-        """Yield how long the chain is, and what a reader should ask about: only the server's records show it."""
-        yield _chain(self.transcript.n_rounds, self.transcript.head)
-        if absences := self.verified.absences.most_common():
-            who = listed([f"{shortened(name, LONGEST_NAME)!r} from {n_rounds:,}" for name, n_rounds in absences], 10)
-            yield f"declared absent, of {count(self.verified.n_rounds, 'round')}: {who}; ask them whether they were"
-        if self.verified.offset_varies:
-            yield (
-                "the server's own part differs between samples: it is more than an intercept, and the value of each "
-                "client's changes depends on it. Make sure that this was agreed"
-            )
-
-    def say_agreed(self) -> Iterator[Finding]:
-        yield Check("agreed", say_agreed(self.transcript.description))
-        if self.config is None:
-            yield "there is no config.toml, so what was agreed is what the transcript says"
+def _verify(folder: RunFolder) -> tuple[Transcript, Verified]:
+    """Return the transcript of a run; raise Difference, naming round and client, if it was changed."""
+    if folder.is_running:
+        raise InputError("the training is still running, so it is not audited yet: wait until it has ended, or stop it")
+    with _as_difference(TranscriptError):
+        transcript = folder.open()
+        return transcript, transcript.verify()
 
 
-def _check_values(claim: Claim, evidence: _Evidence, written: Valuation | None, options: _Options) -> Iterator[Finding]:
-    """Yield that values were computed as agreed, and are what the transcript gives; `written` is valuation.json."""
-    transcript, has_offset = evidence.transcript, evidence.verified.has_offset
-    others = say_others(claim.settings, transcript.description, evidence.config, lambda: has_offset)
-    yield from _judge_settings(others, options)
+def _say_chain(head: str, verified: Verified) -> Iterator[Finding]:
+    """Yield how long the chain is, and which clients were declared absent: only the server's records show it."""
+    yield _chain(head, verified)
+    if absences := verified.absences.most_common():
+        who = listed([f"{shortened(name, LONGEST_NAME)!r} from {n_rounds:,}" for name, n_rounds in absences], 10)
+        yield f"declared absent, of {count(verified.n_rounds, 'round')}: {who}; ask them whether they were"
+
+
+def _check_values(
+    claim: Claim, transcript: Transcript, written: Valuation | None, options: _Options
+) -> Iterator[Finding]:
+    """Yield that values, and valuation.json if it was `written`, are what the transcript gives."""
     again = value(transcript, progress=options.progress, like=written, **options_of(claim.settings))
     yield from compare_valuation(claim, again)
     if written is not None:
         yield from compare_rounds(written, again)
 
 
-def _judge_settings(others: Iterable[str], options: _Options) -> Iterator[Finding]:
-    """Raise Difference if a run is not as was agreed, and the reader does not accept that."""
-    for other in others:
+def _judge_settings(
+    claim: Claim, about: Description, config: Config | None, verified: Verified, options: _Options
+) -> Iterator[Finding]:
+    """Raise Difference if a run was not trained or valued as agreed, unless that is accepted."""
+    for other in say_others(claim.settings, about, config, lambda: verified.has_offset):
         if not options.accept_settings:
             raise Difference(f"{other}; to accept that, add --accept-settings")
         yield f"{other}; accepted, as asked"
 
 
-def _of_extract(extract: Extract, signed: _Signed | None, options: _Options) -> Iterator[Finding]:
+def _of_extract(extract: Extract, stated: Statement | None, options: _Options) -> Iterator[Finding]:
     """Yield that an extract is consistent, and is of the transcript of a signed statement, if there is one."""
-    if signed is not None:
-        yield from _check_signature(signed, options.public_key)
+    if stated is not None:
+        yield from _check_signature(stated, options.public_key)
     with _as_difference(TranscriptError):
-        verified = extract.verify()
-    about, n_rounds = verified.description, verified.n_rounds
-    if signed is not None:
-        if signed.statement.content["head"] != verified.head:
-            raise Difference("the extract is of another transcript than the statement: their heads differ")
-        shown: dict[str, Any] = {"clients": [*verified.clients], "n_rounds": n_rounds, "agreed": about.agreed}
-        shown |= {name: said for name in ("loss", "mode", "n_planned") if (said := getattr(about, name)) is not None}
-        compare_exactly(signed.statement, shown, "the transcript says")
-    yield _chain(n_rounds, verified.head)
-    if signed is None:
-        yield f"not tied to a statement: pass --statement, or compare the head {verified.head}"
-    yield Check("uploads", f"{count(len(verified.uploads), 'upload')} of client {extract.client!r}, all that there are")
-    if verified.n_absent:
-        rounds = f"{verified.n_absent:,} of {count(n_rounds, 'round')}"
+        found = extract.verify()
+    about, verified = found.description, found.verified
+    if stated is not None:
+        _check_transcript(stated, extract.head, verified, about)
+    yield _chain(extract.head, verified)
+    if stated is None:
+        yield f"not tied to a statement: pass --statement, or compare the head {extract.head}"
+    yield Check("uploads", f"{count(len(found.uploads), 'upload')} of client {extract.client!r}, all that there are")
+    if n_absent := verified.absences[extract.client]:
+        rounds = f"{n_absent:,} of {count(verified.n_rounds, 'round')}"
         yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads are missing"
     yield Check("agreed", say_agreed(about))
-    if verified.has_offset and about.intercept is None:
-        yield "the server has a part of its own (offset), and the transcript does not say whether that was agreed"
-    if signed is not None:
-        settings = Claim.of_statement(signed.statement).settings
-        yield from _judge_settings(say_others(settings, about, None, lambda: verified.has_offset), options)
-        yield from _say_own_part(signed.statement, extract.client)
+    yield from say_offset(about, None, verified)
+    if stated is not None:
+        yield from _judge_settings(Claim.of_statement(stated), about, None, verified, options)
+        yield from _say_own_part(stated, extract.client)
 
 
 def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
-    """Yield what a statement says of a client; only payouts follow from the rest of it."""
+    """Yield what a statement says of a client; of that, only the payouts can be computed again."""
     check_sums(Claim.of_statement(stated))
     yield from check_payouts(stated)
     basis, m = stated.basis, stated.clients.index(client)
@@ -328,18 +273,15 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
     said += "" if share is None else f", share {share:.2%}"
     yield (
         f"the statement says of client {client!r}: {said}. That was not computed again: values depend on the uploads "
-        "of all clients, so for that the whole run is needed"
+        "of all clients, so the whole run is needed"
     )
     yield f"the statement says: {say_books(basis.books)}"
     yield from cautions(stated.settlement or basis)
 
 
-def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Finding]:
-    stated = signed.statement
+def _check_signature(stated: Statement, public_key: bytes | None) -> Iterator[Finding]:
     if not stated.is_signed():
-        raise Difference("the signature is not that of the statement: it was changed after it was signed")
-    if signed.text != stated.to_json():
-        raise Difference("the statement was changed: its file is not written as it was when it was signed")
+        raise Difference("the statement was changed after it was signed")
     known = fingerprint(stated.public_key)
     if public_key is not None and public_key != stated.public_key:
         raise Difference(f"the statement is signed with another key: {known}, not {fingerprint(public_key)}")
@@ -349,7 +291,7 @@ def _check_signature(signed: _Signed, public_key: bytes | None) -> Iterator[Find
 
 
 def _find_run(stated: Statement, path: Path) -> RunFolder:
-    """Return the folder of a statement's run; it is searched only in the folder of the statement and below."""
+    """Return the folder of a statement's run, which is searched only in the statement's folder and below."""
     here = path.parent.resolve()
     for relative in (stated.content["run"] or ".", "."):
         try:
@@ -361,27 +303,32 @@ def _find_run(stated: Statement, path: Path) -> RunFolder:
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
 
 
-def _check_head(transcript: Transcript, stated: Statement) -> None:
-    """Raise Difference unless a transcript is the one that was signed."""
-    head, signed, found = stated.content["head"], stated.content["n_rounds"], transcript.n_rounds
-    if transcript.head != head and transcript.contains(head):
-        raise Difference(f"the transcript has grown since the statement, by {count(found - signed, 'round')}")
-    if transcript.head != head:
-        raise Difference(
-            f"the transcript is not the one that was signed: rounds were cut off or replaced; signed are "
-            f"{count(signed, 'round')}, found {count(found, 'round')}"
-        )
-    if (found, transcript.clients) != (signed, stated.clients):
-        raise Difference("the transcript has other clients, or another number of rounds, than the statement says")
+def _check_transcript(stated: Statement, head: str, verified: Verified, about: Description) -> None:
+    """Raise Difference unless a statement is of this transcript, and says of it what the transcript says."""
+    if stated.content["head"] != head:
+        signed, found = count(stated.content["n_rounds"], "round"), count(verified.n_rounds, "round")
+        raise Difference(f"the transcript is not the one that was signed: signed are {signed}, found {found}")
+    right = {name: getattr(about, name) for name in ("loss", "mode", "agreed")}
+    if about.n_planned is not None:
+        right["n_planned"] = about.n_planned
+    right |= {"clients": [*verified.roster.clients], "n_rounds": verified.n_rounds}
+    compare_exactly(stated, right, "the transcript says")
 
 
-def _chain(n_rounds: int, head: str) -> Check:
-    return Check("chain", f"{count(n_rounds, 'round')}, head {head[:16]}…")
+def _say_agreed(about: Description, config: Config | None, verified: Verified) -> Iterator[Finding]:
+    yield Check("agreed", say_agreed(about))
+    yield from say_offset(about, config, verified)
+    if config is None:
+        yield "there is no config.toml, so what was agreed is what the transcript says"
+
+
+def _chain(head: str, verified: Verified) -> Check:
+    return Check("chain", f"{count(verified.n_rounds, 'round')}, head {head[:16]}…")
 
 
 @contextmanager
 def _as_difference(kind: type[VerfedsvError]) -> Iterator[None]:
-    """Turn errors of a kind into a Difference: evidence that cannot be read differs."""
+    """Turn errors of a kind into a Difference, for evidence that cannot be read."""
     try:
         yield
     except kind as error:

@@ -1,10 +1,9 @@
 """What an audit compares: files, values and payouts with what was stated. What differs raises `Difference`.
 
-Computed again from the same transcript with the same settings, values are the same except for rounding, which passes.
-Their errors bound the distance to the values of embeddings that nobody has; they do not excuse other values. Another
-version of this package, or rounding on another processor that changes a choice of the estimator, may change values
-within the error of the estimator: that is a `Reservation`, which a reader has to judge. Anything further off differs,
-whatever errors and version a statement claims.
+The same transcript and settings give the same values, up to rounding. The stated errors excuse nothing more: they bound
+the distance to the values of embeddings that nobody has. Another version of this package, or another processor whose
+rounding changes a choice of the estimator, may change values within the error of the estimator: that is a
+`Reservation`, for the reader to judge. Anything further off differs, whatever errors and version a statement claims.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Difference(Exception):  # noqa: N818  # it is the result of an audit, and 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is as stated, and details of it."""
+    """A check that passed, and details."""
 
     name: str
     said: str
@@ -77,8 +76,8 @@ def check_same_run(stated: Statement, found: Mapping[str, str]) -> None:
 def compare_files(stated: Statement, found: Mapping[str, str]) -> Iterator[Finding]:
     """Raise Difference if a file that the statement lists was changed, or a file of the evidence was added.
 
-    Evidence is all that is in the folder of the transcript, and what a run itself writes. Other files, such as reports
-    and payouts, may come after the statement, and are named.
+    Evidence is everything in the folder of the transcript, and what a run itself writes. Other files, such as reports
+    and payouts, may be added after the statement; a note names them.
     """
     expected = stated.content["files"]
     for name, digest in found.items():
@@ -100,7 +99,7 @@ def compare_exactly(stated: Statement, right: Mapping[str, Any], source: str) ->
 
 @dataclass(frozen=True)
 class Claim:
-    """A valuation as `who` states it, in JSON fields, and the version that computed it according to that."""
+    """A valuation as stated by `who`, in JSON fields, and the version that is said to have computed it."""
 
     who: str
     fields: Mapping[str, Any]
@@ -129,9 +128,9 @@ class Claim:
 
 
 def compare_valuation(claim: Claim, again: Valuation) -> Iterator[Finding]:
-    """Yield that a claim is what the transcript gives; raise Difference, naming client or field, if it is not.
+    """Yield that a claim is what was computed now, `again`; raise Difference, naming client or field, if it is not.
 
-    `again` is the valuation computed now. Values come first, as they are what is paid by.
+    Values come first: payouts depend on them.
     """
     expected = fields_of(again)
     if claim.fields["clients"] != expected["clients"]:
@@ -161,9 +160,9 @@ _OF_A_VERSION = {"method", "error_kind"}
 class _Numbers:
     """Numbers of one kind, (numbers,), as stated and as computed now; `called` names each by its index.
 
-    How far values may be off depends on their `size` and on the `error` of the estimator. For errors, `error` is None:
-    they may be half or twice as large, as rounding may change a choice of the estimator. With another version they may
-    be anything, unless only one of the two is unknown. All are multiplied by `factor` where they are shown.
+    Values may be off by an amount that depends on their `size` and on the `error` of the estimator. For errors, `error`
+    is None: they may be half or twice as large, because rounding may change a choice of the estimator, and anything in
+    another version, unless only one of the two is unknown. Messages show the numbers multiplied by `factor`.
     """
 
     called: Callable[[int], str]
@@ -177,10 +176,8 @@ class _Numbers:
         """Raise Difference at a number that is too far off; yield a reservation if one is off by less."""
         rounding, off = ROUNDING * self.size, np.abs(self.stated - self.true)
         if self.error is not None:
-            why = "within the error of the estimator, but by more than rounding on another processor explains"
             is_equal, is_near = off <= rounding, off <= OTHERWISE_COMPUTED * self.size + self.error
         else:
-            why = "the ranges of payouts go by the former"
             is_unknown, slack = np.isnan(self.stated) & np.isnan(self.true), 1e3 * rounding
             is_equal = is_unknown | (off <= rounding + OTHERWISE_COMPUTED * self.true)
             is_near = (self.true / 2 - slack <= self.stated) & (self.stated <= 2 * self.true + slack)
@@ -188,7 +185,7 @@ class _Numbers:
         for index in np.flatnonzero(~is_near)[:1]:
             raise Difference(self._say(claim, index) + claim.advice)
         for index in np.flatnonzero(~is_equal)[:1]:
-            yield Reservation(f"{self._say(claim, index)}: {why}")
+            yield Reservation(self._say(claim, index))
 
     def _say(self, claim: Claim, index: int) -> str:
         digits = ".2g" if self.error is None else ".6g"
@@ -226,7 +223,7 @@ def _numbers(claim: Claim, again: Valuation) -> Iterator[_Numbers]:
 
 
 def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation]:
-    """Raise Difference unless valuation.json says of single rounds, and of completion, what the transcript gives."""
+    """Raise Difference unless valuation.json has the rounds and the reports of completion that were computed now."""
     claim = Claim.of_file(written)
     if written.per_round.shape != again.per_round.shape:
         raise Difference(f"{claim.who} is of {count(written.n_rounds, 'round')}, and there are {again.n_rounds:,}")
@@ -260,10 +257,7 @@ def _rounds_of(valuation: Valuation) -> tuple[Floats, Floats]:
 
 
 def _report_of(valuation: Valuation) -> dict[str, Any]:
-    """Return the rest of a valuation in JSON fields: no payout depends on it, but reports show it.
-
-    The numbers of sweeps depend on the processor, and are omitted.
-    """
+    """Return what reports show beside the values, in JSON fields; numbers of sweeps depend on the processor."""
     completion = {
         f"completion of client {client!r}": {
             name: as_json(part) for name, part in asdict(report).items() if not name.endswith("sweeps")
@@ -274,7 +268,7 @@ def _report_of(valuation: Valuation) -> dict[str, Any]:
 
 
 def _judge(claim: Claim, found: tuple[str, Any, Any] | None, may_be_another: bool) -> Iterator[Reservation]:
-    """Raise Difference at what `find_difference` found, if anything, or yield a reservation if it may be another."""
+    """Raise Difference at what `find_difference` found, if anything; yield a reservation if it `may_be_another`."""
     if found is None:
         return
     text = _say_both(claim.who, "the transcript gives", *found)
@@ -290,7 +284,7 @@ def _say_both(who: str, other: str, where: str, said: Any, right: Any) -> str:
 
 
 def check_sums(claim: Claim) -> None:
-    """Raise Difference unless shares, and what clients and server changed, are those of the values beside them."""
+    """Raise Difference unless shares and books follow from the values beside them."""
     said, total = claim.fields, float(np.sum(claim.fields["values"]))
     sums = {"clients": total * said["n_rounds"], "server": float(said["server_value"] * said["n_rounds"])}
     right = {
@@ -308,7 +302,7 @@ def _floats(column: Any) -> Floats:
 
 
 def check_payouts(stated: Statement) -> Iterator[Check]:
-    """Yield that the settlement, if any, is what its terms give for the values of the statement, and these terms."""
+    """Yield payouts and terms of the settlement, if any; raise Difference unless terms and values give the payouts."""
     try:
         settlement = stated.settlement
         if settlement is None:
@@ -318,10 +312,10 @@ def check_payouts(stated: Statement) -> Iterator[Check]:
             raise Difference(f"the settlement in the statement does not say that {n_planned} rounds were planned")
         again = pay(settlement.terms, replace(stated.basis, n_planned=settlement.n_planned))
     except InputError as error:
-        raise Difference(f"the settlement in the statement cannot be: {error}") from None
+        raise Difference(f"the settlement in the statement is not valid: {error}") from None
     difference = say_difference(stated.content["settlement"], again)
     if difference is not None:
         raise Difference(f"the settlement in the statement: {difference}")
-    amount = f"{again.currency.shown(again.terms.budget)} {again.currency.code}"
-    yield Check("payouts", f"{amount}, rule {again.terms.rule!r}")
+    budget, code = again.currency.shown(again.terms.budget), again.currency.code
+    yield Check("payouts", f"{budget} {code}, rule {again.terms.rule!r}")
     yield Check("terms", say_terms(settlement))

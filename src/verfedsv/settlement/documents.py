@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from verfedsv.errors import InputError
-from verfedsv.files import read_whole
-from verfedsv.untrusted import read_json
+from verfedsv.files import MOST_BYTES, read_whole
+from verfedsv.untrusted import check_size, read_json
 
 
 class Content(BaseModel):
@@ -25,7 +25,7 @@ class Content(BaseModel):
 
 
 class ClientsContent(Content):
-    """The fields of a document with one entry for each client in some of them, its `columns`."""
+    """The fields of a document of which some, its `columns`, have an entry for each client."""
 
     columns: ClassVar[tuple[str, ...]]
     clients: list[str]
@@ -67,25 +67,24 @@ _C = TypeVar("_C", bound=Content)
 def validate(model: type[_C], fields: Mapping[str, Any], name: str, version: int) -> _C:
     """Return the content of a document; raise InputError if it has another format, or is damaged, naming the field."""
     _check_format(fields, name, version)
-    name = name.removeprefix("verfedsv ")
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field, why = ".".join(map(str, first["loc"]))[:60], first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            raise InputError(f"the {name} has a field {field!r}, which no audit could check") from None
-        raise InputError(f"the {name} is damaged: {f'{field}: ' if field else ''}{why}") from None
+            raise InputError(f"the {_kind(name)} has a field {field!r}, which no audit could check") from None
+        raise InputError(f"the {_kind(name)} is damaged: {f'{field}: ' if field else ''}{why}") from None
 
 
 def parse(text: str | bytes, name: str) -> dict[str, Any]:
-    """Return the fields of a JSON text, format and version among them; raise InputError, calling it `name`, if not."""
-    what = f"this is not the JSON of {with_article(name)}, or it is damaged"
+    """Return the fields of a JSON document; raise InputError, calling it `name`, if it is not one."""
+    what = f"this is not the JSON of a {_kind(name)}, or it is damaged"
     try:
         fields = read_json(text, "it")
     except InputError as error:
         raise InputError(f"{what}: {error}") from None
-    if not isinstance(fields, dict) or not {"format", "version"} <= fields.keys():
+    if not isinstance(fields, dict):
         raise InputError(what)
     return fields
 
@@ -93,41 +92,32 @@ def parse(text: str | bytes, name: str) -> dict[str, Any]:
 def _check_format(fields: Mapping[str, Any], name: str, version: int) -> None:
     """Raise InputError unless a document is of this format and version."""
     received = fields.get("format"), fields.get("version")
-    if is_same(received, (name, version)):
+    if received == (name, version):
         return
     if received[0] == name:
         raise InputError(
-            f"this is {with_article(name)} of format version {str(received[1])[:20]}; this verfedsv reads version "
+            f"this is a {_kind(name)} of format version {str(received[1])[:20]}; this verfedsv reads version "
             f"{version}. Use the version of verfedsv that wrote it"
         )
-    what = f"{with_article(received[0])}, not" if received[0] in _OURS else "not"
-    raise InputError(f"this is {what} {with_article(name)} that verfedsv wrote")
+    what = f"a {_kind(received[0])}, not" if received[0] in _OURS else "not"
+    raise InputError(f"this is {what} a {_kind(name)} that verfedsv wrote")
 
 
-_OURS = ["verfedsv statement", "verfedsv settlement", "verfedsv extract", "verfedsv valuation", "verfedsv transcript"]
+_OURS = ["verfedsv statement", "verfedsv settlement", "verfedsv valuation", "verfedsv transcript", "verfedsv report"]
 
 
-def with_article(name: str) -> str:
-    """Return what a format is called in a sentence.
-
-    >>> with_article("verfedsv extract")
-    'an extract'
-    """
-    bare = name.removeprefix("verfedsv ")
-    return f"{'an' if bare[0] in 'aeiou' else 'a'} {bare}"
+def _kind(name: str) -> str:
+    return name.removeprefix("verfedsv ")
 
 
 def format_of(path: Path) -> str:
     """Return the format that a JSON file states; "" if it states none."""
     try:
-        return str(json.loads(read_whole(path))["format"])
+        text = read_whole(path)
+        check_size(text, "it", MOST_BYTES)
+        return str(json.loads(text)["format"])  # also of a document that `read_json` refuses
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """Return whether JSON would write both alike: 1, 1.0 and true are three different things there."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def find_difference(
@@ -138,9 +128,9 @@ def find_difference(
     rounding: float = 0.0,
     least: float = 0.0,
 ) -> tuple[str, Any, Any] | None:
-    """Return the first field in which a JSON object is not what is right, and both contents; None if there is none.
+    """Return the first field in which a JSON object is not right, what it says, and what is right; None if all are.
 
-    Of a list with one entry for each client, it is the entry of the first client that differs. Numbers may be off by
+    In a list with one entry for each client, that is the first client's entry that differs. Numbers may be off by
     `rounding`, relative to their size, or by `least`: sums come out differently on another processor.
 
     >>> find_difference({"values": [0.5, 1.0]}, {"values": [0.5, 2.0]}, ["bank", "telco"])
@@ -153,7 +143,7 @@ def find_difference(
             inner = find_difference(one, other, rounding=rounding, least=least)
             if inner is not None:
                 return f"{name}, {inner[0]}", *inner[1:]
-        elif name != "clients" and _are_columns(one, other, clients):
+        elif name != "clients" and all(isinstance(each, list) and len(each) == len(clients) for each in (one, other)):
             for client, entry, expected in zip(clients, one, other, strict=True):
                 if not _is_close(entry, expected, rounding, least):
                     return f"{name.removesuffix('s').replace('_', ' ')} of client {client!r}", entry, expected
@@ -162,14 +152,11 @@ def find_difference(
     return None
 
 
-def _are_columns(one: Any, other: Any, clients: Sequence[str]) -> bool:
-    return isinstance(one, list) and isinstance(other, list) and len(one) == len(other) == len(clients)
-
-
 def _is_close(one: Any, other: Any, rounding: float, least: float) -> bool:
     if rounding and isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=rounding, abs_tol=least)
-    return is_same(one, other)
+    # As JSON, in which 1, 1.0 and true are three different values.
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def read_bytes(path: Path) -> bytes:

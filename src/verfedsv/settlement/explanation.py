@@ -28,10 +28,7 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
 
 
 def cautions(paid_by: Settlement | Basis) -> list[str]:
-    """Return sentences on what to check before anything is paid by these values.
-
-    Of a settlement, that includes the name by which the server is paid.
-    """
+    """Return what to check before anything is paid by these values, a sentence each."""
     return judge(paid_by, RunFacts(paid_by.n_planned)).texts("alarm", "doubt")
 
 
@@ -40,10 +37,7 @@ def _names(clients: Sequence[str]) -> str:
 
 
 def say_terms(result: Settlement) -> str:
-    """Return all terms that move money: the rule with its limits, the fixed part, the server's payout, negative values.
-
-    This is for those who did not choose the terms.
-    """
+    """Return all terms that move money, for those who did not choose them."""
     negative = {
         None: "",
         "zero": "; negative values count as zero",
@@ -94,12 +88,9 @@ def _explain_negative(result: Settlement) -> Iterator[str]:
     columns = zip(result.clients, result.values, result.errors, strict=True)
     unsure = [client for client, value, error in columns if 0 <= value < error]
     if unsure and negative in (None, "refuse"):
-        left_out = f"the ranges leave out that {'it' if len(unsure) == 1 else 'they'} may owe"
-        choice = "say with --negative zero or deduct what would happen then"
-        if negative == "refuse":
-            choice = "with --negative refuse nothing would then be settled"
-        one = "Value of" if len(unsure) == 1 else "Values of"
-        yield f"{one} {_names(unsure)} may be negative within the error: {left_out}; {choice}."
+        subject = "Value of" if len(unsure) == 1 else "Values of"
+        why = "choose --negative zero or deduct to include it" if negative is None else "nothing would then be settled"
+        yield f"{subject} {_names(unsure)} may be negative within the error, which the ranges ignore: {why}."
 
 
 def _explain_range(result: Settlement, valuation: Valuation) -> str:

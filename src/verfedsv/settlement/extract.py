@@ -23,7 +23,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,9 @@ from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE
 from verfedsv.transcript.meaning import Rules
-from verfedsv.transcript.reader import Entry
 from verfedsv.transcript.rows import Rows, read_rows
+from verfedsv.transcript.streams import Entry
+from verfedsv.transcript.verification import Verified
 from verfedsv.untrusted import read_json
 
 MAGIC, VERSION = b"verfedsv extract", 2
@@ -52,7 +53,7 @@ _FIELDS = {"client", "description", "labels_sha256", "head"}
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A message with gaps: its bytes before, between and after them, and how large they are."""
+    """A message with gaps: the bytes before, between and after them, and the sizes of the gaps."""
 
     kind: Kind
     pieces: Sequence[bytes | memoryview]
@@ -67,7 +68,7 @@ class Part:
         return cls(entry.kind, [whole[start:stop] for start, stop in ranges], gaps)
 
     def message(self) -> tuple[pa.Buffer, tuple[tuple[int, int], ...]]:
-        """Return the message with zeros in its gaps, and where what is between them begins and ends."""
+        """Return the message with zeros in its gaps, and where its pieces begin and end."""
         ranges, end = [], 0
         for piece, gap in zip(self.pieces, [*self.gaps, 0], strict=True):
             ranges.append((end, end + len(piece)))
@@ -82,10 +83,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Extract:
-    """One client's part of a transcript. `description` is the text of transcript.json; of the labels it has a hash.
+    """One client's part of a transcript: the text of transcript.json, and the hash of the labels.
 
-    `parts` are the messages of the transcript in order, `own` the numbers of the client's uploads, one upload after
-    the other; `head` is the last link of the chain, in hexadecimal, as `labels_sha256` is.
+    `parts` are the messages of the transcript in order, `own` the numbers of the client's uploads, one after the other;
+    `head` is the last link of the chain, in hexadecimal.
     """
 
     client: str
@@ -121,7 +122,7 @@ class Extract:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Extract:
-        """Return the extract in a file; raise InputError if it is none."""
+        """Return the extract in a file; raise InputError if it is not one."""
         rest = _Bytes(content)
         try:
             if rest.take(len(MAGIC)) != MAGIC:
@@ -157,19 +158,11 @@ class Extract:
 
 @dataclass(frozen=True, eq=False)
 class VerifiedExtract:
-    """What an extract proves: the head of the chain, the description, and the uploads of its client.
+    """What an extract proves: what was agreed, what was verified of the transcript, and the client's uploads."""
 
-    `clients` are all that ever took part. The client was declared absent from `n_absent` of the `n_rounds` rounds.
-    `has_offset` tells whether the head adds an offset in any of them.
-    """
-
-    head: str
     description: Description
-    clients: tuple[str, ...]
-    uploads: tuple[Upload, ...] = ()
-    n_rounds: int = 0
-    n_absent: int = 0
-    has_offset: bool = False
+    verified: Verified
+    uploads: tuple[Upload, ...]
 
 
 def make_extract(transcript: Transcript, client: str) -> Extract:
@@ -192,7 +185,7 @@ def make_extract(transcript: Transcript, client: str) -> Extract:
 
 
 def _rows_of(rows: Rows, client: str) -> list[int]:
-    """Return which rows are uploads of a client."""
+    """Return the indices of a client's uploads."""
     return [row for row in rows.uploads if rows.clients[row] == client]
 
 
@@ -204,14 +197,12 @@ def _verify(extract: Extract) -> VerifiedExtract:
     number = np.dtype(precision)
     rules = Rules(description)
     labels = bytes.fromhex(extract.labels_sha256)
-    if labels.hex() != extract.labels_sha256:
-        raise TranscriptError("the extract was changed: the hash of its labels is not written as it was")
-    link = fmt.link_of_digests(hashlib.sha256(extract.description.encode()).digest(), labels)
-    found, own = VerifiedExtract("", description, ()), _Bytes(extract.own)
+    origin = fmt.link_of_digests(hashlib.sha256(extract.description.encode()).digest(), labels)
+    found, own = Verified(origin, origin, rules.roster), _Bytes(extract.own)
     uploads: list[Upload] = []
     for part in extract.parts:
         message, ranges = part.message()
-        link = fmt.next_link(link, message, ranges)
+        found.link = fmt.next_link(found.link, message, ranges)
         if part.kind not in fmt.RECORDS:
             _check_plain(part, message, precision)
             continue
@@ -222,22 +213,18 @@ def _verify(extract: Extract) -> VerifiedExtract:
             upload = _own_upload(own, rows, row, number, place)
             rules.check_upload(extract.client, upload.samples, upload.embeddings, place)
             uploads.append(upload)
-        found = replace(
-            found,
-            n_rounds=found.n_rounds + (part.kind is Kind.ROUND),
-            n_absent=found.n_absent + (extract.client in rows.absent),
-            has_offset=found.has_offset or rows.offset is not None,
-        )
+        found.count(rows, description.n_classes or 1)
     if extract.client not in rules.roster.clients:
         raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
     if description.n_planned is not None and found.n_rounds > description.n_planned:
         raise TranscriptError(f"there are {found.n_rounds:,} rounds, and {description.n_planned:,} were agreed")
     if len(own.rest):
         raise TranscriptError("the extract has more uploads than the transcript")
-    head = link.hex() if extract.parts else ""
-    if head != extract.head:
+    head = found.link.hex() if extract.parts else ""
+    if (extract.head, extract.labels_sha256) != (head, labels.hex()):
         raise TranscriptError("the extract was changed: its description, the hash of its labels, or a message")
-    return replace(found, head=head, clients=rules.roster.clients, uploads=tuple(uploads))
+    found.roster = rules.roster
+    return VerifiedExtract(description, found, tuple(uploads))
 
 
 def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precision: Precision, place: str) -> Rows:
@@ -252,7 +239,7 @@ def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precisio
 
 
 def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
-    """Raise ValueError unless a message that is no record is the schema, or the end of a segment."""
+    """Raise ValueError unless a message that is not a record is the schema, or the end of a segment."""
     if part.kind is Kind.SCHEMA:
         fmt.check_schema(message, precision)
     elif part.kind is not Kind.END or message.to_pybytes() != fmt.END_OF_STREAM or any(part.gaps):
@@ -260,19 +247,17 @@ def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
 
 
 def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], place: str) -> Upload:
-    """Return the next upload of the client; raise TranscriptError unless it is that of a row."""
-    client, n_samples, n_numbers = str(rows.clients[row]), rows.samples.lengths[row], rows.embeddings.lengths[row]
-    if len(own.rest) < n_samples * 4 + n_numbers * number.itemsize:
-        raise TranscriptError(f"the extract has fewer uploads than the transcript: {place}, client {client!r}")
+    """Return the next upload of the client; raise TranscriptError unless it has the digest of that row."""
+    client, n_samples = str(rows.clients[row]), rows.samples.lengths[row]
     samples = np.frombuffer(own.take(n_samples * 4), np.uint32)
-    embeddings = np.frombuffer(own.take(n_numbers * number.itemsize), number)
+    embeddings = np.frombuffer(own.take(rows.embeddings.lengths[row] * number.itemsize), number)
     if fmt.digests_of([(samples, embeddings)]) != [rows.digest(row)]:
         raise TranscriptError(f"the upload in the extract is not the one of the transcript: {place}, client {client!r}")
     return Upload(client, rows.times[row], samples, embeddings.reshape(n_samples, -1))
 
 
 class _Bytes:
-    """Bytes that are read one part after the other; beyond the end is a ValueError."""
+    """Bytes that are read one part after the other; reading beyond the end is a ValueError."""
 
     def __init__(self, content: bytes | memoryview) -> None:
         self.rest = memoryview(content)
@@ -287,6 +272,6 @@ class _Bytes:
         return int(_NUMBER.unpack(self.take(_NUMBER.size))[0])
 
     def array(self, kind: np.dtype[Any]) -> NDArray[Any]:
-        """Return a number of items, and the items."""
+        """Return an array that its number of items precedes."""
         n_items = self.number()
         return np.frombuffer(self.take(n_items * kind.itemsize), kind)

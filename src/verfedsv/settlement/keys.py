@@ -31,7 +31,7 @@ _LARGEST_FILE = 10_000
 _P = 2**255 - 19
 _ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _SMALL_ORDER = {0, 1, _P - 1, _ORDER_8, _P - _ORDER_8}
-"""The y coordinates of the eight points of small order: with such a key, one signature is valid for any text."""
+"""The y coordinates of the eight points of small order: with such a key, one signature is valid for every text."""
 
 
 def new_keys(name: Path) -> tuple[Path, Path]:
@@ -55,7 +55,7 @@ def new_keys(name: Path) -> tuple[Path, Path]:
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:
-    """Return the key in a file that `new_keys` wrote; raise InputError if there is none, or others can read it."""
+    """Return the key in a file that `new_keys` wrote; raise InputError if it is not one, or others can read it."""
     content = _read(path)
     try:
         key = load_pem_private_key(content, password=None)

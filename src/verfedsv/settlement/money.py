@@ -18,9 +18,9 @@ _BY_DIGITS = {
     3: "BHD IQD JOD KWD LYD OMR TND",
 }
 _DIGITS = {code: digits for digits, codes in _BY_DIGITS.items() for code in codes.split()}
-"""The currencies of ISO 4217 in which one pays, and their digits after the point.
+"""The currencies of ISO 4217 that payments are made in, and their digits after the point.
 
-Not its units of account (CLF, XDR), metals and codes for tests: a mistyped code must not pass for one of them.
+Its units of account (CLF, XDR), metals and codes for tests are left out: a mistyped code must not pass for one of them.
 """
 
 _MOST_DIGITS = 15
@@ -38,7 +38,7 @@ class Currency:
 
     @classmethod
     def of(cls, code: str) -> Currency:
-        """Return the currency of a code; raise InputError if it is none.
+        """Return the currency of a code; raise InputError if there is none.
 
         >>> Currency.of("JPY").digits, Currency.of("kwd").digits, Currency.of("EUR").digits
         (0, 3, 2)
@@ -88,7 +88,7 @@ class Currency:
         return Decimal((int(cents < 0), tuple(map(int, str(abs(cents)))), -self.digits))
 
     def read(self, name: str, text: str) -> int:
-        """Return the cents of an amount as `amount` gives it, of any size and sign; raise InputError if it is none.
+        """Return the cents of an amount as `amount` writes it, of any size and sign; raise InputError if it is not one.
 
         >>> Currency.of("EUR").read("a payout", "-12.50")
         -1250
@@ -96,7 +96,7 @@ class Currency:
         cents = int(text.replace(".", "")) if isinstance(text, str) and _WRITTEN.fullmatch(text) else None
         if cents is None or str(self.amount(cents)) != text:
             example = self.amount(-1250)
-            raise InputError(f"{name} must be written as {example} is; received {str(text)[:40]!r}")
+            raise InputError(f"{name} must be written like {example}; received {str(text)[:40]!r}")
         return cents
 
     def shown(self, cents: int) -> str:
@@ -109,7 +109,7 @@ class Currency:
 
 
 def parse_percent(name: str, text: str) -> Decimal:
-    """Return the percentage in a text, from 0 to 100; raise InputError, calling it `name`, if it is none.
+    """Return the percentage in a text, from 0 to 100; raise InputError, calling it `name`, if there is none.
 
     >>> parse_percent("the fixed part", "12.5%")
     Decimal('12.5')

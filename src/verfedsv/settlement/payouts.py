@@ -1,14 +1,19 @@
-"""`settle`: what each client is paid, to the cent, and how sure that is."""
+"""`settle`: what each client is paid, to the cent, and the range that the errors of the values allow."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from verfedsv.errors import InputError
+from verfedsv.runs.extent import refuse_running
+from verfedsv.runs.folder import RunFolder
+from verfedsv.settings import ValuationSettings
+from verfedsv.settlement.agreement import check_is_of, refuse_others
 from verfedsv.settlement.books import refuse_rejected
 from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.ranges import outward, ranges_of_parts, ranges_with_deduction
@@ -21,12 +26,19 @@ from verfedsv.valuation.result import Books
 
 
 def settle(
-    valuation: Valuation, terms: Terms, *, n_planned: int | None = None, even_if_the_loss_rose: bool = False
+    valuation: Valuation,
+    terms: Terms,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    even_if_the_loss_rose: bool = False,
+    accept_settings: bool = False,
 ) -> Settlement:
     """Return what each client of a valuation is paid on some terms.
 
-    `n_planned` is how many rounds were planned, if that is known: a settlement of fewer states it. A training in which
-    the loss rose, or that the clients together did not improve, is refused unless `even_if_the_loss_rose`.
+    `run` is the folder of the run that was valued. A training that is still running is refused, and a settlement of
+    one that was stopped early states its plan. Values are refused unless they were computed with the settings agreed
+    for the run (without `run`, the defaults), or `accept_settings`; so is a training in which the loss rose, or which
+    the clients together did not improve, unless `even_if_the_loss_rose`.
 
     >>> from verfedsv import Recorder, value
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
@@ -39,16 +51,27 @@ def settle(
             "settle takes a Valuation and Terms, such as settle(value(run), Terms.of(1000, 'EUR')); received "
             f"{type(valuation).__name__} and {type(terms).__name__}"
         )
+    n_planned = None
+    if run is not None:
+        folder = RunFolder(run)
+        transcript = folder.open()
+        extent = folder.extent(transcript)
+        refuse_running(extent, "settled")
+        check_is_of(valuation, transcript)
+        refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
+        n_planned = extent.n_planned
+    elif not accept_settings and (others := valuation.settings.differences(ValuationSettings())):
+        raise InputError(
+            "what was agreed is unknown, as the valuation is not in the folder of its run, and these settings are not "
+            f"the defaults: {', '.join(others)}; settle the run by its folder, or add --accept-settings"
+        )
     refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
     return pay(terms, Basis.of(valuation, n_planned))
 
 
 @dataclass(frozen=True)
 class Basis:
-    """What payouts are computed from: the numbers of a valuation, and which transcript they are of.
-
-    `n_planned` is the planned number of rounds, None if it is unknown.
-    """
+    """What payouts are computed from: the numbers of a valuation, its transcript, and the plan, None if unknown."""
 
     clients: tuple[str, ...]
     values: tuple[float, ...]
@@ -107,7 +130,7 @@ _CALLED = {"lowest": "lowest payout", "highest": "highest payout"}
 
 
 def pay(terms: Terms, basis: Basis) -> Settlement:
-    """Return the settlement of values on terms; the server comes last, if it is paid."""
+    """Return the settlement of values on terms. If the server is paid, it comes last."""
     clients, values, errors = basis.clients, basis.values, basis.errors
     if terms.pay_server is not None:
         if terms.pay_server in clients:
@@ -116,9 +139,7 @@ def pay(terms: Terms, basis: Basis) -> Settlement:
         errors = (*errors, basis.server_error)
     _check(terms, clients, values)
     if not all(map(math.isfinite, basis.books)):
-        raise InputError(
-            "the losses, or the sums of the values, are unknown or too large, so nothing can be paid by them"
-        )
+        raise InputError("the losses, or the sums of the values, are unknown or too large to pay by")
     (weights,) = as_whole_numbers(values if terms.negative == "deduct" else [max(0.0, value) for value in values])
     fixed = terms.fixed_for_each(len(clients))
     parts = split(weights, terms.budget - fixed * len(clients), terms.limits_above(fixed))
@@ -184,8 +205,8 @@ def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> Non
         if terms.negative == "refuse":
             raise InputError(f"refused: {what}")
         raise InputError(
-            f"{what}; say what happens to negative values with --negative: 'zero' counts them as zero and shares the "
-            "budget among the others, 'deduct' lets these clients pay in, 'refuse' does not settle"
+            f"{what}; choose what happens to negative values with --negative: 'zero' counts them as zero and shares "
+            "the budget among the others, 'deduct' makes these clients pay in, 'refuse' does not settle"
         )
 
 

@@ -1,14 +1,14 @@
-"""How sure the money is: what a client might get if the values are off by as much as their errors allow.
+"""Ranges of payouts: what a client might get if the values are off by as much as their errors allow.
 
-The values may lie anywhere between value - error and value + error. The lowest and the highest payout of a client over
-all of these are found at corners. Unless negative values are deducted, a client never gets less for a higher value of
-its own, nor more for a higher one of another. So it gets least if its own value is as low as can be and all others are
-as high, and most in the opposite case. If they are deducted, its payout is pot * x / (x + y), x being its value and y
-the sum of the others: monotone in x and in y, but in which direction depends on their signs, so all four corners of x
-and y are looked at.
+The values may lie anywhere between value - error and value + error, and the lowest and highest payouts of a client over
+all of these are at corners. Unless negative values are deducted, a client never gets less for a higher value of its
+own, nor more for a higher one of another. So it gets least if its own value is lowest and all others are highest, and
+most in the opposite case. If they are deducted, its payout is pot * x / (x + y), x being its value and y the sum of the
+others: monotone in x and in y, but in a direction that depends on their signs, so all four corners of x and y are
+evaluated.
 
-Where a corner cannot be paid out, because nobody there has a value that counts, or because those who do are at the cap,
-it is the limit of those near it that can.
+Where a corner cannot be paid out, because no value is positive there or all such clients are at the cap, its limit is
+taken.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def ranges_of_parts(values: Sequence[int], errors: Sequence[int], pot: Fraction,
     result = []
     for m in range(len(values)):
         worst, best = corner(m, lows, highs), corner(m, highs, lows)
-        # What is left where the others are as high as can be goes to this one, however low it is above zero.
+        # What the others may not take where they are highest goes to this one, however little above zero it is.
         result.append((worst.part(lows[m]) + worst.left, best.part(highs[m])))
     return result
 
 
 def ranges_with_deduction(values: Sequence[int], errors: Sequence[int], pot: Fraction) -> list[Range | None]:
-    """Return the same if negative values are deducted; None for all if the sum of the values might not be positive."""
+    """Return the same if negative values are deducted; None for all if the sum of the values may not be positive."""
     lowest, highest = sum(values) - sum(errors), sum(values) + sum(errors)
     if lowest <= 0:
         return [None] * len(values)

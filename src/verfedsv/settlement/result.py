@@ -10,13 +10,15 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import NonNegativeInt
 
+from verfedsv.errors import InputError
 from verfedsv.settlement.books import say_books
-from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, validate
+from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, read_bytes, validate
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import TERMS, Terms
@@ -34,7 +36,7 @@ CSV_BEGINNING = BYTE_ORDER_MARK + ",".join(f'"{name}"' for name in _HEADER)
 
 
 class SettlementContent(ClientsContent):
-    """The JSON fields of a settlement: amounts are texts, so that no reader turns them into binary fractions."""
+    """The JSON fields of a settlement. Amounts are texts, so that no reader turns them into binary fractions."""
 
     columns = ("values", "errors", "shares", "payouts", "lowest", "highest", "notes")
     budget: str
@@ -63,9 +65,8 @@ class Settlement:
     """What each client is paid. `payouts` are in cents and add up to the budget; negative ones are to be paid in.
 
     If the server is paid too, it is the last of the `clients`, by the name in the terms. `lowest` and `highest` are the
-    payouts that the errors of the values allow, None where that is unknown. `notes` say what a rule did to a client.
-    `values`, `errors`, `books`, `n_rounds` and `head` are of the valuation that was settled. `n_planned` is the
-    planned number of rounds, None if it is unknown.
+    payouts that the errors of the values allow, None where these are unknown. `notes` say what a rule did to a client.
+    The other fields are those of the valuation; `n_planned` is the planned number of rounds, None if it is unknown.
     """
 
     terms: Terms
@@ -133,8 +134,8 @@ class Settlement:
     def to_csv(self, about: Mapping[str, str] | None = None) -> str:
         """Return a table for spreadsheets: the clients by descending payout, the sum, and the terms.
 
-        `about` are further lines, each with a name and a text. Names that look like formulas are made
-        harmless. Programs should read the JSON.
+        `about` are further lines, each with a name and a text. Names that look like formulas are made harmless.
+        Programs should read the JSON.
         """
         sink = io.StringIO()
         # All quoted: where semicolons separate cells, one in a name would begin another cell.
@@ -166,13 +167,21 @@ class Settlement:
         }
 
     @classmethod
+    def read(cls, path: Path) -> Settlement:
+        """Return the settlement in a JSON file; raise InputError if it is not one."""
+        content = read_bytes(path)
+        if path.suffix.lower() == ".csv" or content.startswith(BYTE_ORDER_MARK.encode()):
+            raise InputError(f"{path} is a table for people; pass the JSON: verfedsv settle ... -o payouts.json")
+        return cls.from_json(content)
+
+    @classmethod
     def from_json(cls, text: str | bytes) -> Settlement:
         """Return the settlement that `to_json` wrote; raise InputError if it is not one."""
         return cls.from_fields(parse(text, FORMAT))
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Settlement:
-        """Return the settlement in fields of JSON; raise InputError if they are damaged."""
+        """Return the settlement in JSON fields; raise InputError if they are damaged."""
         content = validate(SettlementContent, fields, FORMAT, VERSION)
         terms = Terms.of(**{name: fields[name] for name in TERMS})
 

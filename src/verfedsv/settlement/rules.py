@@ -34,7 +34,8 @@ class Limits:
 class Split:
     """How a pot is split: `per_weight` for each unit of weight, within the limits.
 
-    `left` is what nobody may take: all who have a weight are at the cap, or nobody has one; `per_weight` is None then.
+    `left` is what nobody may take, because all with a weight are at the cap, or nobody has one; `per_weight` is then
+    None.
     """
 
     per_weight: Fraction | None
@@ -42,14 +43,14 @@ class Split:
     left: Fraction
 
     def part(self, weight: int) -> Fraction:
-        """Return what a client of that weight gets."""
+        """Return what a client with that weight gets."""
         if self.per_weight is not None:
             return self.limits.kept_by(self.per_weight * weight)
         at_least = self.limits.floor or Fraction(0)
         return at_least if self.limits.cap is None or weight <= 0 else self.limits.cap
 
     def limit_of(self, weight: int) -> Literal["floor", "cap"] | None:
-        """Return the limit that a client of that weight gets instead of its proportional part, if any."""
+        """Return the limit that replaces the proportional part of a client with that weight, if any."""
         if self.per_weight is None:
             return None
         change = self.part(weight) - self.per_weight * weight
@@ -59,9 +60,9 @@ class Split:
 def split(weights: Sequence[int], pot: Fraction, limits: Limits = Limits()) -> Split:  # noqa: B008  # it is frozen
     """Return the split of a pot in proportion to weights, within limits.
 
-    Those beyond a limit get it, and the others share the rest in proportion, until nobody is beyond. If the limits
-    together add more than they take, a unit of weight is worth less in the end: so all below the floor stay there, and
-    get it for good. If they take more than they add, the same holds for all above the cap. Nobody is ever taken back.
+    Clients beyond a limit get the limit, and the others share the rest in proportion, until nobody is beyond. If the
+    limits together add more than they take, a unit of weight is worth less in the end, so all below the floor stay
+    there and are settled. If they take more than they add, the same holds for all above the cap.
 
     >>> halves = split([6, 3, 1], Fraction(100), Limits(cap=Fraction(50)))
     >>> [str(halves.part(weight)) for weight in (6, 3, 1)]
@@ -93,21 +94,21 @@ def split(weights: Sequence[int], pot: Fraction, limits: Limits = Limits()) -> S
 def round_to_cents(amounts: Sequence[Fraction]) -> list[int]:
     """Return whole numbers with the same sum, which must be whole: each amount rounded down, and some up.
 
-    Largest remainder: those that lose most by rounding down are rounded up, and of equals the first.
+    Largest remainder: those that lose most by rounding down are rounded up, the first among equals.
 
     >>> round_to_cents([Fraction(100, 3)] * 3)
     [34, 33, 33]
     """
     rounded = [amount.numerator // amount.denominator for amount in amounts]
     missing = int(sum(amounts) - sum(rounded))
-    by_loss = sorted(range(len(amounts)), key=lambda m: rounded[m] - amounts[m])  # stable: of equals the first
+    by_loss = sorted(range(len(amounts)), key=lambda m: rounded[m] - amounts[m])  # stable
     for m in by_loss[:missing]:
         rounded[m] += 1
     return rounded
 
 
 def as_whole_numbers(*rows: Sequence[float]) -> list[list[int]]:
-    """Return rows of floats as whole numbers in exactly the same proportion, all by one scale.
+    """Return rows of floats, all multiplied by the smallest power of two that makes them whole numbers.
 
     >>> as_whole_numbers([0.5, 0.25], [3.0])
     [[2, 1], [12]]

@@ -7,23 +7,26 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import AfterValidator, Field, NonNegativeInt
 
 from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
-from verfedsv.settlement.agreement import options_of
-from verfedsv.settlement.content import StatementContent
-from verfedsv.settlement.documents import parse, validate
-from verfedsv.settlement.keys import is_signed, raw
+from verfedsv.settings import ValuationSettings
+from verfedsv.settlement.agreement import check_is_of, options_of
+from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, read_bytes, validate
+from verfedsv.settlement.keys import is_signed, is_weak, raw
 from verfedsv.settlement.payouts import Basis, check_settlement
-from verfedsv.settlement.result import Settlement
+from verfedsv.settlement.result import Settlement, SettlementContent
+from verfedsv.shapley.result import ErrorKind
 from verfedsv.transcript import Transcript
+from verfedsv.transcript.description import Mode
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import Books
@@ -32,20 +35,81 @@ FORMAT, VERSION = "verfedsv statement", 2
 
 _OF_VALUATION = (
     *("head", "n_rounds", "n_samples", "n_unseen", "mode", "loss", "clients", "values", "shares", "errors"),
-    *("estimator_errors", "completion_errors", "server_value", "server_error", "error_kind", "method", "settings"),
+    *("estimator_errors", "completion_errors", "server_value", "server_error", "books"),
+    *("error_kind", "method", "settings"),
 )
+
+
+def _has_zone(text: str) -> str:
+    if dt.datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time needs its zone")
+    return text
+
+
+def _is_strong(digits: str) -> str:
+    if is_weak(bytes.fromhex(digits)):
+        raise ValueError("this is a key that anybody can sign for (a point of small order)")
+    return digits
+
+
+def _is_complete(settings: dict[str, Any]) -> dict[str, Any]:
+    if settings.keys() != ValuationSettings().as_dict().keys():
+        raise ValueError("settings are missing or unknown")
+    ValuationSettings.of(settings)
+    return settings
+
+
+_Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class StatementContent(ClientsContent):
+    """The JSON fields of a statement, including its signature."""
+
+    columns = ("values", "shares", "errors", "estimator_errors", "completion_errors")
+
+    package: Annotated[str, Field(pattern="^verfedsv [0-9A-Za-z.+!-]{1,40}$")]
+    created: Annotated[str, AfterValidator(_has_zone)]
+    head: _Hash
+    n_rounds: NonNegativeInt
+    n_planned: NonNegativeInt | None
+    n_samples: NonNegativeInt
+    n_unseen: NonNegativeInt
+    mode: Mode
+    loss: str
+    values: list[float]
+    shares: list[float | None]
+    errors: list[float | None]
+    estimator_errors: list[float | None]
+    completion_errors: list[float | None]
+    server_value: float
+    server_error: float | None
+    books: BooksContent
+    error_kind: ErrorKind
+    method: str
+    settings: Annotated[dict[str, Any], AfterValidator(_is_complete)]
+    agreed: dict[str, Any]
+    configuration: str | None
+    settlement: SettlementContent | None
+    files: dict[str, _Hash]
+    run: str | None
+    public_key: Annotated[_Hash, AfterValidator(_is_strong)]
+    signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A signed statement. `content` has the JSON fields that were signed; docs/settlement.md lists the fields."""
+    """A signed statement. `content` has the JSON fields that were signed, which docs/settlement.md lists.
+
+    `text` is the file that it was read from, None if it was not read.
+    """
 
     content: Mapping[str, Any]
     signature: bytes
+    text: bytes | None = field(default=None, repr=False)
 
     @property
     def public_key(self) -> bytes:
-        """The key that the statement names; whose key it is, it cannot prove."""
+        """The key that the statement names, which does not prove whose key it is."""
         return bytes.fromhex(self.content["public_key"])
 
     @property
@@ -76,8 +140,9 @@ class Statement:
         return None if fields is None else Settlement.from_fields(fields)
 
     def is_signed(self) -> bool:
-        """Return whether the signature is that of the content."""
-        return is_signed(self.public_key, self.signature, canonical(self.content))
+        """Return whether the signature is that of the content, and the file is written as it was when it was signed."""
+        is_as_written = self.text in (None, self.to_json())
+        return is_as_written and is_signed(self.public_key, self.signature, canonical(self.content))
 
     def to_json(self) -> bytes:
         """Return the bytes of the file: sorted, so that there is only one way to write a statement."""
@@ -85,12 +150,17 @@ class Statement:
         return (json.dumps(fields, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
     @classmethod
+    def read(cls, path: Path) -> Statement:
+        """Return the statement in a file, as `from_json` does."""
+        return cls.from_json(read_bytes(path))
+
+    @classmethod
     def from_json(cls, text: bytes) -> Statement:
-        """Return the statement in a file; raise InputError if there is none. The signature is not checked here."""
+        """Return the statement in a JSON text; raise InputError if it is not one. The signature is not checked."""
         content = parse(text, FORMAT)
         validate(StatementContent, content, FORMAT, VERSION)
         signature = content.pop("signature")
-        return cls(content, bytes.fromhex(signature))
+        return cls(content, bytes.fromhex(signature), text)
 
 
 def canonical(content: Mapping[str, Any]) -> bytes:
@@ -108,22 +178,19 @@ def make_statement(
 ) -> Statement:
     """Return a signed statement of a run, to be written to `place`.
 
-    Raises TranscriptError unless the transcript is complete, and InputError while it is still being recorded or if
-    valuation or settlement belong to another one. It does not check that the transcript gives these values:
-    `compare_valuation` does.
+    Raises TranscriptError unless the transcript is complete, and InputError if it is still being recorded, or valuation
+    or settlement belong to another one. That the transcript gives these values is not checked here, but by
+    `compare_valuation`.
     """
     extent = folder.extent(transcript)
     refuse_running(extent, "signed")
     transcript.verify()
-    if valuation.head != transcript.head:
-        raise InputError("the valuation is not of this transcript, or the transcript has grown since; value it again")
+    check_is_of(valuation, transcript)
     options_of(valuation.settings)
     if settlement is not None:
         check_settlement(settlement, valuation)
         if not says_plan(settlement, valuation.n_rounds, extent.n_planned):
-            raise InputError(
-                f"the settlement does not say that this is of {extent}; settle the run again, by its folder"
-            )
+            raise InputError(f"the settlement does not state that it is of {extent}; settle the run by its folder")
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -151,19 +218,19 @@ def _refuse_unreadable(content: Mapping[str, Any]) -> None:
 
 
 def says_plan(settlement: Settlement, n_rounds: int, n_planned: int | None) -> bool:
-    """Return whether a settlement states the plan of a run; if all planned rounds were recorded, it need not."""
+    """Return whether a settlement states the plan of a run, which it need not if all planned rounds were recorded."""
     is_unfinished = n_planned is not None and n_rounds < n_planned
     return settlement.n_planned == n_planned or (settlement.n_planned is None and not is_unfinished)
 
 
 def fields_of(valuation: Valuation) -> dict[str, Any]:
     """Return the JSON fields of a statement that come from a valuation."""
-    return {name: as_json(getattr(valuation, name)) for name in (*_OF_VALUATION, "books")}
+    return {name: as_json(getattr(valuation, name)) for name in _OF_VALUATION}
 
 
 def _relative_path(start: Path, folder: Path) -> str | None:
-    """Return the path from the folder of the statement to the run; None if there is none, as between drives."""
+    """Return the path from the folder of the statement to the run; None if there is none, as between two drives."""
     try:
-        return PurePosixPath(Path(os.path.relpath(folder.resolve(), start.resolve()))).as_posix()
+        return Path(os.path.relpath(folder.resolve(), start.resolve())).as_posix()
     except ValueError:
         return None

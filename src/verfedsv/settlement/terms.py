@@ -17,9 +17,9 @@ Amount = str | int | Decimal
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a settlement, checked: `Terms.of` makes them. Amounts are in cents, `fixed_part` in percent.
+    """The terms of a settlement; `Terms.of` makes them. Amounts are in cents, `fixed_part` in percent.
 
-    `floor` and `cap` limit the payout including the fixed part. `negative` is None if it was left open.
+    `floor` and `cap` limit the payout including the fixed part. `negative` is None if no choice was made.
     """
 
     budget: int
@@ -49,13 +49,13 @@ class Terms:
         Args:
             budget: the amount to share: a text such as "100000" or "2500.50", a whole number or a Decimal.
             currency: its code of three letters.
-            rule: "shares" pays in proportion to values; "floor" as well, but nobody less than `floor`; "cap" nobody
+            rule: "shares" pays in proportion to values; "floor" the same, but nobody less than `floor`; "cap" nobody
                 more than `cap`; "floor-and-cap" both; "shapley-positive" is "shares" with negative values counted as
                 zero.
-            negative: what happens to negative values: "zero" counts them as zero, "deduct" lets such clients pay in,
-                "refuse" is an error. There is no default if there are any.
-            floor: what each client gets at least.
-            cap: what each client gets at most.
+            negative: what happens to negative values: "zero" counts them as zero, "deduct" makes such clients pay in,
+                "refuse" is an error. If there are any, a choice is required.
+            floor: the least that each client gets.
+            cap: the most that each client gets.
             fixed_part: the percentage of the budget that all share equally, such as "20%"; the rest goes by the rule.
             pay_server: the name under which the server is paid for the value of its own part; None if it is not paid.
         """
@@ -63,7 +63,7 @@ class Terms:
         _check_choice("rule", rule, get_args(Rule))
         if negative is not None:
             _check_choice("negative", negative, get_args(Negative))
-        terms = cls(
+        return cls(
             budget=money.parse("budget", budget),
             currency=money,
             rule=rule,
@@ -73,10 +73,8 @@ class Terms:
             fixed_part=parse_percent("the fixed part", "0%" if fixed_part is None else fixed_part),
             pay_server=pay_server,
         )
-        terms._check()
-        return terms
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
         if self.pay_server is not None:
             try:
                 check_names([self.pay_server])
@@ -98,7 +96,7 @@ class Terms:
         for name, amount in (("floor", self.floor), ("cap", self.cap)):
             is_of_rule = self.rule in (name, "floor-and-cap")
             if is_of_rule and amount is None:
-                raise InputError(f"rule {self.rule!r} needs a {name}: say how much with --{name} AMOUNT")
+                raise InputError(f"rule {self.rule!r} needs a {name}: add --{name} AMOUNT")
             if not is_of_rule and amount is not None:
                 received = f"a {name} of {self.currency.shown(amount)} {self.currency.code}"
                 fitting = "floor-and-cap" if self.rule in ("floor", "cap") else name
@@ -110,7 +108,7 @@ class Terms:
             raise InputError(f"the floor of {shown(self.floor)} is above the cap of {shown(self.cap)}")
 
     def check_for(self, n_clients: int) -> None:
-        """Raise InputError if the floors of that many who are paid exceed the budget, or their caps do not reach it."""
+        """Raise InputError if so many floors exceed the budget, or so many caps do not reach it."""
         shown = self.currency.shown
         if self.floor is not None and self.floor * n_clients > self.budget:
             needed = f"{n_clients} floors of {shown(self.floor)} are {shown(self.floor * n_clients)}"
@@ -120,7 +118,7 @@ class Terms:
             raise InputError(f"{most}, less than the budget of {shown(self.budget)} {self.currency.code}")
 
     def fixed_for_each(self, n_clients: int) -> Fraction:
-        """Return what each client gets of the fixed part, in cents."""
+        """Return each client's part of the fixed part, in cents."""
         return Fraction(self.fixed_part) / 100 * self.budget / n_clients
 
     def limits_above(self, fixed: Fraction) -> Limits:

@@ -1,7 +1,8 @@
-"""The default method: the closed form, and something slower on just those samples where it cannot prove its error."""
+"""The default method: the closed form, and enumeration or sampling on samples where its error is too large."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from verfedsv.shapley.stratified import draw_enough
 
 
 class Auto(Estimator):
-    """The estimator: the closed form, refined by enumeration or sampling where it is not enough.
+    """The closed form, refined by enumeration or sampling where its error is too large.
 
     Semivalues other than Shapley's have no closed form: they are enumerated, or sampled if that takes too long.
     """
@@ -28,7 +29,7 @@ class Auto(Estimator):
     samples = adapts = True
 
     def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
-        """Return the closed form, or values of another semivalue."""
+        """Return the closed form, or for another semivalue its enumerated or sampled values."""
         if plan.semivalue == SHAPLEY:
             return third_order(game)
         if plan.semivalue == LEAVE_ONE_OUT or _can_enumerate(game, plan.n_samples, ENUMERATION_LIMIT):
@@ -36,23 +37,26 @@ class Auto(Estimator):
         return Permutation().estimate(game, plan, call)
 
     def can_refine(self, semivalue: Semivalue) -> bool:
-        """Return whether there is a closed form to begin with."""
+        """Return whether the semivalue has a closed form."""
         return semivalue == SHAPLEY
 
     def refine(self, game: RoundGame, plan: Plan, call: int, allowed: Allowance) -> Estimate:
-        """Return values with the errors that are allowed, if these can be had, using the closed form where it is sure.
+        """Return values with at most the allowed errors, if possible.
 
-        If no sample exceeds its part, the error is rounding, which no method here reduces.
+        Samples with small errors keep the closed form. If all do, the error is rounding, which no method reduces.
+        Nothing is sampled if the loss does not bound the draws.
         """
         easy, hard = split_samples(sample_errors(game), allowed.certified / 2)
-        if len(hard) == 0:
+        is_enumerated = _can_enumerate(game, len(hard), allowed.coalitions)
+        is_bounded = min(game.loss.gradient_range, game.loss.third_derivative) < math.inf
+        if len(hard) == 0 or not (is_enumerated or is_bounded):
             return third_order(game)
         rounding = rounding_errors(game)
         closed = third_order(game, easy)
-        if _can_enumerate(game, len(hard), allowed.coalitions):
+        if is_enumerated:
             rest = enumerate_coalitions(game, SHAPLEY, hard, plan.progress)
         else:
-            if allowed.sampled == 0:  # what is certified leaves the rest to sampling
+            if allowed.sampled == 0:  # sampling gets what certified errors leave
                 left = max(0.0, allowed.certified - closed.errors.max() - rounding.max())
                 allowed = allowed._replace(sampled=left, largest=0.0)
             rest = draw_enough(game, hard, allowed, plan.n_permutations, plan.seed, call, plan.progress)
@@ -60,12 +64,12 @@ class Auto(Estimator):
 
 
 def _can_enumerate(game: RoundGame, n_samples: int, limit: float) -> bool:
-    # Averaging the utilities takes as long for each player as evaluating four more samples.
+    # Averaging the utilities costs as much per player as four more samples.
     return game.n_players <= MAX_CLIENTS and 2**game.n_players * (n_samples + 4 * game.n_players) <= limit
 
 
 def split_samples(errors: Floats, allowed: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the samples whose errors add up to at most `allowed` times all samples, and the others, both sorted."""
+    """Return the samples whose errors add up to at most `allowed` times the number of all, and the others, sorted."""
     order = np.argsort(errors, kind="stable")
     n_easy = int(np.searchsorted(np.cumsum(errors[order]), allowed * len(errors), side="right"))
     return np.sort(order[:n_easy]), np.sort(order[n_easy:])

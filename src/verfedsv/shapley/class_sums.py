@@ -1,4 +1,4 @@
-"""The sums over samples of the closed form for embeddings of several classes, compiled."""
+"""The loops of the closed form for embeddings of several classes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def sum_classes(
     cubic: CubicForm,
     constants: BoundConstants,
 ) -> tuple[Floats, Floats]:
-    """Return for each client the sums over samples of its value and of its error, the third derivative a CubicForm.
+    """Return the values and errors of all clients, summed over samples.
 
-    Some samples at a time are transposed to (classes, samples), since loops over a few classes are not vectorised: that
-    is 2.5 times faster for seven classes.
+    Runs of samples are transposed to (classes, samples), as loops over a few classes are not vectorised: 2.5 times
+    faster for seven classes.
     """
     n_clients = len(previous)
     n_samples, n_classes = gradient.shape
@@ -59,10 +59,10 @@ def sum_softmax(
     n_classes: int,
     constants: BoundConstants,
 ) -> tuple[Floats, Floats, float]:
-    """Return the same for the softmax loss with an `offset`, (samples, classes) or empty, and how much the loss falls.
+    """Return the same for the softmax loss with an `offset`, (samples, classes) or empty, and the decrease of the loss.
 
-    All steps for some samples before the next, so that they are read and transposed once. The decrease is NaN if an
-    embedding is not finite, or too large to compute with.
+    A run of samples goes through all steps before the next, so embeddings are read and transposed once. The decrease is
+    NaN if an embedding is not finite or too large.
     """
     n_clients, n_samples = len(previous), len(labels)
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
@@ -113,7 +113,7 @@ def _add_class_moments(before: Floats, change: Floats, sums: tuple[Floats, Float
 
 @inlined
 def _write_larger(numbers: Floats, largest: Floats) -> None:
-    """Replace `largest` where the size of a number is larger."""
+    """Replace `largest` by the absolute number where that is larger."""
     for i in range(len(numbers)):
         largest[i] = max(largest[i], abs(numbers[i]))
 
@@ -135,7 +135,7 @@ def _transpose(rows: Floats, plane: Floats) -> None:
 
 @inlined
 def _transpose_change(previous: Array, current: Array, at: int, n_classes: int, before: Floats, change: Floats) -> None:
-    """Write a client's embeddings of one class and their changes, of samples that begin at index `at`."""
+    """Write a client's embeddings and changes of one class, for samples that begin at index `at`."""
     last = at + len(before) * n_classes - n_classes + 1
     old, new, line = previous[at:last], current[at:last], change[: len(before)]
     for i in range(len(before)):
@@ -145,7 +145,7 @@ def _transpose_change(previous: Array, current: Array, at: int, n_classes: int, 
 
 @inlined
 def _write_spread(change: Floats, uses_range: bool, spread: Floats) -> None:
-    """Write the spreads of a client's changes, (classes, samples): their range over classes or their norm."""
+    """Write the spreads of a client's changes, (classes, samples): their ranges over classes or their norms."""
     n_classes, n = len(change), len(spread)
     if uses_range:
         smallest, largest = np.empty(n), np.empty(n)
@@ -179,9 +179,9 @@ def _add_values(
     lost: Floats,
     errors: Floats,
 ) -> None:
-    """Add the values and errors of all clients for some samples, all arrays (classes, samples).
+    """Add the values and errors of all clients for a run of samples.
 
-    `linear` holds the gradient, and then what a client's change is multiplied by.
+    `linear`, (classes, samples), holds the gradient, and is overwritten with the factors of a client's change.
     """
     n = len(moments.path)
     mean, truncation, rounding = np.empty(n), np.empty(n), np.empty(n)
@@ -212,7 +212,7 @@ def _write_mean(vectors: Floats, centre: Floats, mean: Floats) -> None:
 def _write_coefficients(
     change: Floats, total: Floats, cubic: CubicForm, mean: Floats, linear: Floats, quadratic: Floats
 ) -> None:
-    """Write what a client's change and its centred square are multiplied by; `linear` comes with the gradient."""
+    """Write the factors of a client's change and of its centred square; `linear` holds the gradient before."""
     weights, centre = cubic
     n_clients, n_classes, _ = change.shape
     n = len(mean)
@@ -250,7 +250,7 @@ def _write_errors(
     truncation: Floats,
     rounding: Floats,
 ) -> None:
-    """Write what the spread of a client's change, and the sum of its sizes, are multiplied by in its error."""
+    """Write the factors of the spread of a client's change, and of its summed absolute change, in its error."""
     total, squares, path, magnitude = moments.total, moments.squares, moments.path, moments.magnitude
     n_classes, n = len(total), len(path)
     length, energy, largest_linear, largest_quadratic = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
@@ -265,7 +265,7 @@ def _write_errors(
             largest_quadratic[i] = max(largest_quadratic[i], abs(of_quadratic[i]))
     for i in range(n):
         truncation[i] = truncation_of(np.sqrt(length[i]), energy[i], path[i], constants)
-        # Of a term of the sum, per unit of the change of a class.
+        # The size of a term of the sum, per unit of the change of a class.
         size = largest_linear[i] + largest_quadratic[i] * magnitude[i]
         rounding[i] = constants.midpoint_rounding * magnitude[i] + constants.gradient_rounding
         rounding[i] += constants.sum_rounding * size
@@ -282,10 +282,10 @@ def _sum_client(
     rounding: Floats,
     uses_range: bool,
 ) -> tuple[float, float]:
-    """Return the sums over some samples of the value of a client and of its error."""
+    """Return a client's value and error, summed over a run of samples."""
     n = len(mean)
-    # A change of all classes alike is worth nothing to a loss whose spread is the range: its rounding errors must not
-    # be multiplied by the others' changes.
+    # A loss whose spread is the range does not see a change of all classes alike, so the rounding of such a change must
+    # not be multiplied by the others' changes.
     shift = 1.0 if uses_range else 0.0
     value, error = 0.0, 0.0
     for c in range(len(change)):

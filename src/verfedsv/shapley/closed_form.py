@@ -1,14 +1,14 @@
-"""The closed form: Shapley values of a round to third order, with a proven bound on the rest.
+"""The closed form: Shapley values of a round to third order, with a proven bound on the remainder.
 
-Around the point half-way through the round the game is a cubic polynomial of the embeddings plus a remainder of fifth
-order (even orders cancel, because a game and its dual have the same Shapley values). The cubic's values need two
-passes over the embeddings and one evaluation of the loss. docs/closed-form.md has the formula, the proof of the bound
-and its constants.
-
-Everything is computed in float64, whatever the embeddings are stored in.
+Around the midpoint of the round the game is a cubic polynomial of the embeddings plus a remainder of fifth order (even
+orders cancel, because a game and its dual have the same Shapley values). The values of the cubic take two passes over
+the embeddings and its derivatives at one point. docs/closed-form.md has the formula, the proof of the bound and its
+constants. All arithmetic is in float64.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from verfedsv.shapley.game import LARGEST_EMBEDDING, Block, RoundGame
 from verfedsv.shapley.moments import (
     RUN,
     TILE,
+    UNKNOWN,
     BoundConstants,
     Moments,
     add_scalar_moments,
@@ -38,65 +39,68 @@ _METHODS = frozenset({"closed-form"})
 
 
 class ClosedForm(Estimator):
-    """The estimator: the third order of all samples."""
+    """The closed form on all samples."""
 
     parts = ("closed-form",)
 
     def check(self, semivalue: Semivalue, n_players: int) -> None:  # noqa: ARG002  # any number of players
-        """Raise InputError if it is not Shapley's value that is asked for."""
+        """Raise InputError unless the semivalue is Shapley's."""
         if semivalue != SHAPLEY:
             raise InputError(
                 f"method 'closed-form' computes Shapley values only; for semivalue {str(semivalue)!r} use method "
                 "'auto', 'exact' or 'permutation'"
             )
 
-    def estimate(self, game: RoundGame, plan: Plan, attempt: int) -> Estimate:  # noqa: ARG002  # nothing to choose
-        """Return the third order of the values, with certified errors; not yet balanced."""
+    def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:  # noqa: ARG002  # nothing to choose
+        """Return the values to third order, with certified errors; not yet balanced."""
         return third_order(game)
 
 
 def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Estimate:
-    """Return the third-order terms summed over `samples` (all if None), divided by the number of all samples."""
+    """Return the values summed over `samples` (all if None) and divided by the number of all samples."""
     n_players, n_summed = game.n_players, game.n_samples if samples is None else len(samples)
     if n_summed == 0:
         total = np.zeros(2 * n_players + 1)
     else:
-        # One array for each block, not one Estimate: small rounds spend most of their time in the interpreter.
+        # An array for each block, not an Estimate: small rounds spend most of their time in the interpreter.
         total = compensated_sum(game.map_blocks(lambda block: sum_third_order(block, game.loss), samples=samples))
         if not np.isfinite(total[-1]):
             game.raise_not_finite()
         total /= game.n_samples
     values, errors, utility = total[:n_players], total[n_players:-1], np.asarray(total[-1])
-    # The loss is evaluated before the round, half-way and after it.
+    if max(game.loss.smoothness, game.loss.fifth_derivative) == math.inf:
+        errors[errors > UNKNOWN] = np.inf
+    # The loss is evaluated before, in the middle of, and after the round.
     return Estimate(values, errors, utility, _METHODS, n_evaluations=3 * n_summed)
 
 
 def sum_third_order(block: Block, loss: Loss) -> Floats:
-    """Return the third-order values of a block, their errors and the utility in one array, as sums over its samples.
+    """Return values, errors and utility of a block in one array, summed over its samples.
 
-    The utility is NaN if an embedding is not finite, or too large to compute with.
+    The utility is NaN if an embedding is not finite or too large.
     """
     constants = BoundConstants.of(loss, block)
     arrays = block.previous, block.current, block.start, block.labels
-    # Exactly these classes: another loss, even one derived from them, has derivatives of its own.
+    # Not isinstance: a subclass may have other derivatives.
     if type(loss) is Logistic:
         offset = np.empty(0) if block.offset is None else block.offset.ravel()
         values, errors, decrease = sum_logistic(*arrays, offset, constants)
-        return np.concatenate([values, errors, [decrease]])
-    if type(loss) is Softmax:
+    elif type(loss) is Softmax:
         offset = np.empty((0, 0)) if block.offset is None else block.offset
         values, errors, decrease = sum_softmax(*arrays, offset, block.n_classes, constants)
-        return np.concatenate([values, errors, [decrease]])
-    moments = sum_moments(block, constants.uses_range)
-    if not moments.magnitude.max() < LARGEST_EMBEDDING:
-        return np.full(2 * len(block.previous) + 1, np.nan)
-    expansion = loss.expand(moments.base, moments.total, block.labels)
-    values, errors = _sum_over_samples(block, moments, expansion.gradient, expansion.cubic, constants)
-    return np.concatenate([values, errors, [expansion.decrease]])
+    else:
+        moments, labels = sum_moments(block, constants.uses_range), block.labels
+        if not moments.magnitude.max() < LARGEST_EMBEDDING:
+            return np.full(2 * len(block.previous) + 1, np.nan)
+        middle, end = moments.base + 0.5 * moments.total, moments.base + moments.total
+        gradient, cubic = loss.gradient(middle, labels), loss.cubic_form(middle, labels)
+        values, errors = _sum_over_samples(block, moments, gradient, cubic, constants)
+        decrease = loss.value(moments.base, labels).sum() - loss.value(end, labels).sum()
+    return np.concatenate([values, errors, [decrease]])
 
 
 def cubic_values(block: Block, cubic: CubicForm) -> Floats:
-    """Return the Shapley values, summed over samples, of the game whose loss is only D^3 f[u, u, u]/6 at distance u."""
+    """Return the Shapley values, summed over samples, of the loss D^3 f[u, u, u]/6 at distance u from the midpoint."""
     moments = sum_moments(block)
     values, _ = _sum_over_samples(block, moments, np.zeros_like(moments.total), cubic, BoundConstants())
     return values
@@ -111,7 +115,7 @@ def _sum_over_samples(
 
 
 def sample_errors(game: RoundGame) -> Floats:
-    """Return for each sample the largest error it causes in the value of any client, (samples,), not yet averaged."""
+    """Return for each sample a bound on the truncation error of any client's value, (samples,)."""
 
     def largest(block: Block) -> Floats:
         constants = BoundConstants.of(game.loss, block)
@@ -119,7 +123,7 @@ def sample_errors(game: RoundGame) -> Floats:
         energy = moments.squares.sum(axis=-1)
         length = np.sqrt(np.square(moments.total).sum(axis=-1))
         per_spread = _truncation_each(length, energy, moments.path, constants)
-        # No client's spread is larger than the path, nor than that of a change as long as all of them together.
+        # A client's spread is at most the path, and at most that of a vector as long as all changes together.
         per_spread *= np.minimum(moments.path, constants.norm**0.25 * np.sqrt(energy))
         return per_spread
 
@@ -144,7 +148,7 @@ def _sum_scalars(
     cubic: CubicForm,
     constants: BoundConstants,
 ) -> tuple[Floats, Floats]:
-    """Return for each client the sums over samples of its value and of its error, for scalar embeddings.
+    """Return the values and errors of all clients, summed over samples, for scalar embeddings.
 
     phi = -d (f' + f3 (D^2/24 + Q/12)) + d^2 f3 D/12, with f3 the third derivative and D, Q the sums of d and d^2.
     """
@@ -174,10 +178,10 @@ def _sum_scalars(
 def sum_logistic(
     previous: Array, current: Array, start: int, labels: Floats, offset: Floats, constants: BoundConstants
 ) -> tuple[Floats, Floats, float]:
-    """Return the same for the logistic loss with an `offset`, (samples,) or empty, and by how much the loss falls.
+    """Return the same for the logistic loss with an `offset`, (samples,) or empty, and the decrease of the loss.
 
-    All steps for some samples before the next, so that they are read from memory once: twice as fast. The decrease is
-    NaN if an embedding is not finite, or too large to compute with.
+    A tile of samples goes through all steps before the next, so embeddings are read from memory once: twice as fast.
+    The decrease is NaN if an embedding is not finite or too large.
     """
     n_clients, n_samples = len(previous), len(labels)
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
@@ -200,7 +204,7 @@ def sum_logistic(
             return values, errors, np.nan
         of_tile = expand_logistic(base, total, labels[first : first + n], slope, third)
         decrease, decrease_lost = add(decrease, decrease_lost, of_tile)
-        # Not in place: the compiler would not use vector instructions.
+        # Not in place, which would not be vectorised.
         coefficients = linear[:n], quadratic[:n], error[:n]
         _write_coefficients(total, squares, path, absolute, slope, third, constants, coefficients)
         _add_values(previous, current, start + first, coefficients, values, lost, errors)
@@ -221,7 +225,7 @@ def _write_coefficients(
     constants: BoundConstants,
     coefficients: Coefficients,
 ) -> None:
-    """Write what the change of a client, its square and its absolute value are multiplied by."""
+    """Write the factors of a client's change, of its square and of its absolute value."""
     linear, quadratic, error = coefficients
     for i in range(len(total)):
         of_change = slope[i] + third[i] * (total[i] * total[i] / 24 + energy[i] / 12)
@@ -242,7 +246,7 @@ def _add_values(
     lost: Floats,
     errors: Floats,
 ) -> None:
-    """Add the values and errors of all clients for the samples from `first` on: runs of samples, with compensation."""
+    """Add the values and errors of all clients for the samples from `first` on, in compensated runs."""
     linear, quadratic, error = coefficients
     n = len(linear)
     for k in range(len(previous)):
@@ -263,7 +267,7 @@ def _add_values(
 
 @inlined
 def _sum_run(before: Array, after: Array, linear: Floats, quadratic: Floats, error: Floats) -> tuple[float, float]:
-    """Return the value and the error of a client, summed over a run of samples."""
+    """Return a client's value and error, summed over a run of samples."""
     value, error_of_client = 0.0, 0.0
     for i in range(len(before)):
         d = np.float64(after[i]) - np.float64(before[i])

@@ -1,14 +1,8 @@
 """Sums of the loss over the samples of a block, for many coalitions at once.
 
-Three ways through the coalitions, each costing one evaluation per coalition and sample:
-
-- `subsets`: every coalition that contains a given set of the last clients, for exact enumeration;
-- `chains`: the coalitions that grow client by client along a permutation;
-- `toggles`: a coalition and each of the coalitions that differ from it by one client.
-
-`LogPartitionSums` does it for log(sum_c exp(x_c)) - x_y with two multiplications and an addition per class: adding a
-client multiplies exp(x) by exp(d), and the logarithm of many samples is taken of their product. `DirectSums` calls
-the loss itself: for other losses, and for embeddings whose exponentials would leave the range of float64.
+`LogPartitionSums` computes log(sum_c exp(x_c)) - x_y with two multiplications and an addition per class: adding a
+client multiplies exp(x) by exp(d), and one logarithm is taken of the product of many samples. `DirectSums` calls the
+loss, for other losses and for embeddings whose exponentials would overflow.
 """
 
 from __future__ import annotations
@@ -22,37 +16,40 @@ from verfedsv.compiled import add, compiled, inlined
 from verfedsv.losses import Array, Floats, LogPartitionLoss, Loss
 from verfedsv.shapley.game import Block
 
+BLOCK_SAMPLES = 1024
+"""Samples of a block, on which the rounding bound in docs/closed-form.md depends."""
+
 RANGE = 80.0
-"""The largest change of an embedding, in all, for which products of eight partition sums stay within float64."""
+"""The largest summed change of an embedding for which products of eight partition sums stay within float64."""
 
 
 class CoalitionSums(ABC):
-    """The samples of a block, ready to be summed over coalitions.
+    """Sums over the samples of a block of the loss (not the utility) of many coalitions.
 
-    The sums omit what is linear in the coalition: add `linear`, (clients,), to any value of a client.
-    All results are the loss, not the utility: smaller is better.
+    They omit a part that is linear in the coalition: `linear`, (clients,), is what each client adds to it.
     """
 
     linear: Floats
 
     @abstractmethod
     def subsets(self, n_free: int, fixed: NDArray[np.bool_]) -> Floats:
-        """Return the sums for all subsets of the first `n_free` clients, joined by those of the others in `fixed`.
+        """Return the sums for all subsets of the first `n_free` clients, (2 ** n_free,), for exact enumeration.
 
-        `fixed` is (clients - n_free,); the result is (2 ** n_free,), client k being in subset s if bit k of s is set.
+        Client k is in subset s if bit k of s is set. The other clients are in all of them or in none, as `fixed`,
+        (clients - n_free,), says.
         """
 
     @abstractmethod
     def chains(self, orders: NDArray[np.intp]) -> Floats:
-        """Return the sums along each permutation, (permutations, clients + 1), from nobody to everybody."""
+        """Return the sums along permutations, (permutations, clients + 1), from the empty coalition to all clients."""
 
     @abstractmethod
     def toggles(self, members: NDArray[np.bool_]) -> Floats:
-        """Return for each coalition its sum with client m less its sum without, (coalitions, clients)."""
+        """Return the sum of each coalition with client m minus that without, (coalitions, clients)."""
 
 
 def coalition_sums(block: Block, loss: Loss) -> CoalitionSums:
-    """Return the fastest sums that are exact for this block."""
+    """Return the fastest sums that do not overflow for this block."""
     base, change = block.base(), block.change()
     if isinstance(loss, LogPartitionLoss):
         largest = np.abs(change).max(axis=-1).sum(axis=0)
@@ -64,7 +61,7 @@ def coalition_sums(block: Block, loss: Loss) -> CoalitionSums:
 
 
 class DirectSums(CoalitionSums):
-    """Sums by the loss itself."""
+    """Sums of losses, evaluated one coalition at a time."""
 
     def __init__(self, loss: Loss, base: Floats, change: Floats, labels: Array) -> None:
         self._loss, self._base, self._change, self._labels = loss, base, change, labels
@@ -77,7 +74,7 @@ class DirectSums(CoalitionSums):
         for k in range(n_low):
             low = np.concatenate([low, low + self._change[k]])
         rows = np.empty((2 ** (n_free - n_low), len(low)))
-        # Counting upwards, only the clients below the lowest new bit change: two additions per row on average.
+        # Counting upwards, only the bits up to the lowest one set change: two additions per row on average.
         states = [start] * (n_free - n_low + 1)
         for row in range(len(rows)):
             lowest = (row & -row).bit_length() - 1 if row else n_free - n_low
@@ -106,12 +103,11 @@ class DirectSums(CoalitionSums):
         return result
 
     def _sum(self, x: Floats) -> Floats:
-        result: Floats = self._loss.value(x, self._labels).sum(axis=-1)
-        return result
+        return np.asarray(self._loss.value(x, self._labels).sum(axis=-1))
 
 
 class LogPartitionSums(CoalitionSums):
-    """Sums of log(sum_c exp(x_c)), in terms of w = exp(x): classes, then samples, the order of the compiled loops."""
+    """Sums of log(sum_c exp(x_c)), from arrays of exp(x) and exp(d), (classes, samples)."""
 
     def __init__(self, loss: LogPartitionLoss, base: Floats, change: Floats, labels: Array, largest: float) -> None:
         self.linear = -loss.label_part(change, labels).sum(axis=-1)
@@ -119,7 +115,7 @@ class LogPartitionSums(CoalitionSums):
         self._start = np.exp(np.ascontiguousarray((base - shift).T))
         self._steps = np.exp(np.ascontiguousarray(change.transpose(0, 2, 1)))
         self._zero_class = 1.0 if loss.has_zero_class else 0.0
-        # The product of this many partition sums is less than exp(640), whatever the coalition.
+        # The product of this many partition sums is below exp(640) for every coalition.
         headroom = largest + np.log(change.shape[-1] + 1)
         self._group = int(min(64, 640 / max(headroom, 1e-300)))
 
@@ -165,8 +161,8 @@ def _sum_of_logs(left: Floats, right: Floats, zero_class: float, group: int) -> 
 @compiled
 def _subset_sums(start: Floats, steps: Floats, n_free: int, zero_class: float, group: int) -> Floats:
     n_classes, n_samples = start.shape
-    # The subsets of the first few clients in a table, those of the others by counting upwards beside it: then the
-    # inner loop reads two arrays and writes none.
+    # The subsets of the first few clients are in a table and those of the others are counted through, so that the inner
+    # loop reads two arrays and writes none.
     n_low = min(n_free, 5)
     n_high = n_free - n_low
     low = np.ones((2**n_low, n_classes, n_samples))
@@ -201,8 +197,7 @@ def _chain_sums(start: Floats, steps: Floats, orders: Array, zero_class: float, 
     for row in range(n_rows):
         state = start.copy()
         for step in range(n_clients + 1):
-            # Multiplied first and summed then, by one loop: a client that did not move leaves the sum as it was, to the
-            # last bit.
+            # Multiplied first, then summed by the same loop: a client that did not move changes no bit of the sum.
             if step > 0:
                 state *= steps[orders[row, step - 1]]
             result[row, step] = _sum_of_logs(state, ones, zero_class, group)

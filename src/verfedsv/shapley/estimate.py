@@ -1,9 +1,9 @@
-"""`Estimate`: values of players and how far off they may be, from a block of samples to a whole training."""
+"""`Estimate`: values of players and bounds on their errors, of a block of samples, a round or several rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,20 +13,19 @@ from verfedsv.compiled import Array, Floats, compiled
 from verfedsv.shapley.confidence import radius_of_sum
 
 ErrorKind = Literal["certified", "certified but for rounding", "confidence"]
-"""What errors are: proven, proven but for the rounding of a user's loss, or bounds of 99.9 % confidence."""
+"""Whether errors are proven, proven except for the rounding of a user's loss, or bounds of 99.9 % confidence."""
 
 _PER_PLAYER = "values", "errors", "variance", "largest"
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Values of all players in a game, or in several rounds: (players,) or (rounds, players) each.
+    """Values of all players in a game, (players,), or in several rounds, (rounds, players).
 
-    `errors` add up over samples and rounds. Of what was sampled sample by sample, errors average out: `variance` is the
-    variance of the values, and `largest` bounds how far a single draw can be from its expectation. `bound` has both.
-    (Where `largest` is 0, the errors already cover the variance.) `utility`, () or (rounds,), is the decrease of the
-    loss. `methods` and `kind` say how values and errors were obtained, and `n_evaluations` how often the loss of one
-    sample was evaluated.
+    `errors` add up over samples and rounds. Errors of sampling average out instead: `variance` is the variance of the
+    values, and `largest` bounds how far a single draw can be from its expectation; `bound` includes both. (If
+    `largest` is 0, the errors already cover the variance.) `utility`, () or (rounds,), is the decrease of the loss.
+    `methods` and `kind` say how values and errors were obtained; `n_evaluations` counts losses of single samples.
     """
 
     values: Floats
@@ -45,12 +44,12 @@ class Estimate:
 
     @classmethod
     def none(cls, *shape: int) -> Estimate:
-        """Return the estimate of nothing, for players or for rounds and players."""
+        """Return zeros of shape (players,) or (rounds, players)."""
         return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape[:-1]), frozenset())
 
     @classmethod
     def of_rounds(cls, rounds: Mapping[int, Estimate], n_rounds: int, n_players: int) -> Estimate:
-        """Return estimates of single rounds as one, with zeros for missing rounds and missing last players."""
+        """Return single rounds as one estimate, with zeros for missing rounds and missing last players."""
         result = cls.none(n_rounds, n_players)
         for t, estimate in rounds.items():
             for name in _PER_PLAYER:
@@ -61,17 +60,14 @@ class Estimate:
 
     @classmethod
     def joined(cls, parts: Iterable[Estimate]) -> Estimate:
-        """Return the rounds of several estimates, one after the other."""
+        """Return the rounds of several estimates, concatenated."""
         parts = list(parts)
         arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("utility", *_PER_PLAYER)}
         return parts[0]._with(arrays, parts)
 
     @classmethod
     def sum(cls, parts: Iterable[Estimate]) -> Estimate:
-        """Return the sum of at least one estimate, their draws being independent.
-
-        It is compensated (Kahan), so that the number of parts does not add to the rounding error.
-        """
+        """Return the sum of at least one estimate, whose draws are independent; compensated (Kahan)."""
         rest = iter(parts)
         total = next(rest)
         lost = {name: np.zeros(()) for name in ("values", "errors", "utility")}
@@ -80,16 +76,17 @@ class Estimate:
             for name, cut_off in lost.items():
                 before, term = getattr(total, name), getattr(part, name) - cut_off
                 arrays[name] = np.asarray(before + term)
-                lost[name] = (arrays[name] - before) - term
+                with np.errstate(invalid="ignore"):  # errors may be infinite
+                    lost[name] = np.nan_to_num((arrays[name] - before) - term)
             total = total._with(arrays, (total, part))
         return total
 
     def as_round(self) -> Estimate:
-        """Return the estimate of one game as that of one round, (1, players)."""
+        """Return the estimate of a game as one of a single round, (1, players)."""
         return self._with({name: getattr(self, name)[np.newaxis] for name in ("utility", *_PER_PLAYER)})
 
     def _with(self, arrays: Mapping[str, Any], parts: Iterable[Estimate] = ()) -> Estimate:
-        """Return the estimate with other numbers, obtained as these parts were."""
+        """Return the estimate with other arrays; with `parts`, how it was obtained is taken from these."""
         parts = list(parts)
         fields = {**vars(self), **arrays}  # dataclasses.replace takes 5 us, a twentieth of the time of a small round
         if parts:
@@ -100,26 +97,16 @@ class Estimate:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether some errors average out."""
+        """Whether some errors average out over samples and rounds."""
         return self.kind == "confidence" and bool(self.largest.any())
 
     def divided(self, n: float) -> Estimate:
-        """Return the estimate of values that are 1/n times as large: means, where these are sums."""
-        return replace(
-            self,
-            values=self.values / n,
-            errors=self.errors / n,
-            utility=self.utility / n,
-            variance=self.variance / n**2,
-            largest=self.largest / n,
-        )
+        """Return the estimate of the values divided by n."""
+        arrays = {name: getattr(self, name) / n for name in ("values", "errors", "utility", "largest")}
+        return self._with({**arrays, "variance": self.variance / n**2})
 
-    def symmetric(self, groups: Iterable[list[int]]) -> Estimate:
-        """Return the values of one game with those of each group of players replaced by their mean.
-
-        All of a group get the worst of its errors.
-        """
-        groups = list(groups)
+    def symmetric(self, groups: list[list[int]]) -> Estimate:
+        """Return the estimate of one game, where the players of a group share its mean value and largest error."""
         if not groups:
             return self
         arrays = {name: getattr(self, name).copy() for name in _PER_PLAYER}
@@ -129,9 +116,9 @@ class Estimate:
         return self._with(arrays)
 
     def balanced(self) -> Estimate:
-        """Return values that add up to the utility, moved within their errors, and the errors that then hold.
+        """Return values that add up to the utility, each moved by at most its error, which grows by the move.
 
-        What is missing is spread in proportion to the errors, so that a player that did not move still gets exactly 0.
+        The gap is spread in proportion to the errors, so a player that did not move still gets exactly 0.
         """
         players = self.values.shape[-1]
         values, errors = self.values.reshape(-1, players).copy(), self.errors.reshape(-1, players).copy()
@@ -140,35 +127,31 @@ class Estimate:
         return self._with({"values": values.reshape(shape), "errors": errors.reshape(shape)})
 
     def bound(self, look: int | Array = 0) -> Floats:
-        """Return the errors that hold with 99.9 % confidence for every `look` (0, 1, ...), a number for each bound.
-
-        Of several rounds, one look for each, (rounds,).
-        """
+        """Return errors of 99.9 % confidence; those of looks 0, 1, ... hold together. Rounds may differ in look."""
         if not self.is_sampled:
             return self.errors
         radius = radius_of_sum(self.variance, self.largest, np.asarray(look)[..., np.newaxis])
-        result: Floats = self.errors + np.where(self.largest > 0, radius, 0.0)
-        return result
+        return np.asarray(self.errors + np.where(self.largest > 0, radius, 0.0))
 
     def replaced(self, other: Estimate, where: NDArray[np.bool_]) -> Estimate:
-        """Return the rounds of `other` where that is chosen, (rounds,), and these elsewhere; utilities stay."""
+        """Return the rounds of `other` in the place of those chosen by `where`, (rounds,); utilities stay."""
         chosen = where[:, np.newaxis]
         arrays = {name: np.where(chosen, getattr(other, name), getattr(self, name)) for name in _PER_PLAYER}
         return self._with(arrays, (self, other))
 
     def total(self) -> Estimate:
-        """Return the sum over rounds, whose draws are independent."""
+        """Return the sum over rounds."""
         sums = {name: getattr(self, name).sum(axis=0) for name in ("values", "errors", "utility", "variance")}
         return self._with({**sums, "largest": self.largest.max(axis=0)})
 
 
 @compiled
 def _balance(values: Floats, errors: Floats, utilities: Floats) -> None:
-    # Compiled for the sake of small rounds: as 16 calls of NumPy it was a tenth of the time of 500 samples.
+    # Compiled for small rounds: 16 calls of NumPy took a tenth of the time of 500 samples.
     for t in range(len(values)):
         allowed, gap = errors[t].sum(), utilities[t] - values[t].sum()
-        # A gap larger than the sum of the errors is one of the utility, a difference of rounded losses, where steps are
-        # tiny: to spread it would cost the values digits.
+        # A gap larger than the summed errors is an error of the utility: for tiny steps, a difference of rounded
+        # losses. Spreading it would cost the values digits.
         fraction = gap / allowed if abs(gap) <= allowed < np.inf and allowed > 0 else 0.0
         for m in range(values.shape[1]):
             move = fraction * errors[t, m] if fraction != 0 else 0.0  # infinite errors leave the values as they are
@@ -177,5 +160,5 @@ def _balance(values: Floats, errors: Floats, utilities: Floats) -> None:
 
 
 def keeps(tolerance: float, values: Floats, errors: Floats, loss: float = 0.0) -> bool:
-    """Return whether every error is at most `tolerance` times the largest value, or the rounding of a mean loss."""
+    """Return whether every error is at most `tolerance` times the largest value, or 1e-12 of a mean loss."""
     return bool(errors.max() <= max(tolerance * np.abs(values).max(), 1e-12 * loss))

@@ -1,8 +1,4 @@
-"""The methods by name, and the one way from a game to an estimate, of a single round and of a whole training.
-
-`estimate_game` values a game, and gives identical clients equal values. `estimate_rounds` takes the sums of that over
-all samples, balances them, and refines the rounds whose errors are too large.
-"""
+"""The methods by name; from a game to an estimate, and from rounds to refined rounds."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ ESTIMATORS: Mapping[Method, Estimator] = {
 }
 
 PARTS = tuple(sorted({part for estimator in ESTIMATORS.values() for part in estimator.parts}))
-"""The methods that a result may name."""
+"""The names that `Estimate.methods` may hold."""
 
 
 def get_estimator(method: str) -> Estimator:
@@ -44,24 +40,24 @@ def get_estimator(method: str) -> Estimator:
 
 
 def estimate_game(game: RoundGame, plan: Plan, call: int = 0, allowed: Allowance | None = None) -> Estimate:
-    """Return the values of a game, means over its samples; refined, if some errors are `allowed`."""
+    """Return the values of a game, equal for identical clients; refined if some errors are `allowed`."""
     if allowed is None:
         result = plan.estimator.estimate(game, plan, call)
     else:
         result = plan.estimator.refine(game, plan, call, allowed)
     if result.kind == "certified" and not game.loss.rounding_is_bounded:
         result = replace(result, kind="certified but for rounding")
-    # The closed form treats equal clients equally by itself; other methods do so up to rounding or sampling.
+    # The closed form gives identical clients equal values; other methods do so up to rounding or sampling.
     return result if result.methods <= {"closed-form"} else result.symmetric(game.identical_clients())
 
 
 class Allowances(Protocol):
-    """Decides which rounds are refined, given values and errors of the clients in all of them."""
+    """Decides which rounds are refined."""
 
     n_attempts: int
 
     def needed(self, values: Floats, errors: Floats) -> dict[int, Allowance]:
-        """Return the rounds to refine, and the errors that each is allowed."""
+        """Return the rounds to refine, with the errors allowed for each, given those of all clients."""
 
 
 def estimate_rounds(
@@ -69,13 +65,13 @@ def estimate_rounds(
 ) -> tuple[Estimate, Floats]:
     """Return the values of some rounds, (rounds, players), and bounds on their errors.
 
-    Values that the closed form has a part in are made to add up to the utility; others do so by themselves.
-    `ask` values all rounds of a plan, or those that it refines, as means over samples. Bounds of round t have the look
-    `first_look` + t, and each further attempt one more.
+    `ask` values all rounds of a plan, or those that it refines, as means over samples. If the closed form takes part,
+    values are balanced; other methods' values add up to the utility already. Rounds whose errors are too large are
+    refined. The bound of round t takes look `first_look` + t, and that of each further attempt one more.
     """
-    paid = np.s_[:, :n_clients]  # a tolerance is one of the clients: the server's value may be larger, and its error
+    paid = np.s_[:, :n_clients]  # the tolerance is for clients: the server's value and error may be larger
     found = ask(plan)
-    # Decided once for all rounds: what others needed must not change a bit of a round.
+    # Decided once for all rounds, so that a round does not depend on what others needed.
     is_balanced = "closed-form" in found.methods
     found = found.balanced() if is_balanced else found
     looks = first_look + np.arange(len(found.values))

@@ -1,8 +1,7 @@
 """Exact values, by enumerating every coalition.
 
 Memory: 8 bytes for the utility of each of the 2^M coalitions and as much again while they are averaged, 0.5 GB at the
-limit of 25 clients. Samples stream through in blocks, and so do the coalitions, 2^16 at a time, so that nothing of the
-size coalitions x samples ever exists.
+limit of 25 clients. Samples are processed in blocks, and coalitions 2^16 at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from verfedsv.errors import TooManyClientsError
 from verfedsv.losses import Floats
 from verfedsv.shapley.blocks import compensated_sum
-from verfedsv.shapley.coalitions import coalition_sums
+from verfedsv.shapley.coalitions import BLOCK_SAMPLES, coalition_sums
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.game import Block, RoundGame
 from verfedsv.shapley.moments import sum_moments
@@ -25,11 +24,10 @@ from verfedsv.shapley.semivalues import LEAVE_ONE_OUT, Semivalue
 
 MAX_CLIENTS = 25
 _SEGMENT_BITS = 16
-_BLOCK_SAMPLES = 1024
 
 
 class Exact(Estimator):
-    """The estimator: every coalition of every sample."""
+    """Every coalition of every sample."""
 
     parts = ("exact",)
 
@@ -43,9 +41,9 @@ class Exact(Estimator):
             )
 
     def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:  # noqa: ARG002  # nothing is random
-        """Return the values by their definition, with errors of rounding."""
+        """Return the values by their definition, with rounding errors."""
         self.check(plan.semivalue, game.n_players)
-        utility = game.decrease()  # first, as it finds embeddings that are too large
+        utility = game.decrease()  # first, as it refuses embeddings that are too large
         found = enumerate_coalitions(game, plan.semivalue, progress=plan.progress)
         return replace(found, errors=rounding_errors(game), utility=utility)
 
@@ -56,9 +54,9 @@ def enumerate_coalitions(
     samples: NDArray[np.intp] | None = None,
     progress: Progress | None = None,
 ) -> Estimate:
-    """Return what `samples` (all if None) add to the values of all players; errors are not yet in it.
+    """Return what `samples` (all if None) add to the values of all players, without errors.
 
-    The embeddings must be finite. (The utility is NaN for leave-one-out, which does not need it.)
+    The embeddings must be finite. The utility is NaN for leave-one-out.
     """
     n_players, n_samples = game.n_players, game.n_samples if samples is None else len(samples)
     if semivalue == LEAVE_ONE_OUT:
@@ -73,7 +71,7 @@ def enumerate_coalitions(
             of_block = coalition_sums(block, game.loss)
             return np.concatenate([of_block.subsets(n_free, fixed), of_block.linear])
 
-        total = compensated_sum(game.map_blocks(sums, size=_BLOCK_SAMPLES, samples=samples))
+        total = compensated_sum(game.map_blocks(sums, size=BLOCK_SAMPLES, samples=samples))
         losses[high], linear = total[: 2**n_free], total[2**n_free :]
         if progress is not None:
             progress(high + 1, len(losses))
@@ -89,17 +87,18 @@ def _estimate(game: RoundGame, values: Floats, utility: Floats, n_evaluations: i
 
 
 def rounding_errors(game: RoundGame) -> Floats:
-    """Return a bound on what rounding does to the exact values, (players,); 0 for one that did not move.
+    """Return a bound on the rounding errors of exact values, (players,); 0 for players that did not move.
 
     docs/closed-form.md derives it. No coalition is further from the midpoint than half the `magnitude`, which bounds
-    the loss and the sum of its absolute slopes over all of them.
+    the loss and its slope.
     """
     n_players, n_classes, loss = game.n_players, game.n_classes, game.loss
 
     def noise_and_movement(block: Block) -> tuple[float, NDArray[np.bool_]]:
         moments = sum_moments(block)
         middle, size = moments.base + 0.5 * moments.total, moments.magnitude
-        slope = np.abs(loss.gradient(middle, block.labels)).sum(axis=-1) + n_classes * loss.smoothness * size / 2
+        smoothness = np.where(size > 0, loss.smoothness, 0.0)  # which may be infinite
+        slope = np.abs(loss.gradient(middle, block.labels)).sum(axis=-1) + n_classes * smoothness * size / 2
         slope = np.minimum(slope, math.sqrt(n_classes) * loss.lipschitz)
         height = np.abs(loss.value(middle, block.labels)) + slope * size / 2
         noise = size * (n_players + 44 + (2 * n_players + 24) * slope) + (n_classes + 40) * height
@@ -114,7 +113,7 @@ def rounding_errors(game: RoundGame) -> Floats:
 
 
 def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floats:
-    """Return the weighted mean over coalitions of what each client adds; bit k of a coalition is client k."""
+    """Return the weighted mean of what each client adds to coalitions; bit k of a coalition is client k."""
     weights = semivalue.size_weights(n_clients - 1)
     sizes = np.zeros(1, dtype=np.int8)
     for _ in range(n_clients - 1):
@@ -122,8 +121,8 @@ def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floa
     of_coalition = weights[sizes]
     values = np.empty(n_clients)
     for m in range(n_clients):
-        # Differences first: a client that never changes the utility gets exactly 0. Not by np.vdot, whose order of
-        # addition depends on the number of threads that BLAS may use, which differs between processes.
+        # Differences first: a client that never changes the utility gets exactly 0. Not np.vdot: its order of addition
+        # depends on the number of BLAS threads.
         pairs = utilities.reshape(-1, 2, 2**m)
         added = (pairs[:, 1] - pairs[:, 0]).ravel()
         added *= of_coalition
@@ -132,11 +131,11 @@ def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floa
 
 
 def _leave_one_out(game: RoundGame, samples: NDArray[np.intp] | None) -> Floats:
-    """Return what each player adds to all others, summed over samples."""
+    """Return what each player adds to the coalition of all others, summed over samples."""
     everybody = np.ones((1, game.n_players), dtype=bool)
 
     def added(block: Block) -> Floats:
         sums = coalition_sums(block, game.loss)
         return np.asarray(sums.toggles(everybody)[0] + sums.linear)
 
-    return -compensated_sum(game.map_blocks(added, size=_BLOCK_SAMPLES, samples=samples))
+    return -compensated_sum(game.map_blocks(added, size=BLOCK_SAMPLES, samples=samples))

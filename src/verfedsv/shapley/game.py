@@ -1,11 +1,11 @@
-"""The game of one round: what the loss would have been had only some clients sent their new embeddings.
+"""The game of one round: what the loss would have been if only some clients had sent their new embeddings.
 
 For a coalition S of clients, with h the embeddings at the two time stamps (equation 1 of the paper),
 
     U(S) = mean over samples of  f(sum of h_previous) - f(sum over S of h_current + sum over the others of h_previous).
 
-Where the server's own part of the sum moves too, the server is one more player, the last. Every estimator takes a
-`RoundGame`, sees the samples block by block, and treats all players alike.
+If the server's own part of the sum changes, the server is one more player, the last. Every estimator takes a
+`RoundGame`, reads the samples block by block, and treats all players alike.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 Samples = slice | NDArray[np.intp]
 
 LARGEST_EMBEDDING = 1e60
-"""What the absolute embeddings and changes of a sample may sum to: their fourth powers must stay within float64."""
+"""Limit of the summed absolute embeddings and changes of a sample: their fourth powers must stay within float64."""
 
 BLOCK_ELEMENTS = 2**18
 """Embeddings of all clients in one block, 2 MB of float64: smaller blocks lose time to the interpreter, larger ones
@@ -41,8 +41,8 @@ class Block:
     """Some samples of a round, in the form the compiled loops take.
 
     `previous` and `current` are (players, samples * classes), contiguous, float32 or float64; the block begins at
-    their sample `start` and is as long as `labels`. `offset` is what the server adds without moving, (samples, classes)
-    of the block itself. `index` counts the blocks of one pass: it seeds random draws.
+    their sample `start` and is as long as `labels`. `offset`, (samples, classes), is the server's part of the sum
+    unless the server is a player. `index` is the number of the block in one pass: it seeds random draws.
     """
 
     index: int
@@ -58,7 +58,7 @@ class Block:
         return len(self.labels)
 
     def change(self) -> Floats:
-        """Return what each player's embedding changed by, (players, samples, classes)."""
+        """Return the changes of the players' embeddings, (players, samples, classes)."""
         change = np.subtract(self._part(self.current), self._part(self.previous), dtype=np.float64)
         return change.reshape(len(change), self.n_samples, self.n_classes)
 
@@ -76,8 +76,8 @@ class RoundGame:
     """The game of one round. Build it with `RoundGame.from_arrays`, which checks its input.
 
     `previous` and `current` are (clients, samples, classes), views of the caller's arrays; `labels` are encoded by the
-    loss; `offset` is the server's own part of the sum, (samples, classes) or None. If it was another before the round,
-    `previous_offset`, then the server is a player too, after all clients.
+    loss; `offset` is the server's own part of the sum, (samples, classes) or None. With a `previous_offset` the server
+    is a player too, after all clients.
 
     >>> game = RoundGame.from_arrays([[0.0, 0.0], [0.5, 0.0]], [[1.0, -1.0], [0.5, 0.0]], labels=[1, 0])
     >>> game([[False, False], [True, False], [True, True]]).round(4)
@@ -104,9 +104,9 @@ class RoundGame:
         previous_offset: ArrayLike | None = None,
         n_threads: int | None = None,
     ) -> RoundGame:
-        """Check the arrays of a round and return its game; no array of clients x samples is copied.
+        """Return the game of a round after checking its arrays; embeddings are not copied.
 
-        That every embedding is finite is checked later, as the estimators read them.
+        Estimators check that embeddings are finite as they read them.
         """
         loss = get_loss(loss)
         before, after = _as_embeddings("previous", previous), _as_embeddings("current", current)
@@ -131,9 +131,7 @@ class RoundGame:
             )
         encoded = encode_checked(loss, label_array, n_classes)
         if previous_offset is not None and offset is None:
-            raise InputError(
-                "previous_offset is the server's own part before the round; pass offset, that after it, too"
-            )
+            raise InputError("previous_offset is the offset before the round; also pass offset, the one after it")
         own = _as_offset("offset", offset, n_samples, n_classes)
         own_before = _as_offset("previous_offset", previous_offset, n_samples, n_classes)
         hint = "; leave it out to use all cores"
@@ -146,7 +144,7 @@ class RoundGame:
 
     @property
     def n_players(self) -> int:
-        """The clients, and the server if it moves."""
+        """Clients, plus one if the server is a player."""
         return self.n_clients + (self.previous_offset is not None)
 
     @property
@@ -159,13 +157,13 @@ class RoundGame:
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """The type embeddings are read in: float32 if none is wider than that, else float64."""
+        """The type of the blocks: float32 if no embedding is wider than that, else float64."""
         narrow = all(a.dtype in (np.float32, np.float16) for a in (self.previous, self.current))
         narrow = narrow and self.previous_offset is None
         return np.dtype(np.float32 if narrow else np.float64)
 
     def __call__(self, coalitions: ArrayLike) -> Floats:
-        """Return the utility of each coalition, a row of booleans over players: the definition, row by row."""
+        """Return the utility of each coalition, a row of booleans over players, by the definition."""
         given = np.atleast_2d(as_array("coalitions", coalitions))
         members = given.astype(bool)
         if members.ndim != 2 or members.shape[1] != self.n_players or (members != given).any():
@@ -189,8 +187,8 @@ class RoundGame:
     ) -> Iterator[Result]:
         """Yield `function(block)` for blocks of `size` samples, in order, computed by the game's threads.
 
-        `samples` restricts the game to those samples. The blocks do not depend on the number of threads, so neither
-        does anything summed over them.
+        `samples` restricts the game to those samples. Blocks do not depend on the number of threads, so sums over
+        them do not either.
         """
         n_samples = self.n_samples if samples is None else len(samples)
         parts: list[Samples] = list(split(n_samples, size or block_size(self.n_players, self.n_classes)))
@@ -200,7 +198,7 @@ class RoundGame:
         return ordered_map(lambda item: function(self.block(item[1], item[0])), enumerate(parts), n_threads)
 
     def block(self, part: Samples, index: int = 0) -> Block:
-        """Return the samples `part` of the round, without a copy where the arrays allow it."""
+        """Return some samples of the round as a block, without a copy if possible."""
         offset = None if self.offset is None else self.offset[part]
         previous, current, start = self.previous, self.current, 0
         if self.offset is not None and self.previous_offset is not None:
@@ -217,15 +215,15 @@ class RoundGame:
         return Block(index, previous.reshape(flat), current.reshape(flat), start, self.n_classes, labels, offset)
 
     def identical_clients(self) -> list[list[int]]:
-        """Return the groups of two and more clients whose embeddings changed by exactly the same."""
+        """Return the groups of two or more clients with exactly the same changes."""
         groups = [list(range(self.n_clients))]
-        # A few samples tell most clients apart; only those that agree there are compared in full.
+        # A few samples separate most clients; only those that agree there are compared in full.
         for parts in (split(min(self.n_samples, 16), 16), split(self.n_samples, 2**16)):
             groups = [same for group in groups for same in self._group(group, parts) if len(same) > 1]
         return groups
 
     def _group(self, clients: list[int], parts: list[slice]) -> list[list[int]]:
-        """Return the clients in groups whose embeddings changed by exactly the same in these samples."""
+        """Return groups of clients with exactly the same changes in these samples."""
         groups: dict[bytes, list[int]] = {}
         for client in clients:
             digest = hashlib.blake2b()
@@ -253,7 +251,7 @@ class RoundGame:
         return np.asarray(total / self.n_samples)
 
     def raise_not_finite(self) -> NoReturn:
-        """Raise the InputError that names the first embedding that is not finite."""
+        """Raise InputError with the first embedding that is not finite, or say that embeddings are too large."""
         for name, embeddings in (("previous", self.previous), ("current", self.current)):
             for part in split(self.n_samples, block_size(self.n_players, self.n_classes)):
                 bad = np.argwhere(~np.isfinite(embeddings[:, part]))
@@ -262,9 +260,7 @@ class RoundGame:
                     value = embeddings[client, part.start + sample, c]
                     place = f"{client}, {part.start + sample}" + (f", {c}" if self.n_classes > 1 else "")
                     raise InputError(f"embeddings must be finite; {name}[{place}] is {value}")
-        raise InputError(
-            f"embeddings of a sample must sum to less than {LARGEST_EMBEDDING:g} in size; these are larger"
-        )
+        raise InputError(f"the absolute embeddings of a sample must sum to less than {LARGEST_EMBEDDING:g}")
 
 
 def block_size(n_players: int, n_classes: int) -> int:
@@ -274,7 +270,7 @@ def block_size(n_players: int, n_classes: int) -> int:
 
 
 def _is_plain(array: Array, dtype: np.dtype[Any]) -> bool:
-    # What the compiled loops take as it is; anything else is copied block by block.
+    # Compiled loops read such an array without a copy; others are copied block by block.
     return array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable and array.flags.aligned
 
 

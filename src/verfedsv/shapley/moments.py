@@ -1,4 +1,4 @@
-"""What the closed form needs to know of the clients' changes together, and the constants of its error bound."""
+"""Sums over clients that the closed form needs, and the constants of its error bound."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.game import LARGEST_EMBEDDING, Block
 
 RUN = 64
-"""Values are summed over at most this many samples, and these sums are added with compensation: their rounding error
-does not grow with the size of a block. Runs of 512 were 4 % faster, with an error bound seven times as large."""
+"""Samples summed plainly; the sums of runs are added with compensation, so that rounding errors do not grow with the
+size of a block. Runs of 512 were 4 % faster, with an error bound seven times as large."""
 
 
 TILE = 256
-"""Samples of scalar embeddings that go through one step at a time: their sums stay in the first-level cache, the
-embeddings of all clients in the second-level one."""
+"""Samples of scalar embeddings processed at a time: their sums stay in the first-level cache, the embeddings of all
+clients in the second-level cache."""
+
+
+UNBOUNDED, UNKNOWN = 1e250, 1e150
+"""The first replaces an infinite constant, as 0 times infinity is NaN; errors above the second are infinite."""
 
 
 class Moments(NamedTuple):
-    """What the expansion needs to know of the clients' changes d_k together, for each sample of a block.
+    """Sums over clients of their changes d_k, for each sample of a block.
 
     `base` is the summed embedding before the round, `total` the sum of d_k, `squares` the sum of d_k squared, class by
     class, (samples, classes) each. `path` is the sum of the spreads of d_k, (samples,). `magnitude`, (samples,), is the
-    largest over classes of the summed absolute embeddings and changes, which the rounding errors grow with.
+    largest over classes of the summed absolute embeddings and changes; rounding errors are proportional to it.
     """
 
     base: Floats
@@ -36,11 +40,11 @@ class Moments(NamedTuple):
 
 
 class BoundConstants(NamedTuple):
-    """What the terms of the error bound are multiplied by.
+    """Factors of the terms of the error bound.
 
-    `fifth` is K/24, and `norm` the fourth power of the largest spread of a vector of norm 1; `uses_range` says which
-    spread. Rounding: the midpoint is a sum over clients, which moves the gradient; probabilities are quotients of sums
-    over classes; a value is a sum over samples and classes, a run of samples at a time.
+    `fifth` is K/24; `norm` is the fourth power of the largest spread of a vector of norm 1, and `uses_range` says
+    whether the spread is a range. Rounding: the midpoint is a sum over clients, whose error moves the gradient;
+    probabilities are quotients of sums over classes; a value is a sum over samples and classes.
     """
 
     fifth: float = 0.0
@@ -54,20 +58,21 @@ class BoundConstants(NamedTuple):
     def of(cls, loss: Loss, block: Block) -> BoundConstants:
         """Return the constants of a loss for the size of a block."""
         unit = float(np.finfo(np.float64).eps / 2)
+        smoothness, fifth = min(loss.smoothness, UNBOUNDED), min(loss.fifth_derivative, UNBOUNDED)
         n_clients, n_classes = len(block.previous), block.n_classes
         uses_range = loss.shift_invariant and n_classes > 1
         return cls(
-            loss.fifth_derivative / 24,
+            fifth / 24,
             4.0 if uses_range else 1.0,
             uses_range,
-            (4 + n_clients) * unit * loss.smoothness,
+            (4 + n_clients) * unit * smoothness,
             (8 + n_classes) * unit if n_classes > 1 else 0.0,
             (16 + 2 * min(RUN, block.n_samples) * n_classes) * unit,
         )
 
 
 def sum_moments(block: Block, uses_range: bool = False) -> Moments:
-    """Return the moments of a block; spreads of several classes are ranges if `uses_range`, and norms if not."""
+    """Return the moments of a block; spreads of several classes are ranges if `uses_range`, else norms."""
     shape = block.n_samples, block.n_classes
     arrays = block.previous, block.current, block.start
     base, total, squares, path, magnitude = _moments(*arrays, *shape, uses_range)
@@ -78,8 +83,8 @@ def sum_moments(block: Block, uses_range: bool = False) -> Moments:
     return moments
 
 
-# The compiled loops take (clients, samples * classes) and cut it into slices indexed from 0: only so does the compiler
-# know that the numbers are contiguous and no index is negative, and uses vector instructions (four times faster).
+# The loops cut (clients, samples * classes) into slices indexed from 0. Only then does the compiler know that numbers
+# are contiguous and indices not negative, and uses vector instructions: four times faster.
 
 
 @compiled
@@ -126,10 +131,9 @@ ScalarSums = tuple[Floats, Floats, Floats, Floats, Floats]
 
 @inlined
 def add_scalar_moments(previous: Array, current: Array, first: int, sums: ScalarSums) -> None:
-    """Add the scalar embeddings and changes of all clients, from sample `first` on, to `sums`.
+    """Add the scalar embeddings and changes of all clients, from sample `first` on, to base, total, squares, ...
 
-    These are base, total, squares, absolute and path. Four clients at a time, so that the sums are read and written a
-    quarter as often: 2.5 times faster.
+    Four clients at a time, so that the sums are read and written a quarter as often: 2.5 times faster.
     """
     last = first + len(sums[0])
     k = 0
@@ -143,7 +147,7 @@ def add_scalar_moments(previous: Array, current: Array, first: int, sums: Scalar
 
 @inlined
 def are_valid(magnitude: Floats) -> bool:
-    """Return whether all of these are finite and small enough to compute with."""
+    """Return whether all are finite and below the largest embedding."""
     n_valid = 0
     for i in range(len(magnitude)):
         n_valid += magnitude[i] < LARGEST_EMBEDDING
@@ -196,9 +200,8 @@ def _add_spread(before: Array, after: Array, path: Floats, n_classes: int, uses_
 def truncation_of(length: float, energy: float, path: float, constants: BoundConstants) -> float:
     """Return K/24 times a bound on the mean fourth power of a coalition's distance from the midpoint.
 
-    Two bounds, each the smaller one somewhere: half the path that all clients walk together, to the fourth; and the
-    fourth moment itself, from the norm of the summed change (`length`) and the sum of squared changes (`energy`), which
-    does not grow with the number of clients when their changes cancel.
+    The smaller of two bounds: the fourth power of half the path; and the fourth moment itself, from the norm of the
+    summed change (`length`) and the sum of squared changes (`energy`), which stays small if changes cancel.
     """
     reach = (length + np.sqrt(energy)) ** 2
     moment: float = reach * (reach / 80 + energy / 12) + energy * energy * (2 / 15)

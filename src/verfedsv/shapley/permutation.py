@@ -1,6 +1,6 @@
 """Monte Carlo values: the paper's sampling of permutations (its section on computational efficiency).
 
-The same permutation is used for all samples, as in the paper, so this needs nothing of the game but its utilities.
+As in the paper, a permutation is used for all samples.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import compensated_sum
-from verfedsv.shapley.coalitions import CoalitionSums, coalition_sums
+from verfedsv.shapley.coalitions import BLOCK_SAMPLES, coalition_sums
 from verfedsv.shapley.confidence import radius_of_mean
 from verfedsv.shapley.estimate import Estimate, keeps
 from verfedsv.shapley.exact import rounding_errors
@@ -21,11 +20,10 @@ from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 
 _BATCH = 256
-_BLOCK_SAMPLES = 1024
 
 
 class Permutation(Estimator):
-    """The estimator: random permutations of all samples together; random coalitions for other semivalues."""
+    """Random permutations of the clients; random coalitions for semivalues other than Shapley's."""
 
     parts = ("permutation",)
     samples = True
@@ -33,16 +31,15 @@ class Permutation(Estimator):
     def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
         """Return values from `plan.n_permutations`, or fewer once every standard error or bound is small enough.
 
-        For semivalues other than Shapley's each draw is a random coalition, whose members and non-members are exchanged
-        one by one; it costs as much as a permutation. With `plan.antithetic`, every permutation is followed by its
-        reverse (a coalition by one that leans the other way): fewer draws for the same error. All calls draw the same
-        permutations; each takes its part of the failure probability.
+        For other semivalues a draw is a random coalition, which every client joins or leaves in turn: as costly as a
+        permutation. With `plan.antithetic`, every permutation is followed by its reverse (a coalition by its mirror
+        image). All calls draw the same permutations; each takes its part of the failure probability.
         """
-        utility = game.decrease()  # first, as it finds embeddings that are too large
+        utility = game.decrease()  # first, as it refuses embeddings that are too large
         rng = np.random.default_rng(plan.seed)
         width, rounding = _width_of_draws(game), rounding_errors(game)
-        # An independent draw is one permutation, or an antithetic pair. Sums are taken of the distances from the first
-        # one, so that a small variance is not lost in a large mean.
+        # A draw is a permutation, or an antithetic pair. Distances from the first draw are summed, so that a small
+        # variance is not lost in a large mean.
         per_draw = 2 if plan.antithetic else 1
         n_wanted = max(2, -(-plan.n_permutations // per_draw))
         sums, squares = np.zeros((2, game.n_players))
@@ -78,7 +75,7 @@ def default_permutations(n_clients: int) -> int:
 
 
 def _draw(rng: np.random.Generator, plan: Plan, n_clients: int, n_draws: int) -> Array:
-    """Return permutations, or for other semivalues coalitions, one a row; antithetic ones follow their originals."""
+    """Return permutations, or coalitions for other semivalues, (draws, clients); antithetic ones follow theirs."""
     semivalue, antithetic = plan.semivalue, plan.antithetic
     if semivalue == SHAPLEY:
         orders = rng.permuted(np.tile(np.arange(n_clients), (n_draws, 1)), axis=1)
@@ -86,8 +83,7 @@ def _draw(rng: np.random.Generator, plan: Plan, n_clients: int, n_draws: int) ->
     probabilities = semivalue.draw(rng, n_draws)[:, np.newaxis]
     uniform = rng.random((n_draws, n_clients))
     members = uniform < probabilities
-    # 1 - uniform is as uniform: the coalition then leans the other way, at the same probability.
-    mirrored = 1 - uniform < probabilities
+    mirrored = 1 - uniform < probabilities  # 1 - uniform is uniform too
     return np.stack([members, mirrored], axis=1).reshape(-1, n_clients) if antithetic else members
 
 
@@ -96,28 +92,30 @@ def _added_by_clients(game: RoundGame, semivalue: Semivalue, draws: Array) -> Fl
 
     def added(block: Block) -> Floats:
         sums = coalition_sums(block, game.loss)
-        return _chain_differences(sums, draws) if semivalue == SHAPLEY else sums.toggles(draws) + sums.linear
+        if semivalue != SHAPLEY:
+            return np.asarray(sums.toggles(draws) + sums.linear)
+        result = np.empty(draws.shape)
+        np.put_along_axis(result, draws, np.diff(sums.chains(draws), axis=1), axis=1)
+        return result + sums.linear
 
-    return -compensated_sum(game.map_blocks(added, size=_BLOCK_SAMPLES)) / game.n_samples
-
-
-def _chain_differences(sums: CoalitionSums, orders: NDArray[np.intp]) -> Floats:
-    result = np.empty(orders.shape)
-    np.put_along_axis(result, orders, np.diff(sums.chains(orders), axis=1), axis=1)
-    return result + sums.linear
+    return -compensated_sum(game.map_blocks(added, size=BLOCK_SAMPLES)) / game.n_samples
 
 
 def _width_of_draws(game: RoundGame) -> Floats:
-    """Return for each client the length of an interval that contains what it adds in any draw, (clients,).
+    """Return the length of an interval that contains what a client adds in any draw, (clients,).
 
-    It adds -d . f'(x) averaged along its own change d. Over all coalitions f' varies by no more than its whole range,
-    nor by more than its smoothness times the path that all clients walk together.
+    It adds -d . f'(x) averaged along its change d. Over all coalitions of the others f' varies by at most its range,
+    and by at most its smoothness times the summed spreads of the others' changes.
     """
 
     def spread_times_variation(block: Block) -> Floats:
         spread = game.loss.spread(block.change())
-        variation = np.minimum(game.loss.gradient_range, game.loss.smoothness * spread.sum(axis=0))
-        return np.asarray(np.einsum("mn,n->m", spread, variation))
+        # Not the total minus a client's spread: small others would be lost beside a large client.
+        padded = np.pad(spread, ((1, 1), (0, 0)))
+        others = padded[:-2].cumsum(axis=0) + padded[:1:-1].cumsum(axis=0)[::-1]
+        with np.errstate(invalid="ignore"):  # 0 times an infinite constant
+            each = spread * np.minimum(game.loss.gradient_range, game.loss.smoothness * others)
+        return np.asarray(np.nan_to_num(each, nan=0.0, posinf=np.inf).sum(axis=1))
 
     total: Floats = sum(game.map_blocks(spread_times_variation), np.zeros(game.n_players))
     return total / game.n_samples

@@ -1,4 +1,4 @@
-"""What estimators share: the plan of a valuation, the errors that it allows, and what an estimator is."""
+"""`Estimator`, what a method implements; `Plan` and `Allowance`, what it is asked for."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 
 Progress = Callable[[int, int], None]
-"""Called with the steps done and the steps in all, at most; work may end before."""
+"""Called with the number of steps done and the most there will be."""
 
 ENUMERATION_LIMIT = 2**30
 """Coalitions times samples of a round up to which enumeration is preferred to sampling: about 0.4 s on one core."""
 
 
 class Allowance(NamedTuple):
-    """Errors that a mean over samples may have: certified ones add up, sampled ones average out.
+    """The largest errors allowed for a mean over samples: certified ones add up, sampled ones average out.
 
-    A single draw may be `largest` from its expectation; if that is 0, as far as takes the fewest draws to keep
-    `sampled`. Up to `coalitions` times samples may be enumerated.
+    A single draw may be `largest` from its expectation; 0 leaves this to the sampler, which then needs the fewest draws
+    for `sampled`. Enumeration may take up to `coalitions` coalitions times samples.
     """
 
     certified: float
@@ -36,12 +36,12 @@ class Allowance(NamedTuple):
 
     @classmethod
     def of_round(cls, certified: float, sampled: float) -> Allowance:
-        """Return what a round of several may have; half of `sampled` is for the largest draw."""
+        """Return what a round is allowed; half of `sampled` is for the largest draw."""
         per_largest = float(radius_of_sum(np.zeros(1), np.ones(1), look=0)[0])
         return cls(certified, sampled / 2, sampled / 2 / per_largest, ENUMERATION_LIMIT)
 
     def of_part(self, n_part: int, n_all: int, n_mean: int) -> Allowance:
-        """Return what a part of all samples may have, as errors of means over `n_mean` samples."""
+        """Return what `n_part` of `n_all` samples are allowed, for means over `n_mean` samples."""
         part = n_part / n_mean
         sampled = self.sampled * part * math.sqrt(n_all / n_part)
         return Allowance(
@@ -50,10 +50,10 @@ class Allowance(NamedTuple):
 
 
 class Estimator(ABC):
-    """A way to the values of a game: one object for each method, listed in `estimators.py`, without state.
+    """A method, listed in `estimators.py`; it has no state.
 
-    `parts` are the names that it may put into `Estimate.methods`. It `samples` if it may draw at random, and `adapts`
-    if it works towards a tolerance.
+    `parts` are the names that it may put into `Estimate.methods`. `samples`: it may draw at random. `adapts`: it works
+    towards a tolerance.
     """
 
     parts: ClassVar[tuple[str, ...]]
@@ -61,31 +61,32 @@ class Estimator(ABC):
     adapts: ClassVar[bool] = False
 
     def check(self, semivalue: Semivalue, n_players: int) -> None:  # noqa: B027  # most take any
-        """Raise InputError if this semivalue cannot be estimated for that number of players."""
+        """Raise InputError if it cannot estimate this semivalue for that many players."""
 
     @abstractmethod
     def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
         """Return the values of a game, means over its samples.
 
-        `call` numbers the calls that one result is made of: draws are seeded by it, or bounds hold for all of them.
+        One result may take many calls. `call` is the number of this one: it seeds draws, or its bound holds together
+        with those of all other calls.
         """
 
     def can_refine(self, semivalue: Semivalue) -> bool:  # noqa: ARG002  # Auto's
-        """Return whether it can be asked again for smaller errors."""
+        """Return whether `refine` can lower its errors."""
         return False
 
     def refine(self, game: RoundGame, plan: Plan, call: int, allowed: Allowance) -> Estimate:
-        """Return values with the errors that are allowed, if these can be had."""
+        """Return values with at most the allowed errors, if possible."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to value rounds. It can be sent to other processes, unless there is a `progress`.
+    """How to value rounds. It can be pickled if `progress` is None.
 
     `first_round` is the index of the first of these rounds among all rounds; their `n_samples` come in `n_chunks`.
-    `refined` are the rounds to value again, with the errors that each is allowed. `tolerance` is for methods that
-    sample a round as a whole, and may stop once their errors are within that fraction of the largest value.
+    `refined` are the rounds to value again, with the errors allowed for each. Methods that sample a round as a whole
+    may stop once their errors are within `tolerance` times the largest value.
     """
 
     estimator: Estimator
@@ -102,5 +103,5 @@ class Plan:
     progress: Progress | None = None
 
     def call(self, round_index: int, chunk_index: int) -> int:
-        """Return the number of a call among all of the valuation."""
+        """Return the number of a call among all calls of the valuation."""
         return (self.first_round + round_index) * self.n_chunks + chunk_index

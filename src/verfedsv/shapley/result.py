@@ -17,13 +17,12 @@ class ShapleyResult:
 
     `values`, (clients,), are in units of the loss: how much of the round's decrease each client is credited with.
     `errors`, (clients,), bound their distance from the true values: proven if `error_kind` is "certified", and with
-    99.9 % confidence, for all clients together, if it is "confidence". Errors for a user's loss that does not
-    bound its rounding are "certified but for rounding". `standard_errors` are given where sampling took part. `method`
-    says what was computed: "exact", "permutation", "closed-form", or, for "auto", those that took part.
-    `n_evaluations` counts evaluations of the loss on all samples. `tolerance_met` is None where none was asked for.
-    `server_value` is what the server's own part of the sum changed, 0 if it did not move: not among `values` and
-    `shares`, which are the clients' alone. The values of a Shapley result and `server_value` add up to the decrease of
-    the loss in the round. The arrays are read-only.
+    99.9 % confidence, for all clients together, if it is "confidence"; "certified but for rounding" if a user's loss
+    does not bound its rounding. `standard_errors` are None unless something was sampled. `method` is "exact",
+    "permutation", "closed-form", or, for "auto", those that took part. `n_evaluations` counts evaluations of the loss
+    on all samples. `tolerance_met` is None if there was no tolerance. `server_value` is the value of the server, which
+    is not in `values` and `shares`, and 0 if its offset did not change. Shapley values and `server_value` add up to the
+    decrease of the loss in the round. The arrays are read-only.
     """
 
     values: Floats
@@ -44,9 +43,9 @@ class ShapleyResult:
 
     @property
     def shares(self) -> Floats:
-        """Fractions of the sum of the values, as in the paper. They can be negative; all are NaN if the sum is 0.
+        """Values as fractions of their sum, as in the paper. They can be negative; all are NaN if the sum is 0.
 
-        If the clients raised the loss, the sum is negative and these are shares of the damage: look at `values` first.
+        If the clients raised the loss, the sum is negative and these are shares of the damage.
         """
         return shares_of(self.values)
 
@@ -64,7 +63,7 @@ class ShapleyResult:
 
 
 def say_totals(semivalue: str, clients: float, server: float) -> str:
-    """Return what values add up to; for Shapley's, what clients and server did to the loss.
+    """Return a text with the sum of the values; for Shapley's, by how much clients and server changed the loss.
 
     >>> say_totals("shapley", 0.25, -0.125), say_totals("banzhaf", 0.25, 0.0)
     ('the clients lowered the loss by 0.25, the server RAISED it by 0.125', "the clients' values add up to 0.25")
@@ -78,7 +77,7 @@ def say_totals(semivalue: str, clients: float, server: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun.
+    """Return a number with its noun, in the plural if needed.
 
     >>> count(1, "client"), count(48842, "sample")
     ('1 client', '48,842 samples')
@@ -87,17 +86,16 @@ def count(number: int, noun: str) -> str:
 
 
 def shares_of(values: Floats) -> Floats:
-    """Return values as fractions of their sum; all are NaN if that is 0."""
+    """Return values as fractions of their sum; NaN if that is 0."""
     total = values.sum()
     return np.full(len(values), np.nan) if total == 0 else np.asarray(values / total)
 
 
 def bounds_of_shares(values: Floats, errors: Floats) -> Floats:
-    """Return between which fractions of the sum each value lies, (clients, 2), if each is off by at most its error.
+    """Return the smallest and largest share of each client, (clients, 2), if every value is within its error.
 
     A share is v / (v + rest), where the rest is off by all other errors together: the ends are among the four corners.
-    Clients of unknown error have NaN, and are excluded from the sum that the others have shares of. NaN also
-    where the errors together reach the sum of the values.
+    Clients of unknown error have NaN and do not count in the sum. All are NaN if the errors reach the summed values.
     """
     bounds = np.full((len(values), 2), np.nan)
     known = np.isfinite(errors)

@@ -1,7 +1,7 @@
-"""Semivalues: ways to average what a client adds to the coalitions of the others.
+"""Semivalues: weighted means of what a client adds to the coalitions of the others.
 
-All of them draw a number t from a distribution on [0, 1] and let each other client be in the coalition with probability
-t. The Shapley value draws t uniformly, which makes every size of coalition equally likely.
+All of them draw a probability t from a distribution on [0, 1], with which each other client is in the coalition. The
+Shapley value draws t uniformly, which makes every size of coalition equally likely.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from verfedsv.losses import Floats
 class Semivalue(ABC):
     """A distribution of the probability t with which each other client is in the coalition.
 
-    `str` is its name in results; one that `get_semivalue` knows can be agreed on and read back.
+    `str` is its name in results; `get_semivalue` reads the names of those defined here.
     """
 
     @abstractmethod
     def size_weights(self, n_others: int) -> Floats:
-        """Return the weight of one coalition of each size 0 to `n_others`; over all coalitions they sum to 1."""
+        """Return the weight of a single coalition of each size 0 to `n_others`; over all coalitions they sum to 1."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, n_draws: int) -> Floats:
@@ -38,7 +38,7 @@ class Semivalue(ABC):
 class Beta(Semivalue):
     """Beta(alpha, beta) Shapley (Kwon and Zou, 2022): t follows a Beta(beta, alpha) distribution.
 
-    Beta(1, 1) is the Shapley value; a large alpha looks at small coalitions, a large beta at large ones.
+    Beta(1, 1) is the Shapley value; a large alpha favours small coalitions, a large beta large ones.
 
     >>> Beta(1, 1).size_weights(2).round(4)
     array([0.3333, 0.1667, 0.3333])
@@ -58,14 +58,14 @@ class Beta(Semivalue):
         return rng.beta(self.beta, self.alpha, n_draws)
 
     def __str__(self) -> str:
-        # All digits, as settings and files identify the semivalue by its name.
+        # All digits, as settings and files identify a semivalue by its name.
         alpha, beta = (repr(float(shape)).removesuffix(".0") for shape in (self.alpha, self.beta))
         return "shapley" if self.alpha == self.beta == 1 else f"beta({alpha}, {beta})"
 
 
 @cache
 def _beta_weights(alpha: float, beta: float, n_others: int) -> Floats:
-    # In fractions, each rounded once: from logarithms of the beta function, those of Beta(1000, 3) were off by 2e-12.
+    # In fractions, rounded once: by logarithms of the beta function, the weights of Beta(1000, 3) were off by 2e-12.
     a, b, weight = Fraction(alpha), Fraction(beta), Fraction(1)
     for i in range(n_others):
         weight *= (a + i) / (a + b + i)
@@ -103,7 +103,7 @@ SEMIVALUES: dict[str, Semivalue] = {"shapley": SHAPLEY, "banzhaf": BANZHAF, "lea
 
 
 def get_semivalue(semivalue: str | Semivalue) -> Semivalue:
-    """Return the semivalue of that name, as `str` writes it, or `semivalue` itself when it is one already.
+    """Return the semivalue with that name, as `str` writes it, or `semivalue` itself if it is one.
 
     >>> get_semivalue("beta(2, 3)")
     Beta(alpha=2.0, beta=3.0)

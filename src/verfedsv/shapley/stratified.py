@@ -1,17 +1,17 @@
-"""Sampling where the closed form is not enough: the remainder only, on the samples that need it.
+"""Sampling of the closed form's remainder, on the samples where its error is too large.
 
 The utility is a mean over samples, so each sample can draw its own permutations: errors average out over samples as
-well as over draws. (The paper draws one permutation for all samples, as any method must that sees only utilities.) What
-is sampled is the difference between the loss and its cubic, whose values are known: a control variate.
+well as over draws. (The paper draws one permutation for all samples.) What is sampled is the difference between the
+loss and its cubic, whose values are known: a control variate.
 
 With u the distance from the midpoint c, a permutation and its reverse visit u and -u. So only the odd part of the
 remainder is left, and a permutation and its reverse cost two evaluations per client:
 
     r(u) = (f(c + u) - f(c - u)) / 2 - s D^3 f(c)[u, u, u] / 6,
 
-where s between 0 and 1 is chosen for each sample such that r is linear from the midpoint to the end of the round, as
-far as that is possible: far from the midpoint the cubic overshoots, and less of it is a better control variate. Nor
-may the cubic vary more than the gradient itself does over all u that can occur, as the confidence bound grows with it.
+where s in [0, 1] is chosen for each sample such that at the end of the round r equals its linear part, if possible:
+far from the midpoint the cubic overshoots, and less of it is a better control variate. Nor may the cubic vary more than
+the gradient does, as the confidence bound grows with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from verfedsv.shapley.plan import Allowance, Progress
 _BLOCK_ELEMENTS = 2**15
 _DRAWS_AT_A_TIME = 32
 _PILOT = 8
-"""One in this many samples is in the pilot, which estimates the number of draws; more if that is fewer than 64."""
+"""One in this many samples is in the pilot, which estimates the number of draws, but at least about 64."""
 
 
 def draw_enough(
@@ -45,27 +45,26 @@ def draw_enough(
     call: int,
     progress: Progress | None = None,
 ) -> Estimate:
-    """Return what `samples` add to the values, drawing some samples more often than others; rounding is not in it.
+    """Return what `samples` add to the values, without rounding errors.
 
-    Each is drawn about as often as the 99.9 % bound takes to be `allowed.sampled`, which some of the samples show that
-    are then drawn afresh, and more often if a single draw of it could be further than `allowed.largest` from its
-    expectation, or than takes the fewest draws if that is 0; but there are not more permutations than
-    `max_permutations` for each sample of the round. A draw takes
-    four, two and their reverses. So the draws are independent of their number, and their variances can be added to
-    those of other rounds and samples, where errors average out. They are seeded by call and block, so that the number
-    of threads does not matter.
+    Each sample is drawn about as often as needed for a bound of `allowed.sampled`, and more often if a single draw
+    could be further than `allowed.largest` from its expectation (if that is 0, a distance that takes the fewest draws
+    is chosen); on average over the samples of the round at most `max_permutations` permutations. A draw takes four: two
+    and their reverses. A pilot estimates the number of draws, and all samples are then drawn afresh, so draws do not
+    depend on their number, and variances can be added to those of other samples and rounds. Draws are seeded by call
+    and block, so that the number of threads does not matter.
     """
     most = max(1, max_permutations // 4)
     few = samples[:: min(_PILOT, max(1, len(samples) // 64))]
     pilot = draw(game, few, 1, (seed, call, 0))
     variance, largest = pilot.variance * (len(samples) / len(few)), _largest_each(game, samples) / game.n_samples
-    # Samples are drawn `least` times some power of `ratio`: those with the same power together.
+    # Samples are drawn `least` times a power of `ratio` times, those with the same power together.
     if allowed.largest > 0:
         usual, apart, least, ratio = _draws_needed(variance, allowed.sampled, most), allowed.largest, 1, 2.0
     else:
         usual, apart = _fewest_draws(variance, largest, allowed.sampled, most)
         least, ratio = usual, math.sqrt(2)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # nothing at all may be allowed
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # an allowed error may be 0
         powers = np.ceil(np.log(np.fmax(largest / apart, usual) / least) / math.log(ratio) - 1e-9)
         capped = _cap(least * ratio**powers, most * game.n_samples)
         powers = np.floor(np.log(capped / least) / math.log(ratio) + 1e-9).astype(int)
@@ -81,10 +80,10 @@ def draw_enough(
 
 
 def _cap(wanted: Floats, most: int) -> Floats:
-    """Return the numbers, those above some limit lowered to it, such that they add up to at most `most`."""
+    """Return the numbers, the largest lowered to a common limit so that all add up to at most `most`."""
     ordered = np.sort(wanted)
     below = np.concatenate([[0.0], np.cumsum(ordered)[:-1]])
-    # With the k smallest as they are, the others may have this much each.
+    # The limit of the others if the k smallest stay as they are.
     limits = (most - below) / np.arange(len(ordered), 0, -1)
     fits = limits >= ordered
     return np.minimum(wanted, np.inf if fits.all() else limits[np.argmin(fits)])
@@ -92,30 +91,34 @@ def _cap(wanted: Floats, most: int) -> Floats:
 
 def _largest_each(game: RoundGame, samples: NDArray[np.intp]) -> Floats:
     """Return for each sample how far a single draw can be from its expectation, for any client, (samples,)."""
-    size = max(16, _BLOCK_ELEMENTS // (game.n_players * game.n_classes))
-    return np.concatenate(
-        list(game.map_blocks(lambda block: _Path(block, game.loss).largest.max(axis=0), size=size, samples=samples))
+    parts = game.map_blocks(
+        lambda block: _Remainder(block, game.loss).largest.max(axis=0), size=_block_size(game), samples=samples
     )
+    return np.concatenate(list(parts))
+
+
+def _block_size(game: RoundGame) -> int:
+    return max(16, _BLOCK_ELEMENTS // (game.n_players * game.n_classes))
 
 
 def draw(game: RoundGame, samples: NDArray[np.intp], n_draws: int, key: tuple[int, ...]) -> Estimate:
-    """Return the means of some draws of each sample; `key` seeds them."""
-    size = max(16, _BLOCK_ELEMENTS // (game.n_players * game.n_classes))
-    # Few samples with many draws are quicker as more samples with fewer.
+    """Return the means of at least `n_draws` draws of each sample; `key` seeds them."""
+    # Many draws of few samples are faster as fewer draws of repeated samples.
     n_copies = -(-n_draws // _DRAWS_AT_A_TIME)
     n_draws = -(-n_draws // n_copies)
 
     def of_block(block: Block) -> Estimate:
         return _draw(block, game.loss, np.random.default_rng([*key, block.index]), n_draws)
 
-    total = Estimate.sum(game.map_blocks(of_block, size=size, samples=np.repeat(samples, n_copies)))
+    repeated = np.repeat(samples, n_copies)
+    total = Estimate.sum(game.map_blocks(of_block, size=_block_size(game), samples=repeated))
     return total.divided(n_copies * n_draws * game.n_samples)
 
 
 def _draws_needed(variance: Floats, error: float, most: int) -> int:
-    """Return the number of draws, at most `most`, after which the bound should be met, a tenth to spare.
+    """Return the number of draws, at most `most`, expected to meet the bound with a tenth to spare.
 
-    `variance` is what a single draw of each sample is expected to have.
+    `variance` is that of a single draw of each sample.
     """
     of_one = float(radius_of_sum(variance, np.zeros_like(variance), look=0).max())
     ratio = 1.1 * of_one / error if error else math.inf
@@ -125,8 +128,8 @@ def _draws_needed(variance: Floats, error: float, most: int) -> int:
 def _fewest_draws(variance: Floats, largest: Floats, error: float, most: int) -> tuple[int, float]:
     """Return how often to draw every sample, and how far a draw may be from its expectation, for the fewest draws.
 
-    Samples whose draws may be further are drawn more often. `variance` is what a single draw of each sample is expected
-    to have, `largest` how far one may be, (samples,); both together should meet the bound, a tenth to spare.
+    Samples whose draws may be further are drawn more often. `variance` is that of a single draw of each sample,
+    `largest`, (samples,), how far one may be; both together should meet the bound with a tenth to spare.
     """
     some = np.quantile(largest, np.linspace(0, 1, 256))
     apart = np.geomspace(max(some[-1], 1e-300) / most, max(some[-1], 1e-300), 32)
@@ -141,57 +144,52 @@ def _fewest_draws(variance: Floats, largest: Floats, error: float, most: int) ->
     return result
 
 
-class _Path:
-    """What permutations of a block walk along: the changes of the clients, centred at the midpoint."""
-
-    def __init__(self, block: Block, loss: Loss) -> None:
-        self.change, base = block.change(), block.base()
-        self.half = 0.5 * self.change.sum(axis=0)
-        middle = base + self.half
-        spread = loss.spread(self.change)
-        # u is nowhere larger than half the path that all clients walk together.
-        reach = 0.5 * spread.sum(axis=0)
-        self.remainder = _Remainder(loss, middle, self.half, reach, block.labels)
-        self.largest: Floats = spread * loss.remainder_variation(middle, reach, self.remainder.scale)
-
-
 def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> Estimate:
-    """Return sums over the samples and draws of a block; a variance is the square of half what two copies differ by."""
-    path = _Path(block, loss)
-    remainder, change = path.remainder, path.change
+    """Return sums over the samples and draws of a block; the variance is from the difference of two copies."""
+    remainder = _Remainder(block, loss)
+    change = remainder.change
     known = CubicForm(remainder.cubic.weights * remainder.scale[:, np.newaxis], remainder.cubic.centre)
     values = n_draws * cubic_values(block, known)
     squares = np.zeros(len(change))
-    copies = np.empty((2, *path.largest.shape))
+    copies = np.empty((2, *remainder.largest.shape))
     for _ in range(n_draws):
         for copy in copies:
             orders = rng.permuted(np.tile(np.arange(len(change), dtype=np.int32), (block.n_samples, 1)), axis=1)
-            _differences(remainder(_walk(change, path.half, orders)), orders, copy)
+            _differences(remainder(_walk(change, remainder.half, orders)), orders, copy)
         values += copies.sum(axis=(0, 2)) / 2
         squares += np.square(copies[0] - copies[1]).sum(axis=1) / 4
     return Estimate(
         values,
         np.zeros_like(values),
-        np.asarray(values.sum()),  # to which every permutation adds up
+        np.asarray(values.sum()),  # as of every permutation
         frozenset({"sampling"}),
         "confidence",
         n_evaluations=8 * n_draws * len(change) * block.n_samples,
         variance=squares,
-        largest=path.largest.max(axis=1),
+        largest=remainder.largest.max(axis=1),
     )
 
 
 class _Remainder:
-    """The odd part of the loss around the midpoint, less a multiple `scale`, (samples,), of its cubic."""
+    """The odd part of the loss around the midpoint of a block, minus a multiple `scale`, (samples,), of its cubic.
 
-    def __init__(self, loss: Loss, middle: Floats, half: Floats, reach: Floats, labels: Array) -> None:
-        self._loss, self._middle, self._labels = loss, middle, labels
-        self.cubic = loss.cubic_form(middle, labels)
-        slope = dot(loss.gradient(middle, labels), half)[:, 0]
-        wanted, full = self._odd(half) - slope, self._cubic(half)
+    `largest`, (players, samples), bounds how far a draw can be from its expectation.
+    """
+
+    def __init__(self, block: Block, loss: Loss) -> None:
+        self._loss, self._labels = loss, block.labels
+        self.change = block.change()
+        self.half = 0.5 * self.change.sum(axis=0)
+        self._middle = block.base() + self.half
+        self.cubic = loss.cubic_form(self._middle, block.labels)
+        spread = loss.spread(self.change)
+        reach = 0.5 * spread.sum(axis=0)  # which no u exceeds
+        slope = dot(loss.gradient(self._middle, block.labels), self.half)[:, 0]
+        wanted, full = self._odd(self.half) - slope, self._cubic(self.half)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             fitting = np.nan_to_num(np.clip(wanted / full, 0, 1), nan=1.0)
-            self.scale = np.minimum(fitting, loss.gradient_range / (loss.third_derivative * reach**2))
+            self.scale: Floats = np.fmin(fitting, loss.gradient_range / (loss.third_derivative * reach**2))
+        self.largest: Floats = spread * loss.remainder_variation(self._middle, reach, self.scale)
 
     def __call__(self, u: Floats) -> Floats:
         """Return r(u), (..., samples), for u of shape (..., samples, classes)."""
@@ -227,7 +225,7 @@ def _walk(change: Floats, half: Floats, orders: Array) -> Floats:
 
 @compiled
 def _differences(values: Floats, orders: Array, result: Floats) -> None:
-    """Write what each client takes off the value when it joins, (clients, samples)."""
+    """Write by how much the value falls as each client joins, (clients, samples)."""
     n_clients, n_samples = result.shape
     for step in range(n_clients):
         for i in range(n_samples):

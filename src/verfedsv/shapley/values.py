@@ -1,4 +1,4 @@
-"""`shapley_values`: the value of each client in one round, by any of the methods."""
+"""`shapley_values`: the value of each client in one round."""
 
 from __future__ import annotations
 
@@ -40,36 +40,35 @@ def shapley_values(
     """Return how much of one round's decrease of the loss each client is credited with, with error bounds.
 
     Args:
-        previous: embeddings before the round, (clients, samples) for one number per sample, or (clients, samples,
-            classes). Any float type; never copied whole. Rows are matched by position.
+        previous: embeddings before the round, (clients, samples) or (clients, samples, classes). Any float type; read
+            block by block, not copied as a whole.
         current: embeddings after the round, shaped as `previous`.
-        labels: one per sample: -1/+1 or 0/1 for the loss "logistic", 0..C-1 for "softmax", numbers for "squared".
+        labels: one per sample: -1/+1 or 0/1 for the loss "logistic", 0..C-1 for "softmax", any numbers for "squared".
         loss: "logistic", "softmax", "squared" (half the squared distance), or a `Loss` of your own.
-        method: "auto": the closed form, and where its proven error is above the tolerance, enumeration or sampling on
-            the samples that cause it. "closed-form": linear in clients and samples, no sampling, a proven error for
-            each client. "exact": all 2^clients coalitions, up to 25 clients. "permutation": the paper's Monte Carlo.
+        method: "auto": the closed form, and if its proven error is above the tolerance, enumeration or sampling on
+            the samples that cause it. "closed-form": linear in clients and samples, with a proven error for each
+            client. "exact": all 2^clients coalitions, up to 25 clients. "permutation": the paper's Monte Carlo.
         offset: the server's own part of the summed embedding, such as an intercept, (samples,) or (samples, classes).
-        previous_offset: the same before the round, if the server moved in it. The server is then one more player, whose
-            value is `server_value`. Without it the offset is taken not to have changed.
-        semivalue: "shapley", "banzhaf", "leave-one-out" or `Beta(a, b)`. Others than Shapley's are computed exactly or
-            by sampling.
+        previous_offset: the offset before the round, if the server changed it. The server is then one more player,
+            whose value is `server_value`.
+        semivalue: "shapley", "banzhaf", "leave-one-out" or `Beta(a, b)`. Only Shapley's has a closed form.
         tolerance: for "auto", the largest error allowed, relative to the largest value.
-        n_permutations: for "permutation", how many, by default ceil(100 M ln M) as in the paper. For "auto", the most
-            that samples may draw, on average.
-        antithetic: for "permutation", draw them in pairs of opposite order: fewer do for the same error.
+        n_permutations: for "permutation", the number of permutations, by default ceil(100 M ln M) as in the paper. For
+            "auto", the most permutations per sample, on average.
+        antithetic: for "permutation", draw pairs of opposite order, which need fewer draws for the same error.
         standard_error: for "permutation", stop early once every standard error is at most this.
-        seed: of the random draws. The same seed gives the same result.
+        seed: the same seed gives the same result.
         n_threads: by default all cores. The result does not depend on it.
-        progress: called with the steps done and the steps in all.
+        progress: called with the number of steps done and the total number of steps.
 
     Returns:
         A `ShapleyResult`: `values`, `errors`, `shares`, and how they were obtained.
 
     Raises:
-        InputError: an argument is invalid; the message names it.
+        InputError: an argument is invalid.
         TooManyClientsError: "exact" was asked for with more than 25 clients.
 
-    A ToleranceWarning tells when "auto" could not keep the tolerance. The first call with a loss or a float type
+    Warns with ToleranceWarning if "auto" could not keep the tolerance. The first call with a loss or a float type
     compiles for a few seconds; the compiled code is kept on disk.
 
     Example:
@@ -113,9 +112,9 @@ class _Tolerance:
     n_asked = 0
 
     def needed(self, values: Floats, errors: Floats) -> dict[int, Allowance]:
-        """Return what the round is allowed, unless its errors are small enough, or far too large to become so.
+        """Return what the round is allowed; nothing if its errors are small enough, or still more than twice too large.
 
-        The largest value is known only roughly before the hard samples are done, and the number of draws is a guess.
+        Refining may take several attempts: the largest value is known only roughly, and the number of draws is a guess.
         """
         wanted, worst = self.tolerance * np.abs(values).max(), errors.max()
         if worst <= wanted or (self.n_asked and worst > 2 * wanted):
@@ -125,7 +124,7 @@ class _Tolerance:
 
 
 def _value(game: RoundGame, plan: Plan, tolerance: float) -> ShapleyResult:
-    """Value a game as a training of one round, and set the server apart from the clients."""
+    """Value a game as a training of one round."""
 
     def ask(plan: Plan) -> Estimate:
         return estimate_game(game, plan, plan.first_round, plan.refined.get(0)).as_round()

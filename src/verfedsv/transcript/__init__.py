@@ -1,4 +1,4 @@
-"""The record of a training: the bridge between training and valuation, which know nothing of each other."""
+"""Recorder and reader of a training: the bridge between training and valuation, which are independent."""
 
 from verfedsv.transcript.description import Description, Head
 from verfedsv.transcript.reader import Transcript

@@ -23,13 +23,13 @@ _KINDS = tuple(Kind)
 
 
 def pack_entry(end: int, kind: Kind, link: bytes) -> bytes:
-    """Return an entry: where a message ends in its stream, what it is, and the hash of it and of all before it."""
+    """Return an entry: where a message ends in its stream, its kind, and the hash of it and all before it."""
     return _PACKED.pack(end, kind, link)
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """One segment of a transcript, as far as its messages are complete, and how long its two files are."""
+    """A segment: the entries of its complete messages, and the sizes of its two files."""
 
     number: int
     entries: NDArray[Any]
@@ -38,27 +38,26 @@ class Segment:
 
     @classmethod
     def of(cls, number: int, content: bytes, n_bytes: int) -> Segment:
-        """Return a segment by the content of its chain and the size of its stream.
+        """Return a segment from the content of its chain and the size of its stream.
 
-        Raises TranscriptError if its entries cannot be those of a stream.
+        Raises TranscriptError if no stream has such entries.
         """
         name = fmt.chain_file(number)
         entries = np.frombuffer(content[: len(content) // ENTRY_SIZE * ENTRY_SIZE], _ENTRY)
         ends, kinds = entries["end"], entries["kind"]
-        grows = np.ones(len(ends), bool)
-        grows[1:] = ends[1:] > ends[:-1]
-        if not grows.all():
-            raise TranscriptError(f"{name} is damaged: entry {int(grows.argmin())} ends before the one before it")
+        falls = np.flatnonzero(ends[1:] <= ends[:-1])
+        if len(falls):
+            raise TranscriptError(f"{name} is damaged: entry {falls[0] + 1} does not end after the one before it")
         is_right = np.isin(kinds, fmt.RECORDS)
         is_right[:2] = kinds[:2] == [Kind.START, Kind.SCHEMA][: len(kinds)]
         if len(kinds) > 2 and kinds[-1] == Kind.END:
             is_right[-1] = True
         if not is_right.all() or (len(ends) and ends[0] != 0):
             raise TranscriptError(f"{name} is damaged: entry {int(is_right.argmin())} is of the wrong kind")
-        whole = entries[: int(np.searchsorted(ends, np.uint64(n_bytes), "right"))]
-        if len(whole) == 1 < len(entries):
-            raise TranscriptError(f"{fmt.uploads_file(number)} was cut off or emptied: {name} says that there is more")
-        return cls(number, whole, n_bytes, len(content))
+        complete = entries[: int(np.searchsorted(ends, np.uint64(n_bytes), "right"))]
+        if len(complete) == 1 < len(entries):
+            raise TranscriptError(f"{fmt.uploads_file(number)} was cut off or emptied: {name} has entries of messages")
+        return cls(number, complete, n_bytes, len(content))
 
     @property
     def end(self) -> int:
@@ -67,17 +66,17 @@ class Segment:
 
     @property
     def n_after(self) -> int:
-        """How many bytes there are after it, which no entry covers."""
+        """How many bytes of the stream follow the last complete message."""
         return self.n_bytes - self.end
 
     @property
     def n_chain_after(self) -> int:
-        """How many bytes of the chain there are after the entry of that message."""
+        """How many bytes of the chain follow the entry of the last complete message."""
         return self.n_chain_bytes - len(self.entries) * ENTRY_SIZE
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the segment was ended, and nothing comes after its end."""
+        """Whether the segment has an end marker, and nothing after it."""
         is_ended = len(self.entries) > 0 and self.entries["kind"][-1] == Kind.END
         return bool(is_ended) and self.n_after == self.n_chain_after == 0
 
@@ -91,28 +90,29 @@ class Segment:
 
 
 def read_segments(storage: Storage) -> list[Segment]:
-    """Return the segments that there are; raise TranscriptError if one is missing, or was not ended before the next.
+    """Return the segments; raise TranscriptError if one is missing, or is not sealed although another follows.
 
-    Of each, the chain is read before the stream is looked at, as a recorder writes them in the other order.
+    Each chain is read before the size of its stream: a recorder writes them in the other order.
     """
     names = {name: number for name in storage.names() if (number := fmt.segment_of(name)) is not None}
-    for name in (name for name, number in names.items() if number == 0):
-        raise TranscriptError(f"{name!a} is named like a file of the transcript, but is not one: move it away")
     numbers = sorted({*names.values()})
+    if 0 in numbers:
+        name = next(name for name, number in names.items() if number == 0)
+        raise TranscriptError(f"{name!a} is named like a file of the transcript, but is not one: move it away")
     result: list[Segment] = []
     for position, number in enumerate(numbers, 1):
         uploads, chain = fmt.uploads_file(position), fmt.chain_file(position)
         if number != position:
-            raise TranscriptError(f"{uploads} is missing, and there is {fmt.uploads_file(number)}")
+            raise TranscriptError(f"{uploads} is missing, but there is {fmt.uploads_file(number)}")
         if not storage.exists(chain):
-            raise TranscriptError(f"{chain} is missing, and there is {uploads}")
-        # A message takes many times as many bytes as its entry.
+            raise TranscriptError(f"{chain} is missing, but there is {uploads}")
+        # A message is many times as long as its entry.
         content = storage.read(chain, min(fmt.LARGEST_CHAIN, 2**20 + storage.size(uploads)))
         if content and not storage.exists(uploads):
-            raise TranscriptError(f"{uploads} is missing, and there is {chain}")
+            raise TranscriptError(f"{uploads} is missing, but there is {chain}")
         segment = Segment.of(number, content, storage.size(uploads))
         if result and not result[-1].is_sealed:
-            raise TranscriptError(f"{fmt.uploads_file(number - 1)} or its chain was cut off: there is {uploads}")
+            raise TranscriptError(f"{fmt.uploads_file(number - 1)} or its chain was cut off, but there is {uploads}")
         if result and len(segment.entries) and (segment.entries["link"][0] != result[-1].entries["link"][-1]).any():
             raise TranscriptError(f"{chain} does not begin where {fmt.chain_file(number - 1)} ends")
         result.append(segment)
@@ -120,7 +120,7 @@ def read_segments(storage: Storage) -> list[Segment]:
 
 
 class Chain:
-    """All entries of a transcript, in order, and the segment of each, the first being 1."""
+    """All entries of a transcript in order, with the number of the segment of each."""
 
     def __init__(self, entries: NDArray[Any], segments: NDArray[np.intp]) -> None:
         self._entries, self._segments = entries, segments
@@ -128,7 +128,7 @@ class Chain:
 
     @classmethod
     def of(cls, segments: Sequence[Segment]) -> Chain:
-        """Return the entries of some segments; one that has no record does not count, however far it was begun."""
+        """Return the entries of the segments that have records."""
         entries = [segment.entries for segment in segments if segment.has_records]
         numbers = np.repeat(np.arange(1, 1 + len(entries)), [len(part) for part in entries])
         return cls(np.concatenate(entries) if entries else np.empty(0, _ENTRY), numbers.astype(np.intp))
@@ -141,32 +141,32 @@ class Chain:
         return Chain(self._entries[:n_entries], self._segments[:n_entries])
 
     def extent(self, index: int) -> tuple[int, int, int]:
-        """Return the segment of a message, and where in its stream it begins and ends."""
+        """Return the segment of a message, and where it begins and ends in its stream."""
         end = int(self._ends[index])
         return int(self._segments[index]), min(int(self._ends[index - 1]), end), end  # a segment starts again at 0
 
     def kind(self, index: int) -> Kind:
-        """Return what a message is."""
+        """Return the kind of a message."""
         return _KINDS[int(self._kinds[index])]
 
     def link(self, index: int) -> bytes:
-        """Return the hash up to a message."""
+        """Return the link of an entry."""
         link: bytes = self._entries["link"][index].tobytes()
         return link
 
     @cached_property
     def records(self) -> NDArray[np.intp]:
-        """Which entries are of records."""
+        """The indices of records."""
         return np.flatnonzero(np.isin(self._kinds, fmt.RECORDS))
 
     @cached_property
     def stamps(self) -> NDArray[np.intp]:
-        """Which entries end a round."""
+        """The indices of records that end a round."""
         return np.flatnonzero(self._kinds == Kind.ROUND)
 
     @cached_property
     def changes(self) -> NDArray[np.intp]:
-        """Which entries are of clients that join or leave."""
+        """The indices of joins and leaves."""
         return np.flatnonzero(np.isin(self._kinds, (Kind.JOIN, Kind.LEAVE)))
 
     def contains(self, head: str) -> bool:

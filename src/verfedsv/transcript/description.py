@@ -1,4 +1,4 @@
-"""`Description`: what transcript.json says of a training, agreed before the first upload and part of the first link."""
+"""`Description`: the content of transcript.json, which is part of the first link of the chain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verfedsv.losses import LOSSES
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import printable
 from verfedsv.transcript.names import check_names, is_readable
-from verfedsv.untrusted import read_json
+from verfedsv.untrusted import MOST_JSON_BYTES, read_json
 
 NAME, VERSION = "verfedsv transcript", 2
 DESCRIPTION = "transcript.json"
@@ -22,7 +22,7 @@ DESCRIPTION = "transcript.json"
 Mode = Literal["synchronous", "asynchronous"]
 Precision = Literal["float32", "float64"]
 Step = str | Mapping[str, str | float | bool | None]
-"""The step that clients are to take, in the trainer's words: a text, or settings such as `{"rate": 0.2}`."""
+"""The step that clients should take: a text, or settings such as `{"rate": 0.2}`."""
 
 _HASH = re.compile("[0-9a-f]{64}")
 _MOST_SETTINGS, _LONGEST_TEXT = 32, 10_000
@@ -30,10 +30,10 @@ _MOST_SETTINGS, _LONGEST_TEXT = 32, 10_000
 
 @dataclass(frozen=True)
 class Head:
-    """What the server makes of the embeddings: their sum, or a function with parameters.
+    """How the server combines embeddings: a sum, or a function with parameters.
 
-    Of a head with parameters there are the SHA-256 of a text that describes its architecture, the names of its
-    parameters, and the hash of each when the recorder was made.
+    If it has parameters, `architecture` is the SHA-256 of a text that describes it, and `state` has the hash of each
+    parameter when the recorder was created.
     """
 
     kind: Literal["sum", "parametric"] = "sum"
@@ -44,16 +44,15 @@ class Head:
 
 @dataclass(frozen=True)
 class Description:
-    """What was agreed and what is known of a training before its first record.
+    """What is known of a training before its first record.
 
-    `clients` are the founders; `Transcript.clients` are all that ever took part. `loss` is the name of the loss;
-    `is_own_loss` says that it is not of this package, so that whoever values the training must supply it. `classes`
-    are the names of the classes, in the order of the numbers that stand for them, if labels were texts. A segment of
-    the stream ends after `segment_rounds` rounds. `mode` and `precision` are None until the first upload; so is
-    `n_classes` under a loss of the user's own, unless it was given.
+    `clients` take part from the start; `Transcript.clients` has all that ever took part. `is_own_loss` tells that the
+    loss is not from this package: whoever values the training must supply it. `classes` are the names of classes 0, 1,
+    ..., if labels were text. A segment ends after `segment_rounds` rounds. `mode` and `precision` are None until the
+    first upload; so is `n_classes` under a loss of the user's own, unless it was given.
 
-    `valuation` is how the training is to be valued, `step` the prescribed step of the clients, `n_planned` the planned
-    number of rounds, `intercept` whether the server may add an offset. What was not agreed is None.
+    Agreed, or None: `step` (prescribed to the clients), `n_planned` (rounds), `intercept` (whether the server may add
+    an offset). `valuation` has the agreed settings of the valuation.
     """
 
     clients: tuple[str, ...]
@@ -75,7 +74,7 @@ class Description:
 
     @property
     def agreed(self) -> dict[str, Any]:
-        """What was agreed before the first round, as JSON takes it: statements sign it, audits compare it."""
+        """What was agreed before the first round, ready for JSON: statements sign it, audits compare it."""
         return {
             "valuation": self.valuation.as_dict(),
             "head": {"kind": self.head.kind, "architecture": self.head.architecture},
@@ -91,19 +90,19 @@ class Description:
             raise TranscriptError(f"{DESCRIPTION} is not valid: {printable(str(error))}") from None
 
     def check_can_be_valued(self, *, has_loss: bool = False) -> None:
-        """Raise InputError if the head is not a sum, or the loss is the user's own and the caller does not have it."""
+        """Raise InputError if the head is not a sum, or if the loss is the user's own and not at hand (`has_loss`)."""
         if self.head.kind != "sum":
-            raise InputError("only trainings whose head is 'sum' can be valued so far; this one has a head of its own")
+            raise InputError("only trainings with head='sum' can be valued; this one has a head with parameters")
         if self.is_own_loss and not has_loss:
             raise InputError(
-                f"the training was recorded with a loss of your own, {self.loss!r}; value it in Python, and pass that "
-                "loss again: value(run, loss=...)"
+                f"the training was recorded with a loss of your own, {self.loss!r}; value it in Python, with "
+                "value(run, loss=...)"
             )
 
     def check_continues_with(self, given: Description) -> None:
-        """Raise InputError unless a recorder that was given that description can continue this transcript.
+        """Raise InputError unless a recorder with the `given` description can continue this transcript.
 
-        Settings that were not given are those of the transcript.
+        Defaults and None match any setting.
         """
         if (self.clients, self.loss, self.n_samples) != (given.clients, given.loss, given.n_samples):
             raise InputError(
@@ -127,9 +126,15 @@ class Description:
             raise InputError(f"the folder holds a transcript that cannot be continued with {others[0]}")
 
     def to_json(self) -> bytes:
-        """Return the bytes of transcript.json."""
+        """Return the bytes of transcript.json; raise InputError if they are too many to be read."""
         content = {"format": NAME, "version": VERSION, **asdict(self)}
-        return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+        text = (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+        if len(text) > MOST_JSON_BYTES:
+            raise InputError(
+                f"{DESCRIPTION} would have {len(text):,} bytes, and at most {MOST_JSON_BYTES:,} are read; shorten the "
+                "names of clients and classes"
+            )
+        return text
 
     @classmethod
     def from_json(cls, text: bytes) -> Description:
@@ -162,7 +167,7 @@ def _as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(about: Description) -> None:
-    """Raise ValueError unless every field is what a recorder would have written."""
+    """Raise ValueError unless a recorder could have written every field."""
     check_names(about.clients)
     if type(about.is_own_loss) is not bool or not isinstance(about.loss, str) or not is_readable(about.loss):
         raise ValueError(f"loss must be a name, and is_own_loss true or false; received {str(about.loss)[:60]!a}")
@@ -185,17 +190,14 @@ def _check(about: Description) -> None:
 
 
 def _check_first_upload(about: Description) -> None:
-    """Check mode, precision and the number of classes, which the first upload may have shown."""
-    if not (about.mode is None and about.precision is None):
+    """Check mode, precision and the number of classes, which may be unknown before the first upload."""
+    if (about.mode, about.precision) != (None, None):
         for value, allowed in ((about.mode, get_args(Mode)), (about.precision, get_args(Precision))):
-            if not isinstance(value, str) or value not in allowed:
+            if value not in allowed:
                 raise ValueError(f"mode or precision is {str(value)[:60]!a}, which is not one of {', '.join(allowed)}")
-    if about.n_classes is None and about.is_own_loss and about.mode is None:
-        return
-    least, most = (
-        (1, 2**31) if about.is_own_loss else {"logistic": (1, 1), "softmax": (2, 2**31)}.get(about.loss, (1, 2**31))
-    )
-    _check_whole("n_classes", about.n_classes, least, most)
+    if about.n_classes is not None or not about.is_own_loss or about.mode is not None:
+        kind = None if about.is_own_loss else about.loss
+        _check_whole("n_classes", about.n_classes, 2 if kind == "softmax" else 1, 1 if kind == "logistic" else 2**31)
 
 
 def _check_class_names(about: Description) -> None:
@@ -204,12 +206,13 @@ def _check_class_names(about: Description) -> None:
         return
     if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
         raise ValueError("classes must be a list of names")
-    if about.loss == "squared" and not about.is_own_loss:
-        raise ValueError("squared loss has no classes that have names")
     if len(set(names)) < len(names) or len(names) < 2:
         raise ValueError("classes must be two or more different names")
-    most = 2 if about.loss == "logistic" and not about.is_own_loss else about.n_classes or len(names)
-    if len(names) > most and not about.is_own_loss:
+    if about.is_own_loss:
+        return
+    if about.loss == "squared":
+        raise ValueError("squared loss has no classes that have names")
+    if len(names) > (2 if about.loss == "logistic" else about.n_classes or 0):
         raise ValueError(f"there are {len(names)} names of classes, more than there are classes")
 
 
@@ -226,7 +229,7 @@ def _check_head(head: Head) -> None:
         and all(isinstance(text, str) and _HASH.fullmatch(text) for text in (head.architecture, *hashes))
     )
     if not is_valid:
-        raise ValueError("head must be a sum, or have an architecture and, for each parameter, a name and a hash")
+        raise ValueError("head must be a sum, or have an architecture, and a name and a hash for each parameter")
 
 
 def _check_step(step: object) -> None:
@@ -235,10 +238,9 @@ def _check_step(step: object) -> None:
     if not isinstance(step, dict) or len(step) > _MOST_SETTINGS or not all(isinstance(name, str) for name in step):
         raise ValueError("step must be a short text, or a few settings by name")
     for value in step.values():
-        if not (value is None or isinstance(value, str | bool | int | float)) or value in (math.inf, -math.inf):
-            raise ValueError("settings of the step must be texts, finite numbers, or true or false")
-        if value != value or len(str(value)) > _LONGEST_TEXT:
-            raise ValueError("settings of the step must be finite and short")
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, str | bool | int | float | None) or not is_finite or len(str(value)) > _LONGEST_TEXT:
+            raise ValueError("settings of the step must be short texts, finite numbers, true, false or null")
 
 
 def _check_whole(name: str, value: object, least: int, most: int) -> None:

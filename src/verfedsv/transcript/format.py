@@ -1,13 +1,12 @@
 """The files of a transcript and their hashes. docs/transcript.md describes them for readers without this package.
 
-    transcript.json         what was agreed and recorded: clients, loss, mode, sizes, settings
-    labels.arrow            the labels, and which rows receive gradients
-    uploads-00001.arrows    an Arrow stream: the first segment of the records, one record batch each
-    chain-00001.bin         for each message of that stream: where it ends, what it is, and a hash up to there
+    transcript.json         what is known before the first record: clients, loss, sizes, settings
+    labels.arrow            the labels, and which samples receive gradients
+    uploads-00001.arrows    the first segment: an Arrow stream with one record batch per record
+    chain-00001.bin         for each message of that stream: where it ends, its kind, and a hash up to there
     tensors/HASH.npy        parameters of the server's head, by the SHA-256 of the file
 
-A segment ends after a number of rounds, and the next begins. Nothing is ever rewritten but transcript.json, once, when
-the first upload has shown mode and precision.
+Only transcript.json is ever rewritten, once, when the first upload shows mode and precision.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ from verfedsv.transcript.framing import Layout, find_layout, metadata_of
 LABELS, TENSORS = "labels.arrow", "tensors"
 
 LATEST = 1e15
-"""Seconds, before or after 0. Where numbers are so large that seconds are lost in them, time would stand still."""
+"""Seconds, before or after 0. In larger numbers seconds would be lost to rounding."""
 
 LARGEST_EMBEDDING = 1e12
-"""What an embedding may be in size. A larger one comes from a training that diverged, or from a client that wants
-nobody's value to be known: rounding errors grow with it, for everybody."""
+"""Limit of the size of an embedding. A larger one comes from a training that diverged, or from a client that wants to
+spoil the values of all: rounding errors grow with it."""
 
-LARGEST_DESCRIPTION, LARGEST_CHAIN, LARGEST_TENSOR = 2**24, 2**30, 2**30
-"""In bytes, so that no file takes all memory before it is checked: names of 100,000 clients take 2 MB."""
+LARGEST_CHAIN = LARGEST_TENSOR = LARGEST_LABELS = 2**30
+"""Size limits of files in bytes; that of labels under a loss of the user's own."""
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """What a sealed segment ends with."""
 
 
 class Kind(IntEnum):
-    """What an entry of the chain is of."""
+    """The kind of a message, as its entry in the chain states it."""
 
     START = 0  # of a segment: no bytes, and the last link of the segment before
     SCHEMA = 1
@@ -54,7 +53,7 @@ class Kind(IntEnum):
     ROUND = 3  # a time stamp; in synchronous training with the uploads of its round
     JOIN = 4
     LEAVE = 5
-    END = 6  # of a segment that is sealed
+    END = 6  # the end marker of a sealed segment
 
 
 RECORDS = Kind.UPLOAD, Kind.ROUND, Kind.JOIN, Kind.LEAVE
@@ -79,9 +78,9 @@ _SEGMENT_FILE = re.compile(r"uploads-(.*)\.arrows|chain-(.*)\.bin", re.IGNORECAS
 
 
 def segment_of(name: str) -> int | None:
-    """Return which segment a file is of, by its name; None if of none.
+    """Return the number of the segment that a file belongs to, by its name; None for other files.
 
-    0 if the name only looks like one: whoever reads `uploads-*.arrows` would take the file for a segment.
+    0 if the name only resembles one: whoever reads `uploads-*.arrows` would take the file for a segment.
     """
     found = _SEGMENT_FILE.fullmatch(name)
     if found is None:
@@ -92,12 +91,12 @@ def segment_of(name: str) -> int | None:
 
 
 def is_file_of_transcript(name: str) -> bool:
-    """Return whether a recorder writes a file of that name; the files in `TENSORS` are not asked for here."""
+    """Return whether a file belongs to a transcript, by its name; those in `TENSORS` are not considered."""
     return name in (DESCRIPTION, LABELS) or segment_of(name) is not None
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the paths of a transcript's files in a folder, without those in `TENSORS`, ordered by name."""
+    """Return the paths of a transcript's files in a folder, without those in `TENSORS`, in the order of their names."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if is_file_of_transcript(path.name))
@@ -105,7 +104,7 @@ def files_of(folder: Path) -> list[Path]:
 
 @cache
 def upload_schema(precision: Precision) -> pa.Schema:
-    """Return the schema of a segment. docs/transcript.md says what its columns are."""
+    """Return the schema of a segment; docs/transcript.md describes its columns."""
     number = pa.float32() if precision == "float32" else pa.float64()
     return pa.schema(
         [
@@ -124,13 +123,13 @@ def upload_schema(precision: Precision) -> pa.Schema:
 _N_NODES, _N_BUFFERS = 12, 26
 SAMPLES_NODE, EMBEDDINGS_NODE = 9, 11
 TIME, OFFSET, STATE, DIGEST, SAMPLES, EMBEDDINGS = _NUMBERS = 7, 11, 15, 17, 21, 25
-"""Of that schema, depth first: how many arrays and buffers there are, and which hold the numbers of a column."""
+"""Depth first in that schema: how many arrays and buffers there are, and which hold the numbers of a column."""
 
 
 def digests_of(uploads: Iterable[tuple[Array, Array]]) -> list[bytes]:
-    """Return the hash of each upload: of its sample indices (uint32) and its embeddings, in contiguous arrays.
+    """Return the hash of each upload: of its samples (uint32), then its embeddings, as contiguous arrays.
 
-    Samples equal to those of the upload before are hashed once: in float32, that saves almost half of the work.
+    Samples equal to those of the upload before are not hashed again: in float32, that saves almost half of the work.
     """
     result, before, begun = [], None, hashlib.sha256()
     for samples, embeddings in uploads:
@@ -144,23 +143,23 @@ def digests_of(uploads: Iterable[tuple[Array, Array]]) -> list[bytes]:
 
 
 def next_link(previous: bytes, message: pa.Buffer | memoryview | bytes, ranges: Iterable[tuple[int, int]]) -> bytes:
-    """Return the next link of the chain: the hash of the one before and of the message without its uploads.
+    """Return the next link of the chain: the hash of the one before and of these `ranges` of the message.
 
-    `ranges` are those of `frame_ranges`. The numbers of the uploads are left out because the message holds a hash of
-    each upload; so every byte is hashed once, and a client can prove its own uploads without showing those of others.
+    They leave out the numbers of uploads, as the message holds a hash of each upload: so every byte is hashed once, and
+    a client can prove its own uploads without showing those of others.
     """
     digest = hashlib.sha256(previous)
-    whole = memoryview(message)
+    content = memoryview(message)
     for start, stop in ranges:
-        digest.update(whole[start:stop])
+        digest.update(content[start:stop])
     return digest.digest()
 
 
 class Form(NamedTuple):
-    """What messages with the same metadata share.
+    """What messages with the same metadata share; ranges are in bytes from the beginning of a message.
 
-    `frame` are the parts that are not numbers of uploads, in bytes from the beginning of the message: what a link is
-    of. `fixed` are the parts that are not numbers of any column: what decides whether Arrow can read the message.
+    `frame` is all but the numbers of uploads, which a link hashes. `fixed` is all but the numbers of any column, which
+    decides whether Arrow can read the message.
     """
 
     layout: Layout
@@ -169,7 +168,7 @@ class Form(NamedTuple):
 
 
 def form_of(message: pa.Buffer, precision: Precision) -> Form:
-    """Return the form of a message; raise one of `UNREADABLE` if it is compressed, or not all of the buffer."""
+    """Return the form of a message; raise one of `UNREADABLE` if it is compressed, or does not fill the buffer."""
     form = read_form(metadata_of(message), precision)
     if form.layout.size != message.size:
         raise ValueError("it does not end where its entry does")
@@ -178,7 +177,7 @@ def form_of(message: pa.Buffer, precision: Precision) -> Form:
 
 @lru_cache(maxsize=256)  # messages of the same clients and sizes have the same metadata
 def read_form(metadata: bytes, precision: Precision) -> Form:
-    """Return the form of messages that begin like this; see `form_of`."""
+    """Return the form of messages with this metadata; see `form_of`."""
     layout = find_layout(metadata)
     frame = frame_ranges(layout, precision)
     numbers = sorted(layout.buffers[buffer] for buffer in _NUMBERS if layout.buffers[buffer][1])
@@ -187,10 +186,10 @@ def read_form(metadata: bytes, precision: Precision) -> Form:
 
 
 def frame_ranges(layout: Layout, precision: Precision) -> tuple[tuple[int, int], ...]:
-    """Return the parts of a message that are not numbers of uploads, in bytes from its beginning.
+    """Return the ranges of a message that are not numbers of uploads, in bytes from its beginning.
 
-    Raises ValueError unless these parts, with the digests in them, settle everything that the message holds, if
-    `read_rows` accepts it as well. docs/transcript.md says why they do.
+    Raises ValueError unless these ranges, with the digests in them, determine all of the message, provided that
+    `read_rows` accepts it; docs/transcript.md has the proof.
     """
     if (len(layout.nodes), len(layout.buffers)) != (_N_NODES, _N_BUFFERS):
         raise ValueError("the columns are not those of a transcript")
@@ -220,17 +219,17 @@ _SCHEMAS = {
 def check_schema(message: pa.Buffer, precision: Precision) -> None:
     """Raise ValueError unless the first message of a stream is the schema, byte by byte.
 
-    Of a schema that only means the same, other readers might make something else, or nothing.
+    Other readers might understand a schema that is merely equivalent in another way, or not at all.
     """
     if hashlib.sha256(message).hexdigest() != _SCHEMAS[precision]:
         raise ValueError("the columns are not those of a transcript")
 
 
 def first_link(description: bytes, labels: bytes) -> bytes:
-    """Return where the chain begins: the hash of transcript.json and labels.arrow."""
+    """Return the first link of the chain: the hash of transcript.json and labels.arrow."""
     return link_of_digests(hashlib.sha256(description).digest(), hashlib.sha256(labels).digest())
 
 
 def link_of_digests(description: bytes, labels: bytes) -> bytes:
-    """Return the same from the hashes of the two files, for those who may not see the labels."""
+    """Return the first link from the hashes of the two files, for those who may not see the labels."""
     return hashlib.sha256(description + labels).digest()

@@ -1,7 +1,7 @@
-"""Where Arrow messages begin and end, and whether they are plain: checked before anything is unpacked.
+"""Where Arrow messages begin and end, and that they are not compressed: checked before Arrow reads them.
 
-Arrow would unpack compressed columns of any size, read the first of several messages in a buffer, and follow the footer
-of a file wherever it points. Metadata are read here without trust: whatever they say, nothing beyond them is read.
+Arrow would decompress columns to any size, read the first of several messages in a buffer, and follow the footer of a
+file wherever it points. Metadata are not trusted here: whatever they say, nothing beyond them is read.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ _VERSION_5, _RECORD_BATCH = 4, 3
 _MAGIC, _PADDING = b"ARROW1", 2
 _END_OF_STREAM = struct.pack("<II", _CONTINUES, 0)
 _LONGEST = 2**16
-"""Bytes of metadata. Those of a transcript take about a thousand."""
+"""Bytes of metadata. Those of a transcript have about a thousand."""
 _BLOCK, _PAIR = struct.Struct("<qi4xq"), struct.Struct("<qq")
 
 UNREADABLE = (
     *(ValueError, LookupError, TypeError, ArithmeticError, EOFError, OSError, MemoryError, RecursionError),
     *(struct.error, pa.ArrowException),
 )
-"""What Arrow and the functions here raise at bytes that are not what they should be."""
+"""What Arrow and the functions here raise for invalid bytes."""
 
 
 class Layout(NamedTuple):
-    """How many bytes the head of a message takes, metadata included, and how many its body.
+    """The sizes of the head of a message, including its metadata, and of its body.
 
-    Of a record batch also the arrays in it, depth first, with their lengths and numbers of nulls, and where in the body
-    their buffers begin and how long they are.
+    For a record batch, `nodes` has length and number of nulls of each array, depth first, and `buffers` has offset in
+    the body and size of each buffer.
     """
 
     head: int
@@ -44,15 +44,15 @@ class Layout(NamedTuple):
 
 
 def metadata_of(message: pa.Buffer) -> bytes:
-    """Return the beginning of a message, up to where its body begins."""
+    """Return the head of a message; raise ValueError or struct.error if it is not one."""
     _, n_metadata = struct.unpack_from("<Ii", message)
     if not 0 < n_metadata <= _LONGEST:
-        raise ValueError("it does not begin as messages do")
+        raise ValueError("it does not begin like a message")
     return bytes(memoryview(message)[: 8 + n_metadata])
 
 
 def find_layout(metadata: bytes) -> Layout:
-    """Return the layout of the message that begins like this; raise ValueError or struct.error if it is compressed."""
+    """Return the layout of a message with this head; raise ValueError or struct.error if it is not plain."""
     extent = find_extent(memoryview(metadata))
     if extent is None or extent.head % 8 or extent.body % 8:
         raise ValueError("it does not end where its entry does")
@@ -68,7 +68,7 @@ def find_layout(metadata: bytes) -> Layout:
 
 
 def find_extent(content: memoryview) -> Layout | None:
-    """Return how long the message at the beginning of some bytes is; None if they do not tell."""
+    """Return the sizes of the message at the beginning of some bytes; None if they do not tell."""
     if len(content) < 8:
         return None
     continues, n_metadata = struct.unpack_from("<Ii", content)
@@ -82,9 +82,9 @@ def find_extent(content: memoryview) -> Layout | None:
 
 
 def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
-    """Return the one record batch of an Arrow file; raise one of `UNREADABLE` if there is anything else in it.
+    """Return the only record batch of an Arrow file; raise one of `UNREADABLE` if the file has anything else.
 
-    So a reader of the file, which goes by the footer, finds what a reader of the stream within does.
+    So readers that go by the footer find the same as readers that go by the stream before it.
     """
     whole = memoryview(content)
     start = len(_MAGIC) + _PADDING
@@ -96,7 +96,7 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
         if extent is None:
             raise ValueError("it ends within a message")
         message = content.slice(start, extent.size)
-        find_layout(metadata_of(message))  # which refuses one that is compressed
+        find_layout(metadata_of(message))  # refuses compression
         messages.append(pa.ipc.read_message(message))
         blocks.append((start, extent.head, extent.body))
         start += extent.size
@@ -111,52 +111,52 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
     batch = pa.ipc.read_record_batch(messages[1], schema)
     batch.validate(full=True)
     with pa.ipc.open_file(content) as reader:
-        # Whether numbers are big-endian is not in `reader.schema`, which is that of numbers already turned.
+        # `reader.schema` does not tell that numbers are big-endian: it describes them after conversion.
         if footer.table(1).number(0, "<h") or not reader.schema.equals(schema, check_metadata=True):
             raise ValueError("its footer has other columns")
     return batch
 
 
 class _Table:
-    """A table of a flatbuffer: https://flatbuffers.dev/internals. Beyond the end of the bytes is a struct.error."""
+    """A table of a flatbuffer (https://flatbuffers.dev/internals); reading beyond the bytes raises struct.error."""
 
-    def __init__(self, content: memoryview, place: int) -> None:
-        self._content, self._place = content, place
-        self._fields = place - self._at(place, "<i")
+    def __init__(self, content: memoryview, offset: int) -> None:
+        self._content, self._offset = content, offset
+        self._fields = offset - self._at(offset, "<i")
         self._n_bytes = self._at(self._fields, "<H")
 
     @classmethod
-    def root(cls, content: memoryview, place: int) -> _Table:
-        return cls(content, place + int(struct.unpack_from("<I", content, place)[0]))
+    def root(cls, content: memoryview, offset: int) -> _Table:
+        return cls(content, offset + int(struct.unpack_from("<I", content, offset)[0]))
 
     def has(self, field: int) -> bool:
-        return self._find(field) != self._place
+        return self._find(field) != self._offset
 
     def number(self, field: int, kind: str) -> int:
-        """Return a field; 0 if it is not there, which is the default of all that are read here."""
+        """Return a field; 0 if it is missing, which is the default of all fields read here."""
         return self._at(self._find(field), kind) if self.has(field) else 0
 
     def table(self, field: int) -> _Table:
-        place = self._find(field)
-        return _Table(self._content, place + self._at(place, "<I"))
+        offset = self._find(field)
+        return _Table(self._content, offset + self._at(offset, "<I"))
 
     def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:
-        """Return a vector of structs; empty if it is not there."""
+        """Return a vector of structs; empty if it is missing."""
         if not self.has(field):
             return []
-        place = self._find(field)
-        place += self._at(place, "<I")
-        n_structs = self._at(place, "<I")
+        offset = self._find(field)
+        offset += self._at(offset, "<I")
+        n_structs = self._at(offset, "<I")
         if n_structs * kind.size > len(self._content):
-            raise struct.error("a vector is longer than all there is")
-        return [kind.unpack_from(self._content, place + 4 + index * kind.size) for index in range(n_structs)]
+            raise struct.error("a vector is longer than the message")
+        return [kind.unpack_from(self._content, offset + 4 + index * kind.size) for index in range(n_structs)]
 
     def _find(self, field: int) -> int:
         slot = 4 + 2 * field
-        return self._place + (self._at(self._fields + slot, "<H") if slot < self._n_bytes else 0)
+        return self._offset + (self._at(self._fields + slot, "<H") if slot < self._n_bytes else 0)
 
-    def _at(self, place: int, kind: str) -> int:
-        if place < 0:  # which Python would count from the end
-            raise struct.error("a place before the beginning")
-        number: int = struct.unpack_from(kind, self._content, place)[0]
+    def _at(self, offset: int, kind: str) -> int:
+        if offset < 0:  # would count from the end
+            raise struct.error("an offset before the beginning")
+        number: int = struct.unpack_from(kind, self._content, offset)[0]
         return number

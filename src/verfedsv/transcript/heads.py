@@ -1,4 +1,4 @@
-"""The server's head as a recorder takes it: the sum of the embeddings, or any object with a `state_dict`."""
+"""Parameters of the server's head, as they are recorded and read back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.arguments import as_numpy
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, TranscriptError
 from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Head
@@ -19,7 +19,7 @@ from verfedsv.transcript.storage import Storage
 
 
 class RecordedHead:
-    """A head whose state is recorded at each time stamp; each tensor is written once, however often it is recorded."""
+    """A head whose state is recorded at each time stamp; equal parameters share one file."""
 
     def __init__(self, head: Any) -> None:
         if not (isinstance(head, str) and head == "sum") and not callable(getattr(head, "state_dict", None)):
@@ -31,19 +31,19 @@ class RecordedHead:
             if not tensors:
                 raise InputError("the head has no parameters; pass head='sum', or a head whose state_dict() has some")
             text = repr(head)
-            if text == object.__repr__(head):  # which has an address in it
+            if text == object.__repr__(head):  # contains an address
                 text = f"{type(head).__module__}.{type(head).__qualname__}"
             hashes = tuple(_digest(content) for content in tensors.values())
             self.description = Head("parametric", hashlib.sha256(text.encode()).hexdigest(), (*tensors,), hashes)
         self._written = set[str]()
 
     def write(self, storage: Storage) -> tuple[bytes, ...] | None:
-        """Write the tensors of now that are not there yet; return their hashes, None if the head is a sum."""
+        """Write the parameters that have no file yet; return the hashes of all, None if the head is a sum."""
         if self._head is None:
             return None
         tensors = self._read()
         if (*tensors,) != self.description.parameters:
-            raise InputError("the parameters of the head have other names than when the recorder was made")
+            raise InputError("the parameters of the head have other names than when the recorder was created")
         hashes = []
         for content in tensors.values():
             digest = _digest(content)
@@ -55,7 +55,7 @@ class RecordedHead:
         return tuple(hashes)
 
     def _read(self) -> dict[str, bytes]:
-        """Return the parameters of the head, by name, each as the content of a file."""
+        """Return the content of the file of each parameter, by name."""
         state = self._head.state_dict() if self._head is not None else {}
         if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
             raise InputError("state_dict() of the head must map names to arrays")
@@ -76,18 +76,21 @@ def _serialize(array: Array) -> bytes:
     return sink.getvalue()
 
 
-def read_tensor(content: bytes) -> Array:
-    """Return the parameter in a file; raise ValueError unless the file is as a recorder writes it.
-
-    NumPy evaluates the header of such a file, and stumbles over a wrong one in many ways.
-    """
+def read_tensor(storage: Storage, digest: str) -> Array:
+    """Return the parameter with this hash; raise TranscriptError unless its file is as a recorder wrote it."""
+    name = fmt.tensor_file(digest)
+    if not storage.exists(name):
+        raise TranscriptError(f"{name} is missing")
+    content = storage.read(name, fmt.LARGEST_TENSOR)
+    if _digest(content) != digest:
+        raise TranscriptError(f"the transcript was changed: {name}")
     try:
         with warnings.catch_warnings(action="ignore"):
             array: Array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except Exception as error:  # of tokens, syntax, recursion, overflow, ...
-        raise ValueError(f"it is no NumPy file: {error}") from None
+    except Exception as error:  # NumPy evaluates the header: errors of tokens, syntax, recursion, overflow, ...
+        raise TranscriptError(f"{name} is not valid: it is not a NumPy file: {error}") from None
     if array.dtype.kind not in "biuf" or _serialize(array) != content:
-        raise ValueError("it is not written as a recorder writes it")
+        raise TranscriptError(f"{name} is not valid: it is not written as a recorder writes it")
     return array
 
 

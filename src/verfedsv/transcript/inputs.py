@@ -1,4 +1,4 @@
-"""What users pass to a `Recorder`, as the arrays and names that are recorded."""
+"""What users pass to a `Recorder`, converted to the arrays and names that are recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_array, as_numpy, as_whole
+from verfedsv.arguments import as_array, as_numpy, as_samples, as_whole
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Array, Loss, get_loss, is_own
@@ -23,13 +23,20 @@ from verfedsv.transcript.names import check_names
 _MOST_CLASSES = 1000
 _FEW = 20
 _TRUTH = ("False", "True")
+_ADVICE = {
+    "own": "Embeddings are summed, so each client uploads as many numbers per sample as the loss takes",
+    "softmax": "Under softmax each client uploads its part of the logits, one number per class, not a hidden layer; if "
+    "the labels do not show every class, pass n_classes to the Recorder",
+    "logistic": "Under logistic loss each client uploads its part of the logit, one number per sample, not a hidden "
+    "layer; for one number per class, use loss='softmax'",
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels as numbers, the names of their classes if they were text, and the loss that they fit.
+    """The labels as numbers, the names of their classes if they were text or booleans, and the loss.
 
-    `n_classes` is what the loss takes of each sample; None of a loss of the user's own until the first upload.
+    `n_classes` is how many numbers per sample the loss takes; None if only the first upload shows that.
     """
 
     numbers: Array
@@ -39,7 +46,7 @@ class Labels:
 
     @property
     def doubts(self) -> list[str]:
-        """What looks like a mistake in the classes, if they were text, in sentences."""
+        """Sentences on classes that may be mistakes, if labels were text."""
         if self.classes in (None, _TRUTH):
             return []
         counts = np.bincount(self.numbers, minlength=len(self.classes)).tolist()
@@ -57,28 +64,26 @@ class Labels:
             writer.write_table(table)
         return sink.getvalue()
 
-    def check_width(self, name: str, width: int) -> None:
-        """Raise InputError if embeddings of that width cannot be summed for the loss."""
-        if self.loss.name == "softmax" and not is_own(self.loss):
-            self.loss.encode(self.numbers, width)
-            raise InputError(
-                f"{name}: the embeddings have {width} numbers per sample, and there are {self.n_classes} classes: "
-                "softmax takes one logit per class from each client. If they are a hidden layer, log each client's "
-                f"part of the logits instead. If there are {width} classes, of which the labels show only some, pass "
-                f"n_classes={width} to the Recorder"
-            )
-        if self.n_classes is None or not is_own(self.loss):
-            encode_checked(self.loss, self.numbers, width)  # which says what the loss takes
-        if self.n_classes is None:
-            return
-        raise InputError(
-            f"{name}: the embeddings have {width} numbers per sample, and the loss takes {self.n_classes}: embeddings "
-            "that are summed have the same number of classes"
-        )
+    def find_n_classes(self, widths: Sequence[int]) -> int | None:
+        """Return the number of classes that first uploads of these widths show to a loss of the user's own.
+
+        None if there are no uploads; raise InputError if they differ, or if the loss cannot use the labels with them.
+        """
+        if not widths:
+            return None
+        if len({*widths}) > 1:
+            raise InputError(f"embeddings are summed, so all have one width; received {', '.join(map(str, widths))}")
+        encode_checked(self.loss, self.numbers, widths[0])
+        return widths[0]
+
+    @property
+    def advice(self) -> str:
+        """What to upload, for a client whose embeddings cannot be summed for the loss."""
+        return _ADVICE.get("own" if is_own(self.loss) else self.loss.name, _ADVICE["own"])
 
 
 def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Labels:
-    """Return the labels if the loss can use them, as far as that can be told before the first upload."""
+    """Return the labels; raise InputError if the loss cannot use them, as far as known before the first upload."""
     loss = get_loss(loss)
     kind = "own" if is_own(loss) else loss.name
     if n_classes is not None and kind not in ("own", "softmax"):
@@ -103,10 +108,10 @@ def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Lab
 
 
 def _as_rows(labels: ArrayLike) -> Array:
-    """Return labels as an array of whatever they are, (samples,) or (samples, classes)."""
+    """Return labels of any type as an array, (samples,) or (samples, classes)."""
     values = as_numpy("labels", labels)
     if values.dtype.kind == "U" and not hasattr(labels, "dtype"):
-        values = np.asarray(labels, dtype=object)  # in which a NaN among text has not become text
+        values = np.asarray(labels, dtype=object)  # otherwise a NaN among text becomes text
     if hasattr(labels, "columns") and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]  # a data frame of one column
     if values.ndim not in (1, 2) or len(values) == 0:
@@ -121,9 +126,9 @@ def _order_of(labels: Any) -> list[str]:
 
 
 def _encode(values: Array, order: Sequence[str]) -> tuple[Array, tuple[str, ...] | None]:
-    """Return text and booleans as numbers from 0 on, and what these stand for, in the given order, or sorted.
+    """Return text and booleans as numbers from 0, with the names of these classes, in the given order or sorted.
 
-    Numbers are returned as they are, also if they are written as text.
+    Numbers are returned unchanged and without names, even if they are written as text.
     """
     is_object = values.dtype.kind == "O"
     kinds = {str if isinstance(value, str) else type(value) for value in values.tolist()} if is_object else set()
@@ -162,7 +167,7 @@ def _are_numbers(texts: Array) -> bool:
 
 
 def _as_recorded(labels: Array) -> Array:
-    """Return labels as numbers of a type that Arrow has: in the byte order of this machine, and at most 64 bits."""
+    """Return labels as numbers of a type that Arrow has: in native byte order, of at most 64 bits."""
     numbers = as_array("labels", labels)
     is_long = numbers.dtype.kind == "f" and numbers.dtype.itemsize > 8
     return numbers.astype(np.float64 if is_long else numbers.dtype.newbyteorder("="), copy=False)
@@ -181,10 +186,9 @@ def as_names(clients: Sequence[str]) -> tuple[str, ...]:
 
 
 def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[str, Any]:
-    """Return the embeddings of the clients that are present, in the order of `clients`; the others must be `absent`."""
+    """Return the embeddings by client, in the order of `clients`; a client without any must be in `absent`."""
     if hasattr(embeddings, "columns") and hasattr(embeddings, "to_numpy"):
-        # A data frame of one column per client.
-        embeddings = {name: embeddings[name] for name in embeddings.columns}
+        embeddings = {name: embeddings[name] for name in embeddings.columns}  # a data frame of one column per client
     if not isinstance(embeddings, Mapping):
         raise InputError(
             f"embeddings must map the name of each client to its array; received {type(embeddings).__name__}"
@@ -194,9 +198,9 @@ def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[s
     away = list(absent)
     for name in away:
         if name in embeddings:
-            raise InputError(f"client {name!r} is declared absent, and there are embeddings of it")
+            raise InputError(f"client {name!r} is declared absent, but has embeddings")
         if name not in clients:
-            raise InputError(f"absent names {name!r}, which takes no part; the clients are {', '.join(clients)}")
+            raise InputError(f"absent has {name!r}, which does not take part; the clients are {', '.join(clients)}")
     missing = [name for name in clients if name not in embeddings and name not in away]
     unknown = [name for name in embeddings if name not in clients]
     if missing or unknown:
@@ -206,15 +210,12 @@ def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[s
             f"missing {missing or 'none'}, unknown {unknown or 'none'}{hint}"
         )
     if not embeddings:
-        raise InputError("all clients are declared absent; a round needs at least one")
+        raise InputError("all clients are declared absent; a round needs at least one upload")
     return {name: embeddings[name] for name in clients if name in embeddings}
 
 
 def as_batches(batch: Any, clients: Sequence[str], n_samples: int) -> tuple[dict[str, NDArray[np.uint32]], bool]:
-    """Return the samples of each client, and whether all of them upload one and the same batch.
-
-    A batch is for all clients, or a mapping with one for each.
-    """
+    """Return the samples of each client, and whether `batch` is one for all rather than a mapping by client."""
     if not isinstance(batch, Mapping):
         samples = as_samples("batch", batch, n_samples)
         return dict.fromkeys(clients, samples), True
@@ -227,38 +228,19 @@ def as_batches(batch: Any, clients: Sequence[str], n_samples: int) -> tuple[dict
     return {name: as_samples(f"batch of {name}", batch[name], n_samples) for name in clients}, False
 
 
-def as_samples(name: str, batch: ArrayLike, n_samples: int, *, may_be_empty: bool = False) -> NDArray[np.uint32]:
-    """Return the sample numbers in a list or a mask."""
-    samples = as_numpy(name, batch)
-    if samples.dtype == bool:
-        if samples.shape != (n_samples,):
-            raise InputError(f"{name} as a mask needs one entry per sample, ({n_samples},); received {samples.shape}")
-        samples = np.flatnonzero(samples)
-    if samples.size == 0:
-        samples = samples.astype(np.uint32)
-    if samples.size == 0 and not may_be_empty:
-        raise InputError(f"{name} must hold at least one sample; received none")
-    if samples.ndim != 1 or samples.dtype.kind not in "iu":
-        raise InputError(f"{name} must be a list of sample numbers; received shape {samples.shape} of {samples.dtype}")
-    if samples.size and not (samples.min() >= 0 and samples.max() < n_samples):
-        wrong = samples[(samples < 0) | (samples >= n_samples)][0]
-        raise InputError(f"{name} must hold sample numbers from 0 to {n_samples - 1}; received {wrong}")
-    # Marking is ten times faster than sorting.
-    seen = np.zeros(n_samples, dtype=bool)
-    seen[samples] = True
-    if np.count_nonzero(seen) < len(samples):
-        numbers, counts = np.unique(samples, return_counts=True)
-        raise InputError(f"{name} must not repeat samples; sample {numbers[counts > 1][0]} is there more than once")
-    return samples.astype(np.uint32)
+def as_embeddings(name: str, values: ArrayLike, n_samples: int, width: int | None = None, advice: str = "") -> Array:
+    """Return embeddings as (samples, width), in float32 if they fit without rounding by their type, else in float64.
 
-
-def as_embeddings(name: str, values: ArrayLike, n_samples: int) -> Array:
-    """Return embeddings as (samples, width), in float32 if they have no more digits than that, else in float64."""
+    `width` None allows any. `advice` ends the message on a wrong shape.
+    """
     array = as_array(name, values)
-    if array.ndim not in (1, 2) or len(array) != n_samples:
-        raise InputError(
-            f"{name} must have shape ({n_samples},) or ({n_samples}, width), one row per sample; received {array.shape}"
-        )
+    is_shaped = array.ndim in (1, 2) and len(array) == n_samples and array.size > 0
+    if not is_shaped or width not in (None, array.size // n_samples):
+        allowed = f"({n_samples}, {width or 'width'})"
+        if width in (None, 1):
+            allowed = f"({n_samples},) or {allowed}"
+        message = f"{name} must have shape {allowed}, one row per sample; received {array.shape}"
+        raise InputError(f"{message}. {advice}" if advice else message)
     if not is_usable(array):
         wrong = array.ravel()[int(np.argmin(np.abs(array.ravel()) < fmt.LARGEST_EMBEDDING))]
         raise InputError(f"{name} must be finite and below {fmt.LARGEST_EMBEDDING:g} in size; received {wrong:g}")
@@ -267,9 +249,9 @@ def as_embeddings(name: str, values: ArrayLike, n_samples: int) -> Array:
 
 
 def as_offset(values: ArrayLike, n_samples: int, n_classes: int, precision: str | None) -> Array:
-    """Return what the head adds of its own: (classes,) if it is the same for all samples, else (samples, classes).
+    """Return an offset as (classes,) if it is the same for all samples, else as (samples, classes).
 
-    Numbers of Python are taken in the `precision` of the embeddings, as NumPy would.
+    Python numbers get the `precision` of the embeddings, as in NumPy.
     """
     array = as_array("offset", values)
     if array.ndim == 0 or array.shape == (n_classes,):

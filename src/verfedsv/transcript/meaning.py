@@ -1,6 +1,6 @@
-"""What records and labels must be, beyond bytes that hash as they should: what a `Recorder` would have written.
+"""The rules of a valid transcript: records and labels must be what a `Recorder` could have written.
 
-The reader, `verify`, audits and a recorder that resumes all use it, so that nothing else has to check.
+Every reader applies them, so that no other code has to check.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from verfedsv.transcript.names import check_names
 from verfedsv.transcript.rows import Rows
 
 _KINDS = {"upload": Kind.UPLOAD, "stamp": Kind.ROUND, "join": Kind.JOIN, "leave": Kind.LEAVE}
-"""What the last row of a record makes it."""
+"""The kind of a record, by that of its last row."""
 
 
 @dataclass(frozen=True)
 class Roster:
-    """Who took part up to some record: `clients` ever, in the order of joining, and of these the `members` now.
+    """The `clients` that took part up to some record, in the order of joining, and the `members` that still do.
 
-    `widths` are those of the embeddings of the clients that uploaded.
+    `widths` has the width of the embeddings of each client that uploaded.
     """
 
     clients: tuple[str, ...]
@@ -43,7 +43,7 @@ class Roster:
         return cls(clients, frozenset(clients))
 
     def joined(self, client: str) -> Roster:
-        """Return the roster with one more member; raise ValueError if it is one, or cannot have that name."""
+        """Return the roster with one more member; raise ValueError if it is a member, or its name is not allowed."""
         if client in self.members:
             raise ValueError(f"client {client!r} takes part already")
         clients = self.clients if client in self.clients else (*self.clients, client)
@@ -51,7 +51,7 @@ class Roster:
         return replace(self, clients=clients, members=self.members | {client})
 
     def left(self, client: str) -> Roster:
-        """Return the roster with one member less; raise ValueError if it is not a member."""
+        """Return the roster without a member; raise ValueError if it is not one."""
         self.check_member(client)
         return replace(self, members=self.members - {client})
 
@@ -62,9 +62,9 @@ class Roster:
 
 
 class Rules:
-    """Checks the records of a transcript, one after the other.
+    """Checks the records of a transcript one after the other.
 
-    `last_time` is the time of the one before the next: minus infinity if there is none, None if it is not known.
+    `last_time` is the time of the last record: minus infinity if there is none, None if it is unknown.
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class Rules:
         self._about = description
         self._n_classes = description.n_classes or 1
         self._is_sum = description.head.kind == "sum"
-        self._positions = np.empty(description.n_samples, np.uint32)  # takes memory where it is written
+        self._positions = np.empty(description.n_samples, np.uint32)  # takes memory only where it is written
         self.roster = Roster.of_founders(description.clients) if roster is None else roster
         self.last_time = last_time
 
-    def check(self, kind: Kind, rows: Rows, place: str) -> None:
-        """Raise TranscriptError, naming `place` and client, unless the rows are a record of that kind that is valid."""
-        self.check_frame(kind, rows, place)
+    def check(self, kind: Kind, rows: Rows, where: str) -> None:
+        """Raise TranscriptError, naming `where` and client, unless the rows are a valid record of that kind."""
+        self.check_frame(kind, rows, where)
         try:
             self._check_numbers(rows)
         except ValueError as error:
-            raise _invalid(place, error) from None
+            raise _invalid(where, error) from None
 
-    def check_frame(self, kind: Kind, rows: Rows, place: str) -> None:
-        """Check all but the numbers of uploads, which an extract does not have."""
+    def check_frame(self, kind: Kind, rows: Rows, where: str) -> None:
+        """Check all but the numbers of uploads, which an extract lacks."""
         try:
             is_first = self.last_time == -math.inf
             self._check_kinds(kind, rows)
@@ -98,15 +98,15 @@ class Rules:
             else:
                 self._check_one(kind, rows, is_first=is_first)
         except ValueError as error:
-            raise _invalid(place, error) from None
+            raise _invalid(where, error) from None
 
-    def check_upload(self, client: str, samples: Array, embeddings: Array, place: str) -> None:
+    def check_upload(self, client: str, samples: Array, embeddings: Array, where: str) -> None:
         """Check the numbers of one upload."""
         try:
             self._check_samples(client, samples)
             _check_finite(client, embeddings)
         except ValueError as error:
-            raise _invalid(place, error) from None
+            raise _invalid(where, error) from None
 
     def _check_times(self, rows: Rows) -> None:
         time = rows.times[0]
@@ -117,31 +117,31 @@ class Rules:
         self.last_time = time
 
     def _check_kinds(self, kind: Kind, rows: Rows) -> None:
-        """Check what each row must have, being an upload, a time stamp or something else."""
+        """Check that the kind of each row fits its columns, and that of the record its entry."""
         if _KINDS.get(rows.kinds[-1] or "") is not kind:
-            raise ValueError("it is not what its entry in the chain says")
+            raise ValueError("it is not of the kind that its entry in the chain states")
         if [row for row, kind in enumerate(rows.kinds) if kind == "upload"] != rows.uploads:
             raise ValueError("every upload has a digest, and nothing else has one")
         if any((kind == "stamp") != (client is None) for kind, client in zip(rows.kinds, rows.clients, strict=True)):
             raise ValueError("every row but a time stamp has a client")
 
     def _check_change(self, rows: Rows, *, is_first: bool) -> None:
-        """Check a record that says that a client joins or leaves, and take that into account."""
+        """Check a join or a leave, and update the roster."""
         if len(rows) != 1 or rows.offset is not None or rows.state is not None:
-            raise ValueError("a client joins or leaves in a record of its own")
+            raise ValueError("joins and leaves are separate records")
         if is_first:
-            raise ValueError("a transcript begins with an upload; who takes part from then on is in its description")
+            raise ValueError("a transcript begins with an upload; clients of the start are in its description")
         change = self.roster.joined if rows.kinds[0] == "join" else self.roster.left
         self.roster = change(str(rows.clients[0]))
 
     def _check_round(self, rows: Rows) -> None:
-        """Check a synchronous round: one row for each member, those absent without numbers, and a time stamp."""
+        """Check a synchronous round: one row for each member, then a time stamp."""
         names = rows.clients[:-1]
         kinds = set(rows.kinds[:-1])
         if rows.kinds[-1] != "stamp" or not kinds <= {"upload", "absent"}:
             raise ValueError("a synchronous round has the uploads of its clients, and one time stamp after them")
         if len(names) != len(self.roster.members) or set(names) != self.roster.members:
-            raise ValueError(self._say_who_is_wrong(names))
+            raise ValueError(self._find_wrong_member(names))
         if "upload" not in kinds:
             raise ValueError("a synchronous round needs at least one upload")
         for row, name in enumerate(names):
@@ -150,12 +150,11 @@ class Rules:
         shared = {n for n in rows.samples.lengths if n}
         self._check_stamp(rows, {self._about.n_samples, *(shared if len(shared) == 1 else ())})
 
-    def _say_who_is_wrong(self, names: list[str | None]) -> str:
+    def _find_wrong_member(self, names: list[str | None]) -> str:
         for name, times in Counter(names).items():
-            if name not in self.roster.members:
-                return f"client {name!r} {'has left' if name in self.roster.clients else 'is unknown'}"
+            self.roster.check_member(name)
             if times > 1:
-                return f"client {name!r} is there more than once"
+                return f"client {name!r} is repeated"
         missing = next(name for name in self.roster.clients if name in self.roster.members and name not in names)
         return f"client {missing!r} is missing, and was not declared absent"
 
@@ -165,7 +164,7 @@ class Rules:
             raise ValueError("an asynchronous record is one upload or one time stamp")
         if kind is Kind.ROUND:
             if is_first and rows.offset is None:
-                raise ValueError("a transcript begins with an upload, not with a bare time stamp")
+                raise ValueError("a transcript begins with an upload, or with a time stamp that has an offset")
             self._check_stamp(rows, {self._about.n_samples})
             return
         (client,) = rows.clients
@@ -175,7 +174,7 @@ class Rules:
             raise ValueError(f"client {client!r}: only a time stamp has an offset, or a state of the head")
 
     def _check_width(self, client: str, n_samples: int, n_numbers: int) -> None:
-        """Check that an upload has as many numbers for each sample as the client had before."""
+        """Check that an upload has the width of the client's earlier ones."""
         if n_samples == 0:
             raise ValueError(f"client {client!r}: an upload has at least one sample")
         width = self._n_classes if self._is_sum else self.roster.widths.get(client)
@@ -187,7 +186,7 @@ class Rules:
             self.roster = replace(self.roster, widths={**self.roster.widths, client: width})
 
     def _check_stamp(self, rows: Rows, n_samples: set[int]) -> None:
-        """Check a time stamp; an offset that is not constant has one of those numbers of samples."""
+        """Check a time stamp; an offset that varies has one of those numbers of samples."""
         n_states = None if rows.state is None else len(rows.state)
         if n_states != (None if self._is_sum else len(self._about.head.parameters)):
             raise ValueError("a time stamp has the state of a head with parameters, and of no other")
@@ -226,17 +225,17 @@ class Rules:
         largest = int(samples.max())
         if largest >= n_samples:
             raise ValueError(f"client {client!r}: sample {largest} is not one of 0 to {n_samples - 1}")
-        # A sample that is there twice has its last position, so its first is not found again. Faster than sorting.
+        # A repeated sample keeps only its last position, so its first one differs. Faster than sorting.
         positions = np.arange(len(samples), dtype=np.uint32)
         self._positions[indices] = positions
         if (self._positions[indices] != positions).any():
-            raise ValueError(f"client {client!r}: a sample is there more than once")
+            raise ValueError(f"client {client!r}: a sample is repeated")
 
 
 def check_labels(batch: pa.RecordBatch, description: Description) -> None:
-    """Raise TranscriptError unless labels.arrow has a label, and a mark, for each sample.
+    """Raise TranscriptError unless labels.arrow has a label and a mark for each sample, and labels fit the loss.
 
-    Labels must fit the loss; of a loss of the user's own, which is not there, they must be finite.
+    A loss of the user's own is not at hand: then labels must be finite.
     """
     try:
         _check_label_columns(batch, description.n_samples)
@@ -256,7 +255,7 @@ def labels_of(batch: pa.RecordBatch) -> Array:
 
 
 def check_fit(labels: Array, loss: Loss | None, n_classes: int | None) -> None:
-    """Raise InputError unless a loss can use the labels; if either is not known yet, unless they are finite."""
+    """Raise InputError unless the loss can use the labels or, if loss or `n_classes` is None, they are finite."""
     if loss is not None and n_classes is not None:
         encode_checked(loss, labels, n_classes)
     elif labels.dtype.kind not in "biuf" or not np.isfinite(labels).all():
@@ -267,14 +266,14 @@ def _check_label_columns(batch: pa.RecordBatch, n_samples: int) -> None:
     if batch.schema.names != ["label", "receives_gradient"]:
         raise ValueError("its columns must be 'label' and 'receives_gradient'")
     if batch.num_rows != n_samples:
-        raise ValueError(f"it has {batch.num_rows} rows, and there are {n_samples} samples")
+        raise ValueError(f"it has {batch.num_rows} rows for {n_samples} samples")
     label, receives = batch.columns
     kind = label.type
     numbers = label
     if pa.types.is_fixed_size_list(kind) and kind.list_size > 0:
         kind, numbers = kind.value_type, label.values
         if len(numbers) != len(label) * label.type.list_size:
-            raise ValueError("it has more labels than its rows take")
+            raise ValueError("it has labels outside its rows")
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise ValueError(f"labels must be numbers; received {label.type}")
     if not pa.types.is_boolean(receives.type):
@@ -289,14 +288,14 @@ def _check_finite(client: str | None, embeddings: Array) -> None:
 
 
 def is_usable(numbers: Array) -> bool:
-    """Return whether embeddings are finite, and not too large to compute with."""
+    """Return whether all embeddings are finite and below the limit of their size."""
     # The sum of squares decides nearly always: 0.8 instead of 4 microseconds for 2,837 numbers.
     if numbers.dtype == np.float64 and np.vdot(numbers, numbers) < fmt.LARGEST_EMBEDDING**2:
         return True
-    # One pass each, and no array in between: NaN is neither below nor above.
+    # One pass each, without a temporary array. A NaN passes neither comparison.
     ends = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
     return ends[0] > -fmt.LARGEST_EMBEDDING and ends[1] < fmt.LARGEST_EMBEDDING
 
 
-def _invalid(place: str, error: ValueError) -> TranscriptError:
-    return TranscriptError(f"the transcript is not valid: {place}, {error}")
+def _invalid(where: str, error: ValueError) -> TranscriptError:
+    return TranscriptError(f"the transcript is not valid: {where}, {error}")

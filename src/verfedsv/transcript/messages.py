@@ -1,8 +1,7 @@
-"""The Arrow message of one record, as a recorder writes it.
+"""`RecordMessage`: the Arrow message of one record.
 
-Messages of the same clients and sizes differ only in their numbers, which lie at the same places. So Arrow builds a
-message once, and it is filled in from then on: recording a round of eight clients and 200 samples takes 100 µs instead
-of 180.
+Messages of the same clients and sizes differ only in their numbers, which have the same offsets. So Arrow builds a
+template once, which is then filled in: recording a round of eight clients and 200 samples takes 100 µs instead of 180.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from verfedsv.transcript.description import Precision
 from verfedsv.transcript.framing import Layout, find_extent
 
 _LARGE = 2**19
-"""A message with more embeddings gets no template, which would be kept in memory."""
+"""Numbers of embeddings above which a message gets no template: templates are kept in memory."""
 
 Numbers = tuple[NDArray[np.uint32], Array]
 """The samples of an upload, and their embeddings, (samples, width)."""
@@ -31,9 +30,9 @@ Numbers = tuple[NDArray[np.uint32], Array]
 
 @dataclass(frozen=True, eq=False)
 class RecordMessage:
-    """What one record batch holds, row by row: `uploads` has None for rows that are not uploads.
+    """The content of a record batch, row by row; `uploads` has None for rows that are not uploads.
 
-    `offset` and `state` are those of a time stamp, which is the last row.
+    `offset` and `state` belong to the last row, a time stamp.
     """
 
     kinds: tuple[str, ...]
@@ -44,7 +43,7 @@ class RecordMessage:
     state: Sequence[bytes] | None = None
 
     def build(self, precision: Precision, previous: bytes) -> tuple[pa.Buffer | bytearray, bytes]:
-        """Return the bytes of the message and its link of the chain, which begins with the link `previous`."""
+        """Return the bytes of the message and its link, which follows the link `previous`."""
         n_numbers = sum(upload[1].size for upload in self.uploads if upload is not None)
         if n_numbers > _LARGE or self.state is not None:
             message = self._serialize(precision)
@@ -57,7 +56,7 @@ class RecordMessage:
         return filled, fmt.next_link(previous, filled, form.frame)
 
     def _fill(self, message: bytearray, layout: Layout, number: np.dtype[Any]) -> None:
-        """Write the numbers into a message that has zeros in their places."""
+        """Write the numbers into a message of zeros."""
 
         def column(buffer: int, kind: Any, n_items: int) -> Array:
             return np.frombuffer(message, kind, n_items, layout.head + layout.buffers[buffer][0])
@@ -84,7 +83,7 @@ class RecordMessage:
             )
 
     def _serialize(self, precision: Precision) -> pa.Buffer:
-        """Return the message as Arrow builds it."""
+        """Return the message, built by Arrow."""
         schema = fmt.upload_schema(precision)
         n_rows = len(self.kinds)
         samples, sample_ends = self._side_by_side(0, np.dtype(np.uint32))
@@ -105,13 +104,13 @@ class RecordMessage:
         return batch.serialize() if len(embeddings) < 2**31 else _serialize_large(batch)
 
     def _side_by_side(self, part: int, kind: np.dtype[Any]) -> tuple[Array, list[int]]:
-        """Return all samples (part 0) or embeddings (part 1) in one array, and where each row ends in it, from 0 on."""
+        """Return all samples (part 0) or embeddings (part 1) in one array, and the offsets of rows in it."""
         arrays = [None if upload is None else upload[part].ravel() for upload in self.uploads]
         ends = [0, *accumulate(0 if array is None else array.size for array in arrays)]
-        there = [array for array in arrays if array is not None]
-        if len(there) == 1:
-            return np.ascontiguousarray(there[0], kind), ends
-        return np.concatenate(there, dtype=kind) if there else np.empty(0, kind), ends
+        present = [array for array in arrays if array is not None]
+        if len(present) == 1:
+            return np.ascontiguousarray(present[0], kind), ends
+        return np.concatenate(present, dtype=kind) if present else np.empty(0, kind), ends
 
 
 @lru_cache(maxsize=64)
@@ -122,7 +121,7 @@ def _template(
     n_offset: int | None,
     precision: Precision,
 ) -> tuple[bytes, fmt.Form]:
-    """Return a message of uploads of those sizes, (samples, width), that are all zeros, and its form."""
+    """Return a message of zeros for uploads of those sizes, (samples, width), and its form."""
     number = np.dtype(precision)
     uploads = [None if size is None else (np.zeros(size[0], np.uint32), np.zeros(size, number)) for size in sizes]
     offset = None if n_offset is None else np.zeros(n_offset, number)
@@ -131,7 +130,7 @@ def _template(
 
 
 def _serialize_large(batch: pa.RecordBatch) -> pa.Buffer:
-    """Return the message of a batch that has arrays of 2^31 items and more, which `serialize` refuses."""
+    """Return the message of a batch with arrays of 2^31 items or more, which `serialize` refuses."""
     space = pa.allocate_buffer(batch.get_total_buffer_size() + 2**16)
     options = pa.ipc.IpcWriteOptions(allow_64bit=True)
     with pa.ipc.new_stream(pa.FixedSizeBufferWriter(space), batch.schema, options=options) as writer:

@@ -1,16 +1,12 @@
-"""`Transcript`: read what was recorded, and find out whether it was changed."""
+"""`Transcript`: open a recorded training, iterate over its records, and verify it."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy, deepcopy
-from dataclasses import dataclass, field
-from functools import cached_property
+from copy import copy
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -21,152 +17,87 @@ from verfedsv.errors import TranscriptError
 from verfedsv.losses import Array
 from verfedsv.shapley.result import count
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.chain import Chain, read_segments
-from verfedsv.transcript.description import Description, Precision
+from verfedsv.transcript.chain import Chain, Segment, read_segments
+from verfedsv.transcript.description import Description
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
 from verfedsv.transcript.heads import read_tensor
 from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
-from verfedsv.transcript.rows import Rows, read_rows
+from verfedsv.transcript.rows import Rows
 from verfedsv.transcript.storage import FolderStorage, Storage
-from verfedsv.transcript.streams import SegmentReader
+from verfedsv.transcript.streams import Entry, SegmentReader
+from verfedsv.transcript.verification import Verified, verify
+from verfedsv.untrusted import MOST_JSON_BYTES
 
 FOLDER = "transcript"
 """The folder within a run that holds its transcript."""
 
-_BETWEEN_REPORTS = 256
-"""Messages verified between two calls of `progress`: some 20 ms."""
-
 
 def folder_of(run: Path) -> Path:
-    """Return the folder that holds the transcript of a run: one within the run's, or the run's own."""
+    """Return the folder of a run's transcript: the subfolder `transcript`, or the run's own folder."""
     return run / FOLDER if (run / FOLDER / fmt.DESCRIPTION).exists() else run
-
-
-@dataclass
-class Verified:
-    """What was verified of a transcript: `n_entries` entries of the chain that begins at `origin`, up to `link`.
-
-    They hold `n_records` records, of which `n_rounds` end a round, and for each client `n_uploads` uploads of
-    `n_embeddings` samples together; `absences` counts the rounds from which a client was declared absent. `roster` and
-    `last_time` are those after the last record. `has_offset` says whether the server has a part of its own in any
-    round, `offset_varies` whether that differs between samples, which makes it more than an intercept.
-    """
-
-    origin: bytes
-    link: bytes
-    roster: Roster
-    last_time: float = -math.inf
-    n_entries: int = 0
-    n_records: int = 0
-    n_rounds: int = 0
-    n_uploads: Counter[str] = field(default_factory=Counter)
-    n_embeddings: Counter[str] = field(default_factory=Counter)
-    absences: Counter[str] = field(default_factory=Counter)
-    has_offset: bool = False
-    offset_varies: bool = False
-
-    def count(self, rows: Rows, n_classes: int) -> None:
-        """Add a record."""
-        self.n_records += 1
-        self.n_rounds += rows.kinds[-1] == "stamp"
-        for row in rows.uploads:
-            self.n_uploads[str(rows.clients[row])] += 1
-            self.n_embeddings[str(rows.clients[row])] += rows.samples.lengths[row]
-        self.absences.update(map(str, rows.absent))
-        if rows.offset is not None:
-            self.has_offset = True
-            self.offset_varies |= bool((rows.offset.reshape(-1, n_classes) != rows.offset[:n_classes]).any())
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A message of the stream with its link: `rows` are those of a record, None of all else.
-
-    `ranges` are the parts of the message that the link is of.
-    """
-
-    kind: Kind
-    message: pa.Buffer
-    link: bytes
-    rows: Rows | None
-    ranges: Sequence[tuple[int, int]]
 
 
 class Transcript:
     """A recorded training. Open a folder with `Transcript.open`; iterate over its records in order.
 
-    A record that a crash left unfinished is not part of it. All that is read is valid: what no `Recorder` would have
-    written is a TranscriptError, when it is opened or when the record is read. `verify` finds what was changed.
+    A record that a crash left unfinished is not part of it. Opening it and reading a record raise TranscriptError at
+    anything that a `Recorder` could not have written. `verify` finds what was changed.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        # In the reverse of the order in which a recorder writes them, so that what is referred to is always there.
-        self._segments = read_segments(storage)
-        content = storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION)
+        # A recorder writes them in the reverse order, so what they refer to exists.
+        segments = read_segments(storage)
+        content = storage.read(fmt.DESCRIPTION, MOST_JSON_BYTES)
         self.description = Description.from_json(content)
-        self._precision: Precision = self.description.precision or "float64"
-        self._chain = Chain.of(self._segments)
+        _check_begun(self.description, segments, storage)
+        self._reader = SegmentReader(storage, segments, self.description.precision or "float64")
         self._merged_from: int | None = None
-        self._check_begun()
-        self._reader = SegmentReader(storage, self._segments, self._precision)
         labels, self._labels = self._read_labels()
         self.origin = content, labels
         """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> Transcript:
-        """Return the transcript in a folder, or in its subfolder `transcript`, where runs have it.
+        """Return the transcript in a folder, or in its subfolder `transcript`, as in runs.
 
-        Records are read when they are asked for. With `mapped`, arrays are views of the files instead, for transcripts
-        larger than memory: if a file is truncated meanwhile, that kills the process.
+        Records are read into memory on demand. With `mapped`, arrays are views of the files, for transcripts larger
+        than memory: then truncating a file kills the process.
         """
         path = Path(path)
         folder = folder_of(path)
         if not (folder / fmt.DESCRIPTION).exists():
-            why = f"it has no {fmt.DESCRIPTION}"
-            if not folder.exists():
-                why = "there is no such folder"
-            elif not folder.is_dir():
-                why = "that is a file; name its folder"
-            raise TranscriptError(f"there is no transcript in {folder}: {why}")
-        for place in (path, path / FOLDER, path / FOLDER / FOLDER):
-            if place != folder and fmt.files_of(place):
-                raise TranscriptError(f"there are two transcripts, in {folder} and in {place}: move one of them away")
+            why = f"it has no {fmt.DESCRIPTION}" if folder.is_dir() else "that is a file; pass its folder"
+            raise TranscriptError(
+                f"there is no transcript in {folder}: {why if folder.exists() else 'there is no such folder'}"
+            )
+        for other in (path, path / FOLDER, path / FOLDER / FOLDER):
+            if other != folder and fmt.files_of(other):
+                raise TranscriptError(f"there are two transcripts, in {folder} and in {other}: move one of them away")
         links = [file for file in fmt.files_of(folder) if file.is_symlink()]
         if folder != path and folder.is_symlink():
             links = [folder]
         if links:
-            raise TranscriptError(f"{links[0]} is a link, and may lead to files of others; copy them here")
+            raise TranscriptError(f"{links[0]} is a link, which may lead to files of others; copy its target here")
         return cls(FolderStorage(folder, mapped=mapped))
+
+    @property
+    def _chain(self) -> Chain:
+        return self._reader.chain
 
     def __repr__(self) -> str:
         return f"<Transcript: {describe(self.description, len(self.clients))}, {count(self.n_rounds, 'round')}>"
 
-    def _check_begun(self) -> None:
-        """Raise TranscriptError if there were uploads, and they are gone."""
-        is_begun, first = self.description.mode is not None, fmt.uploads_file(1)
-        if is_begun and not self._segments and not self._storage.exists(fmt.chain_file(1)):
-            raise TranscriptError(f"{first} is missing, and {fmt.DESCRIPTION} says that there were uploads")
-        n_planned = self.description.n_planned
-        if n_planned is not None and self.n_rounds > n_planned:
-            raise TranscriptError(f"there are {self.n_rounds:,} rounds, and {n_planned:,} were agreed (n_planned)")
-        if not is_begun and len(self._chain) > 1:
-            raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, and there are some")
-        for segment in self._segments:
-            n_rounds, size = segment.n_rounds, self.description.segment_rounds
-            if n_rounds > size or (segment.is_sealed and n_rounds < size):
-                name = fmt.chain_file(segment.number)
-                raise TranscriptError(f"{name} is not valid: it has {count(n_rounds, 'round')}, not {size:,}")
-
     def _read_labels(self) -> tuple[bytes, pa.RecordBatch]:
-        """Return the content of labels.arrow, as bytes and as a batch that is valid."""
+        """Return the content of labels.arrow, as bytes and as a valid batch."""
         if not self._storage.exists(fmt.LABELS):
             raise TranscriptError(f"{fmt.LABELS} is missing")
         about = self.description
-        most = sys.maxsize if about.is_own_loss else 2**20 + 16 * about.n_samples * (about.n_classes or 1)
+        most = 2**20 + 16 * about.n_samples * (about.n_classes or 1)
+        if about.is_own_loss:  # whose labels may have any width
+            most = max(most, fmt.LARGEST_LABELS)
         content = self._storage.read(fmt.LABELS, most)
         try:
             batch = read_file_of_one_batch(pa.py_buffer(content))
@@ -177,7 +108,7 @@ class Transcript:
 
     @property
     def labels(self) -> Array:
-        """The labels, (samples,) or (samples, classes): as they were given, or the numbers of `description.classes`."""
+        """The labels, (samples,) or (samples, classes), as given, or as indices of `description.classes`."""
         return labels_of(self._labels)
 
     @property
@@ -206,25 +137,25 @@ class Transcript:
         return len(self._chain.stamps)
 
     def contains(self, head: str) -> bool:
-        """Return whether this transcript once had that `head`: it is the same, or has grown since."""
+        """Return whether this transcript has that `head`, or had it before it grew."""
         return self._chain.contains(head)
 
     def up_to(self, verified: Verified) -> Transcript:
-        """Return the transcript as it was when only what was verified had been recorded."""
+        """Return the transcript with only what was verified."""
         return self._first_entries(verified.n_entries)
 
     def _first_entries(self, n_entries: int) -> Transcript:
         earlier = copy(self)
         for name in ("clients", "n_rounds"):
             earlier.__dict__.pop(name, None)
-        earlier._chain = self._chain.first(n_entries)
+        earlier._reader = self._reader.first(n_entries)
         return earlier
 
     def merged(self, first: int, n_before: int, most: int) -> Transcript | None:
-        """Return the transcript up to its last time stamp, with all rounds from record `first` on as one.
+        """Return the transcript up to its last time stamp, with all rounds from record `first` on merged into one.
 
-        That one has the uploads of the last `most` records. The rounds before it count as `n_before`, which are fewer
-        than were recorded if some of them were merged before. None if no round ends there. Nothing is read for it.
+        That has the uploads of the last `most` records. The rounds before it count as `n_before`, fewer than recorded
+        if some were merged before. Returns None if no round ends after `first`. Nothing is read.
         """
         stamps = self._chain.stamps
         if not len(stamps) or first > self.n_records or stamps[-1] < self._chain.records[first - 1]:
@@ -238,19 +169,16 @@ class Transcript:
         return self.records()
 
     def records(self, first: int = 1) -> Iterator[Record]:
-        """Yield the records in order, from one on, the first being record 1; arrays are views of the file.
+        """Yield the records in order, beginning with record `first`, counted from 1.
 
-        Raises TranscriptError, naming round and client, at a record that is not valid. What comes before `first` is not
-        read, but for who joined or left.
+        Raises TranscriptError, naming round and client, at a record that is not valid. Of earlier records, only joins
+        and leaves are read.
         """
-        if self._merged_from is not None:
-            yield from self._merge(max(first, self._merged_from))
-        else:
+        if self._merged_from is None:
             yield from self._records(first)
-
-    def _merge(self, first: int) -> Iterator[Record]:
+            return
         stamp = None
-        for record in self._records(first):
+        for record in self._records(max(first, self._merged_from)):
             if isinstance(record, Stamp):
                 stamp = record
             else:
@@ -261,62 +189,47 @@ class Transcript:
     def _records(self, first: int) -> Iterator[Record]:
         rules = Rules(self.description, self._roster_before(first), -math.inf if first == 1 else None)
         indices = self._chain.records[first - 1 :].tolist()
-        round_number = self._round_of(indices[0]) if indices else 1
+        round_number = self._reader.round_of(indices[0]) if indices else 1
         for index in indices:
-            place = f"round {round_number}"
-            kind, rows = self._chain.kind(index), self._rows(self._message(index), place)
-            rules.check(kind, rows, place)
+            where = f"round {round_number}"
+            kind, rows = self._chain.kind(index), self._reader.rows(index, where)
+            rules.check(kind, rows, where)
             round_number += kind is Kind.ROUND
             yield from _as_records(rows, rules.roster, self.description.n_classes or 1)
 
-    def _round_of(self, index: int) -> int:
-        """Return the number of the round that an entry is part of."""
-        return 1 + int(np.searchsorted(self._chain.stamps, index))
-
     def _roster_before(self, record: int) -> Roster:
-        """Return who took part when a record was written; the first is record 1."""
+        """Return the roster before a record, counted from 1."""
         roster = Roster.of_founders(self.description.clients)
         records = self._chain.records
         end = int(records[record - 1]) if record <= len(records) else len(self._chain)
         for index in self._chain.changes.tolist():
             if index >= end:
                 break
-            place = f"round {self._round_of(index)}"
-            rows = self._rows(self._message(index), place)
+            where = f"round {self._reader.round_of(index)}"
+            rows = self._reader.rows(index, where)
             rules = Rules(self.description, roster, None)
-            rules.check_frame(self._chain.kind(index), rows, place)
+            rules.check_frame(self._chain.kind(index), rows, where)
             roster = rules.roster
         return roster
 
     def entries(self) -> Iterator[Entry]:
-        """Yield what the hash chain is made of, segment by segment."""
-        return (self._entry(index, f"round {self._round_of(index)}") for index in range(len(self._chain)))
+        """Return an iterator over the messages of all segments, with their links."""
+        reader = self._reader
+        return (reader.entry(index, f"round {reader.round_of(index)}") for index in range(len(self._chain)))
 
     def head_state(self, hashes: Sequence[str]) -> dict[str, Array]:
-        """Return the parameters of the head that a `Stamp` or `description.head` has the hashes of, by name.
+        """Return the parameters of the head by name, from the `state` of a `Stamp` or of `description.head`.
 
-        Raises TranscriptError if one is missing, or is not what was recorded.
+        Raises TranscriptError if one is missing, or was changed.
         """
         names = self.description.head.parameters
-        return {name: self._tensor(digest) for name, digest in zip(names, hashes, strict=True)}
-
-    def _tensor(self, digest: str) -> Array:
-        name = fmt.tensor_file(digest)
-        if not self._storage.exists(name):
-            raise TranscriptError(f"{name} is missing")
-        content = self._storage.read(name, fmt.LARGEST_TENSOR)
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise TranscriptError(f"the transcript was changed: {name}")
-        try:
-            return read_tensor(content)
-        except UNREADABLE as error:
-            raise TranscriptError(f"{name} is not valid: {error}") from None
+        return {name: read_tensor(self._storage, digest) for name, digest in zip(names, hashes, strict=True)}
 
     def verify(self, *, may_go_on: bool = False) -> Verified:
-        """Return what there is, if every byte is as it was written and every record is valid.
+        """Return what was recorded, if every byte is as it was written and every record is valid.
 
-        Else raise TranscriptError, naming the place. With `may_go_on`, bytes after the last complete record are
-        ignored: a recorder may be writing the next.
+        Otherwise raise TranscriptError, naming round, client or file. With `may_go_on`, bytes after the last complete
+        record are ignored: a recorder may be writing the next one.
         """
         verified = self.verify_on()
         if not may_go_on:
@@ -329,73 +242,13 @@ class Transcript:
         most: int | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Verified:
-        """Verify the transcript, or its next `most` messages; return what is verified now, to be passed as `since`.
+        """Verify the transcript, or its next `most` messages; return what is verified, to be passed as `since` later.
 
-        What was verified before is not read again if this transcript still begins with it; if not, verification starts
-        over. `progress` is called with the number of messages verified and their total.
+        What was verified before is not read again, unless the transcript no longer begins with it: then verification
+        starts over. `progress` is called with the number of verified messages and their total.
         """
-        origin, known = fmt.first_link(*self.origin), set[str]()
-        if since is not None and self._begins_with(since, origin):
-            found = deepcopy(since)
-        else:
-            found = Verified(origin, origin, Roster.of_founders(self.description.clients))
-            self._check_tensors(self.description.head.state, known)
-        rules = Rules(self.description, found.roster, found.last_time)
-        total = len(self._chain)
-        last = total if most is None else min(total, found.n_entries + most)
-        for index in range(found.n_entries, last):
-            place = f"round {found.n_rounds + 1}" if self._chain.kind(index) in fmt.RECORDS else "the beginning or end"
-            entry = self._entry(index, place)
-            if entry.rows is not None:
-                _check_digests(entry.rows, place)
-            if entry.kind is not Kind.START:
-                found.link = fmt.next_link(found.link, entry.message, entry.ranges)
-            if found.link != entry.link:
-                raise TranscriptError(f"the transcript was changed: {self._place(index, place)}")
-            if entry.rows is not None:
-                rules.check(entry.kind, entry.rows, place)
-                self._check_tensors([digest.hex() for digest in entry.rows.state or ()], known)
-                found.count(entry.rows, self.description.n_classes or 1)
-            if index % _BETWEEN_REPORTS == 0:
-                progress(index, total)
-        found.n_entries, found.roster = last, rules.roster
-        found.last_time = -math.inf if rules.last_time is None else rules.last_time
-        return found
-
-    def _check_tensors(self, hashes: Sequence[str], known: set[str]) -> None:
-        """Raise TranscriptError unless the files of these hashes are as they were written; add them to those known."""
-        for digest in {*hashes} - known:
-            self._tensor(digest)
-            known.add(digest)
-
-    def _place(self, index: int, place: str) -> str:
-        """Return where something was changed, in words."""
-        segment, *_ = self._chain.extent(index)
-        if index < 2:
-            return f"{fmt.DESCRIPTION}, {fmt.LABELS} or the head of {fmt.uploads_file(segment)}"
-        return f"{place} of {fmt.uploads_file(segment)}, or its entry in {fmt.chain_file(segment)}"
-
-    def _begins_with(self, verified: Verified, origin: bytes) -> bool:
-        n_entries = verified.n_entries
-        if verified.origin != origin or not 0 < n_entries <= len(self._chain):
-            return False
-        return self._chain.link(n_entries - 1) == verified.link
-
-    def _message(self, index: int) -> pa.Buffer:
-        return self._reader.message(*self._chain.extent(index))
-
-    def _entry(self, index: int, place: str) -> Entry:
-        kind, message, link = self._chain.kind(index), self._message(index), self._chain.link(index)
-        if kind not in fmt.RECORDS:
-            return Entry(kind, message, link, None, [(0, message.size)])
-        rows = self._rows(message, place)
-        return Entry(kind, message, link, rows, rows.frame)
-
-    def _rows(self, message: pa.Buffer, place: str) -> Rows:
-        try:
-            return read_rows(message, self._precision)
-        except UNREADABLE as error:
-            raise TranscriptError(f"the transcript was changed: {place} cannot be read ({error})") from None
+        check_tensor = partial(read_tensor, self._storage)
+        return verify(self._reader, self.description, fmt.first_link(*self.origin), check_tensor, since, most, progress)
 
 
 def _as_records(rows: Rows, roster: Roster, n_classes: int) -> Iterator[Record]:
@@ -415,12 +268,20 @@ def _as_records(rows: Rows, roster: Roster, n_classes: int) -> Iterator[Record]:
             yield (Join if kind == "join" else Leave)(str(client), time)
 
 
-def _check_digests(rows: Rows, place: str) -> None:
-    """Raise TranscriptError at numbers that are not what their digest is of."""
-    found = fmt.digests_of((rows.samples.row(row), rows.embeddings.row(row)) for row in rows.uploads)
-    for row, digest in zip(rows.uploads, found, strict=True):
-        if digest != rows.digest(row):
-            raise TranscriptError(f"the transcript was changed: {place}, client {rows.clients[row]!r}")
+def _check_begun(description: Description, segments: Sequence[Segment], storage: Storage) -> None:
+    """Raise TranscriptError if uploads are missing, or rounds are not those that the description allows."""
+    is_begun, n_rounds = description.mode is not None, sum(segment.n_rounds for segment in segments)
+    if is_begun and not segments and not storage.exists(fmt.chain_file(1)):
+        raise TranscriptError(f"{fmt.uploads_file(1)} is missing, but {fmt.DESCRIPTION} says that there were uploads")
+    if description.n_planned is not None and n_rounds > description.n_planned:
+        raise TranscriptError(f"there are {n_rounds:,} rounds, but {description.n_planned:,} were agreed (n_planned)")
+    if not is_begun and any(segment.has_records for segment in segments):
+        raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, but there are some")
+    size = description.segment_rounds
+    for segment in segments:
+        if segment.n_rounds > size or (segment.is_sealed and segment.n_rounds < size):
+            name = fmt.chain_file(segment.number)
+            raise TranscriptError(f"{name} is not valid: it has {count(segment.n_rounds, 'round')}, not {size:,}")
 
 
 def describe(description: Description, n_clients: int) -> str:

@@ -1,4 +1,4 @@
-"""`Recorder`: write down who uploaded which embeddings for which samples, and when."""
+"""`Recorder`: record who uploaded which embeddings for which samples, and when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from verfedsv._version import __version__
-from verfedsv.arguments import as_whole
+from verfedsv.arguments import as_samples, as_whole
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
 from verfedsv.losses import Array, Loss, is_own
 from verfedsv.settings import ValuationSettings
@@ -31,47 +31,46 @@ from verfedsv.transcript.inputs import (
     as_labels,
     as_names,
     as_offset,
-    as_samples,
     as_time,
     as_uploads,
 )
 from verfedsv.transcript.meaning import Roster
 from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.reader import Transcript, describe
+from verfedsv.transcript.resuming import continue_transcript, find_transcript
 from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 
 SEGMENT_ROUNDS = 1000
-"""Rounds in a segment, by default."""
+"""Default number of rounds in a segment."""
 
 
 class Recorder:
     """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
 
-    `labels` has one entry per sample, `clients` one name per client that takes part from the start, `loss` is
+    `labels` has one entry per sample, `clients` the names of the clients that take part from the start. `loss` is
     "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are text or
-    booleans are classes: they are recorded as numbers, in alphabetical order, or that of ordered pandas categories,
-    which `transcript.description.classes` shows. Numbers that are written as text are numbers. `n_classes` is for
-    softmax, where the labels do not show every class, and for losses of your own. `no_gradient` lists the samples that
-    receive no gradients in training.
+    booleans are recorded as numbers of classes, in alphabetical order or that of ordered pandas categories, with their
+    names in `transcript.description.classes`; numbers written as text are numbers. `n_classes` is for softmax, if the
+    labels do not show every class, and for losses of your own. `no_gradient` lists samples that receive no gradients in
+    training.
 
-    `head` is what the server makes of the embeddings: "sum", or an object with `state_dict()`, such as a torch module,
-    whose parameters are recorded now and at each time stamp.
+    `head` is how the server combines embeddings: "sum", or an object with `state_dict()`, such as a torch module, whose
+    parameters are recorded now and at each time stamp.
 
-    What was agreed is recorded too, and statements and audits are held to it: `valuation`, how the training is to be
-    valued (settings of `value` by name; its defaults if None); `step`, the step that clients are to take (a text, or a
-    few settings by name); `n_planned`, the number of rounds; `intercept`, whether the server may add an offset. What is
-    None was not agreed; if `intercept` is False, an offset is an error.
+    What was agreed is recorded for statements and audits, which compare it: `valuation`, the settings of the valuation
+    (arguments of `value` by name; None for its defaults); `step`, the step that clients should take (a text, or a few
+    settings by name); `n_planned`, the number of rounds; `intercept`, whether the server may add an offset. None means
+    not agreed. If `intercept` is False, an offset is an error.
 
-    A folder that already holds a transcript of the same training is verified and continued, with a TranscriptWarning
-    unless `resume` is True; if it is False, that is an error. What a crash left unfinished there is cut off, with a
-    TranscriptWarning. After `segment_rounds` rounds a file of the transcript is ended and the next is begun: 1,000 if
-    it is None, or as many as in the transcript that is continued.
+    A transcript of the same training in the folder is verified and continued: with a TranscriptWarning if `resume` is
+    None, silently if True; if False, it is an error. What a crash left unfinished is cut off, with a TranscriptWarning.
+    A new file begins every `segment_rounds` rounds, by default 1,000 or as in the transcript that is continued.
 
-    Synchronous training calls `log` once per round. Asynchronous training calls `update` for each upload and
-    `stamp` at each time of valuation. A batch is a list of sample numbers, or a mask of all samples. Embeddings are
-    NumPy arrays, torch tensors or data frames, (samples of the batch,) or (samples, width). When a call returns, what
-    it recorded survives the end of the process; when it raises, nothing was written.
+    Synchronous training calls `log` once per round. Asynchronous training calls `update` for each upload and `stamp` at
+    each time of valuation. A batch is a list of sample numbers, or a mask of all samples. Embeddings are NumPy arrays,
+    torch tensors or data frames, (samples,) or (samples, width). When a call returns, what it recorded survives the end
+    of the process; when it raises, nothing was recorded.
 
     >>> with Recorder(None, labels=[0, 1, 1], clients=["bank", "telco"]) as recorder:
     ...     recorder.log([0, 2], {"bank": [0.1, 0.2], "telco": [0.0, -0.3]})
@@ -105,7 +104,7 @@ class Recorder:
         if no_gradient is not None:
             receives[as_samples("no_gradient", no_gradient, n_samples, may_be_empty=True)] = False
         if self._labels.n_classes is None and self._head.description.kind != "sum":
-            raise InputError("pass n_classes: how many numbers per sample your loss takes of the head")
+            raise InputError("pass n_classes: how many numbers per sample the head gives to your loss")
         try:
             self._description = Description(
                 clients=names,
@@ -135,17 +134,34 @@ class Recorder:
         self._roster = Roster.of_founders(names)
         self._last_time, self._n_rounds = -np.inf, 0
         try:
-            content = self._labels.file(receives)
-            there = self._find()
+            labels_file = self._labels.file(receives)
+            there = find_transcript(self._storage)
             if there is None:
                 self._head.write(self._storage)
-                self._storage.write(fmt.LABELS, content)
+                self._storage.write(fmt.LABELS, labels_file)
                 self._storage.write(fmt.DESCRIPTION, self._description.to_json())
             else:
-                self._continue(there, content, resume, segment_rounds)
+                self._continue(there, labels_file, resume, segment_rounds)
         except BaseException:
             self.close()
             raise
+
+    def _continue(
+        self, there: Description, labels_file: bytes, resume: bool | None, segment_rounds: int | None
+    ) -> None:
+        if resume is False:
+            raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
+        given = self._description
+        self._writer, verified = continue_transcript(self._storage, there, given, labels_file, segment_rounds)
+        self._n_rounds, self._last_time, self._roster = verified.n_rounds, verified.last_time, verified.roster
+        if self._writer.number:  # if not, the first record was cut off, and what is given now counts
+            self._description = there
+        if resume is None:
+            warn(
+                f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
+                "pass resume=True if that is meant, or choose another folder",
+                TranscriptWarning,
+            )
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -154,28 +170,28 @@ class Recorder:
 
     @property
     def transcript(self) -> Transcript:
-        """What has been recorded so far."""
+        """The transcript of what has been recorded so far."""
         return Transcript(self._storage)
 
     @property
     def n_rounds(self) -> int:
-        """The number of time stamps so far; in synchronous training, of rounds."""
+        """The number of rounds so far."""
         return self._n_rounds
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The clients that take part now, in the order in which they joined."""
+        """The clients that take part now, in the order of joining."""
         return tuple(name for name in self._roster.clients if name in self._roster.members)
 
     def join(self, client: str, *, time: float | None = None) -> None:
         """Record that a client takes part from now on, for the first time or again.
 
-        `time` defaults to that of the last record in synchronous training, else to the seconds since 1970.
+        `time` defaults to that of the last record in synchronous training, else to the clock, in seconds since 1970.
         """
         self._change(client, Kind.JOIN, time)
 
     def leave(self, client: str, *, time: float | None = None) -> None:
-        """Record that a client takes no part any more; `time` is as in `join`."""
+        """Record that a client stops taking part; `time` is as in `join`."""
         self._change(client, Kind.LEAVE, time)
 
     def _change(self, client: str, kind: Kind, time: float | None) -> None:
@@ -188,10 +204,10 @@ class Recorder:
         if is_join:
             for sentence in misleading(roster.clients):
                 warn(sentence, TranscriptWarning)
-        if self._writer.number == 0:  # who takes part from the first record on is a founder, and the others are nobody
+        if self._writer.number == 0:  # before the first record, the clients of the start change
             founders = roster.clients if is_join else tuple(name for name in roster.clients if name != client)
             if not founders:
-                raise InputError(f"client {client!r} is the only one; a training needs at least one")
+                raise InputError(f"client {client!r} is the only one, and a training needs at least one")
             self._description = replace(self._description, clients=founders)
             self._storage.write(fmt.DESCRIPTION, self._description.to_json())
             self._roster = Roster.of_founders(founders)
@@ -211,56 +227,53 @@ class Recorder:
     ) -> None:
         """Record one synchronous round: the embeddings of every client for the samples `batch`.
 
-        If clients upload different samples, `batch` maps each client to its own. Clients that took no part in it are
-        listed in `absent`. `offset` is what the head adds of its own: a number, or one number per class, that is the
-        same for all samples; or one row per sample of the batch, or of all samples if `batch` is a mapping. `time`
-        defaults to the number of the round.
+        If clients upload different samples, `batch` maps each client to its own. Clients that miss the round must be in
+        `absent`. The head adds `offset`: a number or one number per class, the same for all samples; or one row per
+        sample of the batch, or of all samples if `batch` is a mapping. `time` defaults to the number of the round.
         """
         members = self.members
         given = as_uploads(embeddings, absent, members)
         n_samples = self._description.n_samples
         batches, is_one = as_batches(batch, [*given], n_samples)
-        uploads = {
-            name: as_embeddings(f"{name}: embeddings", values, len(batches[name])) for name, values in given.items()
-        }
+        uploads = {name: self._as_embeddings(name, values, len(batches[name])) for name, values in given.items()}
         first, *others = batches.values()
-        own = None
+        added = None
         if offset is not None:
-            own = self._as_offset(offset, len(first) if is_one else n_samples, uploads)
-            if not is_one and own.ndim == 2 and all(np.array_equal(first, other) for other in others):
-                own = own[first]  # all uploaded one batch, after all
-        description = self._describe("synchronous", uploads, own)
+            added = self._as_offset(offset, len(first) if is_one else n_samples, uploads)
+            if not is_one and added.ndim == 2 and all(np.array_equal(first, other) for other in others):
+                added = added[first]  # the mapping has one batch for all
+        description = self._describe("synchronous", uploads, added)
         at = float(self._n_rounds + 1) if time is None else as_time(time)
         rows = [(batches[name], uploads[name]) if name in uploads else None for name in members]
         kinds = tuple("absent" if row is None else "upload" for row in rows)
-        message = RecordMessage((*kinds, "stamp"), (*members, None), at, [*rows, None], own)
+        message = RecordMessage((*kinds, "stamp"), (*members, None), at, [*rows, None], added)
         self._write(Kind.ROUND, message, description)
 
     def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
-        """Record one asynchronous upload. `time` defaults to the seconds since 1970."""
+        """Record one asynchronous upload. `time` defaults to the clock, in seconds since 1970."""
         if client not in self._roster.members:
             why = "has left, and must join again" if client in self._roster.clients else "is unknown"
             raise InputError(f"client {client!r} {why}; the clients are {', '.join(self.members)}")
         samples = as_samples("batch", batch, self._description.n_samples)
-        array = as_embeddings(f"{client}: embeddings", embeddings, len(samples))
+        array = self._as_embeddings(client, embeddings, len(samples))
         message = RecordMessage(("upload",), (client,), self._now(time), [(samples, array)])
         self._write(Kind.UPLOAD, message, self._describe("asynchronous", {client: array}, None))
 
     def stamp(self, offset: ArrayLike | None = None, *, time: float | None = None) -> None:
-        """Record a time of valuation; `offset` is what the head adds of its own at that time, as in `log`.
+        """Record a time of valuation, which ends a round; the head adds `offset`, as in `log`.
 
-        If it is not the same for all samples, it has one row for each of all samples.
+        If it differs between samples, it has one row for each of all samples. `time` is as in `update`.
         """
-        own = None if offset is None else self._as_offset(offset, self._description.n_samples, {})
-        message = RecordMessage(("stamp",), (None,), self._now(time), [None], own)
-        self._write(Kind.ROUND, message, self._describe("asynchronous", {}, own))
+        added = None if offset is None else self._as_offset(offset, self._description.n_samples, {})
+        message = RecordMessage(("stamp",), (None,), self._now(time), [None], added)
+        self._write(Kind.ROUND, message, self._describe("asynchronous", {}, added))
 
     def sync(self) -> None:
-        """Bring what was recorded to the disk, so that it survives a power failure too."""
+        """Write what was recorded to the disk, so that it also survives a power failure."""
         self._storage.sync()
 
     def close(self) -> None:
-        """End the recording. The transcript is complete: it can be read, and continued by another recorder."""
+        """End the recording. Another recorder can continue the transcript."""
         self._closed = True
         self._storage.close()
 
@@ -273,7 +286,7 @@ class Recorder:
         self.close()
 
     def _now(self, time: float | None) -> float:
-        """Return the given time, or the clock's; while that is behind the last record, the time of the last record."""
+        """Return the given time, else the later of the clock and the last record, with a warning if that differs."""
         if time is not None:
             return as_time(time)
         now = clock.time()
@@ -282,110 +295,58 @@ class Recorder:
         if not self._has_warned:
             self._has_warned = True
             warn(
-                f"the clock says {now}, earlier than the last record ({self._last_time}); until it has caught up, "
+                f"the clock says {now}, earlier than the last record ({self._last_time}); until it catches up, "
                 "records have the time of that one",
                 TranscriptWarning,
             )
         return self._last_time
 
-    def _find(self) -> Description | None:
-        """Return the description of the transcript in the folder, None if it has no uploads yet."""
-        there = None
-        if self._storage.exists(fmt.DESCRIPTION):
-            there = Description.from_json(self._storage.read(fmt.DESCRIPTION, fmt.LARGEST_DESCRIPTION))
-        used = [name for name in self._storage.names() if fmt.segment_of(name) and self._storage.size(name)]
-        if used and there is None:
-            raise TranscriptError(
-                f"{fmt.DESCRIPTION} is missing, and there is {min(used)}: bring it back, or choose another folder"
-            )
-        is_lost = there is not None and there.mode is not None and not self._storage.exists(fmt.chain_file(1))
-        return there if used or is_lost else None
-
-    def _continue(
-        self, there: Description, labels_file: bytes, resume: bool | None, segment_rounds: int | None
-    ) -> None:
-        """Verify the transcript that is already there, and continue it."""
-        if resume is False:
-            raise InputError("the folder already holds a transcript; choose another, or continue it with resume=True")
-        there.check_continues_with(self._description)
-        if segment_rounds not in (None, there.segment_rounds):
-            raise InputError(
-                f"the folder holds a transcript in segments of {count(there.segment_rounds, 'round')}, which cannot be "
-                f"continued with segment_rounds={segment_rounds}; leave that out"
-            )
-        self._writer = SegmentWriter(self._storage, there.segment_rounds)
-        transcript = Transcript(self._storage)
-        if self._storage.read(fmt.LABELS) != labels_file or there.classes != self._description.classes:
-            raise InputError("the folder holds a transcript with other labels or marks; choose another folder")
-        verified = transcript.verify_on()
-        del transcript  # and with it the views of files that may be cut off now
-        self._n_rounds, self._last_time, self._roster = verified.n_rounds, verified.last_time, verified.roster
-        lost = self._writer.resume(verified.link)
-        if self._writer.number:
-            self._description = there
-            self._labels = replace(self._labels, n_classes=there.n_classes)
-        if lost:
-            warn(f"the transcript ended in an unfinished record, now cut off ({lost})", TranscriptWarning)
-        if resume is None:
-            warn(
-                f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
-                "say resume=True if that is meant, or choose another folder",
-                TranscriptWarning,
-            )
-
     def _describe(self, mode: Mode, uploads: Mapping[str, Array], offset: Array | None) -> Description:
-        """Return the description with what this upload shows; raise InputError if it does not fit what came before."""
+        """Return the description with what this record shows; raise InputError if it does not fit earlier ones."""
         known = self._description
         if known.mode not in (None, mode):
             raise InputError(
                 f"this transcript is {known.mode}: use {'log' if known.mode == 'synchronous' else 'update and stamp'}"
             )
-        n_classes = known.n_classes
-        for name, array in uploads.items():
-            n_classes = self._check_width(name, array.shape[1], n_classes)
         arrays = [*uploads.items(), *([] if offset is None else [("offset", offset)])]
         wide = [name for name, array in arrays if array.dtype != np.float32]
         if known.precision == "float32" and wide:
             raise InputError(
-                f"{wide[0]}: received float64, and this transcript began with float32 embeddings; convert to float32"
+                f"{wide[0]}: received float64, but this transcript began with float32 embeddings; convert to float32"
             )
         if known.mode is not None:
             return known
+        n_classes = known.n_classes or self._labels.find_n_classes([array.shape[1] for array in uploads.values()])
         if not arrays or n_classes is None:
-            raise InputError("a transcript begins with an upload, not with a bare time stamp")
+            raise InputError("a transcript begins with an upload, or with an offset if n_classes is known")
         return replace(known, mode=mode, n_classes=n_classes, precision="float64" if wide else "float32")
 
-    def _check_width(self, client: str, width: int, n_classes: int | None) -> int:
-        """Return the number of classes, which the first upload shows if nothing else does."""
+    def _as_embeddings(self, client: str, values: ArrayLike, n_samples: int) -> Array:
         if self._description.head.kind == "sum":
-            if width != n_classes:
-                replace(self._labels, n_classes=n_classes).check_width(client, width)
-            return width
-        before = self._roster.widths.get(client, width)
-        if width != before:
-            raise InputError(f"{client}: the embeddings have {width} numbers per sample, and had {before} before")
-        return n_classes or 1
+            width, advice = self._description.n_classes, self._labels.advice
+        else:
+            width, advice = self._roster.widths.get(client), "Earlier uploads of this client have that width"
+        return as_embeddings(f"{client}: embeddings", values, n_samples, width, advice)
 
     def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Mapping[str, Array]) -> Array:
-        """Return what the head adds of its own, as precise as the embeddings are."""
+        """Return the offset in the precision of the embeddings."""
         known, arrays = self._description, [*uploads.values()]
         if known.intercept is False:
             raise InputError("it was agreed that the server adds no offset (intercept=False)")
-        precision = known.precision
-        if precision is None and arrays and all(array.dtype == np.float32 for array in arrays):
-            precision = "float32"
+        is_single = arrays and all(array.dtype == np.float32 for array in arrays)
+        precision = known.precision or ("float32" if is_single else None)
         return as_offset(offset, n_samples, known.n_classes or (arrays[0].shape[1] if arrays else 1), precision)
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InputError("the recorder is closed; open the folder with a new one to continue")
+            raise InputError("the recorder is closed; create another on the folder to continue")
 
     def _write(self, kind: Kind, message: RecordMessage, description: Description | None = None) -> None:
-        """Check the time, and append one record."""
+        """Check that the recorder is open, the plan and the time, and append a record."""
         self._check_open()
         n_planned = self._description.n_planned
         if kind is Kind.ROUND and n_planned is not None and self._n_rounds >= n_planned:
-            raise InputError(f"the agreed number of rounds (n_planned={n_planned}) is recorded")
+            raise InputError(f"all agreed rounds (n_planned={n_planned}) have been recorded")
         time = message.time
         if not abs(time) <= fmt.LATEST:
             raise InputError(f"time must be in seconds, from {-fmt.LATEST:g} to {fmt.LATEST:g}; received {time}")
@@ -393,29 +354,12 @@ class Recorder:
             raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
         if kind is Kind.ROUND and self._description.head.kind != "sum":
             message = replace(message, state=self._head.write(self._storage))
-        before = self._description
-        try:
-            if self._writer.number == 0:
-                self._begin(description or before)
-            self._writer.write(kind, message, self._description.precision or "float64")
-        except BaseException:
-            if self._last_time == -np.inf and self._writer.number:  # nothing is recorded, so nothing is begun
-                self._writer.discard()
-                self._description = before
-            raise
-        self._last_time = time
+        self._writer.write(kind, message, description or self._description)
+        self._description, self._last_time = description or self._description, time
         self._n_rounds += kind is Kind.ROUND
-        if self._description.head.kind != "sum":  # under which all have one width
+        if self._description.head.kind != "sum":  # if it is, all clients have the same width
             rows = zip(message.clients, message.uploads, strict=True)
             widths = {str(client): upload[1].shape[1] for client, upload in rows if upload is not None}
             self._roster = replace(self._roster, widths={**self._roster.widths, **widths})
         # At once, so that no file has to be appended to later and the head of the transcript changes with records only.
         self._writer.seal_if_full()
-
-    def _begin(self, description: Description) -> None:
-        """Write what is known now that there is a first record, and begin the chain with it."""
-        self._writer.create()
-        content = description.to_json()
-        self._storage.write(fmt.DESCRIPTION, content)
-        self._description = description
-        self._writer.link = fmt.first_link(content, self._storage.read(fmt.LABELS))

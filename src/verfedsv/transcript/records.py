@@ -1,4 +1,4 @@
-"""What a transcript is a sequence of: uploads and time stamps, and clients that join or leave."""
+"""The records of a transcript: uploads, time stamps, joins and leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verfedsv.losses import Array
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """Embeddings of one client, (samples, width), for the samples numbered `samples`."""
+    """Embeddings of one client, (samples, width), for these samples."""
 
     client: str
     time: float
@@ -24,11 +24,10 @@ class Upload:
 class Stamp:
     """A time of valuation: the end of a round.
 
-    `offset` is what the head adds of its own: (classes,) if it is the same for all samples, or (samples, classes); None
-    if there is none. In asynchronous training these are all samples; in synchronous training those of the uploads if
-    all clients uploaded the same samples in the same order, and all samples otherwise. `absent` are the clients that
-    were declared absent from a synchronous round. `state` are the hashes of the head's parameters after the round, in
-    the order of `description.head.parameters`; `Transcript.head_state` reads them.
+    `offset` is added by the head: (classes,) if it is the same for all samples, else (samples, classes), or None. These
+    are the uploaded samples if the round is synchronous and all clients uploaded the same ones in the same order, and
+    all samples otherwise. `absent` are the clients declared absent from a synchronous round. `state` has the hashes of
+    the head's parameters after the round, in the order of `description.head.parameters`, for `Transcript.head_state`.
     """
 
     time: float
@@ -39,7 +38,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Join:
-    """A client takes part from here on; until its first upload its embeddings are zero."""
+    """A client takes part from now on; its embeddings are zero until its first upload ever."""
 
     client: str
     time: float
@@ -47,7 +46,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Leave:
-    """A client takes no part any more; its embeddings stay what they were."""
+    """A client stops taking part; its embeddings stay what they were."""
 
     client: str
     time: float

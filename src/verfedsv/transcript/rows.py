@@ -1,7 +1,7 @@
-"""`Rows`: a record batch of a transcript as plain arrays, checked for gaps.
+"""`Rows`: a record batch as plain arrays, in which every number belongs to one upload.
 
-Rounds differ in their numbers, and in little else. So Arrow reads and checks what is not a number once for all messages
-that have it in common, and the numbers are taken from where they lie: 5 µs a message instead of 40.
+Rounds differ in little but their numbers. So Arrow reads and checks the rest once for all messages that share it, and
+the numbers are taken from the buffer: 5 µs per message instead of 40.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from verfedsv.transcript.description import Precision
 from verfedsv.transcript.framing import metadata_of
 
 _LARGEST_KEY = 2**16
-"""Bytes of a message that may be kept to find its shape again; those of 1,000 clients take about 45,000."""
+"""Bytes of a message that may be kept as the key of its shape. Those of 1,000 clients have about 45,000."""
 
 
 @dataclass(eq=False, slots=True)
 class Lists:
-    """A column of lists: all numbers side by side, where the lists end, from 0 on, and how long they are."""
+    """A column of lists: the numbers of all rows, the offsets of rows (one more than rows), and their lengths."""
 
     numbers: Array
     ends: list[int]
     lengths: list[int]
 
     def row(self, index: int) -> Array:
-        """Return the numbers of a row, a view of all."""
+        """Return the numbers of a row, as a view."""
         return self.numbers[self.ends[index] : self.ends[index + 1]]
 
 
 @dataclass(eq=False, slots=True)
 class Rows:
-    """The columns of a record batch, whose arrays are views of it; `offset` and `state` are those of its last row.
+    """The columns of a record batch; arrays are views of it. `offset` and `state` are those of its last row.
 
-    `uploads` are the rows that have a digest. `frame` are the parts of the message that its link is of.
+    `uploads` are the indices of rows with a digest, `frame` the ranges of the message that its link hashes.
     """
 
     frame: tuple[tuple[int, int], ...]
@@ -59,7 +59,7 @@ class Rows:
         return len(self.kinds)
 
     def digest(self, row: int) -> bytes:
-        """Return the hash of an upload, as it was recorded."""
+        """Return the recorded hash of an upload."""
         digest: bytes = self.digests[row].tobytes()
         return digest
 
@@ -72,7 +72,7 @@ class Rows:
 def read_rows(message: pa.Buffer, precision: Precision) -> Rows:
     """Return the rows of a message; raise one of `UNREADABLE` unless every number is part of one upload.
 
-    Whatever the bytes are, nothing is unpacked, and nothing outside the message is read.
+    Whatever the bytes are, nothing is decompressed, and nothing outside the message is read.
     """
     form = fmt.form_of(message, precision)
     whole = memoryview(message)
@@ -87,7 +87,7 @@ def read_rows(message: pa.Buffer, precision: Precision) -> Rows:
         size = np.dtype(kind).itemsize
         array = np.frombuffer(message, kind, stop - start, head + buffers[buffer][0] + size * start)
         if not array.flags.aligned:
-            raise ValueError("numbers do not lie where processors read them")
+            raise ValueError("numbers are not aligned")
         return array
 
     n_rows = len(shape.kinds)
@@ -107,7 +107,7 @@ def read_rows(message: pa.Buffer, precision: Precision) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """All of `Rows` that is not numbers; of these, where those of `offset` and `state` begin and end."""
+    """All of `Rows` but the numbers; for `offset` and `state`, where their numbers begin and end."""
 
     kinds: list[str | None]
     clients: list[str | None]
@@ -120,14 +120,13 @@ class _Shape:
 
 @lru_cache(maxsize=64)
 def _find_shape(fixed: bytes, precision: Precision) -> _Shape:
-    """Return the shape of the messages that have these bytes beside their numbers.
+    """Return the shape of all messages with these bytes beside their numbers.
 
-    Arrow is asked about such a message whose numbers are all zeros, and what it says holds for all of them: a float, an
-    integer and a binary of fixed size are valid whatever their bytes are, and no two columns share a byte, as
-    `frame_ranges` has checked.
+    Arrow validates such a message with zeros for numbers. That holds for all of them: floats, integers and binaries of
+    fixed size are valid whatever their bytes are, and `frame_ranges` has checked that no two columns share a byte.
     """
     form = fmt.read_form(metadata_of(pa.py_buffer(fixed)), precision)
-    content, start = np.zeros(form.layout.size, np.uint8), 0  # zeros that nobody writes or reads take no memory
+    content, start = np.zeros(form.layout.size, np.uint8), 0  # untouched zeros take no memory
     for begin, end in form.fixed:
         content[begin:end] = np.frombuffer(fixed, np.uint8, end - begin, start)
         start += end - begin
@@ -156,7 +155,7 @@ def _find_shape(fixed: bytes, precision: Precision) -> _Shape:
 
 
 def _ends(column: pa.LargeListArray, name: str) -> tuple[list[int], list[int]]:
-    """Return where lists end, from 0 on, and how long they are; raise ValueError unless they have all numbers."""
+    """Return the offsets of lists and their lengths; raise ValueError unless they cover all numbers."""
     if column.null_count or column.values.null_count:
         raise ValueError(f"{name} are missing")
     ends: list[int] = column.offsets.to_numpy().tolist()

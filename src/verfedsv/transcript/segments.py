@@ -9,7 +9,7 @@ import pyarrow as pa
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import ENTRY_SIZE, Segment, pack_entry, read_segments
-from verfedsv.transcript.description import Precision
+from verfedsv.transcript.description import Description
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import find_extent
 from verfedsv.transcript.messages import RecordMessage
@@ -17,9 +17,9 @@ from verfedsv.transcript.storage import Storage
 
 
 class SegmentWriter:
-    """Writes the last segment of a transcript, seals it when it has `segment_rounds` rounds, and begins the next.
+    """Writes the last segment of a transcript, seals it after `segment_rounds` rounds, and begins the next.
 
-    `number` is that of the segment, 0 before the first is created; `link` is the last link of the chain.
+    `number` is that of the segment, 0 before the first record; `link` is the last link of the chain.
     """
 
     def __init__(self, storage: Storage, segment_rounds: int) -> None:
@@ -29,52 +29,62 @@ class SegmentWriter:
         self._end = self._n_entries = self._n_rounds = 0
         self._is_sealed = False
 
-    def create(self) -> None:
-        """Create the files of the next segment: empty, so that one that is deleted later is missed."""
+    def _create(self) -> None:
+        """Create the empty files of the next segment, so that a deleted one is noticed."""
         for name in (fmt.chain_file(self.number + 1), fmt.uploads_file(self.number + 1)):
             self._storage.append(name, b"")
         self.number += 1
         self._end = self._n_entries = self._n_rounds = 0
         self._is_sealed = False
 
-    def write(self, kind: Kind, message: RecordMessage, precision: Precision) -> None:
-        """Append a record; when this returns, it survives the end of the process."""
+    def write(self, kind: Kind, message: RecordMessage, description: Description) -> None:
+        """Append a record; when this returns, it survives the end of the process.
+
+        The first record also writes the description. If this raises, nothing of the record is left.
+        """
         self._seal()
         if self._is_sealed:
-            self.create()
-        before = self.link
+            self._create()
+        before, precision = self.link, description.precision or "float64"
         try:
+            if self.number == 0:
+                self._begin(description.to_json())
             if self._n_entries == 0:
                 self._append(Kind.START, b"", self.link)
                 self._append_plain(Kind.SCHEMA, fmt.upload_schema(precision).serialize())
             self._append(kind, *message.build(precision, self.link))
         except BaseException:
-            if self.number > 1 and self._n_entries <= 2:
+            if self.number and self._n_entries <= 2:
                 self._go_back(before)
             raise
         self._n_rounds += kind is Kind.ROUND
 
     def seal_if_full(self) -> None:
-        """Seal the segment if it has all its rounds; on a full disk, that is left to the next `write`."""
+        """Seal the segment if it has all its rounds; on a full disk, the next `write` does."""
         with suppress(OSError):
             self._seal()
 
-    def discard(self) -> None:
-        """Empty the first segment, of which nothing was recorded."""
-        _cut_off(self._storage, self.number, 0, 0)
-        self.number = self._end = self._n_entries = 0
+    def _begin(self, description: bytes) -> None:
+        """Create the first segment, and begin the chain with the description and the labels."""
+        self._create()
+        self._storage.write(fmt.DESCRIPTION, description)
+        self.link = fmt.first_link(description, self._storage.read(fmt.LABELS))
 
     def _go_back(self, link: bytes) -> None:
-        """Remove a segment of which nothing was recorded; the one before it is sealed, and ends with that link."""
-        for name in (fmt.uploads_file(self.number), fmt.chain_file(self.number)):
-            self._storage.remove(name)
-        self.number, self.link, self._is_sealed = self.number - 1, link, True
+        """Remove a segment without records, or empty it if it is the first; `link` is that of the segment before."""
+        if self.number == 1:
+            _cut_off(self._storage, 1, 0, 0)
+        else:
+            for name in (fmt.uploads_file(self.number), fmt.chain_file(self.number)):
+                self._storage.remove(name)
+        self.number, self.link, self._is_sealed = self.number - 1, link, self.number > 1
+        self._end = self._n_entries = 0
 
     def resume(self, link: bytes) -> str:
-        """Continue the segments in the storage, whose records lead to `link`.
+        """Continue the segments in the storage, whose last link is `link`, and cut off what a crash left unfinished.
 
-        Return in words what a crash left unfinished there, which is cut off; empty if nothing. Raises TranscriptError,
-        and changes nothing, if what follows the last record is not what a crash leaves.
+        Return that in words, "" if there is nothing. If what follows the last record cannot be the result of a crash,
+        raise TranscriptError and change nothing.
         """
         segments = read_segments(self._storage)
         last = segments[-1]
@@ -99,7 +109,7 @@ class SegmentWriter:
             self._storage.end(name)
 
     def _append_plain(self, kind: Kind, message: pa.Buffer | bytes) -> None:
-        """Append a message that has no uploads: all of it is hashed."""
+        """Append a message without uploads, which is hashed completely."""
         self._append(kind, message, fmt.next_link(self.link, message, [(0, len(memoryview(message)))]))
 
     def _append(self, kind: Kind, message: pa.Buffer | bytes | bytearray, link: bytes) -> None:
@@ -109,18 +119,18 @@ class SegmentWriter:
             self._storage.append(fmt.uploads_file(self.number), content)
             self._storage.append(fmt.chain_file(self.number), pack_entry(end, kind, link))
         except BaseException:
-            # A full disk, or Ctrl-C between the two: nothing half-written stays.
+            # A full disk, or Ctrl-C between the two.
             _cut_off(self._storage, self.number, self._end, self._n_entries * ENTRY_SIZE)
             raise
         self._end, self.link, self._n_entries = end, link, self._n_entries + 1
 
 
 def _check_end(storage: Storage, segment: Segment) -> None:
-    """Raise TranscriptError unless what lies after the last complete record is what a crash leaves: part of one more.
+    """Raise TranscriptError unless what follows the last complete record can be the result of a crash.
 
-    A message is written before its entry. So a crash leaves part of a message, or a whole one with no entry or part of
-    one; a power failure also entries of messages that did not come to the disk. Neither leaves a whole message with an
-    entry that is not its own, or two whole messages.
+    A message is written before its entry. So a crash leaves part of a message, or a complete one without its complete
+    entry; a power failure also entries whose messages did not reach the disk. Neither leaves a complete message with an
+    entry of another, or two complete messages.
     """
     uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
     end = segment.end
@@ -134,14 +144,14 @@ def _check_end(storage: Storage, segment: Segment) -> None:
         size = extent.size
     if segment.n_chain_after >= ENTRY_SIZE or size < len(rest):
         raise TranscriptError(
-            f"{chain} is damaged: it does not say where the record ends that begins at byte {end:,} of {uploads}. "
-            "Nothing was changed. Restore both files from a copy; or, to go on without that record and all after it, "
-            f"cut {uploads} to {end} bytes and {chain} to {len(segment.entries) * ENTRY_SIZE}"
+            f"{chain} is damaged: it has no entry for the record at byte {end:,} of {uploads}. Nothing was changed. "
+            "Restore both files from a copy; or, to continue without that record and all after it, truncate "
+            f"{uploads} to {end} bytes and {chain} to {len(segment.entries) * ENTRY_SIZE}"
         )
 
 
 def _cut_off(storage: Storage, number: int, n_bytes: int, n_chain_bytes: int) -> str:
-    """Truncate the two files of a segment; return what was cut, in words."""
+    """Truncate the two files of a segment; return in words what was cut off."""
     lost = []
     for name, kept in ((fmt.uploads_file(number), n_bytes), (fmt.chain_file(number), n_chain_bytes)):
         size = storage.size(name)

@@ -1,4 +1,4 @@
-"""Where the files of a transcript lie: in a folder, or in memory."""
+"""Storage of the files of a transcript: in a folder, or in memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from verfedsv.files import naming, read_whole, write_whole
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, nothing keeps two recorders apart
+except ImportError:  # on Windows, where two recorders are not kept apart
     fcntl = None  # type: ignore[assignment]
 
 
 LOCK = ".lock"
-"""An empty file that a recorder locks while it is open, and leaves behind."""
+"""An empty file that a recorder locks while it is open, and does not remove."""
 
 _TRIES, _BETWEEN_TRIES = 5, 0.02
 
 
 def is_being_written(folder: Path) -> bool:
-    """Return whether a recorder is open on a folder, here or in another process; False where that cannot be told."""
-    if fcntl is None or not (folder / LOCK).is_file():  # a pipe would be waited for
+    """Return whether a recorder is open on a folder, in any process; False if that cannot be determined."""
+    if fcntl is None or not (folder / LOCK).is_file():  # a pipe would block
         return False
     try:
         with (folder / LOCK).open("rb") as file:
@@ -43,7 +43,7 @@ def is_being_written(folder: Path) -> bool:
 
 
 class FileStream:
-    """An open file that is read part by part: if it is truncated meanwhile, reads return fewer bytes."""
+    """An open file that is read in parts: if it is truncated, reads return fewer bytes."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -51,14 +51,14 @@ class FileStream:
         self.size = os.fstat(self._file.fileno()).st_size
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
-        """Return `length` bytes from `offset` on, or as many as there are; a buffer has the same method."""
+        """Return up to `length` bytes from `offset` on; `pa.Buffer` has the same method."""
         self._file.seek(offset)
         return pa.py_buffer(self._file.read(length))
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raise TranscriptError if the path is not a regular file, or cannot be read."""
+    """Turn errors of reading into TranscriptError, and raise it if the path is not a regular file."""
     if path.exists() and not path.is_file():
         raise TranscriptError(f"{path} is not a file")
     try:
@@ -68,9 +68,9 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 class FolderStorage:
-    """Files in a folder. Only one process at a time can write there.
+    """Files in a folder, in which one recorder at a time can write.
 
-    Streams are views of their files if they are `mapped`. If not, they are read part by part.
+    Streams are memory-mapped if `mapped`, otherwise read in parts.
     """
 
     def __init__(self, folder: Path, *, writable: bool = False, mapped: bool = False) -> None:
@@ -87,18 +87,18 @@ class FolderStorage:
             self._take_lock()
 
     def _take_lock(self) -> None:
-        # A lock of the operating system, which a killed process gives back.
+        # A lock of the operating system, which the end of the process releases.
         path = self.folder / LOCK
         if path.exists() and not path.is_file():
             raise TranscriptError(f"cannot record into {self.folder}: {path} is not a file; move it away")
-        self._lock = path.open("ab")  # what a link of that name leads to stays as it is
+        self._lock = path.open("ab")  # does not change the target of a link
         if fcntl is None:
             return
         for _ in range(_TRIES):
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                time.sleep(_BETWEEN_TRIES)  # whoever asks `is_being_written` has the lock for a moment
+                time.sleep(_BETWEEN_TRIES)  # `is_being_written` takes the lock briefly
             else:
                 return
         self._lock.close()
@@ -107,11 +107,11 @@ class FolderStorage:
         )
 
     def exists(self, name: str) -> bool:
-        """Return whether the file is there."""
+        """Return whether a file exists."""
         return (self.folder / name).exists()
 
     def names(self) -> list[str]:
-        """Return the names of all files, not those in subfolders."""
+        """Return the names of all files, without those in subfolders."""
         return [path.name for path in self.folder.iterdir()]
 
     def size(self, name: str) -> int:
@@ -121,21 +121,21 @@ class FolderStorage:
             return path.stat().st_size if path.exists() else 0
 
     def read(self, name: str, most: int = sys.maxsize) -> bytes:
-        """Return the content of a file, empty if it does not exist; raise TranscriptError if it has more bytes."""
+        """Return the content of a file, empty if it does not exist; raise TranscriptError beyond `most` bytes."""
         path = self.folder / name
         with _readable(path):
             return read_whole(path, most) if path.exists() else b""
 
     def stream(self, name: str) -> pa.Buffer | FileStream:
-        """Return a file to be read part by part; empty if it does not exist."""
+        """Return a file for reading in parts; an empty buffer if it does not exist."""
         path = self.folder / name
         with _readable(path):
             if not path.exists() or path.stat().st_size == 0:
                 return pa.py_buffer(b"")
             if not self._mapped:
                 return FileStream(path)
-            # A map of Python's keeps a file descriptor, and uploads of 1,000 segments would use up all that a process
-            # has. A map of pyarrow's does not, but takes no path that is not valid UTF-8.
+            # Python's mmap keeps a file descriptor: arrays of 1,000 segments would use up those of a process. pyarrow's
+            # does not, but takes only paths in valid UTF-8.
             with suppress(UnicodeEncodeError), pa.memory_map(str(path)) as mapped:
                 return mapped.read_buffer()
             return FileStream(path)
@@ -147,10 +147,9 @@ class FolderStorage:
         write_whole(path, content)
 
     def append(self, name: str, content: bytes | memoryview) -> None:
-        """Add to the end of a file. When this returns, the content survives the end of this process."""
+        """Append to a file. When this returns, the content survives the end of this process."""
         file = self._open.get(name)
         if file is None:
-            # Unbuffered: what has been written is with the operating system, and survives this process.
             file = self._open[name] = (self.folder / name).open("ab", buffering=0)
         view = memoryview(content)
         with naming(self.folder / name):
@@ -167,12 +166,12 @@ class FolderStorage:
         (self.folder / name).unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Make what was appended survive a power failure, where that is possible."""
+        """Write what was appended to the disk."""
         for file in self._open.values():
             os.fsync(file.fileno())
 
     def end(self, name: str) -> None:
-        """Do the same for one file, which is not appended to again."""
+        """Write a file to the disk and close it; it is not appended to again."""
         file = self._open.pop(name, None)
         if file is not None:
             os.fsync(file.fileno())
@@ -188,7 +187,7 @@ class FolderStorage:
 
 
 class MemoryStorage:
-    """The same, of files that end with the process."""
+    """Files in memory, with the same methods."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytearray] = {}

@@ -119,9 +119,7 @@ class _Task(NamedTuple):
 def _complete_one(task: _Task, plan: CompletionPlan) -> Completion:
     pattern, values, start, like = task
     solver = CompiledSolver(pattern, values, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, plan.n_threads)
-    return complete_with(
-        solver, pattern, values.shape[1], plan.rank, plan.regularization, start or "spectral", plan.seed, like
-    )
+    return complete_with(solver, plan.rank, plan.regularization, start or "spectral", plan.seed, like)
 
 
 def _samples(changes: Mapping[int, Change]) -> list[Array]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.completion import Completion, CompletionReport
+from verfedsv.completion.expected import MAX_SAMPLES
 from verfedsv.completion.observations import spread_evenly
 from verfedsv.losses import Floats, Loss
 from verfedsv.valuation.chunks import apply, columns_of
@@ -22,9 +23,6 @@ Covtype, and up to 1.9 times in small random trainings."""
 
 HOPELESS = 0.95
 """If completion misses this fraction of the embeddings or more, the error of the values is unknown."""
-
-MAX_SAMPLES = 1024
-"""The number of samples on which changes and gradients are measured."""
 
 
 def completion_errors(

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
+from verfedsv.files import MOST_BYTES
 from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import ErrorKind, Estimate
@@ -106,7 +107,7 @@ def to_json(valuation: Valuation) -> str:
 
 def from_json(text: str | bytes) -> Valuation:
     """Return the valuation that `to_json` wrote."""
-    document = read_json(text, "the valuation")
+    document = read_json(text, "the valuation", most=MOST_BYTES)
     if not isinstance(document, dict) or "format" not in document or "version" not in document:
         raise InputError("this is not a valuation: it has no format and version")
     name, version = document["format"], document["version"]

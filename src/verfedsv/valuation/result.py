@@ -10,7 +10,7 @@ import numpy as np
 
 from verfedsv._version import __version__
 from verfedsv.completion import Completion, CompletionReport
-from verfedsv.errors import VerfedsvError
+from verfedsv.errors import VerfedsvError, how_to_install
 from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import Estimate
@@ -215,7 +215,7 @@ class Valuation:
         try:
             import pandas as pd
         except ImportError:
-            raise VerfedsvError("to_frame needs pandas: pip install 'verfedsv[frame]', or use to_json") from None
+            raise VerfedsvError(f"to_frame needs pandas: {how_to_install('frame')}; or use to_json") from None
         columns = {
             "value": self.values,
             "share": self.shares,

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_array
+from verfedsv.arguments import as_samples
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import LOSSES, Array, Loss, get_loss
@@ -108,22 +108,10 @@ class RecordedTraining:
                 raise InputError(f"rows must be {allowed}, or a list of sample numbers; received {rows!r}")
             chosen = np.flatnonzero(meaning[rows])
         else:
-            chosen = self._as_indices(as_array("rows", rows))
+            chosen = np.sort(as_samples("rows", rows, self.n_samples, may_be_empty=True)).astype(np.intp)
         if len(chosen) == 0:
             raise InputError(f"rows {rows!r} selects no sample")
         return chosen
-
-    def _as_indices(self, rows: Array) -> NDArray[np.intp]:
-        if rows.dtype == bool and rows.shape == (self.n_samples,):
-            return np.flatnonzero(rows)
-        if rows.size == 0:
-            return np.empty(0, np.intp)
-        indices = np.unique(rows)
-        if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(indices) < len(rows):
-            raise InputError("rows must list sample numbers, none twice, or be one boolean for each sample")
-        if indices[0] < 0 or indices[-1] >= self.n_samples:
-            raise InputError(f"rows must hold sample numbers from 0 to {self.n_samples - 1}")
-        return indices.astype(np.intp)
 
 
 def shared_samples(uploads: Round) -> Array | None:

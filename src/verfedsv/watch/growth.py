@@ -15,7 +15,7 @@ from verfedsv.errors import VerfedsvError
 from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley import Progress
 from verfedsv.transcript import Transcript
-from verfedsv.transcript.reader import Verified
+from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
 from verfedsv.valuation.trainings import RecordedTraining
 

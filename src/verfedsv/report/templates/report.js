@@ -1,10 +1,10 @@
 "use strict";
-// Puts interactive charts where the drawn ones are; their numbers are those of the summary.
+// Replaces the drawn charts by interactive ones, with the numbers of the summary.
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const curves = read("curves"), specs = read("charts");
   const looks = curves.looks;
-  // What a client is called here cannot hold anything that is not printable; see the boxes.
+  // Names are taken from the page, where they are printable.
   const points = (number, name, curve) => curve.rounds.map((round, k) => ({
     line: number, name, round, value: curve.values[k], ...looks[number % looks.length],
   }));
@@ -28,7 +28,7 @@
       spec.data.values = linesOfTraining(name);
     }
     const { view } = await vegaEmbed(place, spec, options);
-    // The place itself has a description; the parts of a drawing would only be noise to those who listen.
+    // The container has a description; the parts of a drawing would be noise to a screen reader.
     place.querySelector("svg").setAttribute("aria-hidden", "true");
     return view;
   };
@@ -60,7 +60,7 @@
     const text = event.target.value.trim().toLowerCase();
     for (const box of boxes) box.parentElement.hidden = !nameOf(box).toLowerCase().includes(text);
   });
-  // On a phone, where rows are blocks, each number says what it is; and tables are tables still to those who listen.
+  // On a phone, rows are blocks: each number gets its label, and roles keep tables readable for screen readers.
   for (const table of document.querySelectorAll("table")) {
     const labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
     table.setAttribute("role", "table");
