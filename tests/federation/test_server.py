@@ -401,6 +401,21 @@ def test_a_server_catches_up_with_who_joined_and_left():
     assert_same(other.state(), server.state())
 
 
+@pytest.mark.parametrize("is_caught_up", [False, True])
+def test_clients_can_join_right_after_a_restore(is_caught_up):
+    """At the time of the last record, not before it."""
+    server, recorder = make_server()
+    before = server.state()
+    play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
+    other = Server(LABELS, ["a", "b"], 1)
+    other.restore(before if is_caught_up else server.state())
+    other.record(recorder)
+    if is_caught_up:
+        other.catch_up()
+    other.join("c")
+    assert [dict(record[1:])["time"] for record in records_of(recorder) if record[0] == "Join"] == [1.0]
+
+
 def test_a_checkpoint_after_a_join_needs_all_clients(tmp_path):
     """A server of the founders alone says so; one of all clients restores who takes part."""
     server, founders, everybody = (

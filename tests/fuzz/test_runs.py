@@ -16,7 +16,7 @@ from verfedsv.data import ClientData, ClientFile, VerticalData, join_tables, pre
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.federation import Rate, Training, from_bytes, to_bytes
 from verfedsv.federation.messages import Gradients, Predict, Refusal, Save
-from verfedsv.runs import EXAMPLE, read_config
+from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.extent import planned_rounds
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.writing import cut_metrics, read_metrics
@@ -60,7 +60,7 @@ def test_configurations(tmp_path, text):
     for content in islice(mutations_of_toml(text.encode()), count_of_inputs(400)):
         path.write_bytes(content)
         with suppress(VerfedsvError):
-            read_config(path)
+            Run.of_file(path)
             config = RunFolder(tmp_path).config()
             planned_rounds(config.training, 1000)
             n_read += 1

@@ -4,7 +4,7 @@ import tomllib
 import pytest
 
 from verfedsv import InputError
-from verfedsv.runs import EXAMPLE, read_config
+from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.config import ClientSection, DataSection, ModelSection, TrainingSection, ValuationSection
 
 GOOD = """[data]
@@ -19,6 +19,11 @@ rounds = 3
 [output]
 folder = "out"
 """
+
+
+def read_config(path):
+    """Return the configuration in a file."""
+    return Run.of_file(path).config
 
 
 def write(tmp_path, text):
@@ -362,7 +367,7 @@ def test_only_the_first_of_many_mistakes_are_described(tmp_path):
         (GOOD + "# \0", "is not valid TOML: Found invalid character"),
         (GOOD + "[output]\n", r"is not valid TOML: Cannot declare .*output.* twice"),
         (GOOD.replace("rate = 0.5", "rate = 0.5\nrate = 0.6"), "is not valid TOML: Cannot overwrite a value"),
-        (GOOD + "#" * 2**18, "it is larger than 262,144 bytes, the limit for one"),
+        (GOOD + "#" * 2**18, "it is larger than 262,144 bytes, the limit"),
     ],
 )
 def test_whatever_a_configuration_holds_is_an_error_of_our_own(tmp_path, text, says):

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.inprocess import call
 from verfedsv import InputError, Transcript, Valuation, value
 from verfedsv.federation import Client
-from verfedsv.runs import Run, read_config
+from verfedsv.runs import Run
 from verfedsv.transcript import Stamp
 
 SYNCHRONOUS = """[data]
@@ -35,7 +35,7 @@ def make(tmp_path, text=SYNCHRONOUS, name="run.toml"):
     """Return a run of a configuration."""
     path = tmp_path / name
     path.write_text(text)
-    return Run(read_config(path), text)
+    return Run.of_file(path)
 
 
 def finish(run, **options):

@@ -82,7 +82,7 @@ def test_a_process_that_ends_at_once(tmp_path):
 import os
 from pathlib import Path
 from verfedsv import Recorder
-from verfedsv.runs import Run, read_config
+from verfedsv.runs import Run
 write, count = Recorder.update, []
 def update(*arguments, **options):
     write(*arguments, **options)
@@ -91,7 +91,7 @@ def update(*arguments, **options):
         os._exit(9)
 Recorder.update = update
 path = Path({str(tmp_path / "run.toml")!r})
-list(Run(read_config(path), path.read_text()).train())
+list(Run.of_file(path).train())
 """
     done = subprocess.run([sys.executable, "-c", script], check=False, env=os.environ)  # noqa: S603  # our own script
     assert done.returncode == 9

@@ -8,7 +8,7 @@ import pytest
 from tests.runs.test_execute import SYNCHRONOUS, entries, finish, make
 from tests.runs.test_resume import kill_after, stop_at
 from verfedsv import InputError, Recorder, Transcript, TranscriptError, VerfedsvError
-from verfedsv.runs import Run, read_config
+from verfedsv.runs import Run
 
 TINY = SYNCHRONOUS.replace("samples = 3000", "samples = 300").replace("rounds = 30", "rounds = 4")
 
@@ -218,5 +218,5 @@ def test_a_byte_order_mark_stays_out_of_the_folder(tmp_path):
     """The configuration is written without it."""
     (tmp_path / "run.toml").write_text(TINY, encoding="utf-8-sig")
     finish(Run.of_file(tmp_path / "run.toml"))
-    assert read_config(tmp_path / "out" / "config.toml").training.rounds == 4
+    assert Run.of_file(tmp_path / "out" / "config.toml").config.training.rounds == 4
     assert (tmp_path / "out" / "config.toml").read_text() == TINY

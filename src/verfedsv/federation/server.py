@@ -325,6 +325,7 @@ class Server:
                 **self._head.state(),
                 "table": self._table.copy(),
                 "n_rounds": np.array(self.n_rounds),
+                "time": np.array(self.time),
                 "n_records": np.array(self.tape.n_records),
                 "n_uploads": np.array([self.n_uploads[name] for name in self.clients]),
                 "is_present": np.array([name in self.present for name in self.clients]),
@@ -335,7 +336,7 @@ class Server:
         with self._lock:
             self._head.restore(state)
             self._table = np.array(state["table"], order="C")  # which `_store` flattens
-            self.n_rounds = int(state["n_rounds"])
+            self.n_rounds, self.time = int(state["n_rounds"]), float(state["time"])
             self.n_uploads = dict(zip(self.clients, state["n_uploads"].tolist(), strict=True))
             self.present = tuple(
                 name for name, is_present in zip(self.clients, state["is_present"], strict=True) if is_present
@@ -349,6 +350,7 @@ class Server:
             raise InputError("nothing to catch up with: the training is not recorded")
         with self._lock:
             for record in self._recorder.transcript.records(1 + self.tape.n_records):
+                self.time = record.time
                 match record:
                     case Upload():
                         self._store(record.client, record.samples, record.embeddings)

@@ -4,6 +4,5 @@ from verfedsv.runs.config import Config
 from verfedsv.runs.example import EXAMPLE
 from verfedsv.runs.execute import Run, Update
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.reading import read_config
 
-__all__ = ["EXAMPLE", "Config", "Run", "RunFolder", "Update", "read_config"]
+__all__ = ["EXAMPLE", "Config", "Run", "RunFolder", "Update"]

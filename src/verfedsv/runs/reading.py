@@ -26,20 +26,13 @@ Place = Sequence[str | int]
 """Where a setting is: names of tables, indices in arrays of tables, and its name."""
 
 
-def read_config(path: Path) -> Config:
-    """Return the configuration in a file; raise InputError with the setting and what is allowed there."""
-    return resolve(parse_config(read_text(path), path), path.parent)
-
-
 def read_text(path: Path) -> str:
     """Return the text of a configuration, without a byte order mark."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise InputError(
-                f"cannot read {path}: it is larger than {MOST_BYTES:,} bytes, the limit of a configuration"
-            )
+            raise InputError(f"cannot read {path}: it is larger than {MOST_BYTES:,} bytes, the limit")
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read {path}: it is not UTF-8 ({error.reason} at byte {error.start})") from None
