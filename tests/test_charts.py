@@ -6,7 +6,7 @@ import vl_convert
 
 from tests.report.valuations import make_valuation
 from verfedsv.charts import bars, line_row, lines, pick_bars
-from verfedsv.looks import COLOURS
+from verfedsv.line_styles import COLOURS
 
 
 def luminance(colour):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.errors import InputError, how_to_install
-from verfedsv.looks import COLOURS, DASHES, look
+from verfedsv.line_styles import COLOURS, DASHES, line_style
 from verfedsv.texts import LONGEST_NAME, shortened
 
 try:
@@ -114,7 +114,7 @@ def tell_apart(names: Sequence[str]) -> list[str]:
 def line_row(number: int, name: str, round_number: int, amount: float) -> dict[str, Any]:
     """Return a point of the line with that number, for `lines`."""
     shown = {"line": number, "name": shortened(name, LONGEST_NAME), "round": round_number, "value": amount}
-    return shown | look(number)._asdict()
+    return shown | line_style(number)._asdict()
 
 
 def lines(

@@ -34,11 +34,11 @@ def list_all() -> None:
     table = Table(header_style="bold", box=None, pad_edge=False)
     for name in ("name", "what", "samples", "features", "classes", "where"):
         table.add_column(name, justify="right" if name in ("samples", "features", "classes") else "left")
-    for known in CATALOGUE.values():
-        found = locate(known)
+    for data_set in CATALOGUE.values():
+        found = locate(data_set)
         where = "not fetched" if found is None else str(found[0].parent)
-        sizes = (f"{known.n_samples:,}", f"{known.n_features:,}", str(known.n_classes))
-        table.add_row(known.name, known.title, *sizes, "in the package" if where == str(INCLUDED) else where)
+        sizes = (f"{data_set.n_samples:,}", f"{data_set.n_features:,}", str(data_set.n_classes))
+        table.add_row(data_set.name, data_set.title, *sizes, "in the package" if where == str(INCLUDED) else where)
     Console().print(table)
 
 
@@ -71,16 +71,16 @@ def show_one(
     Example: verfedsv data show adult
     """
     with explain_interrupt(Console(stderr=True), STOPPED):
-        known, samples = get_data_set(name), load(name)
+        data_set, samples = get_data_set(name), load(name)
     n_samples, n_features = samples.features.shape
     filled = samples.features.nnz / (n_samples * n_features)
     counts = np.bincount(samples.labels)
     shown = ", ".join(f"{count:,}" for count in counts[:10]) + (", ..." if len(counts) > 10 else "")
-    typer.echo(known.title)
+    typer.echo(data_set.title)
     typer.echo(f"{n_samples:,} samples, of which {samples.n_test:,} are the data set's own test part")
     typer.echo(f"{n_features:,} features, {filled:.1%} of them not zero")
     typer.echo(f"{samples.n_classes} classes: {shown} samples")
-    typer.echo(f"clients in the paper: {known.n_clients}")
-    for m, (first, last) in enumerate(pairwise(split_edges(samples, clients or known.n_clients)), 1):
-        attributes = f" ({', '.join(attributes_of(first + 1, last))})" if known.name == "adult" else ""
+    typer.echo(f"clients in the paper: {data_set.n_clients}")
+    for m, (first, last) in enumerate(pairwise(split_edges(samples, clients or data_set.n_clients)), 1):
+        attributes = f" ({', '.join(attributes_of(first + 1, last))})" if data_set.name == "adult" else ""
         typer.echo(f"client {m}: features {first + 1:,} to {last:,}{attributes}")

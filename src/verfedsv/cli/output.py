@@ -103,9 +103,9 @@ def write_file(path: Path, content: str | bytes, *, overwrite: bool = True) -> N
         raise InputError(describe_os_error(error)) from None
 
 
-def describe_os_error(error: OSError, place: Path | None = None, remedy: str = "") -> str:
-    """Return which file or folder could not be used (`place` if the error does not say), why, and what to do."""
-    where = error.filename2 or error.filename or place
+def describe_os_error(error: OSError, path: Path | None = None, remedy: str = "") -> str:
+    """Return which file or folder could not be used (`path` if the error does not say), why, and what to do."""
+    where = error.filename2 or error.filename or path
     what = f"cannot use {where}: {error.strerror}" if where else str(error)
     advice = [_REMEDIES.get(error.errno or 0, ""), remedy]
     return ". ".join([what, *filter(None, advice)])
@@ -119,14 +119,14 @@ _REMEDIES = {
 
 
 @contextmanager
-def explain_os_errors(place: Path, remedy: str) -> Iterator[None]:
+def explain_os_errors(path: Path, remedy: str) -> Iterator[None]:
     """Turn an error of the operating system, such as a full disk, into an InputError that says what to do."""
     try:
         yield
     except BrokenPipeError:
         raise  # the reader of our output has gone
     except OSError as error:
-        raise InputError(describe_os_error(error, place, remedy)) from None
+        raise InputError(describe_os_error(error, path, remedy)) from None
 
 
 def print_text(text: str) -> None:

@@ -52,21 +52,21 @@ def report(
     Example: verfedsv report runs/credit -o credit.html
     """
     form = form or _format_of(output)
-    place = Path(f"report.{form}") if output is None else output
-    if place != _STANDARD_OUTPUT:
-        check_writable(place, "report")
+    path = Path(f"report.{form}") if output is None else output
+    if path != _STANDARD_OUTPUT:
+        check_writable(path, "report")
     render = _renderer(form)
     progress_console = Console(stderr=True)
     stopped = "stopped; nothing was written."
     with working(progress_console, stopped) as check:
-        known = None if settlement is None else Settlement.read(settlement)
-        summary = _summarise(progress_console, run, known, check)
+        payments = None if settlement is None else Settlement.read(settlement)
+        summary = _summarise(progress_console, run, payments, check)
         text = render(summary)
-    if place == _STANDARD_OUTPUT:
+    if path == _STANDARD_OUTPUT:
         print_text(text)
         return
-    write_file(place, text)
-    _show(Console(), summary, place)
+    write_file(path, text)
+    _show(Console(), summary, path)
 
 
 def _format_of(output: Path | None) -> Format:
@@ -103,9 +103,9 @@ def _renderer(form: Format) -> Callable[[Summary], str]:
     return to_html
 
 
-def _show(console: Console, summary: Summary, place: Path) -> None:
+def _show(console: Console, summary: Summary, path: Path) -> None:
     from verfedsv.report.terminal import brief
 
     for line in brief(summary, console.width):
         console.print(line, highlight=False)
-    console.print(f"\nWrote {escape(str(place))} ({filesize.decimal(place.stat().st_size)}).", highlight=False)
+    console.print(f"\nWrote {escape(str(path))} ({filesize.decimal(path.stat().st_size)}).", highlight=False)

@@ -48,63 +48,67 @@ def run(
         return
     if not config.exists():
         raise InputError(f"there is no {config}; write an example with: verfedsv run --init {config}")
-    whole = Run.of_file(config)
+    training = Run.of_file(config)
     console = Console(stderr=as_json)
     with explain_warnings(Console(stderr=True)):
-        finished = carry_out(console, whole, resume=resume)
+        finished = carry_out(console, training, resume=resume)
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
     if as_json:
-        print_text(RunFolder(whole.folder).valuation_path.read_text(encoding="utf-8"))
+        print_text(RunFolder(training.folder).valuation_path.read_text(encoding="utf-8"))
 
 
-def carry_out(console: Console, whole: Run, *, resume: bool = False) -> bool:
+def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
     """Train and value a run, showing progress; return False if it was stopped."""
-    whole.check_folder(resume=resume)
+    run.check_folder(resume=resume)
     with explain_interrupt(console, "stopped while reading the data; nothing was written."):
-        _introduce(console, whole)
-    print_notes(*whole.data.cautions)
+        _introduce(console, run)
+    print_notes(*run.data.cautions)
     at_once = "stopped at once; --resume continues from the last checkpoint."
     kept = "What was recorded is kept: continue with --resume"
-    with explain_interrupt(console, at_once), explain_os_errors(whole.folder, kept), stop_on_interrupt() as stopped:
-        train_with_bar(console, whole, resume=resume, should_stop=stopped)
+    with (
+        explain_interrupt(console, at_once),
+        explain_os_errors(run.folder, kept),
+        stop_on_interrupt() as stopped,
+    ):
+        train_with_bar(console, run, resume=resume, should_stop=stopped)
         if stopped():
-            message = f"stopped; continue with --resume. What was recorded is in {whole.folder}"
+            message = f"stopped; continue with --resume. What was recorded is in {run.folder}"
             console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
             return False
-    _show_figures(console, whole)
-    print_notes(*whole.note_progress())
-    known = whole.known_valuation() if resume else None
-    if known is not None:
+    _show_figures(console, run)
+    print_notes(*run.note_progress())
+    stored = run.known_valuation() if resume else None
+    if stored is not None:
         console.print("It was valued before, as follows.", highlight=False)
     trained = "Training is complete: --resume values it"
-    with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(whole.folder, trained):
-        result = known or value_with_bar(console, whole)
+    with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(run.folder, trained):
+        result = stored or value_with_bar(console, run)
     verdict = judge(result)
     show(console, result, verdict)
     print_notes(*verdict.texts("note"), *without_effect(result))
-    console.print(f"\nResults: {whole.folder}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"\nResults: {run.folder}", highlight=False, markup=False, soft_wrap=True)
     return True
 
 
-def _introduce(console: Console, whole: Run) -> None:
+def _introduce(console: Console, run: Run) -> None:
     """Read the data, and print a description of them."""
-    data = whole.data
+    data = run.data
     n_test = int(data.is_test.sum())
     for note in data.notes:
         console.print(note, highlight=False, markup=False)
     clients = count(len(data.names), "client")
-    if whole.config.data.name is not None:
+    if run.config.data.name is not None:
         sizes = {int(client.numeric.shape[1]) for client in data.clients}
         features = count(max(sizes), "feature") if len(sizes) == 1 else f"{min(sizes):,} to {max(sizes):,} features"
-        console.print(f"{whole.config.data.name}: {clients} of {features} each", highlight=False)
+        console.print(f"{run.config.data.name}: {clients} of {features} each", highlight=False)
     size = f"{clients}, {count(len(data.labels) - n_test, 'sample')} to train on, {n_test:,} to test on"
-    console.print(f"{whole.config.training.mode.capitalize()} training: {size}.", highlight=False)
+    console.print(f"{run.config.training.mode.capitalize()} training: {size}.", highlight=False)
 
 
-def _show_figures(console: Console, whole: Run) -> None:
+def _show_figures(console: Console, run: Run) -> None:
     """Print loss and accuracy of the trained model."""
-    last = whole.last_metrics()
+    last = run.last_metrics()
     if last is None:
         return
     text = f"Trained: loss {last['train_loss']:.4f}, accuracy {last['train_accuracy']:.2%}"

@@ -133,19 +133,19 @@ def _valuation_of(folder: RunFolder) -> Valuation:
     """Return the valuation in the folder if it is up to date; otherwise value the run."""
     transcript = folder.open()
     refuse_running(folder.extent(transcript), "settled")  # before it is valued, which may take long
-    known = folder.valuation_of(transcript)
-    if known is None:
+    stored = folder.valuation_of(transcript)
+    if stored is None:
         return compute(folder, folder.agreed_settings(transcript).as_dict())
     transcript.verify(may_go_on=True)
-    return known
+    return stored
 
 
 def show(console: Console, result: Settlement, valuation: Valuation) -> None:
     """Print the payouts with their sum, and how they were computed."""
-    known = summarise_settlement(result, valuation)
-    console.print(to_rich(payouts(known, "terminal"), console.width))
+    summary = summarise_settlement(result, valuation)
+    console.print(to_rich(payouts(summary, "terminal"), console.width))
     console.print()
     warned = cautions(result)
-    for line in known.sentences:
+    for line in summary.sentences:
         console.print(line, style="yellow" if line in warned else None, highlight=False, markup=False)
     console.print("This is a draft: only what verfedsv statement signs is binding.", highlight=False)

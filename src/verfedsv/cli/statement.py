@@ -56,51 +56,53 @@ def statement(
     private, folder = read_private_key(key), RunFolder(run)
     transcript = folder.open()
     refuse_running(folder.extent(transcript), "signed")
-    place = folder.statement_path if output is None else output
-    check_writable(place, "statement")
-    if place.exists():
-        raise InputError(f"{place} exists, and is not overwritten; name another with -o")
+    path = folder.statement_path if output is None else output
+    check_writable(path, "statement")
+    if path.exists():
+        raise InputError(f"{path} exists, and is not overwritten; name another with -o")
     if key.resolve().is_relative_to(run.resolve()):
         raise InputError(f"{key} lies in the folder of the run, which is handed to auditors; keep it elsewhere")
     folder.find_files()
     paid = None if settlement is None else Settlement.read(settlement)
     valuation = _true_valuation(folder, transcript, accept_settings=accept_settings)
     refuse_rejected(valuation, "signed", accepted=even_if_the_loss_rose)
-    signed = make_statement(folder, transcript, valuation, private, place, paid)
-    write_file(place, signed.to_json().decode(), overwrite=False)
+    signed = make_statement(folder, transcript, valuation, private, path, paid)
+    write_file(path, signed.to_json().decode(), overwrite=False)
     print_notes(*cautions(signed.settlement or signed.basis), *notes_of(folder, valuation))
     if as_json:
         print_text(signed.to_json().decode())
     else:
-        typer.echo(f"wrote {place}, signed with key {fingerprint(signed.public_key)}")
+        typer.echo(f"wrote {path}, signed with key {fingerprint(signed.public_key)}")
         typer.echo(f"books: {say_books(signed.basis.books)}")
-        is_found = run.resolve().is_relative_to(place.parent.resolve())
+        is_found = run.resolve().is_relative_to(path.parent.resolve())
         where = "" if is_found else f" --run {run}"
-        typer.echo(f"to check it: verfedsv audit {place}{where} --public-key {key.with_suffix('.pub')}")
+        typer.echo(f"to check it: verfedsv audit {path}{where} --public-key {key.with_suffix('.pub')}")
 
 
 def _true_valuation(folder: RunFolder, transcript: Transcript, *, accept_settings: bool) -> Valuation:
     """Return the valuation of a run: computed now, or the one in its folder if computing it again gives the same."""
-    known = folder.valuation_of(transcript)
-    valuation = known or compute(folder, folder.agreed_settings(transcript).as_dict())
+    stored = folder.valuation_of(transcript)
+    valuation = stored or compute(folder, folder.agreed_settings(transcript).as_dict())
     refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
-    if known is None:
+    if stored is None:
         return valuation
-    again = compute(folder, {**options_of(known.settings), "like": known}, "valuing again, to be sure what is signed:")
-    found = _find_difference(known, again)
+    again = compute(
+        folder, {**options_of(stored.settings), "like": stored}, "valuing again, to be sure what is signed:"
+    )
+    found = _find_difference(stored, again)
     if found is not None:
-        version = "" if known.package == PACKAGE else f" (it was made with {known.package}, and this is {PACKAGE})"
+        version = "" if stored.package == PACKAGE else f" (it was made with {stored.package}, and this is {PACKAGE})"
         raise InputError(
             f"{folder.valuation_path} is not signed, as it is not what the transcript gives{version}: {found}. Delete "
             "it, and the run is valued again"
         )
-    return known
+    return stored
 
 
-def _find_difference(known: Valuation, again: Valuation) -> str | None:
+def _find_difference(stored: Valuation, again: Valuation) -> str | None:
     """Return how a valuation differs from one computed now; what audits accept only with reservation counts too."""
     try:
-        findings = [*compare_valuation(Claim.of_file(known), again), *compare_rounds(known, again)]
+        findings = [*compare_valuation(Claim.of_file(stored), again), *compare_rounds(stored, again)]
     except Difference as found:
         return str(found)
     return next((finding.said for finding in findings if isinstance(finding, Reservation)), None)

@@ -16,7 +16,7 @@ from verfedsv.valuation import Valuation
 
 def train_with_bar(
     console: Console,
-    whole: Run,
+    run: Run,
     *,
     resume: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
@@ -25,21 +25,21 @@ def train_with_bar(
     """Train, showing round, loss, accuracy and shares so far."""
     with progress_bar(console) as bar:
         task = bar.add_task(description, total=None)
-        for update in whole.train(resume=resume, should_stop=should_stop):
+        for update in run.train(resume=resume, should_stop=should_stop):
             if resume:
                 done = update.n_rounds - 1
                 console.print(f"Continuing from round {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
                 resume = False
             bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
             if update.evaluation is not None and update.shares is not None:
-                bar.update(task, description=_describe(update.evaluation, whole.data.names, update.shares))
+                bar.update(task, description=_describe(update.evaluation, run.data.names, update.shares))
 
 
-def value_with_bar(console: Console, whole: Run) -> Valuation:
+def value_with_bar(console: Console, run: Run) -> Valuation:
     """Value what was recorded, showing progress."""
     with interrupts() as check, progress_bar(console) as bar:
         task = bar.add_task("valuing", total=None)
-        return whole.value(follow(bar, task, check))
+        return run.value(follow(bar, task, check))
 
 
 def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from verfedsv.arguments import number_classes
 from verfedsv.data.ids import MISSING
 from verfedsv.data.reading import is_number, is_text, order_of, remedy
 from verfedsv.errors import DataError
@@ -66,10 +67,7 @@ def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -
         )
     is_known = pc.invert(column.is_null(nan_is_null=True))
     known = (pc.utf8_trim_whitespace(column) if is_text(kind) else column).filter(is_known).to_numpy()
-    values, numbers = np.unique(known.astype(str) if is_text(kind) else known, return_inverse=True)
-    if order := {text: place for place, text in enumerate(order_of(table, name))}:
-        places = np.argsort([order.get(value, len(order)) for value in values], kind="stable")
-        values, numbers = values[places], np.argsort(places)[numbers]
+    values, numbers = number_classes(known.astype(str) if is_text(kind) else known, order_of(table, name))
     is_labelled = np.asarray(is_known.to_numpy(), bool)
     padded = np.zeros(len(column), np.intp)
     padded[is_labelled] = numbers

@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from verfedsv import charts
 from verfedsv.charts import line_row
-from verfedsv.looks import N_LOOKS, look
+from verfedsv.line_styles import N_STYLES, line_style
 from verfedsv.report import tables, wording
 from verfedsv.report.amounts import place_text
 from verfedsv.report.curves import Curve, thin
@@ -69,7 +69,7 @@ def to_html(summary: Summary) -> str:
             first=wording.first(summary, N_SHOWN),
             n_points=max(len(client.cumulative.rounds) for client in summary.clients if client.cumulative),
             n_bars=len(charts.pick_bars(np.array([client.value for client in summary.clients]))),
-            look=look,
+            line_style=line_style,
             curves=_curves(summary),
             specs=specs,
             # Nothing of the run is in these three, so they are not escaped.
@@ -113,7 +113,7 @@ def _curves(summary: Summary) -> dict[str, Any]:
         "metrics": content["metrics"],
         "losses": content["losses"],
         "training": {name: [line[:2] for line in lines] for name, lines in drawn.items()},
-        "looks": [look(number)._asdict() for number in range(N_LOOKS)],
+        "styles": [line_style(number)._asdict() for number in range(N_STYLES)],
         "n_shown": N_SHOWN,
     }
 

@@ -109,8 +109,9 @@ class Run:
             if client.copy_of is not None:
                 names = {other.name: other for other in data.clients}
                 if client.copy_of not in names:
-                    known = ", ".join(names)
-                    raise InputError(f"{client.name!r} cannot be a copy of {client.copy_of!r}; the clients are {known}")
+                    raise InputError(
+                        f"{client.name!r} cannot be a copy of {client.copy_of!r}; the clients are {', '.join(names)}"
+                    )
                 data = data.with_clients(noisy_copy(names[client.copy_of], client.name, client.noise, rng))
             elif client.random_level is not None:
                 data = data.with_clients(random_client(data.clients[0], client.name, client.random_level, rng))
@@ -255,10 +256,10 @@ class Run:
     def known_valuation(self) -> Valuation | None:
         """Return the valuation in the folder if it covers all records and has the settings of the configuration."""
         try:
-            known = self._files.valuation_of(self._files.open())
+            stored = self._files.valuation_of(self._files.open())
         except InputError:
             return None
-        return known if known is not None and known.settings == self.config.valuation.settings else None
+        return stored if stored is not None and stored.settings == self.config.valuation.settings else None
 
     def note_progress(self) -> list[str]:
         """Return notes on the finished training, and write them to the folder with those on the data."""
@@ -278,8 +279,8 @@ class Run:
         n_rounds = planned_rounds(section, n_train)
         if section.mode == "synchronous":
             return SynchronousSchedule(section.batch_size, n_rounds, section.seed)
-        known = {client.name: client for client in self.config.client}
-        clients = [known.get(name) or ClientSection(name=name) for name in self.data.names]
+        by_name = {client.name: client for client in self.config.client}
+        clients = [by_name.get(name) or ClientSection(name=name) for name in self.data.names]
         return AsynchronousSchedule(
             [client.period or section.period for client in clients],
             [client.batch_size or section.batch_size for client in clients],

@@ -51,11 +51,11 @@ class RunFolder:
     @classmethod
     def around(cls, path: Path) -> RunFolder | None:
         """Return the run whose folder contains a path, which need not exist; None if there is none."""
-        for place in path.resolve().parents[:_DEEPEST]:
+        for parent in path.resolve().parents[:_DEEPEST]:
             # The folder of a bare recorder may have the name that a run gives to its transcript.
-            is_within = place.name == FOLDER and cls(place.parent).config_path.exists()
-            if cls(place).holds_run and not is_within:
-                return cls(place)
+            is_within = parent.name == FOLDER and cls(parent.parent).config_path.exists()
+            if cls(parent).holds_run and not is_within:
+                return cls(parent)
         return None
 
     def __str__(self) -> str:
@@ -234,8 +234,8 @@ class RunFolder:
     def refuse_irregular(self) -> None:
         """Raise InputError if a file of the run is a link, or a pipe, say, which would block its reader."""
         self._refuse_links()
-        places = self.path, self.recording_path
-        inner = [path for place in places for path in (*fmt.files_of(place), place / LOCK)]
+        folders = self.path, self.recording_path
+        inner = [path for folder in folders for path in (*fmt.files_of(folder), folder / LOCK)]
         for path in (*self._own_files, *inner):
             if path.exists() and not path.is_file():
                 raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")

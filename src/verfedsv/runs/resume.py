@@ -67,16 +67,16 @@ def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
             f"the checkpoint was written after {server.tape.n_records} records, of which the transcript has only "
             f"{n_there}: the others were lost, as in a power failure. {REMEDY}, and lost ones are recorded again"
         )
-    whole, after = (_count(transcript.records(1 + first)) for first in (0, server.tape.n_records))
+    recorded, after = (_count(transcript.records(1 + first)) for first in (0, server.tape.n_records))
     n_planned = planned_rounds(section, transcript.description.n_samples)
     n_skipped = skipped_rounds(config, server.clients) if section.is_repeatable else 0
-    n_rounds = whole[None] - after[None]
+    n_rounds = recorded[None] - after[None]
     if n_rounds:
         n_rounds += n_skipped
     is_timed = server.n_rounds == n_rounds
     if not section.is_repeatable:  # an unknown number of rounds before the first upload was not recorded
         is_timed = n_rounds <= server.n_rounds <= n_planned
-    if not is_timed or any(server.n_uploads[name] != whole[name] - after[name] for name in server.clients):
+    if not is_timed or any(server.n_uploads[name] != recorded[name] - after[name] for name in server.clients):
         raise InputError(
             f"the checkpoint does not match the transcript: it counts {count(server.n_rounds, 'round')} in "
             f"{count(server.tape.n_records, 'record')}, where the transcript has {n_rounds:,}, or other uploads of "

@@ -44,7 +44,7 @@ def is_free(folder: Path, text: str) -> bool:
 def has_others(folder: Path) -> bool:
     """Return whether a folder holds anything that does not belong to a run."""
     names = {path.name for path in folder.iterdir()} - {FOLDER, *FILES}
-    return not all(any(is_unfinished(name, whole) for whole in FILES) for name in names)
+    return not all(any(is_unfinished(name, file) for file in FILES) for name in names)
 
 
 def _has_records(folder: Path) -> bool:
@@ -116,7 +116,7 @@ def _try_writing(folder: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files of interrupted writes; nobody else may be writing to the folder."""
     for path in folder.iterdir():
-        if any(is_unfinished(path.name, whole) for whole in FILES):
+        if any(is_unfinished(path.name, file) for file in FILES):
             path.unlink(missing_ok=True)
     for path in (folder / CHECKPOINTS).glob(".*.npz.*"):
         path.unlink(missing_ok=True)

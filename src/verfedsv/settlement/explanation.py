@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
-from verfedsv.texts import LONGEST_NAME, listed, shortened
+from verfedsv.texts import LONGEST_NAME, listed, quoted, shortened
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.verdict import RunFacts, judge
-
-_MOST_NAMES = 5
 
 
 def explain(result: Settlement, valuation: Valuation) -> list[str]:
@@ -30,10 +28,6 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
 def cautions(paid_by: Settlement | Basis) -> list[str]:
     """Return what to check before anything is paid by these values, a sentence each."""
     return judge(paid_by, RunFacts(paid_by.n_planned)).texts("alarm", "doubt")
-
-
-def _names(clients: Sequence[str]) -> str:
-    return listed([repr(shortened(name, LONGEST_NAME)) for name in clients], _MOST_NAMES)
 
 
 def say_terms(result: Settlement) -> str:
@@ -90,7 +84,7 @@ def _explain_negative(result: Settlement) -> Iterator[str]:
     if unsure and negative in (None, "refuse"):
         subject = "Value of" if len(unsure) == 1 else "Values of"
         why = "choose --negative zero or deduct to include it" if negative is None else "nothing would then be settled"
-        yield f"{subject} {_names(unsure)} may be negative within the error, which the ranges ignore: {why}."
+        yield f"{subject} {quoted(unsure)} may be negative within the error, which the ranges ignore: {why}."
 
 
 def _explain_range(result: Settlement, valuation: Valuation) -> str:
@@ -103,5 +97,5 @@ def _explain_range(result: Settlement, valuation: Valuation) -> str:
     kind = kind if valuation.completion is None else "estimated"
     text = f"Range: the lowest and the highest payout if the values are off by their numerical errors ({kind})."
     if unknown:
-        text += f" Unknown for {_names(unknown)}, whose error is unknown; the others' ranges take that value as exact."
+        text += f" Unknown for {quoted(unknown)}, whose error is unknown; the others' ranges take that value as exact."
     return text

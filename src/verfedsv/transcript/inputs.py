@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_array, as_numpy, as_samples, as_whole
+from verfedsv.arguments import as_array, as_numpy, as_samples, as_whole, number_classes
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Array, Loss, get_loss, is_own
@@ -140,7 +140,7 @@ def _encode(values: Array, order: Sequence[str]) -> tuple[Array, tuple[str, ...]
         row = next(row for row, value in enumerate(values.tolist()) if not isinstance(value, str))
         raise InputError(f"labels mix text with other types, or some are missing: label {row} is {values[row]!r}")
     texts = np.char.strip(values.astype(str))
-    names, numbers = np.unique(texts, return_inverse=True)
+    names, numbers = number_classes(texts, order)
     if _are_numbers(names):
         return texts, None
     if "" in names:
@@ -152,10 +152,6 @@ def _encode(values: Array, order: Sequence[str]) -> tuple[Array, tuple[str, ...]
         )
     if len(names) == 1:
         raise InputError(f"all labels are {str(names[0])!r}; at least two classes are needed")
-    if order:
-        known = {category: place for place, category in enumerate(order)}
-        places = np.argsort([known.get(name, len(known)) for name in names], kind="stable")
-        names, numbers = names[places], np.argsort(places)[numbers]
     return numbers.astype(np.int64), tuple(names.tolist())
 
 

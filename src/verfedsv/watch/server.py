@@ -232,8 +232,8 @@ def _in_address(host: str) -> str:
 def _bind(host: str, port: int) -> socket.socket:
     """Return a listening socket; raise InputError if that fails."""
     try:
-        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(place[:2], family=family)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}, port {port}: {error.strerror}; choose another --host or --port"

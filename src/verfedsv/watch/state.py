@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from verfedsv.looks import look
+from verfedsv.line_styles import line_style
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import series
@@ -194,7 +194,7 @@ def _drawing(
     for number, (label, points) in enumerate(curves):
         kept = thin(np.array(points.values), _MOST_POINTS)
         last = points.values[-1] if points.values else None
-        drawn = look(number)
+        drawn = line_style(number)
         lines.append(
             Line(
                 label=shortened(label, LONGEST_NAME),

@@ -3,10 +3,10 @@
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const curves = read("curves"), specs = read("charts");
-  const looks = curves.looks;
+  const styles = curves.styles;
   // Names are taken from the page, where they are printable.
   const points = (number, name, curve) => curve.rounds.map((round, k) => ({
-    line: number, name, round, value: curve.values[k], ...looks[number % looks.length],
+    line: number, name, round, value: curve.values[k], ...styles[number % styles.length],
   }));
   const boxes = [...document.querySelectorAll("input[data-client]")];
   const nameOf = (box) => box.parentElement.querySelector("bdi").textContent;

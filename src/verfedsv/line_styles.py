@@ -21,10 +21,10 @@ COLOURS = (
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
 """Dashes distinguish lines of the same colour."""
 
-N_LOOKS = len(COLOURS) * len(DASHES)
+N_STYLES = len(COLOURS) * len(DASHES)
 
 
-class Look(NamedTuple):
+class LineStyle(NamedTuple):
     """How a line is drawn: its colour, and its index into DASHES."""
 
     colour: str
@@ -36,6 +36,6 @@ class Look(NamedTuple):
         return " ".join(map(str, DASHES[self.dash]))
 
 
-def look(index: int) -> Look:
-    """Return how the line of an index is drawn; after N_LOOKS lines, styles repeat."""
-    return Look(COLOURS[index % len(COLOURS)], index // len(COLOURS) % len(DASHES))
+def line_style(index: int) -> LineStyle:
+    """Return how the line of an index is drawn; after N_STYLES lines, styles repeat."""
+    return LineStyle(COLOURS[index % len(COLOURS)], index // len(COLOURS) % len(DASHES))
