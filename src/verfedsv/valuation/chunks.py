@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -43,23 +44,39 @@ Round = Sequence[Change]
 SampleFactors = Mapping[int, Floats]
 """The factors of the samples, (samples, rank), of each player whose changes are weights."""
 
-Columns = Mapping[int, Floats]
-"""SampleFactors as the compiled loop takes them, (rank, samples), each row contiguous."""
 
+class Columns(NamedTuple):
+    """Factors as the compiled loop takes them: of all players below each other, (ranks, samples), rows contiguous.
 
-def columns_of(factors: SampleFactors) -> Columns:
-    """Return factors with each of their columns contiguous, as `apply` takes them."""
-    # Always a copy: compiled loops would be compiled once more for an array that is read-only.
-    return {player: np.array(own.T, order="C") for player, own in factors.items()}
+    Those of a player begin with row `starts[player]`.
+    """
+
+    rows: Floats
+    starts: Mapping[int, int]
+
+    @classmethod
+    def of(cls, factors: SampleFactors) -> Columns:
+        """Return a copy of factors in that form."""
+        starts = np.cumsum([0, *(own.shape[1] for own in factors.values())]).tolist()
+        rows = np.empty((starts[-1], max((len(own) for own in factors.values()), default=0)))
+        for start, own in zip(starts, factors.values(), strict=False):
+            rows[start : start + own.shape[1]] = own.T
+        return cls(rows, dict(zip(factors, starts, strict=False)))
 
 
 def apply(table: Floats, changes: Round, columns: Columns) -> None:
     """Write changes to a table of embeddings, (players, samples, classes), in their order."""
-    for player, samples, values in changes:
-        if samples is None:
-            _multiply(columns[player], values, table[player].reshape(-1))
+    for is_of_all, group in groupby(changes, lambda change: change.samples is None):
+        if is_of_all:  # in one call: threads wait for the interpreter between calls
+            own = list(group)
+            players = np.array([change.player for change in own])
+            starts = np.array([columns.starts[change.player] for change in own])
+            ranks = np.array([change.values.shape[1] for change in own])
+            weights = np.concatenate([change.values for change in own], axis=1)
+            _multiply(columns.rows, starts, ranks, weights, players, table)
         else:
-            table[player, samples] = values
+            for player, samples, values in group:
+                table[player, samples] = values
 
 
 def of_rows(rounds: Iterable[Round], rows: NDArray[np.intp], n_samples: int) -> Iterator[Round]:
@@ -132,7 +149,7 @@ class Chunk:
         """Bring the table to the end of the last round."""
         for change in together(self.rounds):  # one at a time: columns are copies of factors
             own = {player: own for player, own in self.factors.items() if player == change.player}
-            apply(self.table, [change], columns_of(own))
+            apply(self.table, [change], Columns.of(own))
 
     def games(self, only: Collection[int] | None = None) -> Iterator[tuple[int, RoundGame]]:
         """Yield index and game of each round in which anything changed, or of `only` some of them, in order.
@@ -140,7 +157,7 @@ class Chunk:
         A game has only the samples that changed: the others do not change the loss. The arrays of one game are
         overwritten by the next.
         """
-        table, following, columns = self.table.copy(), np.empty_like(self.table), columns_of(self.factors)
+        table, following, columns = self.table.copy(), np.empty_like(self.table), Columns.of(self.factors)
         skipped: list[Round] = []
         for t, changes in enumerate(self.rounds):
             if only is not None and t not in only:
@@ -183,7 +200,8 @@ class Chunk:
             before = table[player]
             if samples is None:
                 after = np.empty_like(before)
-                apply(after[np.newaxis], [Change(0, None, values)], {0: columns[player]})
+                start = columns.starts[player]
+                apply(after[np.newaxis], [Change(0, None, values)], Columns(columns.rows, {0: start}))
                 differs = np.flatnonzero((before != after).any(axis=1))
             else:
                 differs = samples[(before[samples] != values).any(axis=1)]
@@ -226,23 +244,30 @@ def _cut(change: Change, part: slice) -> Change:
 
 
 @compiled
-def _multiply(columns: Floats, weights: Floats, result: Floats) -> None:
-    """Write the embeddings of all samples, (samples * classes,): weights (classes, rank) times columns."""
-    rank, n_samples = columns.shape
+def _multiply(columns: Floats, starts: Array, ranks: Array, weights: Floats, players: Array, table: Floats) -> None:
+    """Write the embeddings of some players for all samples into a table: their weights times their columns.
+
+    `weights`, (classes, ranks), are those of all these players beside each other.
+    """
+    n_samples = columns.shape[1]
     n_classes = len(weights)
     # 512 at a time: they stay in the first-level cache while the rank goes by. Class by class, as loops over a few
     # classes are not vectorised.
     of_class = np.empty(512)
-    for first in range(0, n_samples, 512):
-        last = min(first + 512, n_samples)
-        for c in range(n_classes):
-            part = result[first:last] if n_classes == 1 else of_class[: last - first]
-            part[:] = 0.0
-            for a in range(rank):
-                column, weight = columns[a, first:last], weights[c, a]
-                for i in range(len(part)):
-                    part[i] += weight * column[i]
-            if n_classes > 1:
-                interleaved = result[first * n_classes + c : last * n_classes]
-                for i in range(len(part)):
-                    interleaved[i * n_classes] = part[i]
+    first_weight = 0
+    for k in range(len(players)):
+        result = table[players[k]].reshape(n_samples * n_classes)
+        for first in range(0, n_samples, 512):
+            last = min(first + 512, n_samples)
+            for c in range(n_classes):
+                part = result[first:last] if n_classes == 1 else of_class[: last - first]
+                part[:] = 0.0
+                for a in range(ranks[k]):
+                    column, weight = columns[starts[k] + a, first:last], weights[c, first_weight + a]
+                    for i in range(len(part)):
+                        part[i] += weight * column[i]
+                if n_classes > 1:
+                    interleaved = result[first * n_classes + c : last * n_classes]
+                    for i in range(len(part)):
+                        interleaved[i * n_classes] = part[i]
+        first_weight += ranks[k]

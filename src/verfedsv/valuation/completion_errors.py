@@ -12,7 +12,7 @@ from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.expected import MAX_SAMPLES
 from verfedsv.completion.observations import spread_evenly
 from verfedsv.losses import Floats, Loss
-from verfedsv.valuation.chunks import apply, columns_of
+from verfedsv.valuation.chunks import Columns, apply
 from verfedsv.valuation.completed import completed_rounds, factors_of
 from verfedsv.valuation.result import FEWEST_HELD_OUT, Factorisation
 from verfedsv.valuation.trainings import RecordedTraining, Uploads
@@ -81,7 +81,7 @@ def _changes(
     Both are root mean squares over samples of norms over classes; gradients are those before the round.
     """
     some = spread_evenly(rows, MAX_SAMPLES)
-    columns, labels = columns_of(factors_of(factorisation, some)), training.labels[some]
+    columns, labels = Columns.of(factors_of(factorisation, some)), training.labels[some]
     table = np.zeros((shape[1], len(some), training.n_classes))
     changes, gradients = np.zeros(shape), np.zeros(shape[0])
     for t, moves in enumerate(completed_rounds(training, some, uploads, factorisation)):
