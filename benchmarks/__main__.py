@@ -25,9 +25,8 @@ Adult, 48,842 samples, 14 clients (one per attribute), one recorded round of tra
 calls" use one and the same utility: a matrix product over clients and vectorised NumPy over coalitions and samples
 (`benchmarks/one_round.py`). The error is the largest over clients against the exact values. A call of that utility
 takes 0.19 or 0.28 ms here, for the whole of a run or a part of it, depending on where its buffers come to lie in
-memory, and the closed form 1.1 to 1.7 ms, depending on how much of the second core there is: over nine repetitions in
-three processes, its ratio to the fastest shapiq estimator at a budget of 2,000 was between 260 and 430, 325 in the
-median.
+memory, and the closed form 0.9 to 1.2 ms, depending on how much of the second core there is. So ratios vary from run to
+run: the one to the fastest shapiq estimator at a budget of 2,000 was 440 and 610 in two runs on one day.
 
 {one_round}
 
