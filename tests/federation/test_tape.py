@@ -98,3 +98,32 @@ def test_what_was_recorded_can_be_brought_to_the_disk(tmp_path, monkeypatch):
     Tape(None).sync()
     with Recorder(None, [0, 1], ["a"]) as recorder:
         Tape(recorder).sync()
+
+
+def test_nothing_is_recorded_after_a_failure(monkeypatch):
+    """A thread that goes on could otherwise write a checkpoint that does not fit the transcript."""
+    with Recorder(None, [0, 1], ["a", "b"]) as recorder:
+        tape, update = Tape(recorder), Recorder.update
+
+        def fail(*arguments, **options):
+            update(*arguments, **options)
+            raise RuntimeError("the plug was pulled")
+
+        monkeypatch.setattr(Recorder, "update", fail)
+        with pytest.raises(RuntimeError, match="the plug was pulled"):
+            tape.write(Upload("a", 1.0, np.array([0]), np.array([[1.0]])))
+        monkeypatch.undo()
+        for later in (lambda: tape.write(Stamp(2.0, None)), tape.sync):
+            with pytest.raises(RuntimeError, match="the plug was pulled"):
+                later()
+        assert recorder.transcript.n_records == 1
+
+
+def test_a_record_that_is_refused_is_no_failure():
+    """Nothing of it was recorded, so the next one can be."""
+    with Recorder(None, [0, 1], ["a", "b"]) as recorder:
+        tape = Tape(recorder)
+        with pytest.raises(InputError, match="must hold sample numbers"):
+            tape.write(Upload("a", 1.0, np.array([5]), np.array([[1.0]])))
+        tape.write(Upload("a", 1.0, np.array([1]), np.array([[1.0]])))
+        assert tape.n_records == recorder.transcript.n_records == 1

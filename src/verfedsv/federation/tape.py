@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from verfedsv.arguments import as_whole
-from verfedsv.errors import TranscriptError
+from verfedsv.errors import InputError, TranscriptError
 from verfedsv.losses import Array
 from verfedsv.transcript import Recorder, Stamp, Upload
 from verfedsv.transcript.records import Join, Leave, Record
@@ -28,6 +28,7 @@ class Tape:
         self._recorder = recorder
         self._recorded: Iterator[Record] = iter(())
         self._n_left = 0
+        self._failure: BaseException | None = None
         n_there = 0
         if recorder is not None:
             transcript = recorder.transcript
@@ -45,19 +46,32 @@ class Tape:
     def write(self, *record: Record) -> None:
         """Record an upload, the end of a round, a synchronous round with its uploads, or a client that joins or leaves.
 
-        Before the first record, joining and leaving only change who takes part from the start.
+        Before the first record, joining and leaving only change who takes part from the start. After a failure, other
+        than a record that is refused, it is unknown what was recorded: everything from then on fails with the same.
         """
+        self._check_failure()
         is_counted = self.n_records > 0 or not isinstance(record[0], Join | Leave)
         if self.is_repeating and is_counted:
             self._compare(*record)
         elif self._recorder is not None and not self.is_repeating:
-            _write(self._recorder, *record)
+            try:
+                _write(self._recorder, *record)
+            except InputError:
+                raise
+            except BaseException as error:
+                self._failure = error
+                raise
         self.n_records += is_counted
 
     def sync(self) -> None:
         """Flush what was recorded to the disk."""
+        self._check_failure()
         if self._recorder is not None:
             self._recorder.sync()
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _compare(self, *record: Record) -> None:
         """Raise TranscriptError unless the next record of the transcript is this one."""
