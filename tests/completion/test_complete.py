@@ -25,7 +25,7 @@ def full(completion: Completion):
 
 
 def objective(matrix, factors: Factors, regularization):
-    """Return what equation 3 minimises, from a matrix with NaN where nothing was uploaded."""
+    """Return what equation 2 of the paper minimises, from a matrix with NaN where nothing was uploaded."""
     residuals = matrix - np.einsum("tcr,nr->tcn", *factors)
     return np.nansum(residuals**2) + regularization * (np.sum(factors.rounds**2) + np.sum(factors.samples**2))
 

@@ -94,6 +94,7 @@ def test_a_tiny_share_is_less_than_something():
     [
         ({}, "proven", "every value and share would lie within its range; that is proven."),
         ({"error_kind": "confidence"}, "confident", "with 99.9 % confidence"),
+        ({"error_kind": "certified but for rounding"}, "proven", "that is proven but for the rounding of the loss."),
         ({"completed": True}, "estimated", "the ranges are not guaranteed"),
         ({"errors": np.nan, "completed": True}, "unknown", "unknown, for every client"),
         ({"errors": 5.0}, "unreliable", "so large that any share could be quite different"),

@@ -105,7 +105,7 @@ def test_books_balance_up_to_the_errors_of_the_estimator():
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"completed": True}, "because of completion. Record more rounds before anything is paid by them, or larger"),
+        ({"completed": True}, "because of completion. Record more rounds before paying anything based on them, or"),
         ({"error_kind": "confidence"}, "because of sampling. Allow more permutations (verfedsv value --permutations)."),
         ({}, "because of the closed form. Use the method auto."),
     ],
@@ -134,6 +134,7 @@ def test_what_was_settled_is_judged_like_its_valuation(changes):
     [
         ({}, "proven"),
         ({"error_kind": "confidence"}, "confident"),
+        ({"error_kind": "certified but for rounding"}, "proven"),
         ({"completed": True}, "estimated"),
         ({"errors": np.nan, "completed": True}, "unknown"),
         ({"errors": [np.nan, 1e-5], "completed": True}, "estimated"),

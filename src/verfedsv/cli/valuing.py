@@ -20,6 +20,7 @@ from verfedsv.report.tables import contributions
 from verfedsv.report.terminal import shown, to_rich
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
+from verfedsv.shapley.estimate import MEANING
 from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.result import count
 from verfedsv.valuation import Valuation
@@ -116,9 +117,9 @@ def _explain(result: Valuation) -> list[str]:
         lines.append(wording.NO_SHARES)
     if largest == 0:
         return lines
-    kind = "proven" if result.error_kind == "certified" else "99.9 % confidence"
     estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
-    return [*lines, f"Numerical errors: {estimator} ({kind}); {_explain_completion(result, largest)}"]
+    completion = _explain_completion(result, largest)
+    return [*lines, f"Numerical errors: {estimator} ({MEANING[result.error_kind]}); {completion}"]
 
 
 def _as_part(size: float) -> str:

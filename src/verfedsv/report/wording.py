@@ -11,6 +11,7 @@ from verfedsv.report.amounts import MINUS, digits, number, percent, share_range,
 from verfedsv.report.curves import Curve
 from verfedsv.report.summary import ClientSummary, SettlementSummary, Summary
 from verfedsv.settlement.books import balanced_decimals, is_balanced
+from verfedsv.shapley.estimate import MEANING
 from verfedsv.shapley.result import count
 from verfedsv.texts import listed
 from verfedsv.valuation.result import Books
@@ -148,7 +149,7 @@ def numerical_error(summary: Summary) -> str:
     what = "value and share" if summary.has_shares else "value"
     exact = f"computed exactly, every {what} would lie within its range"
     text = {
-        "proven": f"{exact}; that is proven.",
+        "proven": f"{exact}; that is {MEANING[summary.estimator_error_kind]}.",
         "confident": f"{exact}, with 99.9 % confidence.",
         "estimated": (
             "estimated. Some embeddings were never sent and had to be filled in. How well that works was checked on "
@@ -278,13 +279,12 @@ def from_to(name: str, curve: Curve) -> str:
 
 def errors(summary: Summary) -> str:
     """Return what the two parts of an error are."""
-    kind = "proven" if summary.estimator_error_kind == "certified" else "with 99.9 % confidence"
     completion = "estimated on embeddings that were held out as a check, with a margin; no guarantee"
     if not summary.was_completed:
         completion = "zero here: nothing was completed"
     return (
-        f"An error has two parts: that of computing the values ({kind}), and that of completing embeddings that were "
-        f"not sent ({completion})."
+        f"An error has two parts: that of computing the values ({MEANING[summary.estimator_error_kind]}), and that of "
+        f"completing embeddings that were not sent ({completion})."
     )
 
 

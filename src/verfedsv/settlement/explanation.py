@@ -9,6 +9,7 @@ import numpy as np
 from verfedsv.settlement.books import say_books
 from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
+from verfedsv.shapley.estimate import MEANING
 from verfedsv.texts import LONGEST_NAME, listed, quoted, shortened
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.verdict import RunFacts, judge
@@ -43,17 +44,11 @@ def say_terms(result: Settlement) -> str:
 
 def _say_rule(result: Settlement) -> str:
     terms, amount, code = result.terms, result.currency.shown, result.currency.code
-    meaning = {
-        "shares": "in proportion to values",
-        "shapley-positive": "in proportion to positive values",
-        "floor": f"in proportion to values, at least {amount(terms.floor or 0)} {code} for each",
-        "cap": f"in proportion to values, at most {amount(terms.cap or 0)} {code} for each",
-        "floor-and-cap": (
-            f"in proportion to values, at least {amount(terms.floor or 0)} and at most {amount(terms.cap or 0)} {code} "
-            "for each"
-        ),
-    }
-    text = f"{terms.rule}, {meaning[terms.rule]}"
+    text = f"{terms.rule}, in proportion to {'positive values' if terms.rule == 'shapley-positive' else 'values'}"
+    bounds = {"at least": terms.floor, "at most": terms.cap}
+    limits = [f"{which} {amount(limit)}" for which, limit in bounds.items() if limit is not None]
+    if limits:
+        text += f", {' and '.join(limits)} {code} for each"
     if terms.pay_server is not None:
         name, payout = shortened(terms.pay_server, LONGEST_NAME), result.payouts[-1]
         verb = "pays in" if payout < 0 else "is paid"
@@ -93,8 +88,7 @@ def _explain_range(result: Settlement, valuation: Valuation) -> str:
         known = not np.isnan(result.errors).all()
         why = "within the errors the values may add up to nothing" if known else "no error is known"
         return f"Ranges are unknown: {why}."
-    kind = "with bounds of 99.9 % confidence" if valuation.error_kind == "confidence" else "with proven bounds"
-    kind = kind if valuation.completion is None else "estimated"
+    kind = MEANING[valuation.error_kind] if valuation.completion is None else "estimated"
     text = f"Range: the lowest and the highest payout if the values are off by their numerical errors ({kind})."
     if unknown:
         text += f" Unknown for {quoted(unknown)}, whose error is unknown; the others' ranges take that value as exact."

@@ -15,6 +15,13 @@ from verfedsv.shapley.confidence import radius_of_sum
 ErrorKind = Literal["certified", "certified but for rounding", "confidence"]
 """Whether errors are proven, proven except for the rounding of a user's loss, or bounds of 99.9 % confidence."""
 
+MEANING: Mapping[ErrorKind, str] = {
+    "certified": "proven",
+    "certified but for rounding": "proven but for the rounding of the loss",
+    "confidence": "with 99.9 % confidence",
+}
+"""What people are told about each kind."""
+
 _PER_PLAYER = "values", "errors", "variance", "largest"
 
 

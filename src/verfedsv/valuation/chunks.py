@@ -23,7 +23,7 @@ from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.game import RoundGame
 
 MOST_ELEMENTS = 2**22
-"""The numbers of uploads, offsets included, that are held in memory and valued together."""
+"""How many uploaded numbers, offsets included, are held in memory and valued together."""
 
 
 class Change(NamedTuple):
@@ -46,7 +46,7 @@ SampleFactors = Mapping[int, Floats]
 
 
 class Columns(NamedTuple):
-    """Factors as the compiled loop takes them: of all players below each other, (ranks, samples), rows contiguous.
+    """Factors as the compiled loop takes them: of all players stacked, (ranks, samples), rows contiguous.
 
     Those of a player begin with row `starts[player]`.
     """
@@ -235,7 +235,7 @@ def _held_together(rounds: Iterable[Round], most_rounds: int | None) -> Iterator
 
 
 def _cut(change: Change, part: slice) -> Change:
-    """Return a change of the samples of a part, as positions in it."""
+    """Return the part of a change within a slice of samples, as positions in it."""
     player, samples, values = change
     if samples is None:
         return change
@@ -247,11 +247,11 @@ def _cut(change: Change, part: slice) -> Change:
 def _multiply(columns: Floats, starts: Array, ranks: Array, weights: Floats, players: Array, table: Floats) -> None:
     """Write the embeddings of some players for all samples into a table: their weights times their columns.
 
-    `weights`, (classes, ranks), are those of all these players beside each other.
+    `weights`, (classes, ranks), are those of all these players side by side.
     """
     n_samples = columns.shape[1]
     n_classes = len(weights)
-    # 512 at a time: they stay in the first-level cache while the rank goes by. Class by class, as loops over a few
+    # 512 at a time: they stay in the first-level cache during the loop over the rank. Class by class, as loops over few
     # classes are not vectorised.
     of_class = np.empty(512)
     first_weight = 0

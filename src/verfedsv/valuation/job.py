@@ -35,7 +35,7 @@ MOST_PERMUTATIONS = 128
 errors, and more draws would take hours to no avail."""
 
 MOST_ROUNDS = 64
-"""Rounds that are valued together where nothing is completed, so that progress is seen often."""
+"""Rounds that are valued together where nothing is completed, so that progress is reported often."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Job:
         return self.since if self.since is not None and self.since.clients == self.training.clients else None
 
     def run(self) -> Valuation:
-        """Value the training: completed where a synchronous one has gaps, else as the server held the embeddings."""
+        """Value the training: from completed embeddings if there are gaps to complete, else from those the server held."""
         if not self.training.is_synchronous:
             return self._replayed(self.rows, None)
         uploads = Uploads.of(self.training)
@@ -87,7 +87,7 @@ class Job:
         training, n_players = self.training, len(self.training.clients) + 1
         before, replay = Estimate.none(0, n_players), Replay.begin(training, rows, self.settings.tolerance)
         since = self._continued
-        if since is not None and since.n_samples == len(rows):  # with other samples, earlier rounds are other games
+        if since is not None and since.n_samples == len(rows):  # a different set of samples makes different games
             before = since.rounds
             if since.replay is not None:
                 replay = since.replay.copy()
@@ -110,7 +110,7 @@ class Job:
         return self._assemble(rows, n_unseen, found, np.zeros(n_players), seconds, replay=replay)
 
     def _completed(self, rows: NDArray[np.intp], uploads: Uploads) -> Valuation:
-        """Complete the embeddings of all clients of which some are missing, and value them."""
+        """Complete the embeddings of every client that has gaps, and value the training."""
         begin = time.perf_counter()
         training, n_players = self.training, len(self.training.clients) + 1
         reports = self.like.completion if self.like is not None else None

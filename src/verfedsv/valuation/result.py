@@ -89,7 +89,7 @@ class Books(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Valuation:
-    """What each client contributed to a training: its vertical federated Shapley value (definition 3 of the paper).
+    """What each client contributed to a training: its vertical federated Shapley value (definition 2 of the paper).
 
     `values`, (clients,), are in units of the loss and means over rounds; `per_round`, (rounds, clients), has those of
     single rounds. `server_value`, `server_error` and `per_round_server` are the same for the server's own part of the
@@ -99,10 +99,11 @@ class Valuation:
     `books`); other semivalues (`settings.semivalue`) do not.
 
     There are two kinds of errors. `estimator_errors` bound the distance to the Shapley values of the rounds: proven if
-    `error_kind` is "certified", with 99.9 % confidence if it is "confidence". `completion_errors` estimate the effect
-    of embeddings that were never uploaded, from uploads that were held out; 0 where nothing was missing, NaN where the
-    effect is unknown. `errors` is their sum. `per_round_errors` are those of the estimator in single rounds; where
-    "auto" sampled, they average out over rounds, and `sampled` has what their mean is computed from.
+    `error_kind` is "certified", except for the rounding of a user's loss if it is "certified but for rounding", with
+    99.9 % confidence if it is "confidence". `completion_errors` estimate the effect of embeddings that were never
+    uploaded, from uploads that were held out and from how well uploads determine the rest; 0 where nothing was missing,
+    NaN where the effect is unknown. `errors` is their sum. `per_round_errors` are those of the estimator in single
+    rounds; where "auto" sampled, they average out over rounds, and `sampled` has what their mean is computed from.
 
     `share_bounds` are bounds on shares, whose denominator has an error too. Two clients are ranked for certain if value
     ± error of one is above that of the other, even if the bounds of their shares overlap.

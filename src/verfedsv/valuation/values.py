@@ -47,9 +47,9 @@ def value(
 
     Each round is a game whose value is the decrease of the loss in it; a client's value is the mean over rounds of its
     Shapley values. Embeddings are zero before a client's first upload, and do not change in rounds without one. In
-    synchronous training, embeddings that a client did not upload in a round are completed (equation 3 of the paper),
+    synchronous training, embeddings that a client did not upload in a round are completed (equation 2 of the paper),
     unless all of its uploads have the same samples. In asynchronous training nothing is completed: the embeddings are
-    those that the server held.
+    those that the server held. Hashes are not checked: `Transcript.open(run).verify()` does that.
 
     Options default to those agreed when the training was recorded (`Recorder(valuation=...)`), and these to "auto" for
     method, rank and regularization, a tolerance of 1e-3, seed 0, all rows and Shapley values.
@@ -72,10 +72,10 @@ def value(
         like: a valuation of this transcript to be checked by repeating it. The same version on the same processor gives
             the same bits. Elsewhere rounding differs; choices of the completion that rounding could tip (rank, lambda,
             number of sweeps) are taken from `like`, and nothing else is.
-        regularization: lambda of equation 3, or "auto": 0.1 as in the paper, less where that shrinks too much.
+        regularization: lambda of equation 2, or "auto": 0.1 as in the paper, less where that shrinks too much.
         tolerance: for "auto", the largest error of the estimator, relative to the largest value.
         n_permutations: for "permutation", the number per round, by default ceil(100 M ln M); for "auto", the most that
-            a sample may draw in a round, on average, by default 128.
+            a sample may draw in a round, on average, by default 128 (other semivalues: as for "permutation").
         semivalue: of each round, as in `shapley_values`: "shapley", "banzhaf", "leave-one-out", "beta(a, b)" or
             `Beta(a, b)`. Only Shapley values add up to the decrease of the loss.
 

@@ -17,8 +17,9 @@ Weight = Literal["alarm", "doubt", "note"]
 """An alarm forbids settling and signing. A doubt should be resolved before anything is paid. A note informs."""
 
 NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
-"""How reliable the errors are: proven, of 99.9 % confidence, or estimated; unknown, if they are for every client; or
-unreliable, if together they reach the sum of the values. Otherwise, clients whose error is unknown are ignored."""
+"""How reliable the errors are: proven (but for the rounding of a user's loss), of 99.9 % confidence, or estimated;
+unknown, if they are for every client; or unreliable, if together they reach the sum of the values. Otherwise, clients
+whose error is unknown are ignored."""
 
 _LITTLE, _LEAST_ROUNDS = 0.02, 5
 _ROUNDING = 1e-9
@@ -177,12 +178,12 @@ def _judge_errors(valued: Valued) -> Iterator[Reason]:
         which = "that value" if len(unknown) == 1 else "these values"
         reason = why_unknown(valued) if isinstance(valued, Valuation) else ""
         because = f", because {reason}" if reason else ""
-        text = f"The error of {whose} is unknown{because}. Record more rounds before anything is paid by {which}."
+        text = f"The error of {whose} is unknown{because}. Record more rounds before paying anything based on {which}."
         yield Reason("doubt", "unknown", text, f"the numerical error of {whose} is unknown")
 
 
 def _is_unreliable(values: Floats, errors: Floats) -> bool:
-    """Return whether the known errors add up to the sum of the values, whose fractions the shares are.
+    """Return whether the known errors add up to the sum of the values, of which shares are fractions.
 
     If that sum is not positive, there are no shares, and the absolute values are summed instead.
     """
@@ -195,7 +196,7 @@ def _is_unreliable(values: Floats, errors: Floats) -> bool:
 
 def _cause(valued: Valued, worst: int) -> tuple[str, str]:
     """Return the cause of the largest error, a phrase to follow a clause, and a remedy."""
-    remedy = "Record more rounds before anything is paid by them"
+    remedy = "Record more rounds before paying anything based on them"
     if not isinstance(valued, Valuation):
         return "", remedy
     if not valued.completion_errors[worst] <= valued.estimator_errors[worst]:
@@ -261,7 +262,7 @@ def _judge_withheld(valuation: Valuation) -> Iterator[Reason]:
             "were completed. A client that chooses its own samples can be paid for embeddings it never uploaded: let "
             "the server choose them."
         )
-        brief = f"{quoted(whose)} did not upload {how} of others"
+        brief = f"{quoted(whose)} did not upload {how} that others uploaded"
         yield Reason("doubt" if mostly else "note", "withheld", text, brief)
 
 
@@ -289,4 +290,4 @@ def numerical_error(valuation: Valuation) -> NumericalError:
         return "unreliable"
     if valuation.completion_errors[is_known].any():
         return "estimated"
-    return "proven" if valuation.error_kind == "certified" else "confident"
+    return "confident" if valuation.error_kind == "confidence" else "proven"
