@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -94,16 +93,6 @@ def as_samples(name: str, batch: Any, n_samples: int, *, may_be_empty: bool = Fa
         numbers, counts = np.unique(samples, return_counts=True)
         raise InputError(f"{name} must not repeat samples; sample {numbers[counts > 1][0]} is repeated")
     return samples.astype(np.uint32)
-
-
-def number_classes(values: NDArray[Any], order: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Return the classes among values, in the given order or else sorted, and the class number of each value."""
-    classes, numbers = np.unique(values, return_inverse=True)
-    if order:
-        rank = {name: number for number, name in enumerate(order)}
-        sorting = np.argsort([rank.get(name, len(rank)) for name in classes], kind="stable")
-        classes, numbers = classes[sorting], np.argsort(sorting)[numbers]
-    return classes, numbers
 
 
 def as_progress(progress: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement, Terms
 from verfedsv.settlement import settle as settle_valuation
+from verfedsv.settlement.agreement import say_accepted
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.rules import Negative, Rule
@@ -101,11 +103,12 @@ def settle(
         even_if_the_loss_rose=even_if_the_loss_rose,
         accept_settings=accept_settings,
     )
+    accepted = say_accepted(folder, valuation.settings) if accept_settings and folder is not None else []
     if output is not None:
         made = f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}, verfedsv {__version__}"
         about = {"run": run.resolve().name, "made": made, "signed": "no, this is a draft"}
         write_file(output, result.to_csv(about) if output.suffix.lower() == ".csv" else result.to_json())
-    print_notes(*(cautions(result) if as_json else ()), *notes_of(folder, valuation))
+    print_notes(*(cautions(result, valuation) if as_json else ()), *accepted, *notes_of(folder, valuation))
     if as_json:
         print_text(result.to_json())
     else:
@@ -123,10 +126,14 @@ def _folder_of(run: Path) -> RunFolder | None:
 def _read_valuation(path: Path) -> Valuation:
     """Return the valuation in a file."""
     try:
-        return Valuation.from_json(read_bytes(path))
+        content = read_bytes(path)
+        result = Valuation.from_json(content)
     except InputError as error:
         why = str(error) if format_of(path) else "this is not the JSON of a valuation"
         raise InputError(f"{path} cannot be used: {why}. Name the folder of a run, or a valuation.json") from None
+    if json.loads(content).get("finished") is False:
+        raise InputError(f"{path} is of a training that had not ended: name the folder of its run")
+    return result
 
 
 def _valuation_of(folder: RunFolder) -> Valuation:
@@ -136,16 +143,16 @@ def _valuation_of(folder: RunFolder) -> Valuation:
     stored = folder.valuation_of(transcript)
     if stored is None:
         return compute(folder, folder.agreed_settings(transcript).as_dict())
-    transcript.verify(may_go_on=True)
     return stored
 
 
 def show(console: Console, result: Settlement, valuation: Valuation) -> None:
-    """Print the payouts with their sum, and how they were computed."""
-    summary = summarise_settlement(result, valuation)
+    """Print reasons not to pay, the payouts with their sum, and how they were computed."""
+    summary, warned = summarise_settlement(result, valuation), cautions(result, valuation)
+    for line in warned:
+        console.print(line, style="yellow", highlight=False, markup=False)
     console.print(to_rich(payouts(summary, "terminal"), console.width))
     console.print()
-    warned = cautions(result)
-    for line in summary.sentences:
-        console.print(line, style="yellow" if line in warned else None, highlight=False, markup=False)
+    for line in summary.sentences[len(warned) :]:
+        console.print(line, highlight=False, markup=False)
     console.print("This is a draft: only what verfedsv statement signs is binding.", highlight=False)

@@ -14,7 +14,7 @@ from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.agreement import options_of, refuse_others
+from verfedsv.settlement.agreement import options_of, refuse_others, say_accepted
 from verfedsv.settlement.books import refuse_rejected, say_books
 from verfedsv.settlement.comparisons import Claim, Difference, Reservation, compare_rounds, compare_valuation
 from verfedsv.settlement.explanation import cautions
@@ -68,7 +68,8 @@ def statement(
     refuse_rejected(valuation, "signed", accepted=even_if_the_loss_rose)
     signed = make_statement(folder, transcript, valuation, private, path, paid)
     write_file(path, signed.to_json().decode(), overwrite=False)
-    print_notes(*cautions(signed.settlement or signed.basis), *notes_of(folder, valuation))
+    accepted = say_accepted(folder, valuation.settings) if accept_settings else []
+    print_notes(*cautions(signed.settlement or signed.basis, valuation), *accepted, *notes_of(folder, valuation))
     if as_json:
         print_text(signed.to_json().decode())
     else:

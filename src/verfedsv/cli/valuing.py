@@ -11,10 +11,10 @@ from rich.markup import escape
 
 from verfedsv.cli.output import print_notes
 from verfedsv.cli.progress import follow, progress_bar, working
-from verfedsv.errors import InputError, TranscriptError
+from verfedsv.errors import InputError
 from verfedsv.report import wording
 from verfedsv.report.amounts import share_range
-from verfedsv.report.reading import facts_of, find_valuation
+from verfedsv.report.reading import facts_of, find_fault_at_end, find_valuation
 from verfedsv.report.summary import Summary, build
 from verfedsv.report.tables import contributions
 from verfedsv.report.terminal import shown, to_rich
@@ -37,12 +37,8 @@ def value_folder(
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = folder.open()
-        faults: tuple[str, ...] = ()
-        try:
-            transcript.verify(may_go_on=folder.is_running)
-        except TranscriptError as error:  # if only its end is damaged, the rest is valued
-            transcript.verify(may_go_on=True)
-            faults = (f"{str(error).rstrip('.')}.",)
+        transcript.verify(may_go_on=True)  # if only its end is damaged, the rest is valued
+        faults = find_fault_at_end(folder, transcript)
         bar.update(task, description=escape(f"{what} {shown(folder.path.name or str(folder), 40)}"))
         result = value_run(transcript, progress=follow(bar, task, check), **options)
     # It may have grown in the meantime.

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from verfedsv.arguments import number_classes
 from verfedsv.data.ids import MISSING
 from verfedsv.data.reading import is_number, is_text, order_of, remedy
 from verfedsv.errors import DataError
@@ -67,7 +66,10 @@ def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -
         )
     is_known = pc.invert(column.is_null(nan_is_null=True))
     known = (pc.utf8_trim_whitespace(column) if is_text(kind) else column).filter(is_known).to_numpy()
-    values, numbers = number_classes(known.astype(str) if is_text(kind) else known, order_of(table, name))
+    values, numbers = np.unique(known.astype(str) if is_text(kind) else known, return_inverse=True)
+    if order := {text: position for position, text in enumerate(order_of(table, name))}:
+        sorting = np.argsort([order.get(value, len(order)) for value in values], kind="stable")
+        values, numbers = values[sorting], np.argsort(sorting)[numbers]
     is_labelled = np.asarray(is_known.to_numpy(), bool)
     padded = np.zeros(len(column), np.intp)
     padded[is_labelled] = numbers

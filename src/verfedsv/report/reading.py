@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, TranscriptError
 from verfedsv.report.curves import Curve
 from verfedsv.report.metrics import GrowingMetrics
 from verfedsv.report.summary import (
@@ -56,6 +56,7 @@ def summarise(
     transcript = recorded.up_to(verified)
     config = folder.config()
     stored, faults = find_valuation(folder, transcript)
+    faults += find_fault_at_end(folder, recorded)
     valuation = stored or value(transcript, progress=progress, **folder.agreed_settings(transcript).as_dict())
     if settlement is not None:
         check_settlement(settlement, valuation)
@@ -106,6 +107,17 @@ def find_valuation(folder: RunFolder, transcript: Transcript) -> tuple[Valuation
         "what is recorded now."
     )
     return None, (fault,)
+
+
+def find_fault_at_end(folder: RunFolder, transcript: Transcript) -> tuple[str, ...]:
+    """Return a sentence if something follows the last complete record, although nothing is recording."""
+    if not folder.is_running:
+        try:
+            transcript.check_end()
+        except TranscriptError as error:
+            text = str(error).rstrip(".")
+            return (f"{text[:1].upper()}{text[1:]}.",)
+    return ()
 
 
 def facts_of(folder: RunFolder, transcript: Transcript, faults: tuple[str, ...] = ()) -> RunFacts:

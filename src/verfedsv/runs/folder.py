@@ -31,6 +31,13 @@ _DEEPEST = 3
 """How many folders above a file are searched for its run."""
 
 
+def matches(valuation: Valuation, transcript: Transcript) -> bool:
+    """Return whether a valuation has the head, clients, rounds, mode and loss of a transcript."""
+    stated = valuation.head, valuation.clients, valuation.n_rounds, valuation.mode, valuation.loss
+    about = transcript.description
+    return stated == (transcript.head, transcript.clients, transcript.n_rounds, about.mode, about.loss)
+
+
 class RunFolder:
     """The folder of a run: of `verfedsv run`, or of a `Recorder` alone, which holds only a transcript.
 
@@ -198,10 +205,8 @@ class RunFolder:
         found = self.read_valuation()
         if found is None:
             return None
-        about = transcript.description
         if found.head == transcript.head:
-            said = found.clients, found.mode, found.loss, found.n_rounds
-            if said != (transcript.clients, about.mode, about.loss, transcript.n_rounds):
+            if not matches(found, transcript):
                 raise InputError(
                     f"{self.valuation_path} is damaged: it names this transcript, but other clients, rounds, mode or "
                     "loss. Delete it, and the run is valued again"

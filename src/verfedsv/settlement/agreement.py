@@ -7,7 +7,7 @@ from typing import Any
 
 from verfedsv.errors import InputError
 from verfedsv.runs.config import Config
-from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.folder import RunFolder, matches
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import shortened
 from verfedsv.transcript import Description, Transcript
@@ -68,9 +68,17 @@ def refuse_others(folder: RunFolder, transcript: Transcript, settings: Valuation
         raise InputError(f"{other}; train and value the run as agreed, or add --accept-settings")
 
 
+def say_accepted(folder: RunFolder, settings: ValuationSettings) -> list[str]:
+    """Return sentences on what was not as agreed and has been accepted."""
+    transcript = folder.open(for_values=False)
+    has_offset = lambda: transcript.verify_on().has_offset  # noqa: E731  # only called if it matters
+    others = say_others(settings, transcript.description, folder.config_of(transcript), has_offset)
+    return [f"Accepted, although {other}." for other in others]
+
+
 def check_is_of(valuation: Valuation, transcript: Transcript) -> None:
     """Raise InputError unless a valuation is of this transcript, to its last round."""
-    if valuation.head != transcript.head:
+    if not matches(valuation, transcript):
         raise InputError("the valuation is not of this transcript, or the transcript has grown since; value it again")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -167,9 +167,9 @@ def _of_statement(path: Path, stated: Statement, run: RunFolder | None, options:
         compare_exactly(stated, right, f"{folder.valuation_name} says")
     claim = Claim.of_statement(stated)
     yield from _judge_settings(claim, about, config, verified, options)
-    yield from _check_values(claim, transcript, written, options)
+    again = yield from _check_values(claim, transcript, written, options)
     yield from check_payouts(stated)
-    yield from cautions(stated.settlement or stated.basis)
+    yield from cautions(stated.settlement or stated.basis, again)
 
 
 def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
@@ -218,12 +218,13 @@ def _say_chain(head: str, verified: Verified) -> Iterator[Finding]:
 
 def _check_values(
     claim: Claim, transcript: Transcript, written: Valuation | None, options: _Options
-) -> Iterator[Finding]:
-    """Yield that values, and valuation.json if it was `written`, are what the transcript gives."""
+) -> Generator[Finding, None, Valuation]:
+    """Yield that values, and valuation.json if it was `written`, are what the transcript gives; return these."""
     again = value(transcript, progress=options.progress, like=written, **options_of(claim.settings))
     yield from compare_valuation(claim, again)
     if written is not None:
         yield from compare_rounds(written, again)
+    return again
 
 
 def _judge_settings(

@@ -9,6 +9,7 @@ rounding changes a choice of the estimator, may change values within the error o
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ from verfedsv.settlement.explanation import say_terms
 from verfedsv.settlement.payouts import pay, say_difference
 from verfedsv.settlement.statement import Statement, fields_of, says_plan
 from verfedsv.shapley.result import count
+from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.texts import listed
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.document import as_json
@@ -215,6 +217,8 @@ def _numbers(claim: Claim, again: Valuation) -> Iterator[_Numbers]:
     true = _floats([again.books.clients_moved, again.books.server_moved])
     sizes, room = (_floats([part[:-1].sum(), part[-1]]) for part in (moved, errors.sum(axis=0)))
     yield _Numbers(["what the clients moved", "what the server moved"].__getitem__, stated, true, sizes, room)
+    stated, true = _floats([books["unaccounted"]]), _floats([again.books.unaccounted])
+    yield _Numbers(["what is unaccounted for"].__getitem__, stated, true, sizes.sum(), room.sum())
     stated, true = _floats([*said["errors"], said["server_error"]]), np.append(again.errors, again.server_error)
     yield _Numbers(named("error"), stated, true, size, None, n_rounds)
     for kind in ("estimator", "completion"):
@@ -294,6 +298,10 @@ def check_sums(claim: Claim) -> None:
     stated = {name: said[name] for name in right}
     if (found := find_difference(stated, right, said["clients"], rounding=ROUNDING)) is not None:
         raise Difference(_say_both(claim.who, "its values give", *found))
+    books, adds_up = said["books"], said["settings"]["semivalue"] == str(SHAPLEY)
+    rest = 0.0 if adds_up else books["start"] - books["end"] - books["clients"] - books["server"]
+    if not math.isclose(books["unaccounted"], rest, rel_tol=ROUNDING, abs_tol=ROUNDING * abs(books["start"])):
+        raise Difference(_say_both(claim.who, "its books give", "what is unaccounted for", books["unaccounted"], rest))
 
 
 def _floats(column: Any) -> Floats:

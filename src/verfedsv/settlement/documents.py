@@ -137,8 +137,8 @@ def find_difference(
     ("value of client 'telco'", 1.0, 2.0)
     """
     for name in [*right, *(said.keys() - right.keys())]:
-        one: Any = said.get(name)
-        other: Any = right.get(name)
+        one: Any = said.get(name, _MISSING)
+        other: Any = right.get(name, _MISSING)
         if isinstance(one, dict) and isinstance(other, dict):
             inner = find_difference(one, other, rounding=rounding, least=least)
             if inner is not None:
@@ -150,6 +150,9 @@ def find_difference(
         elif not _is_close(one, other, rounding, least):
             return name, one, other
     return None
+
+
+_MISSING = "not stated"
 
 
 def _is_close(one: Any, other: Any, rounding: float, least: float) -> bool:

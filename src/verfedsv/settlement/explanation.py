@@ -10,15 +10,18 @@ from verfedsv.settlement.books import say_books
 from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
 from verfedsv.shapley.estimate import MEANING
+from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.texts import LONGEST_NAME, listed, quoted, shortened
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.verdict import RunFacts, judge
 
 
 def explain(result: Settlement, valuation: Valuation) -> list[str]:
-    """Return sentences on reasons not to pay, the books, the rule, negative values, and the ranges."""
+    """Return sentences on reasons not to pay, the semivalue, the books, the rule, negative values, and the ranges."""
+    semivalue = valuation.settings.semivalue
     return [
-        *cautions(result),
+        *cautions(result, valuation),
+        *([] if semivalue == str(SHAPLEY) else [f"Values: {semivalue}, not Shapley values."]),
         f"Books: {say_books(result.books)}.",
         f"Rule: {_say_rule(result)}.",
         *_explain_negative(result),
@@ -26,9 +29,14 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
     ]
 
 
-def cautions(paid_by: Settlement | Basis) -> list[str]:
-    """Return what to check before anything is paid by these values, a sentence each."""
-    return judge(paid_by, RunFacts(paid_by.n_planned)).texts("alarm", "doubt")
+def cautions(paid_by: Settlement | Basis, valuation: Valuation | None = None) -> list[str]:
+    """Return what to check before paying, a sentence each; only the valuation itself shows everything."""
+    facts = RunFacts(paid_by.n_planned)
+    reasons = judge(paid_by, facts).reasons
+    if valuation is not None:
+        kinds = {reason.kind for reason in reasons}
+        reasons += tuple(reason for reason in judge(valuation, facts).reasons if reason.kind not in kinds)
+    return [reason.text for reason in reasons if reason.weight != "note"]
 
 
 def say_terms(result: Settlement) -> str:

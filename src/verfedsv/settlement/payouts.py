@@ -54,9 +54,10 @@ def settle(
     n_planned = None
     if run is not None:
         folder = RunFolder(run)
-        transcript = folder.open()
+        transcript = folder.open(for_values=False)  # it was valued, by a loss of the user's own if need be
         extent = folder.extent(transcript)
         refuse_running(extent, "settled")
+        transcript.verify(may_go_on=True)
         check_is_of(valuation, transcript)
         refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
         n_planned = extent.n_planned

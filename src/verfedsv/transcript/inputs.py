@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.arguments import as_array, as_numpy, as_samples, as_whole, number_classes
+from verfedsv.arguments import as_array, as_numpy, as_samples, as_whole
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Array, Loss, get_loss, is_own
@@ -97,6 +97,11 @@ def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Lab
         raise InputError(f"loss 'logistic' takes labels of two classes; received {len(classes)}: {shown}")
     if n_classes is not None:
         n_classes = as_whole("n_classes", n_classes, at_least=2 if kind == "softmax" else 1)
+        if classes is not None and kind == "softmax" and n_classes != len(classes):
+            raise InputError(
+                f"the labels name {len(classes)} classes, so n_classes cannot be {n_classes}: which number a class "
+                "without samples has is unknown; pass labels as numbers, or as ordered pandas categories"
+            )
     elif kind == "softmax":
         n_classes = max(2, int(values.max()) + 1) if np.isfinite(values).all() else 2
     elif values.ndim == 2 and kind != "logistic":
@@ -140,7 +145,7 @@ def _encode(values: Array, order: Sequence[str]) -> tuple[Array, tuple[str, ...]
         row = next(row for row, value in enumerate(values.tolist()) if not isinstance(value, str))
         raise InputError(f"labels mix text with other types, or some are missing: label {row} is {values[row]!r}")
     texts = np.char.strip(values.astype(str))
-    names, numbers = number_classes(texts, order)
+    names, numbers = np.unique(texts, return_inverse=True)
     if _are_numbers(names):
         return texts, None
     if "" in names:
@@ -150,6 +155,8 @@ def _encode(values: Array, order: Sequence[str]) -> tuple[Array, tuple[str, ...]
             f"labels are text with {len(names)} different values in {len(texts)} samples, too many to be classes; "
             "pass numbers, or check that these are the labels"
         )
+    if order:  # with categories that no sample has, so that the numbers are the codes of the categories
+        names, numbers = np.array(order), np.array([order.index(name) for name in names])[numbers]
     if len(names) == 1:
         raise InputError(f"all labels are {str(names[0])!r}; at least two classes are needed")
     return numbers.astype(np.int64), tuple(names.tolist())

@@ -233,8 +233,12 @@ class Transcript:
         """
         verified = self.verify_on()
         if not may_go_on:
-            self._reader.check_end(self.n_rounds)
+            self.check_end()
         return verified
+
+    def check_end(self) -> None:
+        """Raise TranscriptError if bytes follow the last complete record, as after a crash, or while one is written."""
+        self._reader.check_end(self.n_rounds)
 
     def verify_on(
         self,

@@ -27,6 +27,10 @@ FORMAT, VERSION = "verfedsv valuation", 2
 
 _NOT_WRITTEN = ("factorisation", "replay")
 
+_DERIVED = "method", "shares", "errors", "books"
+_OF_COMMAND = "format", "version", "finished", "verdict"
+"""Fields beside those of a valuation: the last two are written by `verfedsv value`."""
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Error = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
@@ -101,7 +105,7 @@ def to_json(valuation: Valuation) -> str:
     """
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     content |= {f.name: as_json(getattr(valuation, f.name)) for f in fields(valuation) if f.name not in _NOT_WRITTEN}
-    content |= {name: as_json(getattr(valuation, name)) for name in ("method", "shares", "errors", "books")}
+    content |= {name: as_json(getattr(valuation, name)) for name in _DERIVED}
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -117,6 +121,7 @@ def from_json(text: str | bytes) -> Valuation:
         content = _Content.model_validate_json(text)
         result = _build(content)
         _check(result)
+        _check_derived(document, result)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -124,6 +129,28 @@ def from_json(text: str | bytes) -> Valuation:
     except ValueError as error:
         raise InputError(f"the valuation is damaged: {error}") from None
     return result
+
+
+def _check_derived(document: Mapping[str, Any], valuation: Valuation) -> None:
+    """Raise ValueError if derived fields contradict the others, or if there are unknown fields."""
+    if unknown := sorted(document.keys() - _Content.model_fields.keys() - {*_DERIVED, *_OF_COMMAND}):
+        raise ValueError(f"it has a field {unknown[0]!r}, which no valuation has")
+    least = {"books": 1e-9 * float(np.abs(valuation.losses).max())}  # differences of losses
+    for name in _DERIVED:
+        right = as_json(getattr(valuation, name))
+        if name in document and not _is_close(document[name], right, least.get(name, 0.0)):
+            raise ValueError(f"its {name} does not follow from its values")
+
+
+def _is_close(stated: Any, right: Any, least: float) -> bool:
+    """Return whether two values of JSON are the same up to rounding, which may differ on another processor."""
+    if isinstance(right, float) and isinstance(stated, float | int):
+        return math.isclose(stated, right, rel_tol=1e-9, abs_tol=least)
+    if isinstance(right, dict) and isinstance(stated, dict):
+        return stated.keys() == right.keys() and all(_is_close(stated[name], right[name], least) for name in right)
+    if isinstance(right, list) and isinstance(stated, list):
+        return len(stated) == len(right) and all(_is_close(*pair, least) for pair in zip(stated, right, strict=True))
+    return bool(stated == right)
 
 
 def _build(content: _Content) -> Valuation:

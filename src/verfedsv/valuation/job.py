@@ -72,7 +72,7 @@ class Job:
         return self.since if self.since is not None and self.since.clients == self.training.clients else None
 
     def run(self) -> Valuation:
-        """Value the training: from completed embeddings if there are gaps to complete, else from those the server held."""
+        """Value the training: completed embeddings if there are gaps, else those that the server held."""
         if not self.training.is_synchronous:
             return self._replayed(self.rows, None)
         uploads = Uploads.of(self.training)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.report.metrics import GrowingMetrics
-from verfedsv.report.reading import summarise_valuation
+from verfedsv.report.reading import find_fault_at_end, summarise_valuation
 from verfedsv.report.summary import Summary
 from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley import Progress
@@ -130,7 +130,12 @@ class Follower:
         transcript = growth.transcript.up_to(growth.verified)
         # Metrics are drawn from GrowingMetrics instead.
         self._summary = summarise_valuation(
-            growth.valuation, self._run, transcript, growth.verified, rounds=growth.rounds
+            growth.valuation,
+            self._run,
+            transcript,
+            growth.verified,
+            rounds=growth.rounds,
+            faults=find_fault_at_end(self._run, growth.transcript),
         )
 
     def _on_progress(self, what: str) -> Progress:
