@@ -44,6 +44,12 @@ def test_keys_are_made_shown_and_kept(place):
     assert "PRIVATE KEY" not in done.stdout + done.stderr
 
 
+def test_help_marks_the_key_as_required():
+    """As the arguments that typer itself asks for."""
+    (line,) = [line for line in call("statement", "--help").stdout.splitlines() if "--key " in line and "FILE" in line]
+    assert "* " in line
+
+
 def test_a_statement_passes_its_audit(place):
     """By its own path, by the folder, and as JSON."""
     for path in (place / "run" / "statement.json", place / "run"):

@@ -126,5 +126,5 @@ def test_a_link_in_the_place_of_a_file_is_refused(tmp_path, name):
     (tmp_path / "private").write_text('["a secret"]')
     (tmp_path / "run" / name).unlink(missing_ok=True)
     (tmp_path / "run" / name).symlink_to(tmp_path / "private")
-    with pytest.raises(InputError, match=f"{name} is a link"):
+    with pytest.raises(InputError, match=f"{name} is a symbolic link"):
         RunFolder(tmp_path / "run").open()

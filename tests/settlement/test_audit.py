@@ -254,27 +254,27 @@ def test_a_false_round_is_named(run, key):
         (lambda c: {"books": {**c["books"], "end": 0.1}}, "loss at the end: the statement says 0.1, "),
         (
             lambda c: {"settlement": {**c["settlement"], "books": {**c["books"], "start": 5.0}}},
-            "the settlement in the statement: books, start: 5.0, its terms and values give 0.69",
+            "the settlement in the statement: books, start is 5.0, but the terms and values give 0.69",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "payouts": ["1000.00", "0.00", "0.00"]}},
-            "the settlement in the statement: payout of client 'bank': 1000.00, its terms and values give ",
+            "the settlement in the statement: payout of client 'bank' is 1000.00, but the terms and values give ",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "lowest": ["1000.00", "0.00", "0.00"]}},
-            "the settlement in the statement: lowest payout of client 'bank': 1000.00, its terms and values give ",
+            "the settlement in the statement: lowest payout of client 'bank' is 1000.00, but the terms ",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "notes": ["paid in cash", "", ""]}},
-            "the settlement in the statement: note of client 'bank': paid in cash, its terms and values give none",
+            "the settlement in the statement: note of client 'bank' is paid in cash, but the terms and values give no",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "shares": [0.1, 0.1, 0.8]}},
-            "the settlement in the statement: share of client 'bank': 0.1, ",
+            "the settlement in the statement: share of client 'bank' is 0.1, ",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "errors": [0.0, 0.0, 0.0]}},
-            "the settlement in the statement: error of client 'bank': 0.0, ",
+            "the settlement in the statement: error of client 'bank' is 0.0, ",
         ),
         (
             lambda c: {"settlement": {**c["settlement"], "rule": "floor", "floor": "900.00"}},
@@ -729,7 +729,7 @@ def test_only_what_is_true_can_be_signed(run, key):
     make(paid=paid)
     with pytest.raises(InputError, match="the valuation is not of this transcript"):
         make(replace(valuation, head="0" * 64))
-    with pytest.raises(InputError, match=r"payout of client 'bank': 1000\.00, its terms and values give "):
+    with pytest.raises(InputError, match=r"payout of client 'bank' is 1000\.00, but the terms and values give "):
         make(paid=replace(paid, payouts=(100_000, 0, 0)))
     with pytest.raises(InputError, match="another transcript, or the run has grown since; settle this run"):
         make(paid=replace(paid, head="0" * 64))
@@ -838,7 +838,7 @@ def test_a_statement_by_a_key_that_anybody_can_sign_for_cannot_be_used(run):
     content["public_key"] = (1).to_bytes(32, "little").hex()
     signature = bytes.fromhex(content["public_key"]) + bytes(32)
     (run / "statement.json").write_bytes(Statement(content, signature).to_json())
-    with pytest.raises(InputError, match="public_key: this is a key that anybody can sign for"):
+    with pytest.raises(InputError, match="public_key: this is a key for which anyone can forge signatures"):
         audit(run)
 
 
@@ -852,7 +852,7 @@ def test_links_are_neither_signed_nor_overlooked(run):
     assert audit(run).passes
     shutil.move(run / "transcript", outside / "transcript")
     (run / "transcript").symlink_to(outside / "transcript")
-    with pytest.raises(TranscriptError, match="transcript is a link"):
+    with pytest.raises(TranscriptError, match="transcript is a symbolic link"):
         sign(run, run.parent / "new.json")
     assert audit(run).difference.startswith("'transcript' is a link")
 
@@ -876,7 +876,7 @@ def test_what_no_audit_could_read_is_not_signed(run, key):
     long = Extent(6, 2**70, is_running=False)
     with (
         patch("verfedsv.runs.folder.RunFolder.extent", return_value=long),
-        pytest.raises(InputError, match=r"not signed, as nobody could read it: .* an integer has more than 64 bits"),
+        pytest.raises(InputError, match=r"could not be read back: .* an integer has more than 64 bits"),
     ):
         make_statement(RunFolder(run), Transcript.open(run), value(run), key, run / "second.json")
 

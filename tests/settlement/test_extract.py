@@ -218,7 +218,7 @@ INVALID = {
     "lengths": ([forgeries.upload("shop", [0, 1], [1.0])], "round 1, client 'shop': 1 embeddings for 2 samples"),
     "infinite time": (
         [forgeries.upload("bank", [0], [1.0], np.inf)],
-        "round 1, a record has one time, in seconds, of at most 1e15",
+        "round 1, all rows of a record must have the same time, from -1e15 to 1e15 seconds",
     ),
     "repeated samples": (
         [forgeries.upload("telco", [1, 1], [1.0, 2.0])],
@@ -295,7 +295,7 @@ def test_gaps_are_where_the_numbers_were(run):
         (lambda c: {"values": [0.0, *c["values"][1:]], "shares": [0.0, 1.2, -0.2]}, "share of client 'telco'"),
         (
             lambda c: {"settlement": {**c["settlement"], "clients": c["clients"][::-1]}},
-            "the settlement in the statement: clients: ",
+            "the settlement in the statement: clients is ",
         ),
     ],
 )

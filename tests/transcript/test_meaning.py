@@ -95,7 +95,7 @@ INVALID_ROUNDS = {
     "no kind": (edited(round_of(), 1, kind=None), "round 1, every upload has a digest, and nothing else has one"),
     "join in a round": ([row("join", "mall", 1.0), *round_of()], "round 1, a synchronous round has the uploads"),
     "join first": ([row("join", "mall", 1.0)], "round 1, a transcript begins with an upload"),
-    "state without a head": ([*round_of()[:-1], stamp(state=[EMPTY])], "round 1, a time stamp has the state of a head"),
+    "state without a head": ([*round_of()[:-1], stamp(state=[EMPTY])], "a time stamp states the head's parameters"),
     "out of range": (
         [*[upload(n, [0, 4], [1, 2]) for n in NAMES], stamp()],
         "client 'bank': sample 4 is not one of 0 to 3",
@@ -106,10 +106,10 @@ INVALID_ROUNDS = {
     "more embeddings": (edited(round_of(), 1, embeddings=[0.5] * 4), "'telco': 4 embeddings for 2 samples"),
     "NaN": (edited(round_of(), 2, embeddings=[1.0, np.nan]), "round 1, client 'shop': embeddings must be finite"),
     "infinity": (edited(round_of(), 0, embeddings=[-np.inf, 1.0]), "round 1, client 'bank': embeddings must be finite"),
-    "two times": (edited(round_of(), 1, time=2.0), "round 1, a record has one time, in seconds, of at most 1e15"),
+    "two times": (edited(round_of(), 1, time=2.0), "round 1, all rows of a record must have the same time"),
     "no time": (round_of(time=None), "round 1 cannot be read (times are missing)"),
-    "NaN time": (round_of(time=np.nan), "round 1, a record has one time, in seconds, of at most 1e15"),
-    "infinite time": (round_of(time=np.inf), "round 1, a record has one time, in seconds, of at most 1e15"),
+    "NaN time": (round_of(time=np.nan), "round 1, all rows of a record must have the same time"),
+    "infinite time": (round_of(time=np.inf), "round 1, all rows of a record must have the same time"),
     "offset of an upload": (
         edited(round_of(), 0, offset=[1.0, 2.0]),
         "round 1 cannot be read (only a time stamp has an offset)",
@@ -211,8 +211,8 @@ ODD_LABELS = {
     "longer": ({"label": [0, 1] * 3, "receives_gradient": [True] * 6}, "it has 6 rows"),
     "no marks": ({"label": LABELS["label"]}, "its columns must be"),
     "no labels": ({"receives_gradient": LABELS["receives_gradient"]}, "its columns must be"),
-    "null marks": (LABELS | {"receives_gradient": [True, None, True, True]}, "labels or marks are missing"),
-    "null labels": (LABELS | {"label": [0, None, 1, 1]}, "labels or marks are missing"),
+    "null marks": (LABELS | {"receives_gradient": [True, None, True, True]}, "receives_gradient contains nulls"),
+    "null labels": (LABELS | {"label": [0, None, 1, 1]}, "label or receives_gradient contains nulls"),
     "marks that are numbers": (LABELS | {"receives_gradient": [1, 1, 1, 0]}, "must be true or false"),
     "texts": (LABELS | {"label": ["a", "b", "a", "b"]}, "labels must be numbers"),
     "no numbers": (LABELS | {"label": pa.nulls(4)}, "labels must be numbers"),
@@ -500,11 +500,11 @@ def test_a_transcript_behind_a_link_is_not_read(tmp_path):
     write(tmp_path / "private", [round_of()])
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "transcript").symlink_to(tmp_path / "private")
-    with pytest.raises(TranscriptError, match="is a link"):
+    with pytest.raises(TranscriptError, match="is a symbolic link"):
         Transcript.open(tmp_path / "run")
     (tmp_path / "private" / "labels.arrow").rename(tmp_path / "labels.arrow")
     (tmp_path / "private" / "labels.arrow").symlink_to(tmp_path / "labels.arrow")
-    with pytest.raises(TranscriptError, match=r"labels\.arrow is a link"):
+    with pytest.raises(TranscriptError, match=r"labels\.arrow is a symbolic link"):
         Transcript.open(tmp_path / "private")
 
 

@@ -458,7 +458,7 @@ def test_a_link_among_the_files_is_named_and_not_followed(run, follow, tmp_path,
     path.symlink_to(private)
     watching = follow(run.folder)
     watching.poll()
-    assert f"{name} is a link" in follow.states[-1].problems[0]
+    assert f"{name} is a symbolic link" in follow.states[-1].problems[0]
     assert follow.states[-1].last_round == 0
     path.unlink()
     watching.poll()

@@ -24,7 +24,7 @@ def audit(
     path: Annotated[Path, typer.Argument(help="A statement, an extract, or the folder of a run.", metavar="PATH")],
     run: Annotated[
         Path | None,
-        typer.Option(help="The run of a statement, if it was moved since that was signed.", metavar="FOLDER"),
+        typer.Option(help="The run the statement describes, if either was moved after signing.", metavar="FOLDER"),
     ] = None,
     statement: Annotated[
         Path | None, typer.Option(help="The statement to check an extract or a run against.", metavar="FILE")

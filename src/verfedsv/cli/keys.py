@@ -20,9 +20,9 @@ keys = typer.Typer(
 
 @keys.command(cls=Command)
 def new(
-    name: Annotated[Path, typer.Argument(help="The name of the two files, without ending.", metavar="NAME")],
+    name: Annotated[Path, typer.Argument(help="The name of the two files, without extension.", metavar="NAME")],
 ) -> None:
-    """Make a pair of keys: NAME.key, secret, to sign with, and NAME.pub to publish.
+    """Make a pair of keys: NAME.key (secret, for signing) and NAME.pub (to publish).
 
     The private key is not encrypted: whoever can read the file can sign. Existing files are never overwritten.
 

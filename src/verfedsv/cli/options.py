@@ -8,18 +8,33 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from verfedsv.errors import InputError
+
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 AcceptSettings = Annotated[
-    bool, typer.Option("--accept-settings", help="Accept values computed with other settings than the agreed ones.")
+    bool, typer.Option("--accept-settings", help="Accept values computed with settings other than those agreed.")
 ]
 EvenIfTheLossRose = Annotated[
     bool, typer.Option("--even-if-the-loss-rose", help="Continue even if the clients did not improve the model.")
 ]
 
 
+_IF_MISSING = {"key": "a statement is signed: pass --key FILE; verfedsv keys new NAME makes one"}
+"""What to say if a required option is missing, by its name, in place of typer's message."""
+
+
 class Command(TyperCommand):
     """A command whose help shows no type for flags."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            name = None if error.param is None else error.param.name
+            if name not in _IF_MISSING:
+                raise
+            raise InputError(_IF_MISSING[name]) from None
 
     def get_params(self, ctx: Any) -> Any:
         return _without_types_of_flags(super().get_params(ctx))

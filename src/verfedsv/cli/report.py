@@ -35,7 +35,7 @@ def report(
     ] = None,
     form: Annotated[
         Format | None,
-        typer.Option("--format", help="html, md or json. Default: by the ending of the file name.", metavar="FORMAT"),
+        typer.Option("--format", help="html, md or json. Default: from the file extension.", metavar="FORMAT"),
     ] = None,
     settlement: Annotated[
         Path | None, typer.Option(help="Payouts to show: the JSON that verfedsv settle -o wrote.", metavar="FILE")
@@ -43,9 +43,10 @@ def report(
 ) -> None:
     """Write a report of a run: who contributed how much, how certain that is, and why.
 
-    The HTML is a single file without external resources: mail it, open it in any browser, print it. Its charts need pip
-    install '.[report]' in the checkout of verfedsv. Markdown has the same sentences and tables, JSON the numbers.
-    Values are read from the run's valuation.json if it is up to date; otherwise the run is valued first.
+    The HTML is a single file without external resources: mail it, open it in any browser, print it. HTML needs pip
+    install '.[report]' in the checkout of verfedsv; Markdown, with the same sentences and tables, and JSON, with the
+    numbers, do not. Values are read from the run's valuation.json if it is up to date; otherwise the run is valued
+    first.
 
     Exit codes: 0 written; 2 the run or an option cannot be used, with a message that explains why; 130 interrupted.
 

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments, or all. Without any, they are listed.", metavar="NAME")
+        list[str] | None, typer.Argument(help="Experiments, or all. Without a name, list them.", metavar="NAME")
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -32,8 +32,8 @@ def reproduce(
 ) -> None:
     """Measure the tables and figures of the paper again; needs a checkout of the repository.
 
-    Each result is written as JSON to `paper` in the output folder as soon as it is measured; after Ctrl-C, the same
-    command continues. At the end, `paper.md` shows all results beside the paper's, with figures.
+    Each result is written as JSON to the subfolder paper of the output folder as soon as it is measured; after Ctrl-C,
+    the same command continues. At the end, `paper.md` shows all results beside the paper's, with figures.
 
     Exit codes: 0 done; 2 an experiment, a data set or an option cannot be used, with a message that explains why; 130
     interrupted.

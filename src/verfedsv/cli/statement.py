@@ -28,8 +28,8 @@ from verfedsv.valuation.result import PACKAGE
 def statement(
     run: RunArgument,
     key: Annotated[
-        Path | None, typer.Option(help="The private key to sign with; verfedsv keys new makes one.", metavar="FILE")
-    ] = None,
+        Path, typer.Option(help="The private key to sign with; verfedsv keys new makes one.", metavar="FILE")
+    ],
     settlement: Annotated[
         Path | None,
         typer.Option(help="Payouts to sign as well: the JSON that verfedsv settle -o wrote.", metavar="FILE"),
@@ -51,8 +51,6 @@ def statement(
 
     Example: verfedsv statement runs/credit --key consortium.key --settlement payouts.json
     """
-    if key is None:
-        raise InputError("a statement is signed: pass --key FILE; verfedsv keys new NAME makes one")
     private, folder = read_private_key(key), RunFolder(run)
     transcript = folder.open()
     refuse_running(folder.extent(transcript), "signed")

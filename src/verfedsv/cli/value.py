@@ -28,7 +28,7 @@ def value(
     method: Annotated[
         Method | None,
         typer.Option(
-            help="How to value a round: auto (exact to the tolerance), closed-form, exact or permutation.",
+            help="How to value a round: auto (accurate to the tolerance), closed-form, exact or permutation.",
             metavar="METHOD",
         ),
     ] = None,
@@ -65,7 +65,7 @@ def value(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file, .json.", metavar="FILE")
+        Path | None, typer.Option("--output", "-o", help="Also write the JSON to this .json file.", metavar="FILE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -79,8 +79,8 @@ def value(
     rank and regularization are auto, rows are all, the tolerance is 0.001 and the seed is 0.
 
     A training that is still running or was stopped early, or whose record is truncated, is valued as far as it is
-    recorded; `finished` in JSON is false then (null if no plan is known). Whether the values can be trusted is printed
-    first, and is `verdict` in JSON: sound, doubtful or rejected, with the reasons.
+    recorded. In the JSON, 'finished' is then false (null if no plan is known). Whether the values can be trusted is
+    printed first; in the JSON, 'verdict' says it: sound, doubtful or rejected, with the reasons.
 
     Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that explains why; 130 interrupted.
 

@@ -30,7 +30,7 @@ def watch(
         int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.", metavar="NUMBER")
     ] = 0,
     every: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="How often to look into the folder.", metavar="SECONDS")
+        float, typer.Option(min=0.1, max=3600, help="Seconds between checks of the folder.", metavar="SECONDS")
     ] = 2,
 ) -> None:
     """Follow a training on a local web page: shares and loss as they change.

@@ -233,7 +233,8 @@ class RunFolder:
         for path in self._own_files:
             if path.is_symlink():
                 raise InputError(
-                    f"{path} is a link, and may lead to files of others; copy what it leads to, or delete it"
+                    f"{path} is a symbolic link, which could point outside its folder; replace it with a copy of its "
+                    "target, or delete it"
                 )
 
     def refuse_irregular(self) -> None:

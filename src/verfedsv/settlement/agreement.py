@@ -65,7 +65,7 @@ def refuse_others(folder: RunFolder, transcript: Transcript, settings: Valuation
         return
     config = folder.config_of(transcript)
     for other in say_others(settings, transcript.description, config, lambda: transcript.verify_on().has_offset):
-        raise InputError(f"{other}; train and value the run as agreed, or add --accept-settings")
+        raise InputError(f"{other}; train and value the run as agreed, or add accept_settings=True (--accept-settings)")
 
 
 def say_accepted(folder: RunFolder, settings: ValuationSettings) -> list[str]:

@@ -1,9 +1,9 @@
 """What an audit compares: files, values and payouts with what was stated. What differs raises `Difference`.
 
-The same transcript and settings give the same values, up to rounding. The stated errors excuse nothing more: they bound
-the distance to the values of embeddings that nobody has. Another version of this package, or another processor whose
-rounding changes a choice of the estimator, may change values within the error of the estimator: that is a
-`Reservation`, for the reader to judge. Anything further off differs, whatever errors and version a statement claims.
+The same transcript and settings give the same values, up to rounding. Stated errors do not widen this: they bound the
+distance from the values of the complete embeddings, which nobody has. Another version of this package, or another
+processor whose rounding changes a choice of the estimator, may change values within the error of the estimator: that is
+a `Reservation`, for the reader to judge. Anything further off differs, whatever errors and version a statement claims.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def compare_files(stated: Statement, found: Mapping[str, str]) -> Iterator[Findi
             raise Difference(f"{name!r} was added: it is not in the statement")
         if expected.get(name, digest) != digest:
             raise Difference(f"{name!r} was changed")
-    yield Check("files", f"{count(len(expected), 'file')} as they were")
+    yield Check("files", f"{count(len(expected), 'file')} unchanged")
     if later := [repr(name) for name in found if name not in expected]:
         yield f"not part of the statement: {listed(later, 10)}"
 
@@ -130,9 +130,9 @@ class Claim:
 
 
 def compare_valuation(claim: Claim, again: Valuation) -> Iterator[Finding]:
-    """Yield that a claim is what was computed now, `again`; raise Difference, naming client or field, if it is not.
+    """Compare a claim with `again`, the valuation computed now: yield the checks that pass, reservations and notes.
 
-    Values come first: payouts depend on them.
+    Raises Difference, naming client or field, at the first check that fails. Values come first: payouts depend on them.
     """
     expected = fields_of(again)
     if claim.fields["clients"] != expected["clients"]:
@@ -145,7 +145,7 @@ def compare_valuation(claim: Claim, again: Valuation) -> Iterator[Finding]:
         found = find_difference({name: claim.fields[name]}, {name: expected[name]})
         yield from _judge(claim, found, may_be_another)
     off = f"{np.abs(np.array(claim.fields['values']) - again.values).max() * again.n_rounds:.1g}"
-    yield Check("values", f"computed again, over the training they differ by {off} at most")
+    yield Check("values", f"recomputed; totals differ by at most {off}")
     yield Check("books", say_books(again.books))
     if claim.is_of_another_version:
         yield f"{claim.who} was made with {claim.package}, this is {PACKAGE}; values agree within {off}"
@@ -162,9 +162,10 @@ _OF_A_VERSION = {"method", "error_kind"}
 class _Numbers:
     """Numbers of one kind, (numbers,), as stated and as computed now; `called` names each by its index.
 
-    Values may be off by an amount that depends on their `size` and on the `error` of the estimator. For errors, `error`
-    is None: they may be half or twice as large, because rounding may change a choice of the estimator, and anything in
-    another version, unless only one of the two is unknown. Messages show the numbers multiplied by `factor`.
+    Values may be off by an amount that depends on their `size` and on the `error` of the estimator. If `error` is
+    None, the numbers are stated errors. They may be half or twice as large, since rounding may change a choice of the
+    estimator. In another version any size passes, unless only one of the two is unknown. Messages show the numbers
+    multiplied by `factor`.
     """
 
     called: Callable[[int], str]
@@ -230,7 +231,7 @@ def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation
     """Raise Difference unless valuation.json has the rounds and the reports of completion that were computed now."""
     claim = Claim.of_file(written)
     if written.per_round.shape != again.per_round.shape:
-        raise Difference(f"{claim.who} is of {count(written.n_rounds, 'round')}, and there are {again.n_rounds:,}")
+        raise Difference(f"{claim.who} covers {count(written.n_rounds, 'round')}, but there are {again.n_rounds:,}")
     (said, said_errors), (true, true_errors) = _rounds_of(written), _rounds_of(again)
     sizes = np.tile(np.abs(true).mean(axis=0), again.n_rounds)
     who = _players(again)
@@ -244,7 +245,7 @@ def compare_rounds(written: Valuation, again: Valuation) -> Iterator[Reservation
     yield from _Numbers("loss after round {}".format, written.losses, again.losses, largest, 0.0).compare(claim)
     errors = _Numbers(lambda i: f"error of {called(i)}", said_errors.ravel(), true_errors.ravel(), sizes, None)
     yield from errors.compare(claim)
-    # What was completed exactly has errors of rounding alone, which say nothing.
+    # Where completion is exact only rounding is left: ignore differences below 1e-8.
     reports = _report_of(written), _report_of(again)
     found = find_difference(*reports, rounding=OTHERWISE_COMPUTED, least=1e-8)
     yield from _judge(claim, found, claim.is_of_another_version)

@@ -87,7 +87,9 @@ def read_public_key(path: Path, *, may_be_private: bool = False) -> bytes:
     if not isinstance(key, Ed25519PublicKey):
         raise InputError(f"{path} is not an Ed25519 key")
     if is_weak(raw(key)):
-        raise InputError(f"{path} is a key that anybody can sign for (a point of small order); ask for another")
+        raise InputError(
+            f"{path} is a key for which anyone can forge signatures (a point of small order); ask for another"
+        )
     return raw(key)
 
 

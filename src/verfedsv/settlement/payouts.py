@@ -36,9 +36,9 @@ def settle(
     """Return what each client of a valuation is paid on some terms.
 
     `run` is the folder of the run that was valued. A training that is still running is refused, and a settlement of
-    one that was stopped early states its plan. Values are refused unless they were computed with the settings agreed
-    for the run (without `run`, the defaults), or `accept_settings`; so is a training in which the loss rose, or which
-    the clients together did not improve, unless `even_if_the_loss_rose`.
+    one that was stopped early states its plan. Values are refused if they were not computed with the settings agreed
+    for the run (without `run`, the defaults), unless `accept_settings` is true. A training in which the loss rose, or
+    which the clients together did not improve, is refused unless `even_if_the_loss_rose` is true.
 
     >>> from verfedsv import Recorder, value
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
@@ -63,8 +63,8 @@ def settle(
         n_planned = extent.n_planned
     elif not accept_settings and (others := valuation.settings.differences(ValuationSettings())):
         raise InputError(
-            "what was agreed is unknown, as the valuation is not in the folder of its run, and these settings are not "
-            f"the defaults: {', '.join(others)}; settle the run by its folder, or add --accept-settings"
+            "without the folder of the run the agreed settings are unknown, and these differ from the defaults: "
+            f"{', '.join(others)}; settle the run by its folder, or add accept_settings=True (--accept-settings)"
         )
     refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
     return pay(terms, Basis.of(valuation, n_planned))
@@ -72,7 +72,10 @@ def settle(
 
 @dataclass(frozen=True)
 class Basis:
-    """What payouts are computed from: the numbers of a valuation, its transcript, and the plan, None if unknown."""
+    """What payouts are computed from: the numbers of a valuation, its transcript, and its plan.
+
+    `n_planned` is the number of planned rounds (None if unknown).
+    """
 
     clients: tuple[str, ...]
     values: tuple[float, ...]
@@ -118,9 +121,9 @@ def say_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
         said, right = ({_CALLED.get(name, name): found[name] for name in names} for found in (fields, expected))
         difference = find_difference(said, right, again.clients, rounding=rounding)
         if difference is not None:
-            where, received, given = difference
-            gives = "none" if given in (None, "") else str(given)[:60]
-            return f"{where}: {str(received)[:60]}, its terms and values give {gives}"
+            where, *both = difference
+            stated, computed = ("none" if entry in (None, "") else str(entry)[:60] for entry in both)
+            return f"{where} is {stated}, but the terms and values give {computed}"
     return None
 
 
@@ -140,7 +143,7 @@ def pay(terms: Terms, basis: Basis) -> Settlement:
         errors = (*errors, basis.server_error)
     _check(terms, clients, values)
     if not all(map(math.isfinite, basis.books)):
-        raise InputError("the losses, or the sums of the values, are unknown or too large to pay by")
+        raise InputError("payouts cannot be computed: losses or sums of values are not finite")
     (weights,) = as_whole_numbers(values if terms.negative == "deduct" else [max(0.0, value) for value in values])
     fixed = terms.fixed_for_each(len(clients))
     parts = split(weights, terms.budget - fixed * len(clients), terms.limits_above(fixed))
@@ -206,18 +209,26 @@ def _check(terms: Terms, clients: Sequence[str], values: Sequence[float]) -> Non
         if terms.negative == "refuse":
             raise InputError(f"refused: {what}")
         raise InputError(
-            f"{what}; choose what happens to negative values with --negative: 'zero' counts them as zero and shares "
-            "the budget among the others, 'deduct' makes these clients pay in, 'refuse' does not settle"
+            f"{what}; choose what happens to negative values with the argument negative (--negative): 'zero' counts "
+            "them as zero and shares the budget among the others, 'deduct' makes these clients pay in, 'refuse' does "
+            "not settle"
         )
 
 
 def _explain_what_is_left(terms: Terms, weights: Sequence[int], left: Fraction) -> str:
     if not any(weight > 0 for weight in weights):
-        return "no client has a positive value, so there is nothing to share by; only --fixed-part 100% can be paid"
+        return (
+            "no client has a positive value, so there is no basis for shares; only a fixed part of 100% can be paid: "
+            "fixed_part='100%' (--fixed-part 100%)"
+        )
     if terms.negative == "deduct":
-        return "the values add up to no more than 0, so there is nothing to deduct from; choose another --negative"
+        return (
+            "the values add up to no more than 0, so there is nothing to deduct from; choose another option for "
+            "negative (--negative)"
+        )
     amount = f"{terms.currency.shown(int(left))} {terms.currency.code}"
-    remedy = "raise the cap or the --fixed-part" if terms.fixed_part else "raise the cap, or add a --fixed-part"
+    fixed = "fixed_part (--fixed-part)"
+    remedy = f"raise the cap or {fixed}" if terms.fixed_part else f"raise the cap, or add {fixed}"
     return (
         f"all clients with a positive value are at the cap of {terms.currency.shown(terms.cap or 0)}, and {amount} of "
         f"the budget would be left; {remedy}"

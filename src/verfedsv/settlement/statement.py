@@ -48,7 +48,7 @@ def _has_zone(text: str) -> str:
 
 def _is_strong(digits: str) -> str:
     if is_weak(bytes.fromhex(digits)):
-        raise ValueError("this is a key that anybody can sign for (a point of small order)")
+        raise ValueError("this is a key for which anyone can forge signatures (a point of small order)")
     return digits
 
 
@@ -100,7 +100,7 @@ class StatementContent(ClientsContent):
 class Statement:
     """A signed statement. `content` has the JSON fields that were signed, which docs/settlement.md lists.
 
-    `text` is the file that it was read from, None if it was not read.
+    `text` is the file that it was read from, None if it was made here.
     """
 
     content: Mapping[str, Any]
@@ -140,7 +140,7 @@ class Statement:
         return None if fields is None else Settlement.from_fields(fields)
 
     def is_signed(self) -> bool:
-        """Return whether the signature is that of the content, and the file is written as it was when it was signed."""
+        """Return whether the signature is valid for the content, and the file exactly what `to_json` writes."""
         is_as_written = self.text in (None, self.to_json())
         return is_as_written and is_signed(self.public_key, self.signature, canonical(self.content))
 
@@ -179,8 +179,8 @@ def make_statement(
     """Return a signed statement of a run, to be written to `path`.
 
     Raises TranscriptError unless the transcript is complete, and InputError if it is still being recorded, or valuation
-    or settlement belong to another one. That the transcript gives these values is not checked here, but by
-    `compare_valuation`.
+    or settlement belong to another one. This does not check that the transcript yields these
+    values; `compare_valuation` does.
     """
     extent = folder.extent(transcript)
     refuse_running(extent, "signed")
@@ -214,7 +214,7 @@ def _refuse_unreadable(content: Mapping[str, Any]) -> None:
     try:
         Statement.from_json(Statement(content, bytes(64)).to_json())
     except InputError as error:
-        raise InputError(f"not signed, as nobody could read it: {error}") from None
+        raise InputError(f"not signed, because it could not be read back: {error}") from None
 
 
 def says_plan(settlement: Settlement, n_rounds: int, n_planned: int | None) -> bool:

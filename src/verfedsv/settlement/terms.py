@@ -49,14 +49,15 @@ class Terms:
         Args:
             budget: the amount to share: a text such as "100000" or "2500.50", a whole number or a Decimal.
             currency: its code of three letters.
-            rule: "shares" pays in proportion to values; "floor" the same, but nobody less than `floor`; "cap" nobody
-                more than `cap`; "floor-and-cap" both; "shapley-positive" is "shares" with negative values counted as
-                zero.
+            rule: "shares" pays in proportion to values; "floor" does the same but pays nobody less than `floor`; "cap"
+                pays nobody more than `cap`; "floor-and-cap" applies both; "shapley-positive" is "shares" with negative
+                values counted as zero.
             negative: what happens to negative values: "zero" counts them as zero, "deduct" makes such clients pay in,
-                "refuse" is an error. If there are any, a choice is required.
+                "refuse" raises an error. If there are any, a choice is required.
             floor: the least that each client gets.
             cap: the most that each client gets.
-            fixed_part: the percentage of the budget that all share equally, such as "20%"; the rest goes by the rule.
+            fixed_part: the percentage of the budget that all share equally, such as "20%"; the rest is split by the
+                rule.
             pay_server: the name under which the server is paid for the value of its own part; None if it is not paid.
         """
         money = Currency.of(currency)
@@ -96,19 +97,20 @@ class Terms:
         for name, amount in (("floor", self.floor), ("cap", self.cap)):
             is_of_rule = self.rule in (name, "floor-and-cap")
             if is_of_rule and amount is None:
-                raise InputError(f"rule {self.rule!r} needs a {name}: add --{name} AMOUNT")
+                raise InputError(f"rule {self.rule!r} needs a {name}: add {name}=AMOUNT (--{name} AMOUNT)")
             if not is_of_rule and amount is not None:
-                received = f"a {name} of {self.currency.shown(amount)} {self.currency.code}"
+                received = f"{self.currency.shown(amount)} {self.currency.code}"
                 fitting = "floor-and-cap" if self.rule in ("floor", "cap") else name
                 raise InputError(
-                    f"{received} is not for rule {self.rule!r}: add --rule {fitting}, or leave the {name} out"
+                    f"rule {self.rule!r} takes no {name}; received {received}. Use rule={fitting!r} "
+                    f"(--rule {fitting}), or leave the {name} out"
                 )
         if self.floor is not None and self.cap is not None and self.floor > self.cap:
             shown = self.currency.shown
             raise InputError(f"the floor of {shown(self.floor)} is above the cap of {shown(self.cap)}")
 
     def check_for(self, n_clients: int) -> None:
-        """Raise InputError if so many floors exceed the budget, or so many caps do not reach it."""
+        """Raise InputError if `n_clients` floors add up to more than the budget, or as many caps to less."""
         shown = self.currency.shown
         if self.floor is not None and self.floor * n_clients > self.budget:
             needed = f"{n_clients} floors of {shown(self.floor)} are {shown(self.floor * n_clients)}"

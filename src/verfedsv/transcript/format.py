@@ -6,7 +6,8 @@
     chain-00001.bin         for each message of that stream: where it ends, its kind, and a hash up to there
     tensors/HASH.npy        parameters of the server's head, by the SHA-256 of the file
 
-Only transcript.json is ever rewritten, once, when the first upload shows mode and precision.
+While recording, only transcript.json is rewritten: by joins and leaves before the first record, and by the first
+record, which shows mode and precision.
 """
 
 from __future__ import annotations

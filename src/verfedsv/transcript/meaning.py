@@ -111,13 +111,15 @@ class Rules:
     def _check_times(self, rows: Rows) -> None:
         time = rows.times[0]
         if not abs(time) <= fmt.LATEST or rows.times.count(time) != len(rows):
-            raise ValueError(f"a record has one time, in seconds, of at most 1e15; received {rows.times[:3]}")
+            raise ValueError(
+                f"all rows of a record must have the same time, from -1e15 to 1e15 seconds; received {rows.times[:3]}"
+            )
         if self.last_time is not None and time < self.last_time:
             raise ValueError(f"time runs backwards, from {self.last_time} to {time}")
         self.last_time = time
 
     def _check_kinds(self, kind: Kind, rows: Rows) -> None:
-        """Check that the kind of each row fits its columns, and that of the record its entry."""
+        """Check that each row's kind fits its columns, and that the record's kind matches its chain entry."""
         if _KINDS.get(rows.kinds[-1] or "") is not kind:
             raise ValueError("it is not of the kind that its entry in the chain states")
         if [row for row, kind in enumerate(rows.kinds) if kind == "upload"] != rows.uploads:
@@ -130,7 +132,7 @@ class Rules:
         if len(rows) != 1 or rows.offset is not None or rows.state is not None:
             raise ValueError("joins and leaves are separate records")
         if is_first:
-            raise ValueError("a transcript begins with an upload; clients of the start are in its description")
+            raise ValueError("a transcript begins with an upload; initial clients are in its description")
         change = self.roster.joined if rows.kinds[0] == "join" else self.roster.left
         self.roster = change(str(rows.clients[0]))
 
@@ -189,7 +191,7 @@ class Rules:
         """Check a time stamp; an offset that varies has one of those numbers of samples."""
         n_states = None if rows.state is None else len(rows.state)
         if n_states != (None if self._is_sum else len(self._about.head.parameters)):
-            raise ValueError("a time stamp has the state of a head with parameters, and of no other")
+            raise ValueError("a time stamp states the head's parameters if, and only if, the head has any")
         if rows.offset is None:
             return
         if len(rows.offset) not in {self._n_classes, *(n * self._n_classes for n in n_samples)}:
@@ -235,7 +237,7 @@ class Rules:
 def check_labels(batch: pa.RecordBatch, description: Description) -> None:
     """Raise TranscriptError unless labels.arrow has a label and a mark for each sample, and labels fit the loss.
 
-    A loss of the user's own is not at hand: then labels must be finite.
+    A loss of the user's own is not available here, so labels need only be finite.
     """
     try:
         _check_label_columns(batch, description.n_samples)
@@ -279,7 +281,7 @@ def _check_label_columns(batch: pa.RecordBatch, n_samples: int) -> None:
     if not pa.types.is_boolean(receives.type):
         raise ValueError(f"receives_gradient must be true or false; received {receives.type}")
     if label.null_count or numbers.null_count or receives.null_count:
-        raise ValueError("labels or marks are missing")
+        raise ValueError("label or receives_gradient contains nulls")
 
 
 def _check_finite(client: str | None, embeddings: Array) -> None:

@@ -42,13 +42,13 @@ def folder_of(run: Path) -> Path:
 class Transcript:
     """A recorded training. Open a folder with `Transcript.open`; iterate over its records in order.
 
-    A record that a crash left unfinished is not part of it. Opening it and reading a record raise TranscriptError at
-    anything that a `Recorder` could not have written. `verify` finds what was changed.
+    A record that a crash left unfinished is not part of it. Opening a transcript or reading a record raises
+    TranscriptError for anything that a `Recorder` could not have written. `verify` finds what was changed.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        # A recorder writes them in the reverse order, so what they refer to exists.
+        # Read in the reverse of the writing order, so that everything referred to already exists.
         segments = read_segments(storage)
         content = storage.read(fmt.DESCRIPTION, MOST_JSON_BYTES)
         self.description = Description.from_json(content)
@@ -80,7 +80,10 @@ class Transcript:
         if folder != path and folder.is_symlink():
             links = [folder]
         if links:
-            raise TranscriptError(f"{links[0]} is a link, which may lead to files of others; copy its target here")
+            raise TranscriptError(
+                f"{links[0]} is a symbolic link, which could point outside its folder; replace it with a copy of its "
+                "target"
+            )
         return cls(FolderStorage(folder, mapped=mapped))
 
     @property
@@ -96,7 +99,7 @@ class Transcript:
             raise TranscriptError(f"{fmt.LABELS} is missing")
         about = self.description
         most = 2**20 + 16 * about.n_samples * (about.n_classes or 1)
-        if about.is_own_loss:  # whose labels may have any width
+        if about.is_own_loss:  # its labels may have any width
             most = max(most, fmt.LARGEST_LABELS)
         content = self._storage.read(fmt.LABELS, most)
         try:
@@ -154,8 +157,8 @@ class Transcript:
     def merged(self, first: int, n_before: int, most: int) -> Transcript | None:
         """Return the transcript up to its last time stamp, with all rounds from record `first` on merged into one.
 
-        That has the uploads of the last `most` records. The rounds before it count as `n_before`, fewer than recorded
-        if some were merged before. Returns None if no round ends after `first`. Nothing is read.
+        The merged round has the uploads of at most the last `most` records. Earlier rounds count as `n_before`, fewer
+        than were recorded if some were merged already. Returns None if no round ends after `first`. Nothing is read.
         """
         stamps = self._chain.stamps
         if not len(stamps) or first > self.n_records or stamps[-1] < self._chain.records[first - 1]:
@@ -280,7 +283,7 @@ def _check_begun(description: Description, segments: Sequence[Segment], storage:
     if description.n_planned is not None and n_rounds > description.n_planned:
         raise TranscriptError(f"there are {n_rounds:,} rounds, but {description.n_planned:,} were agreed (n_planned)")
     if not is_begun and any(segment.has_records for segment in segments):
-        raise TranscriptError(f"{fmt.DESCRIPTION} is of a transcript without uploads, but there are some")
+        raise TranscriptError(f"{fmt.DESCRIPTION} says that nothing was uploaded, but there are uploads")
     size = description.segment_rounds
     for segment in segments:
         if segment.n_rounds > size or (segment.is_sealed and segment.n_rounds < size):

@@ -51,9 +51,9 @@ class Recorder:
     `labels` has one entry per sample, `clients` the names of the clients that take part from the start. `loss` is
     "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are text or
     booleans are recorded as numbers of classes, in alphabetical order or that of ordered pandas categories, with their
-    names in `transcript.description.classes`; numbers written as text are numbers. `n_classes` is for softmax, if the
-    labels do not show every class, and for losses of your own. `no_gradient` lists samples that receive no gradients in
-    training.
+    names in `transcript.description.classes`; numbers written as text are numbers. Squared loss has no classes, and
+    booleans stay booleans. `n_classes` is for softmax, if the labels do not show every class, and for losses of your
+    own. `no_gradient` lists samples that receive no gradients in training.
 
     `head` is how the server combines embeddings: "sum", or an object with `state_dict()`, such as a torch module, whose
     parameters are recorded now and at each time stamp.
@@ -154,12 +154,12 @@ class Recorder:
         given = self._description
         self._writer, verified = continue_transcript(self._storage, there, given, labels_file, segment_rounds)
         self._n_rounds, self._last_time, self._roster = verified.n_rounds, verified.last_time, verified.roster
-        if self._writer.number:  # if not, the first record was cut off, and what is given now counts
+        if self._writer.number:  # if not, the first record was cut off, and the arguments given now apply
             self._description = there
         if resume is None:
             warn(
                 f"the folder holds a transcript of {count(self._n_rounds, 'round')}, which is continued; "
-                "pass resume=True if that is meant, or choose another folder",
+                "pass resume=True to confirm, or choose another folder",
                 TranscriptWarning,
             )
 
@@ -204,7 +204,7 @@ class Recorder:
         if is_join:
             for sentence in misleading(roster.clients):
                 warn(sentence, TranscriptWarning)
-        if self._writer.number == 0:  # before the first record, the clients of the start change
+        if self._writer.number == 0:  # before the first record, this changes the initial clients
             founders = roster.clients if is_join else tuple(name for name in roster.clients if name != client)
             if not founders:
                 raise InputError(f"client {client!r} is the only one, and a training needs at least one")
@@ -262,7 +262,7 @@ class Recorder:
     def stamp(self, offset: ArrayLike | None = None, *, time: float | None = None) -> None:
         """Record a time of valuation, which ends a round; the head adds `offset`, as in `log`.
 
-        If it differs between samples, it has one row for each of all samples. `time` is as in `update`.
+        If it differs between samples, it has one row for every sample. `time` is as in `update`.
         """
         added = None if offset is None else self._as_offset(offset, self._description.n_samples, {})
         message = RecordMessage(("stamp",), (None,), self._now(time), [None], added)
@@ -296,7 +296,7 @@ class Recorder:
             self._has_warned = True
             warn(
                 f"the clock says {now}, earlier than the last record ({self._last_time}); until it catches up, "
-                "records have the time of that one",
+                "records get the time of the last one",
                 TranscriptWarning,
             )
         return self._last_time
@@ -317,7 +317,9 @@ class Recorder:
             return description
         n_classes = description.n_classes or self._labels.find_n_classes([array.shape[1] for array in uploads.values()])
         if not arrays or n_classes is None:
-            raise InputError("a transcript begins with an upload, or with an offset if n_classes is known")
+            raise InputError(
+                "a transcript must begin with an upload; an offset may come first only if n_classes is known"
+            )
         return replace(description, mode=mode, n_classes=n_classes, precision="float64" if wide else "float32")
 
     def _as_embeddings(self, client: str, values: ArrayLike, n_samples: int) -> Array:
@@ -341,7 +343,11 @@ class Recorder:
             raise InputError("the recorder is closed; create another on the folder to continue")
 
     def _write(self, kind: Kind, message: RecordMessage, description: Description | None = None) -> None:
-        """Check that the recorder is open, the plan and the time, and append a record."""
+        """Append a record.
+
+        Raises InputError if the recorder is closed, no round is left in the plan, or time is out of range or runs
+        backwards.
+        """
         self._check_open()
         n_planned = self._description.n_planned
         if kind is Kind.ROUND and n_planned is not None and self._n_rounds >= n_planned:
@@ -360,5 +366,5 @@ class Recorder:
             rows = zip(message.clients, message.uploads, strict=True)
             widths = {str(client): upload[1].shape[1] for client, upload in rows if upload is not None}
             self._roster = replace(self._roster, widths={**self._roster.widths, **widths})
-        # At once, so that no file has to be appended to later and the head of the transcript changes with records only.
+        # Seal now: a full segment is never appended to again, and the transcript's head changes only with a record.
         self._writer.seal_if_full()

@@ -38,7 +38,7 @@ class SegmentWriter:
         self._is_sealed = False
 
     def write(self, kind: Kind, message: RecordMessage, description: Description) -> None:
-        """Append a record; when this returns, it survives the end of the process.
+        """Append a record; when this returns, the record survives a killed process.
 
         The first record also writes the description. If this raises, nothing of the record is left.
         """
@@ -60,7 +60,7 @@ class SegmentWriter:
         self._n_rounds += kind is Kind.ROUND
 
     def seal_if_full(self) -> None:
-        """Seal the segment if it has all its rounds; on a full disk, the next `write` does."""
+        """Seal the segment if it has all its rounds; on a full disk, the next `write` seals it."""
         with suppress(OSError):
             self._seal()
 
@@ -83,8 +83,8 @@ class SegmentWriter:
     def resume(self, link: bytes) -> str:
         """Continue the segments in the storage, whose last link is `link`, and cut off what a crash left unfinished.
 
-        Return that in words, "" if there is nothing. If what follows the last record cannot be the result of a crash,
-        raise TranscriptError and change nothing.
+        Return a description of what was cut off, or "". If what follows the last record cannot be the result of a
+        crash, raise TranscriptError and change nothing.
         """
         segments = read_segments(self._storage)
         last = segments[-1]
@@ -128,9 +128,9 @@ class SegmentWriter:
 def _check_end(storage: Storage, segment: Segment) -> None:
     """Raise TranscriptError unless what follows the last complete record can be the result of a crash.
 
-    A message is written before its entry. So a crash leaves part of a message, or a complete one without its complete
-    entry; a power failure also entries whose messages did not reach the disk. Neither leaves a complete message with an
-    entry of another, or two complete messages.
+    A message is written before its entry. So a crash can leave part of a message, or a complete message without a
+    complete entry. A power failure can also leave entries whose messages never reached the disk. Neither can leave two
+    complete messages, or a complete message with another's entry.
     """
     uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
     end = segment.end
