@@ -74,7 +74,7 @@ def forge(path, save=np.savez, **changes):
         (SERVER, {"odd": np.zeros(3)}, "'odd' is missing or unexpected"),
         (SERVER, {"table": None}, "'table' is missing or unexpected"),
         (SERVER, {"table": np.ones((4, 10**5, 1))}, "bytes, more than its arrays take"),
-        (CLIENT, {"round": 1}, "is of round 1"),
+        (CLIENT, {"round": 1}, "holds round 1, not 2"),
         (CLIENT, {"weights": np.ones((30, 1))}, "record 3 of the transcript is not what this training computes again"),
         (CLIENT, {"weights": np.zeros((3, 1))}, r"weights is float64 of shape \(3, 1\), not"),
         (CLIENT, {"weights": np.full((30, 1), np.nan)}, "weights has numbers that are not finite"),

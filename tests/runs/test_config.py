@@ -131,12 +131,12 @@ def test_paths_are_relative_to_the_file(tmp_path):
         (("rounds = 3\n", ""), "training: synchronous training takes either epochs or rounds"),
         (
             ("rounds = 3", "duration = 3.0"),
-            "training.duration: is for asynchronous training, and this one is synchronous: replace it by ep",
+            "training.duration: is for asynchronous training, and this one is synchronous: replace it with ep",
         ),
         (("rounds = 3", "mode = 'asynchronous'"), "training: asynchronous training takes a duration"),
         (
             ("rounds = 3", "mode = 'asynchronous'\nepochs = 3"),
-            "training.epochs: is for synchronous training; replace it by duration, in seconds",
+            "training.epochs: is for synchronous training; replace it with duration, in seconds",
         ),
         (
             ("rounds = 3", "mode = 'asynchronous'\nduration = 0.01"),
@@ -150,11 +150,11 @@ def test_paths_are_relative_to_the_file(tmp_path):
         (("[output]", "[[client]]\nname = 'a'\nfile = 'a.csv'\n[output]"), "use only one of the two"),
         (
             ("[output]", "[[client]]\nname = 'a'\ncopy_of = 'b'\nrandom_level = 1\n[output]"),
-            "client 1: a client has one of file, copy_of and random_level",
+            "client 1: a client takes at most one of file, copy_of and random_level",
         ),
         (
             ("[output]", "[[client]]\nname = 'client 1'\nbatch_size = 50\n[output]"),
-            "client 1.batch_size: must be no smaller than training.batch_size in .*, 100; received 50",
+            r"client 1.batch_size: must be at least training.batch_size \(100\) in .*; received 50",
         ),
         (("rate = 0.5", "rate = "), "is not valid TOML: .*line 7"),
     ],
@@ -291,13 +291,13 @@ def test_a_setting_is_named_however_its_table_is_written(tmp_path, text, message
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("rank = 0", "valuation.rank: should be a whole number from 1 on, or 'auto'; received 0"),
+        ("rank = 0", "valuation.rank: should be a whole number of at least 1, or 'auto'; received 0"),
         (
             "semivalue = 'core'",
             "valuation.semivalue: should be shapley, banzhaf, leave-one-out or beta(a, b); received 'core'",
         ),
         ("semivalue = 2", "valuation.semivalue: input should be a valid string; received 2"),
-        ("rank = 'high'", "valuation.rank: should be a whole number from 1 on, or 'auto'; received 'high'"),
+        ("rank = 'high'", "valuation.rank: should be a whole number of at least 1, or 'auto'; received 'high'"),
         ("regularization = -1", "valuation.regularization: should be a positive number, or 'auto'; received -1"),
     ],
 )

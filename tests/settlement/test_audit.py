@@ -502,7 +502,7 @@ PLAN = {"step": {"kind": "gradient descent", "rate": 0.5, "decay": "constant"}, 
         ("rate = 0.5", "rate = 0.5\nintercept = true", "intercept is True and not False"),
         ('name = "adult"', 'name = "sector"', "loss is softmax and not logistic"),
         ("[output]", "[[client]]\nname = 'ship'\nrandom_level = 1\n[output]", "client 'ship' is in one of them only"),
-        ("[output]", "[valuation]\nrank = 3\n[output]", "is not what was agreed, .*: rank is 3 and not auto"),
+        ("[output]", "[valuation]\nrank = 3\n[output]", "differs from what .* was agreed: rank is 3 and not auto"),
         ("rounds = 6", ASYNCHRONOUS, "mode is asynchronous and not synchronous"),
     ],
 )
@@ -557,7 +557,7 @@ def test_settings_of_the_transcript_are_the_agreed_ones(tmp_path):
     (run / "valuation.json").write_text(value(run, "exact").to_json())
     assert audit(run).passes
     (run / "config.toml").write_text(CONFIG)
-    assert "is not what was agreed, which the transcript says: method is auto and not" in audit(run).difference
+    assert "differs from what the transcript says was agreed: method is auto and not" in audit(run).difference
 
 
 def test_an_offset_that_was_not_agreed_on_is_found(tmp_path):
