@@ -115,14 +115,17 @@ def test_paths_are_relative_to_the_file(tmp_path):
     ("change", "message"),
     [
         (("rate = 0.5", "rate = -1"), "training.rate: input should be greater than 0; received -1"),
-        (("rate = 0.5", "speed = 1"), "training.speed: there is no such setting; there are mode, batch_size"),
-        (("rate = 0.5\n", ""), "training.rate: is needed"),
+        (
+            ("rate = 0.5", "speed = 1"),
+            "training.speed: there is no such setting; the settings here are mode, batch_size",
+        ),
+        (("rate = 0.5\n", ""), "training.rate: is required"),
         (("batch_size = 100", "batch_size = 'all'"), "training.batch_size: .*received 'all'"),
         (
             ('"adult"', '"mnist"'),
             "data.name: should be one of adult, web, covtype, rcv1, sector; received 'mnist'",
         ),
-        (("[output]", "[outputs]"), "outputs: there is no such setting; there are data, client, model"),
+        (("[output]", "[outputs]"), "outputs: there is no such setting; the settings here are data, client, model"),
         (
             ("rounds = 3", "rounds = 3\nepochs = 2"),
             "training: synchronous training takes either epochs or rounds",
@@ -246,7 +249,7 @@ def test_settings_that_apply_are_taken(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n\nspeed = 1\n" + GOOD, "run.toml: speed: there is no such setting; there are data"),
+        ("\n\nspeed = 1\n" + GOOD, "run.toml: speed: there is no such setting; the settings here are data"),
         (
             'output.folder = "o"\ndata.name = "web"\ntraining.batch_size = 3\ntraining.seed = 1\ntraining.rate = -1\n',
             "run.toml: training.rate: input should be greater than 0",
@@ -261,9 +264,9 @@ def test_settings_that_apply_are_taken(tmp_path):
         (GOOD.replace("rate = 0.5", 'decay = """\nrate = 5"""\nrate = -1'), "run.toml: training.rate"),
         (
             "client = [\n  {name = 'a', random_level = 1},\n  # one more\n  {name = 'b', nois = 3},\n]\n" + GOOD,
-            "run.toml: client 2.nois: there is no such setting; there are name, file",
+            "run.toml: client 2.nois: there is no such setting; the settings here are name, file",
         ),
-        (GOOD.replace("[output]", "[out]"), r"run.toml: output: is needed"),
+        (GOOD.replace("[output]", "[out]"), r"run.toml: output: is required"),
         (
             GOOD + "[[client]]\nname = 'a'\n[[client]]\nname = 'a'\n",
             "client 2.name: .*differ; received 'a'",

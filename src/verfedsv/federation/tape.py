@@ -66,10 +66,10 @@ class Tape:
             difference = _difference(computed, next(self._recorded, None))
             if difference:
                 raise TranscriptError(
-                    f"record {self.n_records + 1} of the transcript is not what this training computes again from its "
-                    f"checkpoint: {difference}. The checkpoint, the transcript or the data were changed, or computed "
-                    "by other software; nothing was overwritten. Bring the right files back, or begin a new run in "
-                    "another folder"
+                    f"record {self.n_records + 1} of the transcript differs from what this training recomputes from "
+                    f"its checkpoint: {difference}. The checkpoint, the transcript or the data were changed, or "
+                    "computed by other software; nothing was overwritten. Restore the right files, or begin a new run "
+                    "in another folder"
                 )
 
 
@@ -98,11 +98,11 @@ def _difference(computed: Record, recorded: Record | None) -> str:
     distance, what = 0.0, ""
     if isinstance(recorded, Upload) and isinstance(computed, Upload):
         if not np.array_equal(recorded.samples, computed.samples):
-            return f"the samples of {computed.client!r} are others"
+            return f"the samples of {computed.client!r} differ"
         distance, what = _distance(recorded.embeddings, computed.embeddings), f"embeddings of {computed.client!r}"
     elif isinstance(recorded, Stamp) and isinstance(computed, Stamp):
         if (recorded.offset is None) != (computed.offset is None):
-            return "one of the two has an offset of the server, the other has none"
+            return "only one of the two has an offset of the server"
         if recorded.offset is not None and computed.offset is not None:
             # A constant offset, (classes,), may have been recorded for each sample.
             own = np.broadcast_to(computed.offset, recorded.offset.shape)
