@@ -14,7 +14,7 @@ from verfedsv.errors import InputError
 Scale = Literal["none", "standardise", "unit-rows", "standardise-unit-rows"]
 
 DENSE_FEATURES, DENSE_FRACTION = 256, 0.1
-"""At most this many features, or more than this fraction of nonzeros, are stored densely: rows are gathered faster."""
+"""With at most this many features, or more than this fraction of nonzeros, rows of a dense matrix are taken faster."""
 
 CONSTANT = 1e-12
 """A column whose standard deviation is at most this fraction of its largest number is constant up to rounding."""

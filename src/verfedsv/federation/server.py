@@ -311,7 +311,7 @@ class Server:
     def load(self, extra: State) -> dict[str, Array] | None:
         """Restore the checkpoint; return the caller's arrays in it, which are like `extra`, or None without one.
 
-        Records after it will be computed again and compared.
+        Later records will be recomputed and compared.
         """
         if self._checkpoint is None or not self._checkpoint.exists():
             return None

@@ -13,7 +13,7 @@ from verfedsv.transcript import Recorder, Stamp, Upload
 from verfedsv.transcript.records import Join, Leave, Record
 
 SAME = 1e-9
-"""Embeddings computed again may differ by this fraction of the largest: another processor rounds sums differently."""
+"""Recomputed embeddings may differ by this fraction of the largest: another processor rounds sums differently."""
 
 
 class Tape:
@@ -90,7 +90,7 @@ def _write(recorder: Recorder, *record: Record) -> None:
 
 
 def _difference(computed: Record, recorded: Record | None) -> str:
-    """Return how a record differs from the one that was computed again; empty if it does not."""
+    """Return how a record differs from the recomputed one; empty if it does not."""
     if recorded is None or _called(recorded) != _called(computed):
         return f"it is {'missing' if recorded is None else _called(recorded)}, not {_called(computed)}"
     if recorded.time != computed.time:

@@ -200,7 +200,7 @@ class Run:
                 return
         if server.tape.is_repeating:
             raise TranscriptError(
-                "the transcript has more records than the whole training: it is of another one, or was extended"
+                "the transcript has more records than the whole training: it belongs to another one, or was extended"
             )
 
     def _rounds(self, training: Training, begin: float) -> Iterator[int]:
