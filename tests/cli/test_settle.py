@@ -263,3 +263,13 @@ def test_there_are_no_shares_of_a_damage(width):
     assert "of values" not in captured.get()
     assert "100.00" in captured.get()
     assert json.loads(result.to_json())["shares"] == [None, None]
+
+
+def test_a_valuation_of_an_unfinished_training_is_not_settled(tmp_path):
+    """The file that `verfedsv value` wrote says so."""
+    folder = make_run(tmp_path / "run")
+    content = json.loads((folder / "valuation.json").read_text()) | {"finished": False}
+    (tmp_path / "v.json").write_text(json.dumps(content))
+    done = call("settle", tmp_path / "v.json", "--budget", "100", "--currency", "EUR", "--negative", "zero")
+    assert done.returncode == 2
+    assert "is of a training that had not ended" in done.stderr

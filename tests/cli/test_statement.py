@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli.inprocess import call
-from tests.settlement.runs import ASYNCHRONOUS, CLIENTS, CONFIG, diverge, make_run
+from tests.settlement.runs import ASYNCHRONOUS, CLIENTS, CONFIG, diverge, make_run, without_derived
 from verfedsv import Recorder, value
 
 
@@ -78,7 +78,7 @@ def test_what_passes_with_reservation_only_has_a_code_of_its_own(place):
     path = place / "run" / "valuation.json"
     fields = json.loads(path.read_text())
     fields |= {"package": "verfedsv 0.0.1", "estimator_errors": [error / 9 for error in fields["estimator_errors"]]}
-    path.write_text(json.dumps(fields))
+    path.write_text(json.dumps(without_derived(fields)))
     (place / "run" / "statement.json").unlink()
     done = call("audit", place / "run")
     assert done.returncode == 3, done.stdout
@@ -181,7 +181,7 @@ def test_what_cannot_be_used_ends_with_a_message_and_code_2(place, monkeypatch, 
 def test_a_valuation_that_was_changed_is_not_signed(place, change, message):
     """It is computed again first, even if it exists and is of this transcript."""
     path = place / "run" / "valuation.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(json.dumps(without_derived(json.loads(path.read_text()) | change)))
     done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
     assert done.returncode == 2
     assert "valuation.json is not signed, as it is not what the transcript gives: " in done.stderr
@@ -261,7 +261,7 @@ def test_a_valuation_of_another_version_is_not_signed_if_it_differs(place):
     path = place / "run" / "valuation.json"
     fields = json.loads(path.read_text())
     fields |= {"package": "verfedsv 0.0.1", "estimator_errors": [9 * error for error in fields["estimator_errors"]]}
-    path.write_text(json.dumps(fields))
+    path.write_text(json.dumps(without_derived(fields)))
     done = call("statement", place / "run", "--key", place / "k.key", "-o", place / "new.json")
     assert done.returncode == 2
     assert "gives (it was made with verfedsv 0.0.1, and this is verfedsv " in done.stderr

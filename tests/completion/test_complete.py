@@ -25,7 +25,7 @@ def full(completion: Completion):
 
 
 def objective(matrix, factors: Factors, regularization):
-    """Return what equation 2 of the paper minimises, from a matrix with NaN where nothing was uploaded."""
+    """Return what equation 2 minimises, from a matrix with NaN where nothing was uploaded."""
     residuals = matrix - np.einsum("tcr,nr->tcn", *factors)
     return np.nansum(residuals**2) + regularization * (np.sum(factors.rounds**2) + np.sum(factors.samples**2))
 
@@ -89,7 +89,7 @@ def test_the_whole_completion_is_that_of_the_plain_one(loss, rank):
     assert ours.report.train_largest == pytest.approx(theirs.report.train_largest, rel=0.02)
 
 
-def test_the_result_minimises_equation_3():
+def test_the_result_minimises_equation_2():
     """At the end of many sweeps no small change of either factor lowers the objective, by numeric derivatives."""
     fast, plain = solvers(train(n_samples=30, batch=10, n_epochs=4), tolerance=1e-14, max_sweeps=5000)
     nothing = np.zeros(len(fast.pattern.rounds), bool)

@@ -70,7 +70,8 @@ def test_offline_without_the_files(tmp_path, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     with pytest.raises(
-        DataError, match=r"cannot be downloaded.* Get https:.*/binary/w8a and https:.*/binary/w8a\.t on .*VERFEDSV_DATA"
+        DataError,
+        match=r"cannot be downloaded.* Download https:.*/binary/w8a and https:.*/binary/w8a\.t on .*VERFEDSV_DATA",
     ):
         fetch("web")
 
@@ -85,7 +86,7 @@ def test_damaged_files(tmp_path):
 
 def test_an_unknown_name():
     """The error lists the known ones."""
-    with pytest.raises(InputError, match="unknown data set 'mnist'; there are adult, web, covtype, rcv1, sector"):
+    with pytest.raises(InputError, match="unknown data set 'mnist'; allowed are adult, web, covtype, rcv1, sector"):
         load("mnist")
 
 

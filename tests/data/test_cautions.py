@@ -22,8 +22,8 @@ def caution_of(labels=LABELS, empty=(), **columns):
         (-100.0 * LABELS + 0.1 * NOISE, "sorted by it, 400 labels change only once"),
         (np.where(LABELS, np.nan, NOISE), "sorted by it, 400 labels change only once"),  # missing where it is yes
         (np.where(np.arange(N) == 200, 1 - LABELS, LABELS).astype(float), "400 labels change only 3 times"),
-        (np.array(["no", "yes"], object)[LABELS], "its 2 categories tell 400 of 400 labels"),
-        (np.array([None, "yes"], object)[LABELS], "its 2 categories tell 400 of 400 labels"),
+        (np.array(["no", "yes"], object)[LABELS], "its 2 categories predict 400 of 400 labels"),
+        (np.array([None, "yes"], object)[LABELS], "its 2 categories predict 400 of 400 labels"),
     ],
 )
 def test_a_column_that_gives_the_label_away_is_named(column, says):

@@ -61,17 +61,17 @@ def test_utf_8_with_or_without_a_mark(tmp_path, encoding):
     [
         (b"id,x\n", "bank.csv has no rows"),
         (pa.table({"id": pa.array([], pa.int64())}), "bank.parquet has no rows"),
-        (b"id,x,x,y,y\n1,2,3,4,5\n", "names of columns must differ; repeated: 'x', 'y'"),
+        (b"id,x,x,y,y\n1,2,3,4,5\n", "column names must be unique; repeated: 'x', 'y'"),
         (
             pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["id", "x", "x"]),
-            "names of columns must differ; repeated: 'x'",
+            "column names must be unique; repeated: 'x'",
         ),
         ("id,größe\n1,2\n".encode("latin-1"), "bank.csv is not in UTF-8; save it in that encoding"),
         ("id,x\nä,2\n".encode("latin-1"), "bank.csv is not in UTF-8"),
         (codecs.BOM_UTF16_LE + "id\tx\n1\t2\n".encode("utf-16-le"), "bank.csv is not in UTF-8"),
-        (b"id;x\n1;2\n", "columns must be separated by commas; here they seem to be by ';'"),
-        (b"id;x\n1;2,5\n", "columns must be separated by commas; here they seem to be by ';'"),
-        (b"id\tx\n1\t2\n", r"columns must be separated by commas; here they seem to be by '\\t'"),
+        (b"id;x\n1;2\n", "columns must be separated by commas; here they seem to be separated by ';'"),
+        (b"id;x\n1;2,5\n", "columns must be separated by commas; here they seem to be separated by ';'"),
+        (b"id\tx\n1\t2\n", r"columns must be separated by commas; here they seem to be separated by '\\t'"),
         (b"id,x\n1,2,3\n", "bank.csv cannot be read: .*Expected 2 columns, got 3"),
     ],
 )

@@ -114,8 +114,8 @@ def test_many_numbers_are_classes_only_if_that_is_said(tmp_path, step):
     """Even whole ones may be amounts; the error says what to do with those."""
     with pytest.raises(
         DataError,
-        match=r"column 'y' has 21 different numbers, such as 0.*say so: classes = 21 in \[data\].*amounts.*"
-        r"verfedsv\.Recorder\(loss=\"squared\"\): verfedsv run has no regression yet",
+        match=r"column 'y' has 21 different numbers, such as 0.*set classes = 21 in \[data\].*amounts.*"
+        r"verfedsv\.Recorder\(loss=\"squared\"\): verfedsv run does not support regression yet",
     ):
         join_tables(many(tmp_path, [i * step for i in range(21)]), ("bank", "y"))
     assert join_tables(many(tmp_path, [i * step for i in range(21)]), ("bank", "y"), n_classes=21).n_classes == 21

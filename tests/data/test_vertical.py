@@ -40,7 +40,7 @@ def test_the_test_part():
     assert chosen.sum() == 15
     np.testing.assert_array_equal(chosen, split_features(data, 2, test=0.3, seed=1).is_test)
     assert split_features(data, 2, test=0).is_test.sum() == 0
-    with pytest.raises(InputError, match="from 0 to below 1; received 1"):
+    with pytest.raises(InputError, match="at least 0 and below 1; received 1"):
         split_features(data, 2, test=1.0)
     with pytest.raises(InputError, match="11 features for 1 to 11 clients; received 12"):
         split_features(data, 12)

@@ -141,7 +141,7 @@ class Conformance:
             (lambda samples: Gradients("client 1", 1, 3, samples, np.ones(4)), "gradients must be finite numbers"),
             (lambda samples: Gradients("client 1", 1, 3, samples, np.ones((4, 2))), "gradients must be finite"),
             (lambda samples: Gradients("client 1", 1, 3, samples, np.full((4, 1), np.nan)), "gradients must be finite"),
-            (lambda samples: Gradients("client 1", 2, 3, samples, np.ones((4, 1))), "gradients of round 2, in which"),
+            (lambda samples: Gradients("client 1", 2, 3, samples, np.ones((4, 1))), "gradients for round 2, but no"),
             (lambda samples: Restore("client 1", 1, 3), "was given no file for checkpoints"),  # noqa: ARG005
         ],
     )

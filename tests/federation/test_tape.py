@@ -39,7 +39,7 @@ def test_rounds_that_are_there_are_compared_too():
         recorder.log([1], {"a": [2.0]})
         tape = Tape(recorder, n_records=1)
         assert tape.is_repeating
-        with pytest.raises(TranscriptError, match=r"record 2 of .* the samples of 'a' are others"):
+        with pytest.raises(TranscriptError, match=r"record 2 of .* the samples of 'a' differ"):
             tape.write(Upload("a", 2.0, np.array([0]), np.array([[2.0]])), Stamp(2.0, None))
         tape = Tape(recorder, n_records=1)
         tape.write(Upload("a", 2.0, np.array([1]), np.array([[2.0]])), Stamp(2.0, None))
@@ -50,11 +50,11 @@ def test_rounds_that_are_there_are_compared_too():
     ("change", "says"),
     [
         ({"client": "a"}, "it is an upload of 'b', not an upload of 'a'"),
-        ({"samples": [0]}, "the samples of 'b' are others"),
+        ({"samples": [0]}, "the samples of 'b' differ"),
         ({"time": 2.5}, r"its time is 2, not 2\.5"),
         ({"embeddings": [4.0 + 1e-8]}, r"embeddings of 'b' differ by 2\.5e-09 of the largest"),
         ({"embeddings": [np.nan]}, "embeddings of 'b' differ by nan"),
-        ({"own": None}, "one of the two has an offset"),
+        ({"own": None}, "only one of the two has an offset"),
         ({"own": 0.6}, "offsets of the server differ by 2.0e-01"),
     ],
 )
@@ -63,7 +63,9 @@ def test_what_is_computed_again_must_be_what_was_recorded(change, says):
     with Recorder(None, [0, 1], ["a", "b"]) as recorder:
         record(recorder)
         head = recorder.transcript.head
-        with pytest.raises(TranscriptError, match=f"not what this training computes again from its checkpoint: {says}"):
+        with pytest.raises(
+            TranscriptError, match=f"differs from what this training recomputes from its checkpoint: {says}"
+        ):
             repeat(Tape(recorder, n_records=1), **change)
         assert recorder.transcript.head == head
         repeat(Tape(recorder, n_records=1), embeddings=[4.0 + 1e-9])

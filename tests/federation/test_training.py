@@ -359,7 +359,7 @@ def test_an_answer_that_cannot_be_used_is_as_none(mode, kind):
     with pytest.warns(ClientWarning, match=says):
         found = training.evaluate()
     assert found.metrics() == lost.evaluate().metrics()
-    with pytest.warns(ClientWarning, match=says), pytest.raises(InputError, match="no prediction without client 1"):
+    with pytest.warns(ClientWarning, match=says), pytest.raises(InputError, match="no valid answer from client 1"):
         training.predict(np.arange(3))
 
 

@@ -249,7 +249,7 @@ def test_unknown_errors_of_the_estimator_are_said_to_be_unknown(folder, tmp_path
     """No format fails at NaN."""
     copy = shutil.copytree(folder, tmp_path / "run")
     content = json.loads((copy / "valuation.json").read_text())
-    content["estimator_errors"] = [None] * len(content["clients"])
+    content["estimator_errors"] = content["errors"] = [None] * len(content["clients"])
     (copy / "valuation.json").write_text(json.dumps(content))
     summary = summarise(copy)
     assert json.loads(summary.to_json())["clients"][0]["estimator_error"] is None
@@ -304,3 +304,13 @@ def test_notes_of_a_run_are_in_its_report(folder, tmp_path):
         (copy / "notes.json").write_text(damaged)
         with pytest.raises(InputError, match=r"notes.json is (damaged|not valid JSON)"):
             summarise(copy)
+
+
+def test_a_damaged_end_is_a_fault(folder, tmp_path):
+    """The rest is reported, and the verdict says what is wrong."""
+    copy = shutil.copytree(folder, tmp_path / "run")
+    (copy / "valuation.json").unlink()
+    chain = copy / "transcript" / "chain-00001.bin"
+    chain.write_bytes(chain.read_bytes()[:-20])
+    summary = summarise(copy)
+    assert any(text.startswith("The transcript is complete up to round") for text in summary.verdict.texts("doubt"))

@@ -115,14 +115,17 @@ def test_paths_are_relative_to_the_file(tmp_path):
     ("change", "message"),
     [
         (("rate = 0.5", "rate = -1"), "training.rate: input should be greater than 0; received -1"),
-        (("rate = 0.5", "speed = 1"), "training.speed: there is no such setting; there are mode, batch_size"),
-        (("rate = 0.5\n", ""), "training.rate: is needed"),
+        (
+            ("rate = 0.5", "speed = 1"),
+            "training.speed: there is no such setting; the settings here are mode, batch_size",
+        ),
+        (("rate = 0.5\n", ""), "training.rate: is required"),
         (("batch_size = 100", "batch_size = 'all'"), "training.batch_size: .*received 'all'"),
         (
             ('"adult"', '"mnist"'),
             "data.name: should be one of adult, web, covtype, rcv1, sector; received 'mnist'",
         ),
-        (("[output]", "[outputs]"), "outputs: there is no such setting; there are data, client, model"),
+        (("[output]", "[outputs]"), "outputs: there is no such setting; the settings here are data, client, model"),
         (
             ("rounds = 3", "rounds = 3\nepochs = 2"),
             "training: synchronous training takes either epochs or rounds",
@@ -131,12 +134,12 @@ def test_paths_are_relative_to_the_file(tmp_path):
         (("rounds = 3\n", ""), "training: synchronous training takes either epochs or rounds"),
         (
             ("rounds = 3", "duration = 3.0"),
-            "training.duration: is for asynchronous training, and this one is synchronous: replace it by ep",
+            "training.duration: is for asynchronous training, and this one is synchronous: replace it with ep",
         ),
         (("rounds = 3", "mode = 'asynchronous'"), "training: asynchronous training takes a duration"),
         (
             ("rounds = 3", "mode = 'asynchronous'\nepochs = 3"),
-            "training.epochs: is for synchronous training; replace it by duration, in seconds",
+            "training.epochs: is for synchronous training; replace it with duration, in seconds",
         ),
         (
             ("rounds = 3", "mode = 'asynchronous'\nduration = 0.01"),
@@ -150,11 +153,11 @@ def test_paths_are_relative_to_the_file(tmp_path):
         (("[output]", "[[client]]\nname = 'a'\nfile = 'a.csv'\n[output]"), "use only one of the two"),
         (
             ("[output]", "[[client]]\nname = 'a'\ncopy_of = 'b'\nrandom_level = 1\n[output]"),
-            "client 1: a client has one of file, copy_of and random_level",
+            "client 1: a client takes at most one of file, copy_of and random_level",
         ),
         (
             ("[output]", "[[client]]\nname = 'client 1'\nbatch_size = 50\n[output]"),
-            "client 1.batch_size: must be no smaller than training.batch_size in .*, 100; received 50",
+            r"client 1.batch_size: must be at least training.batch_size \(100\) in .*; received 50",
         ),
         (("rate = 0.5", "rate = "), "is not valid TOML: .*line 7"),
     ],
@@ -246,7 +249,7 @@ def test_settings_that_apply_are_taken(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n\nspeed = 1\n" + GOOD, "run.toml: speed: there is no such setting; there are data"),
+        ("\n\nspeed = 1\n" + GOOD, "run.toml: speed: there is no such setting; the settings here are data"),
         (
             'output.folder = "o"\ndata.name = "web"\ntraining.batch_size = 3\ntraining.seed = 1\ntraining.rate = -1\n',
             "run.toml: training.rate: input should be greater than 0",
@@ -261,9 +264,9 @@ def test_settings_that_apply_are_taken(tmp_path):
         (GOOD.replace("rate = 0.5", 'decay = """\nrate = 5"""\nrate = -1'), "run.toml: training.rate"),
         (
             "client = [\n  {name = 'a', random_level = 1},\n  # one more\n  {name = 'b', nois = 3},\n]\n" + GOOD,
-            "run.toml: client 2.nois: there is no such setting; there are name, file",
+            "run.toml: client 2.nois: there is no such setting; the settings here are name, file",
         ),
-        (GOOD.replace("[output]", "[out]"), r"run.toml: output: is needed"),
+        (GOOD.replace("[output]", "[out]"), r"run.toml: output: is required"),
         (
             GOOD + "[[client]]\nname = 'a'\n[[client]]\nname = 'a'\n",
             "client 2.name: .*differ; received 'a'",
@@ -291,13 +294,13 @@ def test_a_setting_is_named_however_its_table_is_written(tmp_path, text, message
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("rank = 0", "valuation.rank: should be a whole number from 1 on, or 'auto'; received 0"),
+        ("rank = 0", "valuation.rank: should be a whole number of at least 1, or 'auto'; received 0"),
         (
             "semivalue = 'core'",
             "valuation.semivalue: should be shapley, banzhaf, leave-one-out or beta(a, b); received 'core'",
         ),
         ("semivalue = 2", "valuation.semivalue: input should be a valid string; received 2"),
-        ("rank = 'high'", "valuation.rank: should be a whole number from 1 on, or 'auto'; received 'high'"),
+        ("rank = 'high'", "valuation.rank: should be a whole number of at least 1, or 'auto'; received 'high'"),
         ("regularization = -1", "valuation.regularization: should be a positive number, or 'auto'; received -1"),
     ],
 )

@@ -57,7 +57,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path, text):
     run = make(tmp_path, text)
     updates = finish(run)
     result = run.value()
-    assert updates[-1].n_rounds == updates[-1].n_rounds_in_all == 30
+    assert updates[-1].n_rounds == updates[-1].n_planned == 30
     assert (tmp_path / "out" / "config.toml").read_text() == text
     metrics = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [line["n_rounds"] for line in metrics] == [10, 20, 30]

@@ -79,7 +79,7 @@ def test_a_configuration_that_cannot_be_read_is_not_taken_for_none(tmp_path, con
     """The error says what to do."""
     record(tmp_path / "transcript")
     (tmp_path / "config.toml").write_text(config)
-    with pytest.raises(InputError, match=r"config\.toml(?s:.*)Correct .*config\.toml, or move it away to go by the"):
+    with pytest.raises(InputError, match=r"config\.toml(?s:.*)Correct .*config\.toml, or move it away to rely on the"):
         extent_of(tmp_path)
 
 

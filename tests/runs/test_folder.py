@@ -44,7 +44,7 @@ def test_a_configuration_that_contradicts_the_transcript_is_an_error(tmp_path):
     folder.config_path.write_text(folder.config_path.read_text().replace("rank = 2", "rank = 3"))
     transcript = folder.open()
     for ask in (folder.agreed_settings, folder.extent, folder.config_of):
-        with pytest.raises(InputError, match="is not what was agreed, which the transcript says: rank is 3 and not 2"):
+        with pytest.raises(InputError, match="differs from what the transcript says was agreed: rank is 3 and not 2"):
             ask(transcript)
 
 

@@ -105,3 +105,8 @@ def diverge(folder: Path) -> Path:
             uploads = dict(zip(["bank", "telco"], weights[:, None] * features, strict=True))
             recorder.log(np.arange(60), uploads, np.full(60, intercept))
     return folder
+
+
+def without_derived(fields):
+    """Return the fields of a valuation without those that follow from the others, so that any can be changed."""
+    return {name: field for name, field in fields.items() if name not in ("method", "shares", "errors", "books")}

@@ -501,8 +501,12 @@ PLAN = {"step": {"kind": "gradient descent", "rate": 0.5, "decay": "constant"}, 
         ("rounds = 6", "rounds = 60", "n_planned is 60 and not 6"),
         ("rate = 0.5", "rate = 0.5\nintercept = true", "intercept is True and not False"),
         ('name = "adult"', 'name = "sector"', "loss is softmax and not logistic"),
-        ("[output]", "[[client]]\nname = 'ship'\nrandom_level = 1\n[output]", "client 'ship' is in one of them only"),
-        ("[output]", "[valuation]\nrank = 3\n[output]", "is not what was agreed, .*: rank is 3 and not auto"),
+        (
+            "[output]",
+            "[[client]]\nname = 'ship'\nrandom_level = 1\n[output]",
+            "client 'ship' is in only one of the two",
+        ),
+        ("[output]", "[valuation]\nrank = 3\n[output]", "differs from what .* was agreed: rank is 3 and not auto"),
         ("rounds = 6", ASYNCHRONOUS, "mode is asynchronous and not synchronous"),
     ],
 )
@@ -530,9 +534,10 @@ def test_a_configuration_that_contradicts_the_transcript_differs(tmp_path, befor
         ({"step": None}, "agreed, step: the statement says null, the transcript says"),
         ({"n_planned": 5}, "agreed, n_planned: the statement says 5, the transcript says 6"),
         ({"intercept": True}, "agreed, intercept: the statement says true, the transcript says false"),
-        ({"head": {}}, 'agreed, head, kind: the statement says null, the transcript says "sum"'),
-        ({"valuation": {}}, 'agreed, valuation, method: the statement says null, the transcript says "auto"'),
-        ({"more": 1}, "agreed, more: the statement says 1, the transcript says null"),
+        ({"head": {}}, 'agreed, head, kind: the statement says "not stated", the transcript says "sum"'),
+        ({"valuation": {}}, 'agreed, valuation, method: the statement says "not stated", the transcript says "auto"'),
+        ({"more": 1}, 'agreed, more: the statement says 1, the transcript says "not stated"'),
+        ({"bank gets at least half": None}, "agreed, bank gets at least half: the statement says null, the transcript"),
     ],
 )
 def test_both_audits_hold_a_statement_to_what_was_agreed(tmp_path, change, difference):
@@ -557,7 +562,7 @@ def test_settings_of_the_transcript_are_the_agreed_ones(tmp_path):
     (run / "valuation.json").write_text(value(run, "exact").to_json())
     assert audit(run).passes
     (run / "config.toml").write_text(CONFIG)
-    assert "is not what was agreed, which the transcript says: method is auto and not" in audit(run).difference
+    assert "differs from what the transcript says was agreed: method is auto and not" in audit(run).difference
 
 
 def test_an_offset_that_was_not_agreed_on_is_found(tmp_path):
@@ -1008,3 +1013,17 @@ def test_an_audit_reads_all_records_twice(tmp_path, monkeypatch):
         monkeypatch.setattr(Transcript, name, counted)
     assert audit(run).passes
     assert n_passes == ["verify_on", "_records"]
+
+
+def test_both_audits_compute_what_is_unaccounted_for(tmp_path):
+    """Values of another semivalue do not add up to the decrease of the loss; a statement that hides it differs."""
+    run = make_run(tmp_path / "run", valuation={"semivalue": "banzhaf"})
+    place, part = sign(run), tmp_path / "telco.extract"
+    part.write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
+    assert audit(place).passes
+    content = Statement.from_json(place.read_bytes()).content
+    books, paid = content["books"] | {"unaccounted": 0.0}, content["settlement"]
+    paid = paid | {"books": paid["books"] | {"unaccounted": 0.0}}
+    resign(run, read_private_key(tmp_path / "consortium.key"), books=books, settlement=paid)
+    assert "what is unaccounted for" in audit(place).difference
+    assert "what is unaccounted for" in audit(part, statement_path=place).difference

@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -11,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import verfedsv
-from tests.settlement.runs import CLIENTS, record
-from verfedsv import InputError, Recorder
+from tests.games import LogCosh
+from tests.settlement.runs import CLIENTS, make_run, record
+from verfedsv import InputError, Recorder, TranscriptError
 from verfedsv.settlement import Settlement, Terms, settle
 from verfedsv.settlement.explanation import cautions, explain, say_terms
 from verfedsv.settlement.payouts import Basis, pay
@@ -467,9 +469,9 @@ def test_a_table_in_the_place_of_the_json_is_named(tmp_path, name):
 def said(values, errors, n_planned=None, names=NAMES, about={}, **terms):  # noqa: B006  # it is only read
     """Return what is said of a settlement, in one text."""
     result = pay(Terms.of(100, "EUR", **terms), basis(values, errors, names, n_planned, **about))
-    zeros = np.zeros(len(values))
     with Recorder(None, labels=[0, 1], clients=[*result.clients]) as recorder:
-        recorder.log([0, 1], dict.fromkeys(result.clients, zeros[:2]))
+        for t in range(result.n_rounds):
+            recorder.log([0, 1], {name: [-float(t), float(t)] for name in result.clients})
     return " ".join(explain(result, verfedsv.value(recorder)))
 
 
@@ -610,3 +612,39 @@ def test_what_cannot_be_settled(arguments):
     """Anything but a valuation and terms is refused with an example."""
     with pytest.raises(InputError, match=r"settle takes a Valuation and Terms, such as settle\(value\(run\), Terms.of"):
         settle(*arguments)
+
+
+def test_a_run_is_checked_as_the_command_does(tmp_path):
+    """Names that are swapped, or a transcript that was changed, are refused."""
+    run = make_run(tmp_path / "run")
+    valuation = verfedsv.value(run)
+    swapped = dataclasses.replace(valuation, clients=valuation.clients[::-1])
+    with pytest.raises(InputError, match="the valuation is not of this transcript"):
+        settle(swapped, Terms.of(100, "EUR"), run=run, accept_settings=True)
+    uploads = run / "transcript" / "uploads-00001.arrows"
+    content = bytearray(uploads.read_bytes())
+    content[content.index(b"telco") + 3000] ^= 1
+    uploads.write_bytes(content)
+    with pytest.raises(TranscriptError, match="the transcript was changed"):
+        settle(valuation, Terms.of(100, "EUR", negative="zero"), run=run)
+
+
+def test_a_run_with_a_loss_of_ones_own_is_settled(tmp_path):
+    """It was valued in Python, and needs no loss to be settled."""
+    with Recorder(tmp_path / "run", [0.0, 1.0], ["bank", "telco"], LogCosh()) as recorder:
+        recorder.log([0, 1], {"bank": [0.0, 0.5], "telco": [0.0, 0.2]})
+    valuation = verfedsv.value(tmp_path / "run", loss=LogCosh())
+    assert sum(settle(valuation, Terms.of(100, "EUR"), run=tmp_path / "run").amounts) == 100
+
+
+def test_doubts_that_only_the_valuation_shows_are_said():
+    """A settlement has no completion; who withheld samples is said where the valuation is at hand."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 200))
+    with Recorder(None, labels=(x[0] > 0).astype(int), clients=["a", "b"]) as recorder:
+        for t in range(12):
+            batch = {"a": np.arange(200), "b": rng.permutation(200)[:40] if t else np.arange(200)}
+            recorder.log(batch, {"a": 0.1 * t * x[0], "b": 0.1 * t * x[1][batch["b"]]})
+    valuation = verfedsv.value(recorder)
+    result = settle(valuation, Terms.of(100, "EUR", negative="zero"))
+    assert "'b' did not upload most of the samples that other clients uploaded" in explain(result, valuation)[0]

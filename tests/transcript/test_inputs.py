@@ -189,11 +189,17 @@ def test_labels_that_are_texts(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", [pd.Categorical, pd.Series, pd.DataFrame])
 def test_classes_are_in_the_order_of_ordered_categories(kind):
-    """Also of a column; `transcript.description.classes` shows the order."""
+    """Labels are the codes of the categories, also of a column, and also if no sample has some of them."""
     levels = pd.Categorical(["low", "high", "mid ", "low"], ["low", "never", "mid ", "high"], ordered=True)
     recorder = Recorder(None, levels if kind is pd.Categorical else kind(levels), ["one"], "softmax")
-    assert recorder.transcript.labels.tolist() == [0, 2, 1, 0]
-    assert recorder.transcript.description.classes == ("low", "mid", "high")
+    assert recorder.transcript.labels.tolist() == levels.codes.tolist() == [0, 3, 2, 0]
+    assert recorder.transcript.description.classes == ("low", "never", "mid", "high")
+
+
+def test_text_does_not_show_the_numbers_of_classes_without_samples():
+    """Alphabetical numbers of two classes would be wrong for a model of three."""
+    with pytest.raises(InputError, match="labels name 2 classes, so n_classes cannot be 3"):
+        Recorder(None, ["low", "high", "low"], ["one"], "softmax", n_classes=3)
 
 
 def test_truth_values_are_labels():

@@ -719,3 +719,21 @@ def test_json_whose_parts_do_not_fit(change, message):
     del content["head"]
     with pytest.raises(InputError, match="head: Field required"):
         Valuation.from_json(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shares": [0.1, 0.8, 0.1]}, "its shares does not follow from its values"),
+        ({"method": "magic"}, "its method does not follow"),
+        ({"approved by": "the auditor"}, "it has a field 'approved by', which no valuation has"),
+    ],
+)
+def test_json_that_contradicts_itself_is_refused(change, message):
+    """Shares, errors, books and method are written for other readers, who would believe them."""
+    fields = json.loads(value(Asynchronous(n_rounds=3).record()).to_json())
+    assert Valuation.from_json(json.dumps(fields | {"finished": True, "verdict": {}})).n_rounds == 3
+    with pytest.raises(InputError, match=message):
+        Valuation.from_json(json.dumps(fields | change))
+    with pytest.raises(InputError, match="its books does not follow"):
+        Valuation.from_json(json.dumps(fields | {"books": fields["books"] | {"clients": 99.0}}))

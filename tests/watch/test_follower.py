@@ -179,7 +179,7 @@ def test_the_plan_of_a_training_is_shown(run, follow, n_stamps, message):
     assert (state.n_rounds, state.n_planned) == (4, n_stamps)
     assert message in state.message
     assert (f"n the first 4 of {n_stamps} planned rounds" in state.headline) == (n_stamps > 4)
-    assert ("may hang" in state.stalled) == (n_stamps > 4)
+    assert ("may be hanging" in state.stalled) == (n_stamps > 4)
     run.close()
     follow(run.folder).poll()
     assert ("The training was stopped" in follow.states[-1].stalled) == (n_stamps > 4)

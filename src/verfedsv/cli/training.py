@@ -28,9 +28,9 @@ def train_with_bar(
         for update in run.train(resume=resume, should_stop=should_stop):
             if resume:
                 done = update.n_rounds - 1
-                console.print(f"Continuing from round {done:,} of {update.n_rounds_in_all:,}.", highlight=False)
+                console.print(f"Continuing from round {done:,} of {update.n_planned:,}.", highlight=False)
                 resume = False
-            bar.update(task, completed=update.n_rounds, total=update.n_rounds_in_all)
+            bar.update(task, completed=update.n_rounds, total=update.n_planned)
             if update.evaluation is not None and update.shares is not None:
                 bar.update(task, description=_describe(update.evaluation, run.data.names, update.shares))
 

@@ -105,7 +105,7 @@ def complete(
     seed: int = 0,
     n_threads: int | None = None,
 ) -> Completion:
-    """Return all embeddings of one client from those it uploaded: equation 3 of the paper.
+    """Return all embeddings of one client from those it uploaded: equation 2 of the paper.
 
     Needs only the client's own uploads, so it can run at the client.
 
@@ -114,14 +114,15 @@ def complete(
         embeddings: for each round the embeddings of these samples, (samples,) or (samples, classes). A zero is an
             observation like any other.
         n_samples: the number of all samples.
-        rank: of the factors, or "auto": raised until the error on held-out embeddings no longer falls.
-        regularization: lambda of equation 3, or "auto": 0.1 as in the paper, lowered by factors of ten while the error
+        rank: the rank of the factors, or "auto": from 1 to 8, then 10, 12, 14, 16, 20, 24, 28 and 32, until the error
+            on held-out embeddings no longer falls.
+        regularization: lambda of equation 2, or "auto": 0.1 as in the paper, lowered by factors of ten while the error
             on held-out embeddings is above a tenth of their size and each step halves it.
-        start: "spectral", from the embeddings interpolated in time; "random", which is usual and worse here; or a
-            completion of the first of these rounds, to continue from.
+        start: "spectral", from the embeddings interpolated in time; "random", the usual choice, which is worse here;
+            or a completion of the first of these rounds, to continue from.
         tolerance: a fit ends when a sweep changes the root mean squared error by less than this fraction.
         max_sweeps: the largest number of sweeps of a fit.
-        seed: of the choice of held-out embeddings, and of the random start.
+        seed: seeds the choice of held-out embeddings and the random start.
         n_threads: by default all cores. The result does not depend on it.
 
     >>> import numpy as np
@@ -282,7 +283,7 @@ class _Search(NamedTuple):
 
 
 def _is_below(error: float, limit: float, if_close: bool | None) -> bool:
-    """Return whether an error is below a limit; if rounding decides that, `if_close` unless it is None."""
+    """Return whether an error is below a limit; if it is too close to call, return `if_close` (unless None)."""
     if if_close is not None and abs(error - limit) <= TIE * limit:
         return if_close
     return error < limit

@@ -23,7 +23,7 @@ def leading_directions(pattern: Pattern, values: Array, is_held_out: NDArray[np.
     """Return factors of the rounds, (rounds, classes, rank), best direction first.
 
     They are the leading left singular vectors of the interpolated matrix, each times the square root of its singular
-    value, as the penalty of equation 3 splits a matrix between its two factors.
+    value, as the penalty of equation 2 splits a matrix between its two factors.
     """
     seen = np.flatnonzero(pattern.is_seen)
     n_classes = values.shape[1]

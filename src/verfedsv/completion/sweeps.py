@@ -1,4 +1,4 @@
-"""Alternating least squares for equation 3 of the paper, compiled.
+"""Alternating least squares for equation 2 of the paper, compiled.
 
 The matrix of a client, (rounds * classes) x samples, is approximated by w_tc . h_i, with factors `rounds_factor`
 (rounds, classes, rank) and `samples_factor` (samples, rank). Minimised is

@@ -28,7 +28,7 @@ class DataSet:
     """A data set of the catalogue.
 
     `sources` has the SHA-256 of each file by its path on the LIBSVM site: the training part, and the test part if there
-    is one. `n_clients` is how many share it in the paper.
+    is one. `n_clients` is the number of clients that share it in the paper.
     """
 
     name: str
@@ -111,11 +111,11 @@ CATALOGUE = {data_set.name: data_set for data_set in _DATA_SETS}
 
 
 def get_data_set(name: str) -> DataSet:
-    """Return the data set of that name, in any case; raise InputError if there is none."""
+    """Return the data set of that name, ignoring case; raise InputError if there is none."""
     try:
         return CATALOGUE[name.lower()]
     except KeyError:
-        raise InputError(f"unknown data set {name!r}; there are {', '.join(CATALOGUE)}") from None
+        raise InputError(f"unknown data set {name!r}; allowed are {', '.join(CATALOGUE)}") from None
 
 
 def locate(data_set: DataSet) -> list[Path] | None:
@@ -149,8 +149,8 @@ def fetch(name: str) -> list[Path]:
         them = "it" if len(data_set.sources) == 1 else "them"
         addresses = " and ".join(f"{SITE}/{path}" for path in data_set.sources)
         raise DataError(
-            f"data set {data_set.name!r} is not on this machine and cannot be downloaded ({type(error).__name__}). Get "
-            f"{addresses} on a machine that is online, and put {them} into {cache} or a folder that "
+            f"data set {data_set.name!r} is not on this machine and cannot be downloaded ({type(error).__name__}). "
+            f"Download {addresses} on a machine with internet access, and put {them} into {cache} or the folder that "
             f"${FOLDER_VARIABLE} names"
         ) from None
 

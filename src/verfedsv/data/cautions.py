@@ -50,7 +50,7 @@ def caution(
 
 
 def _gives_away(column: Array, labels: NDArray[np.intp]) -> str:
-    """Return how well a column predicts the labels, if nearly always; else an empty text."""
+    """Return how well a column predicts the labels if it is nearly always right, else an empty string."""
     n_samples = len(labels)
     counts = np.bincount(labels)
     n_classes, n_others = int((counts > 0).sum()), n_samples - int(counts.max())
@@ -60,7 +60,7 @@ def _gives_away(column: Array, labels: NDArray[np.intp]) -> str:
         np.add.at(right, (codes, labels), 1)
         n_right = int(right.max(axis=1).sum())
         is_told = n_others >= 5 and len(values) <= 0.1 * n_samples and n_samples - n_right <= FEW * n_others
-        return f"its {len(values):,} categories tell {n_right:,} of {n_samples:,} labels" if is_told else ""
+        return f"its {len(values):,} categories predict {n_right:,} of {n_samples:,} labels" if is_told else ""
     # A number predicts the labels if these change rarely when sorted by it; each exception adds two changes.
     most = 2 * (n_classes - 1) + 2 * FEW * n_others
     n_changes = int(np.count_nonzero(np.diff(labels[column.argsort(kind="stable")])))

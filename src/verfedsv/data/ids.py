@@ -75,7 +75,7 @@ def find_common(files: Sequence[Ids]) -> pa.Array:
 
 
 def _n_written_as_missing(values: pa.Array) -> int:
-    """Return how many ids spell a missing number; 0 if some are text, among which NA may be an id."""
+    """Return how many ids spell a missing number; 0 if others are text, as NA may then be an id."""
     is_missing = pc.is_in(values, value_set=pa.array(MISSING, pa.large_string()))
     are_others_whole = pc.all(pc.or_(is_missing, pc.match_substring_regex(values, WHOLE))).as_py()
     return int(pc.sum(is_missing).as_py()) if are_others_whole else 0

@@ -54,7 +54,7 @@ class LabelColumn:
 
 
 def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -> LabelColumn:
-    """Return the labels in a column, stripped; classes in the order that the file gives to categories, else sorted.
+    """Return the labels in a column, stripped; classes are sorted, unless the file orders its categories.
 
     Raise DataError if the number of classes is not `n_classes`, or if that is None and they look like amounts.
     """
@@ -78,9 +78,9 @@ def read_labels(table: pa.Table, name: str, path: Path, n_classes: int | None) -
         shown = ", ".join(labels.classes[:: max(1, len(values) // 4)][:4])
         raise DataError(
             f"{path}: labels must be classes, and column {name!r} has {len(values):,} different numbers, such as "
-            f"{shown}. If each of them is a class, say so: classes = {len(values)} in [data]. If they are amounts, "
+            f"{shown}. If each of them is a class, set classes = {len(values)} in [data]. If they are amounts, "
             'group them into classes, or train elsewhere and record it with verfedsv.Recorder(loss="squared"): '
-            "verfedsv run has no regression yet"
+            "verfedsv run does not support regression yet"
         )
     if n_classes is not None and n_classes != len(values):
         raise DataError(

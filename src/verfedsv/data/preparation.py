@@ -14,7 +14,7 @@ from verfedsv.errors import InputError
 Scale = Literal["none", "standardise", "unit-rows", "standardise-unit-rows"]
 
 DENSE_FEATURES, DENSE_FRACTION = 256, 0.1
-"""Features are stored densely up to this number, or from this fraction of nonzeros on: rows are gathered faster."""
+"""With at most this many features, or more than this fraction of nonzeros, rows of a dense matrix are taken faster."""
 
 CONSTANT = 1e-12
 """A column whose standard deviation is at most this fraction of its largest number is constant up to rounding."""
@@ -27,9 +27,9 @@ def prepare(data: ClientData, scale: Scale, is_train: NDArray[np.bool_]) -> Matr
     one-hot encoded; a missing value is a category, and one that is not in the training rows becomes zeros.
 
     "standardise" gives each column mean 0 and variance 1; one that is constant on the training rows becomes zero. Where
-    features are stored sparse, one-hot columns and numbers that came sparse are scaled but not centred. "unit-rows"
-    scales each row to norm 1, as Proposition 1 of the paper asks; rows of zeros stay. "standardise-unit-rows" does
-    both, in this order.
+    features are stored sparse, one-hot columns and numbers that were sparse already are scaled but not centred.
+    "unit-rows" scales each row to norm 1, as Proposition 1 of the paper asks; rows of zeros stay zero.
+    "standardise-unit-rows" does both, in this order.
     """
     if scale not in get_args(Scale):
         raise InputError(f"unknown scale {scale!r}; allowed are {', '.join(map(repr, get_args(Scale)))}")
@@ -43,7 +43,7 @@ def prepare(data: ClientData, scale: Scale, is_train: NDArray[np.bool_]) -> Matr
 
 
 def _blocks(data: ClientData, is_train: NDArray[np.bool_]) -> list[Matrix]:
-    """Return all columns as one block, or, if that is sparse, numbers and one-hot columns as two."""
+    """Return all columns as one block, or, if that would be sparse, numbers and one-hot columns as two."""
     numeric = _suitable(_fill(data.numeric, is_train))
     if data.categorical is None or not data.categorical.shape[1]:
         return [numeric]
@@ -118,7 +118,7 @@ def _sparse_deviation(train: csr_array[Any]) -> tuple[NDArray[np.float64], NDArr
 
 
 def _divisors(deviation: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the divisor of each column: infinity, which makes it zero, where it is constant."""
+    """Return the divisor of each column; for a constant column infinity, which makes it zero."""
     return np.where(deviation <= CONSTANT * largest, np.inf, deviation)
 
 

@@ -17,7 +17,7 @@ HEADER_SIZE = 1 << 16
 """How many bytes of a CSV file are searched for its separator."""
 
 _ORDER = b"order"
-"""The metadata of a field with the order of its categories, as JSON."""
+"""The key in a field's metadata for the order of its categories, as JSON."""
 
 
 def read_table(path: Path, id_column: str) -> pa.Table:
@@ -92,7 +92,7 @@ def _read(path: Path, id_column: str) -> pa.Table:
 
 
 def _check_header(path: Path) -> None:
-    """Raise DataError if the first line of a CSV file has another separator than commas, or is UTF-16."""
+    """Raise DataError if the first line of a CSV file has a separator other than commas, or is UTF-16."""
     with pa.input_stream(str(path), compression="detect") as stream:
         line = stream.read(HEADER_SIZE).split(b"\n")[0]
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -100,7 +100,7 @@ def _check_header(path: Path) -> None:
     for separator in (";", "\t", "|"):
         if separator.encode() in line and b"," not in line:
             raise DataError(
-                f"{path}: columns must be separated by commas; here they seem to be by {separator!r}. "
+                f"{path}: columns must be separated by commas; here they seem to be separated by {separator!r}. "
                 "Save the file with commas, and with points in decimal numbers"
             )
 
@@ -109,7 +109,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         shown = ", ".join(map(repr, repeated))
-        raise DataError(f"{path}: the names of columns must differ; repeated: {shown}. Rename them in the file")
+        raise DataError(f"{path}: column names must be unique; repeated: {shown}. Rename them in the file")
 
 
 def _are_decimals(ids: pa.ChunkedArray) -> bool:

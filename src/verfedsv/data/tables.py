@@ -53,8 +53,8 @@ def join_tables(
     such as dates, are refused, and so is text that differs in nearly every row. A client that holds only the labels is
     not returned.
 
-    Labels with more than 20 distinct numbers are taken for amounts and refused, unless `n_classes` is given. The number
-    of classes must then be that. `cautions` name likely mistakes.
+    Labels with more than 20 distinct numbers are taken for amounts and refused, unless `n_classes` is given, which
+    must be the number of classes. `cautions` name likely mistakes.
     """
     if not clients:
         raise InputError("at least one client is needed")

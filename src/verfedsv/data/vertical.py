@@ -94,7 +94,7 @@ def split_edges(samples: Samples, n_clients: int) -> NDArray[np.intp]:
 def choose_test(n_samples: int, fraction: float, seed: int) -> NDArray[np.bool_]:
     """Return a mask of a random fraction of the samples."""
     if not 0 <= fraction < 1:
-        raise InputError(f"test must be a fraction from 0 to below 1; received {fraction!r}")
+        raise InputError(f"test must be a fraction, at least 0 and below 1; received {fraction!r}")
     is_test = np.zeros(n_samples, bool)
     is_test[np.random.default_rng([seed, 1]).permutation(n_samples)[: round(fraction * n_samples)]] = True
     return is_test

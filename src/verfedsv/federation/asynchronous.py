@@ -1,4 +1,4 @@
-"""VAFL: every client uploads and learns at its own times; the server answers from what it has (appendix A)."""
+"""VAFL: every client uploads and learns at its own pace; the server answers from the embeddings it has (appendix A)."""
 
 from __future__ import annotations
 

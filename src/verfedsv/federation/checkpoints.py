@@ -33,24 +33,24 @@ def write_checkpoint(path: Path, state: State) -> None:
 def read_checkpoint(path: Path, expected: State, whose: str) -> dict[str, Array]:
     """Return the arrays in a file; raise InputError unless they have the expected names, types and shapes.
 
-    These are compared before anything is read, so that no file takes more memory than the models do. `whose` says
-    what they are of.
+    These are compared before the arrays are read, so that a file cannot take much more memory than the models do.
+    `whose` is what the checkpoint should be of, for the message.
     """
     try:
         return _read_arrays(path, expected)
-    except Exception as error:  # what a damaged archive raises cannot be foreseen
+    except Exception as error:  # a damaged archive may raise almost anything
         why = str(error) if isinstance(error, _MisfitError) else type(error).__name__
         raise InputError(
-            f"{path} cannot be read ({why}): it is damaged, of another version, or not of {whose}. {REMEDY}"
+            f"{path} cannot be read ({why}): it is damaged, from another version, or not of {whose}. {REMEDY}"
         ) from None
 
 
 def check_fingerprint(path: Path, found: Array, expected: Array, whose: str) -> None:
-    """Raise InputError if a checkpoint is of a training on other data."""
+    """Raise InputError if a checkpoint was written by a training on other data."""
     if found != expected:
         raise InputError(
-            f"the data of {whose} have changed since the training in {path.parent.parent} began; bring the earlier "
-            "ones back to continue, or choose another output folder to start over"
+            f"the data of {whose} have changed since the training in {path.parent.parent} began; restore the "
+            "earlier data to continue, or choose another output folder to start over"
         )
 
 

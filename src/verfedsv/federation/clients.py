@@ -124,7 +124,7 @@ class Client:
 
     def _learn(self, message: Gradients) -> None:
         if self._uploaded is None or self._uploaded[0].round != message.round:
-            raise InputError(f"gradients of round {message.round}, in which nothing was uploaded")
+            raise InputError(f"received gradients for round {message.round}, but no upload of that round awaits them")
         upload, samples, features = self._uploaded
         # Usually the samples that were just embedded: their rows need not be gathered again.
         if samples is not message.samples and not np.array_equal(samples, message.samples):
@@ -143,7 +143,7 @@ class Client:
             n_samples = rows.shape[0]
             if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
                 raise InputError(f"samples must be a list of whole numbers; received {samples.dtype} {samples.shape}")
-            if np.maximum.reduce(samples.view(np.uint64)) >= n_samples:  # negative numbers are large ones then
+            if np.maximum.reduce(samples.view(np.uint64)) >= n_samples:  # as unsigned, negative numbers are large
                 ends = f"{samples.min()} to {samples.max()}"
                 raise InputError(f"samples must be from 0 to {n_samples - 1}; received {ends}")
             rows = rows.take(samples, axis=0) if isinstance(rows, np.ndarray) else rows[samples]
@@ -179,12 +179,12 @@ class Client:
         state = read_checkpoint(path, {**self.state(), **own}, f"the model of {self.name!r}")
         check_fingerprint(path, state["fingerprint"], self._fingerprint, repr(self.name))
         if state["round"] != round_number:
-            raise InputError(f"{path} is of round {state['round']}")
+            raise InputError(f"{path} holds round {state['round']}, not {round_number}")
         self.restore({name: value for name, value in state.items() if name not in own})
 
 
 def _compact(features: Floats) -> Array:
-    """Return features as single bytes if these hold them exactly, as they do one-hot columns; else as they are.
+    """Return features as int8 if that loses nothing, as with one-hot columns; otherwise unchanged.
 
     Gathering eight clients' batches of 2,837 rows and 15 columns takes 170 instead of 430 microseconds.
     """

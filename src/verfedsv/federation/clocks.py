@@ -35,7 +35,7 @@ class Clock(Protocol):
 
 
 class VirtualClock:
-    """Events in the order of their times, without waiting; at the same time, in the order of the actors, stamps last.
+    """Runs events in order of time, without waiting; simultaneous ones in the order of the actors, stamps last.
 
     Times are multiples of a period, not sums, so that they do not drift, and whole nanoseconds, so that 3 x 0.1 s and
     1 x 0.3 s are the same.
@@ -70,10 +70,10 @@ def _multiple(number: int, period: float) -> float:
 class RealClock:
     """Wall time: each actor has a thread, and stamps are yielded in the calling thread.
 
-    A late actor does not catch up in a burst: it acts once for all the times that have passed, and not for those before
-    the clock began. Stamps may be late, but none is skipped.
+    A late actor does not catch up in a burst: it acts once for all the times it missed, and not for those before the
+    clock began. Stamps may be late, but none is skipped.
 
-    `speed` is relative to wall time. `begin` is the time at which the clock starts, when a training continues.
+    `speed` is relative to wall time. `begin` is the clock's time at the start, above 0 if a training continues.
     """
 
     def __init__(self, speed: float = 1.0, begin: float = 0.0) -> None:

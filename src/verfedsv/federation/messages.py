@@ -54,7 +54,7 @@ class Embeddings(Message):
 
 @dataclass(eq=False, slots=True)
 class Gradients(Message):
-    """Take a step; `values` are the gradients of the loss by the embeddings of these samples, (samples, classes)."""
+    """Take a step; `values`, (samples, classes), are gradients of the loss with respect to the embeddings."""
 
     samples: Array
     values: Floats
@@ -134,7 +134,8 @@ def from_bytes(content: bytes) -> Message:
         name, plain, shapes = json.loads(content[4:start] if start <= MOST_JSON_BYTES else b"")
         kind, values = _KINDS[name], dict(plain)
         for field, (number, shape) in shapes.items():
-            n_numbers = math.prod(min(n, len(content) + 1) for n in shape)  # products of long numbers would take long
+            # Capped, because multiplying huge dimensions is slow.
+            n_numbers = math.prod(min(n, len(content) + 1) for n in shape)
             values[field] = np.frombuffer(content, _NUMBERS[number], n_numbers, start).reshape(shape)
             start += values[field].nbytes
         is_typed = all(isinstance(values[field.name], _TYPES[str(field.type)]) for field in fields(kind))

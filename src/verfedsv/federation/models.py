@@ -17,7 +17,7 @@ State = Mapping[str, Array]
 
 
 class Model(Protocol):
-    """Turns a client's features into embeddings, and learns from the gradients of the loss by them."""
+    """Turns a client's features into embeddings, and learns from the gradients of the loss with respect to them."""
 
     def embed(self, features: Matrix) -> Floats:
         """Return the embeddings, (samples, classes)."""

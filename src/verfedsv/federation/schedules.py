@@ -1,4 +1,4 @@
-"""Which samples each step of a training uses, and when: functions of the seed, so that it can continue anywhere."""
+"""Which samples each step of a training uses, and when: functions of the seed, so that it can resume at any step."""
 
 from __future__ import annotations
 

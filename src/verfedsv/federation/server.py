@@ -1,6 +1,6 @@
 """The server side: labels, head, table of embeddings, recording, rounds, scores and its own checkpoint.
 
-It knows clients by name. It returns requests to them, and their answers are passed to `receive`.
+It knows clients only by name: it returns requests for them and takes their answers in `receive`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Server:
     """Holds the labels, and the latest embeddings of all clients and training samples, zeros at first.
 
     `labels` are those of the `n_train` training samples, then of the test samples. `n_classes` is the width of
-    embeddings. With an `intercept`, the head learns one at that rate. Checkpoints are written to the file `checkpoint`.
+    embeddings. `intercept` is the learning rate of the head's intercept, None for no intercept. Checkpoints are written
+    to the file `checkpoint`.
 
     A synchronous round is `begin_round`, `receive` for each upload, `end_round`. In asynchronous training, `request`
     and `receive` are one client's upload, at any time, and `stamp` ends a round. Methods are safe to call from several
@@ -72,7 +73,10 @@ class Server:
         self._lock = RLock()
 
     def record(self, recorder: Recorder) -> None:
-        """Record from now on; what the transcript has after the first `tape.n_records` records is compared instead."""
+        """Record from now on.
+
+        Records that the transcript already holds, after the first `tape.n_records`, are compared instead of written.
+        """
         with self._lock:
             self._recorder, self.tape = recorder, Tape(recorder, n_records=self.tape.n_records)
 
@@ -165,7 +169,7 @@ class Server:
             return answer
 
     def end_round(self) -> list[Gradients]:
-        """Record a synchronous round, in which who uploaded nothing was absent; return gradients for the others."""
+        """Record a synchronous round, with clients that uploaded nothing as absent; return gradients for the others."""
         with self._lock:
             if not self._uploads:
                 raise InputError(f"no client uploaded anything in round {self.n_rounds + 1}")
@@ -179,13 +183,13 @@ class Server:
                 self._store(name, batch, embeddings)
             values = self._gradients(batch, uploads)
             self._answers = {name: Gradients(name, t, next(self._sequence), batch, values) for name in uploads}
-            # What was not answered until now is too late.
+            # From now on, uploads of absent clients for this round are rejected.
             self._asked, self._uploads = {name: self._asked[name] for name in uploads}, {}
             self.n_rounds, self.time = t, float(t)
             return [*self._answers.values()]
 
     def stamp(self, number: int, now: Callable[[], float]) -> bool:
-        """End an asynchronous round; return whether it was recorded, which it is not before the first upload."""
+        """End and record an asynchronous round; before the first upload, record nothing and return False."""
         with self._lock:
             self.n_rounds, self.time = number, now()
             if not any(self.n_uploads.values()):
@@ -199,10 +203,10 @@ class Server:
         if asked is None or upload.round != asked.round or upload.sequence != asked.sequence:
             if name not in self.clients:
                 self._check_present(name)
-            expected = "nothing" if asked is None else f"message {asked.sequence} of round {asked.round}"
-            raise AnswerError(
-                f"{name} was asked for {expected}, and answers message {upload.sequence} of round {upload.round}"
-            )
+            expected = "was not asked for anything"
+            if asked is not None:
+                expected = f"the open request is message {asked.sequence} of round {asked.round}"
+            raise AnswerError(f"{name} answered message {upload.sequence} of round {upload.round}, but {expected}")
         check_embeddings(name, upload.embeddings, (len(asked.samples), self.n_classes))
         return asked
 
@@ -226,9 +230,9 @@ class Server:
         return offset
 
     def _gradients(self, samples: Array, uploads: Mapping[str, Floats]) -> Floats:
-        """Return the gradients of the loss by embeddings of some samples, (samples, classes); the head takes a step.
+        """Return the gradients of the loss with respect to the embeddings of some samples, (samples, classes).
 
-        Embeddings come from the table, except those just uploaded for these samples.
+        The head takes a step. Embeddings come from the table, except those just uploaded for these samples.
         """
         latest = [
             uploads[name] if name in uploads else self._table[m].take(samples, axis=0)
@@ -270,7 +274,7 @@ class Server:
         A client that left counts as in `evaluate`.
         """
         if missing := [name for name in self.present if name not in predictions]:
-            raise InputError(f"no prediction without {', '.join(missing)}: no valid answer")
+            raise InputError(f"no prediction: no valid answer from {', '.join(missing)}")
         with self._lock:
             return self._head.scores(self._predicted(predictions, samples))
 
@@ -307,7 +311,7 @@ class Server:
     def load(self, extra: State) -> dict[str, Array] | None:
         """Restore the checkpoint; return the caller's arrays in it, which are like `extra`, or None without one.
 
-        Records after it will be computed again and compared.
+        Later records will be recomputed and compared.
         """
         if self._checkpoint is None or not self._checkpoint.exists():
             return None

@@ -13,7 +13,7 @@ from verfedsv.transcript import Recorder, Stamp, Upload
 from verfedsv.transcript.records import Join, Leave, Record
 
 SAME = 1e-9
-"""Embeddings computed again may differ by this fraction of the largest: another processor rounds sums differently."""
+"""Recomputed embeddings may differ by this fraction of the largest: another processor rounds sums differently."""
 
 
 class Tape:
@@ -80,10 +80,10 @@ class Tape:
             difference = _difference(computed, next(self._recorded, None))
             if difference:
                 raise TranscriptError(
-                    f"record {self.n_records + 1} of the transcript is not what this training computes again from its "
-                    f"checkpoint: {difference}. The checkpoint, the transcript or the data were changed, or computed "
-                    "by other software; nothing was overwritten. Bring the right files back, or begin a new run in "
-                    "another folder"
+                    f"record {self.n_records + 1} of the transcript differs from what this training recomputes from "
+                    f"its checkpoint: {difference}. The checkpoint, the transcript or the data were changed, or "
+                    "computed by other software; nothing was overwritten. Restore the right files, or begin a new run "
+                    "in another folder"
                 )
 
 
@@ -104,7 +104,7 @@ def _write(recorder: Recorder, *record: Record) -> None:
 
 
 def _difference(computed: Record, recorded: Record | None) -> str:
-    """Return how a record differs from the one that was computed again; empty if it does not."""
+    """Return how a record differs from the recomputed one; empty if it does not."""
     if recorded is None or _called(recorded) != _called(computed):
         return f"it is {'missing' if recorded is None else _called(recorded)}, not {_called(computed)}"
     if recorded.time != computed.time:
@@ -112,11 +112,11 @@ def _difference(computed: Record, recorded: Record | None) -> str:
     distance, what = 0.0, ""
     if isinstance(recorded, Upload) and isinstance(computed, Upload):
         if not np.array_equal(recorded.samples, computed.samples):
-            return f"the samples of {computed.client!r} are others"
+            return f"the samples of {computed.client!r} differ"
         distance, what = _distance(recorded.embeddings, computed.embeddings), f"embeddings of {computed.client!r}"
     elif isinstance(recorded, Stamp) and isinstance(computed, Stamp):
         if (recorded.offset is None) != (computed.offset is None):
-            return "one of the two has an offset of the server, the other has none"
+            return "only one of the two has an offset of the server"
         if recorded.offset is not None and computed.offset is not None:
             # A constant offset, (classes,), may have been recorded for each sample.
             own = np.broadcast_to(computed.offset, recorded.offset.shape)

@@ -66,7 +66,7 @@ class Training:
     ) -> Training:
         """Return a training on vertically split data, with all parties in this process.
 
-        An invalid answer ends it: in one process that is no attack, but a rate that is too large, or a mistake.
+        An invalid answer ends it: within one process, it means too large a learning rate or a bug, not an attack.
         Checkpoints are written to the folder `checkpoints`, if that is given.
         """
         n_train = int((~data.is_test).sum())
@@ -124,7 +124,10 @@ class Training:
             return self._ask(requests, partial(self.server.embeddings_of, samples=samples))
 
     def save(self, extra: State) -> None:
-        """Let all parties write a checkpoint, the server's with `extra`; if a client fails, the last one counts."""
+        """Let all parties write a checkpoint, the server's with `extra`.
+
+        If a client fails, the previous checkpoint stays in force.
+        """
         with self._turn(*self.server.present):
             requests = self.server.request_all(Save, self.server.saved_round)
             if len(self._ask(requests)) == len(requests):
@@ -139,7 +142,7 @@ class Training:
         if kept is not None:
             requests = self.server.request_all(Restore)
             if missing := {request.client for request in requests} - set(self._ask(requests)):
-                raise InputError(f"training cannot continue without {', '.join(sorted(missing))}: no valid answer")
+                raise InputError(f"training cannot continue: no valid answer from {', '.join(sorted(missing))}")
         return kept
 
     @contextmanager

@@ -11,7 +11,7 @@ from verfedsv.federation.messages import Answer, Request
 
 
 class Transport(Protocol):
-    """Carries requests of the server to clients and their answers back; see tests/federation/conformance.py.
+    """Carries the server's requests to clients and their answers back; see tests/federation/conformance.py.
 
     It may lose, repeat and delay messages, but must deliver those to one client in order. It must make sure that an
     answer comes from the client that it names: the server cannot.
@@ -20,7 +20,7 @@ class Transport(Protocol):
     def exchange(self, requests: Sequence[Request], timeout: float | None = None) -> Iterable[Answer]:
         """Deliver each request to the client that it names; return the answers that came in time, in any order.
 
-        `timeout` is in seconds; None is no limit. If a request or its answer was lost, there is none. Raises InputError
+        `timeout` is in seconds; None means no limit. Lost requests and answers are left out. Raises InputError
         if there is no such client. May be called by several threads, for different clients.
         """
 

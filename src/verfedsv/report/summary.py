@@ -59,8 +59,8 @@ class ClientSummary:
     `value` and the errors are those of the valuation, means per round. `decrease` is the value times the rounds: how
     much the client lowered the loss in all. It lies between `decrease_low` and `decrease_high`, by which clients are
     ranked, from `best_place` to `worst_place`. `quarters` is the decrease after each quarter of the rounds.
-    `n_negative_rounds` counts rounds with a negative value. Only the 200 largest absolute values have curves, and none
-    has without uploads.
+    `n_negative_rounds` counts rounds with a negative value. Only the 200 clients with the largest absolute
+    values have curves, and only if their uploads are known.
     """
 
     name: str
@@ -224,8 +224,8 @@ def build(
     """Return the summary of a valuation, without reading anything. Fields with defaults are left to the caller.
 
     The values are judged by `facts`. `uploads` is what each client sent; without it, clients have no curves, which is
-    enough for a table of values. `metrics` are the measured ones of METRICS. If several rounds were valued as one,
-    `rounds` has the number of the last round of each valued game.
+    enough for a table of values. `metrics` are those of METRICS that were measured. If several rounds were valued as
+    one, `rounds` has the number of the last round of each valued game.
     """
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")

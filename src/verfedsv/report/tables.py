@@ -97,7 +97,7 @@ _CLIENT = Column[ClientSummary]("Client", lambda client: client.name, "name")
 
 
 def contributions(summary: Summary, medium: Medium = "report", most: int | None = None) -> Table:
-    """Return share and value of the clients with their errors, largest first; with `most`, only those to name first.
+    """Return the clients' shares and values with errors, largest first; with `most`, only `wording.first` of them.
 
     In the terminal, which is narrow, errors replace ranges.
     """
@@ -147,7 +147,7 @@ def _short_share(client: ClientSummary) -> str:
 
 
 def _share_error(client: ClientSummary, summary: Summary) -> str:
-    """Return the error of a share; unknown for all clients if one value's error is, as that is part of the sum."""
+    """Return the error of a share; unknown for all clients if that of one value is, as the sum includes it."""
     if client.share is None:
         return ""
     if client.share_low is None or client.share_high is None or summary.unknown:

@@ -27,7 +27,7 @@ _SEMIVALUES = {
     "banzhaf": ("Banzhaf value", "to a coalition of the others, averaged over all coalitions"),
     "leave-one-out": ("leave-one-out value", "to all the others"),
 }
-"""What a value by a semivalue is called, and what it is, after "what a client adds"."""
+"""The name of each semivalue, and how a sentence continues after "what a client adds"."""
 
 OVER_ROUNDS = {
     "cumulative": (
@@ -243,7 +243,7 @@ def ranking(summary: Summary) -> str:
 
 
 def group_lines(summary: Summary, most: int) -> list[str]:
-    """Return a line for each group in which no two clients can be ranked, at most so many."""
+    """Return a line for each of the first `most` groups in which no two clients can be ranked."""
     lines = [listed([summary.clients[m].name for m in group]) for group in summary.groups[:most]]
     more = summary.n_groups - len(lines)
     return [*lines, f"and {count(more, 'more group')}"] if more else lines

@@ -74,7 +74,7 @@ MOST_ROUNDS = 10**9
 Place = Annotated[Path, AfterValidator(_usable)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 DataName = Annotated[str, AfterValidator(_data_set)]
-CountOrAuto = Annotated[Count | Literal["auto"], _or_auto("a whole number from 1 on")]
+CountOrAuto = Annotated[Count | Literal["auto"], _or_auto("a whole number of at least 1")]
 PositiveOrAuto = Annotated[Positive | Literal["auto"], _or_auto("a positive number")]
 
 
@@ -87,7 +87,7 @@ class Section(BaseModel):
         """Raise Misfit if one of these settings was given."""
         for name in names:
             if name in self.model_fields_set:
-                raise Misfit(f"{why}; here it would do nothing, leave it out", name)
+                raise Misfit(f"{why}; it has no effect here, so leave it out", name)
 
 
 class DataSection(Section):
@@ -134,7 +134,7 @@ class ClientSection(Section):
             raise Misfit(f"should be printable, without spaces around it; received {self.name!r}", "name")
         kinds = [self.file is not None, self.copy_of is not None, self.random_level is not None]
         if sum(kinds) > 1:
-            raise ValueError("a client has one of file, copy_of and random_level")
+            raise ValueError("a client takes at most one of file, copy_of and random_level")
         if self.file is None:
             self.refuse(["id", "columns"], "is for clients with a file")
         if self.copy_of is None:
@@ -195,7 +195,7 @@ class TrainingSection(Section):
         has_end = self.epochs is not None or self.rounds is not None
         if self.duration is not None and not has_end:
             raise Misfit(
-                "is for asynchronous training, and this one is synchronous: replace it by epochs or rounds, or say "
+                "is for asynchronous training, and this one is synchronous: replace it with epochs or rounds, or set "
                 'mode = "asynchronous"',
                 "duration",
             )
@@ -209,7 +209,7 @@ class TrainingSection(Section):
         if self.duration is None:
             for name in ("epochs", "rounds"):
                 if name in self.model_fields_set:
-                    raise Misfit("is for synchronous training; replace it by duration, in seconds", name)
+                    raise Misfit("is for synchronous training; replace it with duration, in seconds", name)
             raise ValueError("asynchronous training takes a duration in seconds")
         self.refuse(["epochs", "rounds"], "is for synchronous training, and this one is asynchronous")
         if self.duration < self.stamp_every:
@@ -305,7 +305,7 @@ class Config(Section):
                 message = "is for asynchronous training, and this one is synchronous; leave it out"
                 raise Misfit(message, "client", number, "period")
             if client.batch_size is not None and client.batch_size < size:
-                message = f"must be no smaller than training.batch_size in synchronous training, {size}"
+                message = f"must be at least training.batch_size ({size}) in synchronous training"
                 raise Misfit(f"{message}; received {client.batch_size}", "client", number, "batch_size")
 
     def _check_stamps(self) -> None:

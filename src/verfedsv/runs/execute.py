@@ -61,7 +61,7 @@ class Update:
     """
 
     n_rounds: int
-    n_rounds_in_all: int
+    n_planned: int
     evaluation: Evaluation | None = None
     shares: Floats | None = None
 
@@ -128,7 +128,7 @@ class Run:
         return data
 
     def check_folder(self, *, resume: bool) -> None:
-        """Raise InputError unless the run can begin, or be resumed, in its folder, without reading data."""
+        """Check, without reading data, that the run can begin or be resumed in its folder; raise InputError if not."""
         if resume:
             writing.check_same(self.folder, self.config)
         else:
@@ -173,20 +173,20 @@ class Run:
     ) -> Iterator[Update]:
         """Yield the updates of a training, evaluating and saving meanwhile.
 
-        Nothing is written while it repeats what the transcript has: that may turn out to be another training.
+        While it repeats rounds that the transcript already has, nothing is written: they may be of another training.
         """
-        server, in_all = training.server, planned_rounds(self.config.training, training.server.n_train)
+        server, n_planned = training.server, planned_rounds(self.config.training, training.server.n_train)
         n_before, measured = server.n_rounds, list[dict[str, float | None]]()
         is_repeating = server.tape.is_repeating
         if not is_repeating:
             self._bring_up_to_date(n_before, server, saver)
         for done in rounds:
-            is_last, stopped = done >= in_all, should_stop()
-            update = Update(done, in_all)
+            is_last, stopped = done >= n_planned, should_stop()
+            update = Update(done, n_planned)
             if done % self.config.training.evaluate_every == 0 or is_last:
                 evaluation = training.evaluate()
                 measured.append(evaluation.metrics())
-                update = Update(done, in_all, evaluation, live.after(evaluation))
+                update = Update(done, n_planned, evaluation, live.after(evaluation))
             if is_repeating and not server.tape.is_repeating:
                 is_repeating = False
                 self._bring_up_to_date(n_before, server, saver)
@@ -200,7 +200,7 @@ class Run:
                 return
         if server.tape.is_repeating:
             raise TranscriptError(
-                "the transcript has more records than the whole training: it is of another one, or was extended"
+                "the transcript has more records than the whole training: it belongs to another one, or was extended"
             )
 
     def _rounds(self, training: Training, begin: float) -> Iterator[int]:
@@ -298,7 +298,7 @@ def record_training(path: Path | None, data: VerticalData, **options: Any) -> Re
 
 
 def build_model(kind: Literal["linear", "perceptron"], hidden: int, seed: int) -> BuildModel:
-    """Return what builds the model of each client; raise InputError if the perceptron lacks torch."""
+    """Return a factory for the model of each client; raise InputError if the perceptron lacks torch."""
     if kind == "linear":
         return Linear
     try:

@@ -28,7 +28,7 @@ class Extent:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether there is a plan, and less was recorded."""
+        """Whether fewer rounds were recorded than planned; False without a plan."""
         return self.n_planned is not None and self.n_recorded < self.n_planned
 
     @property
@@ -50,7 +50,7 @@ class Extent:
 
 
 def refuse_running(extent: Extent, what: str) -> None:
-    """Raise InputError, saying what is not done, if a training is still running."""
+    """Raise InputError if a training is still running; `what` is not done then, such as 'settled'."""
     if extent.is_running:
         raise InputError(
             f"the training is still running, {extent} so far, so it is not {what} yet: wait until it ends, stop it, "
@@ -100,7 +100,7 @@ def contradictions(config: Config, about: Description) -> Iterator[str]:
     if config.data.name is None:
         unknown |= {*about.clients} - named
     if unknown:
-        yield f"client {min(unknown)!r} is in one of them only"
+        yield f"client {min(unknown)!r} is in only one of the two"
     data = config.data
     n_classes = data.classes if data.name is None else CATALOGUE[data.name].n_classes
     if n_classes is not None and about.loss != (loss := "logistic" if n_classes == 2 else "softmax"):

@@ -41,9 +41,9 @@ def matches(valuation: Valuation, transcript: Transcript) -> bool:
 class RunFolder:
     """The folder of a run: of `verfedsv run`, or of a `Recorder` alone, which holds only a transcript.
 
-    No other class knows the names of its files. The folder need not exist or hold a run to be asked for paths and
-    `holds_run`. Methods that need the transcript take it as an argument, so that it is opened once and they refer to
-    the part that the caller has seen.
+    No other class knows the names of its files. Paths and `holds_run` can be read even if the folder does not
+    exist. Methods that need the transcript take it as an argument, so that it is opened once and they refer to the part
+    that the caller has seen.
     """
 
     valuation_name = VALUATION
@@ -118,7 +118,7 @@ class RunFolder:
         if not self.config_path.exists():
             return None
         if not self.config_path.is_file():
-            raise InputError(f"{self.config_path} is not a regular file; move it away to go by the transcript alone")
+            raise InputError(f"{self.config_path} is not a regular file; move it away to rely on the transcript alone")
         return read_text(self.config_path)
 
     def config(self) -> Config | None:
@@ -133,7 +133,7 @@ class RunFolder:
             return parse_config(text, self.config_path)
         except InputError as error:
             raise InputError(
-                f"{error}\nCorrect {self.config_path}, or move it away to go by the transcript alone"
+                f"{error}\nCorrect {self.config_path}, or move it away to rely on the transcript alone"
             ) from None
 
     def config_of(self, transcript: Transcript) -> Config | None:
@@ -143,18 +143,18 @@ class RunFolder:
             return None
         if others := config.valuation.settings.differences(about.valuation):
             raise InputError(
-                f"[valuation] in {self.config_path} is not what was agreed, which the transcript says: "
+                f"[valuation] in {self.config_path} differs from what the transcript says was agreed: "
                 f"{', '.join(others)}. Change it back; to value the run in another way, use verfedsv value"
             )
         for other in contradictions(config, about):
             raise InputError(
-                f"{self.config_path} is not the configuration of this transcript: {other}. Bring the right one back, "
-                "or move it away to go by the transcript alone"
+                f"{self.config_path} is not the configuration of this transcript: {other}. Restore the right one, "
+                "or move it away to rely on the transcript alone"
             )
         return config
 
     def agreed_settings(self, transcript: Transcript) -> ValuationSettings:
-        """Return the settings to value the run with, which its transcript has since before the first round.
+        """Return the settings to value the run with, which its transcript has held since before the first round.
 
         Statements and audits insist on them: after the fact, a rank, lambda or seed that favours a client can always be
         found. A configuration that contradicts them is an error.
@@ -217,8 +217,8 @@ class RunFolder:
             here = f"{count(transcript.n_rounds, 'round')} of {count(len(transcript.clients), 'client')}"
             raise InputError(
                 f"{self.valuation_path} is of {there} that are not in the transcript, which has {here}: rounds were "
-                f"lost, or one of the two is of another run. Bring the right one back, or delete {VALUATION} to go by "
-                "the transcript"
+                f"lost, or one of the two is of another run. Restore the right one, or delete {VALUATION} to rely "
+                "on the transcript"
             )
         return None
 

@@ -10,7 +10,7 @@ from verfedsv.shapley import shapley_values
 
 
 class LiveShares:
-    """What clients contributed so far: values from one evaluation to the next, with all embeddings, summed."""
+    """What clients have contributed so far: their values from one evaluation to the next, over all samples, summed."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
@@ -29,7 +29,7 @@ class LiveShares:
         return self._values / total if total else np.full(len(self._values), np.nan)
 
     def values(self) -> Floats:
-        """Return the values up to the current round, (clients,), which is evaluated if it was not yet."""
+        """Return the values up to the current round, (clients,), evaluating it first if necessary."""
         n_rounds = self._training.server.n_rounds
         if n_rounds and (self._last is None or self._last.n_rounds != n_rounds):
             self._add(self._training.evaluate())

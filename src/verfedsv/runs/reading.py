@@ -15,7 +15,7 @@ from verfedsv.runs.config import ClientSection, Config, Misfit
 from verfedsv.texts import shortened
 
 MOST_BYTES = 1 << 18
-"""Size limit of a configuration; one of a thousand clients has 60,000 bytes."""
+"""Size limit of a configuration; one with a thousand clients has 60,000 bytes."""
 
 _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 """A key of 64 parts or more, which tomllib parses in quadratic time."""
@@ -49,7 +49,7 @@ def parse_config(text: str, path: Path) -> Config:
         content = tomllib.loads(text)
     except RecursionError:
         raise too_deep from None
-    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
+    except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         raise InputError(f"{path} is not valid TOML: {error}") from None
     try:
         return Config.model_validate(content)
@@ -92,9 +92,9 @@ def _explain(mistake: Any, where: Place) -> str:
     if isinstance(error, Misfit):
         return str(error)
     if mistake["type"] == "extra_forbidden":
-        return f"there is no such setting; there are {', '.join(_settings_at(where[:-1]))}"
+        return f"there is no such setting; the settings here are {', '.join(_settings_at(where[:-1]))}"
     if mistake["type"] == "missing":
-        return "is needed"
+        return "is required"
     if mistake["type"] == "model_type":
         message = f"should be a table, [{where[0]}]"
     elif mistake["type"] == "list_type" and len(where) == 1:
@@ -108,7 +108,7 @@ def _explain(mistake: Any, where: Place) -> str:
 def _shown(received: Any) -> str:
     try:
         return shortened(repr(received), 80)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # a number with thousands of digits
         return "a number that is too large"
 
 

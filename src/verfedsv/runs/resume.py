@@ -79,8 +79,8 @@ def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
     if not is_timed or any(server.n_uploads[name] != recorded[name] - after[name] for name in server.clients):
         raise InputError(
             f"the checkpoint does not match the transcript: it counts {count(server.n_rounds, 'round')} in "
-            f"{count(server.tape.n_records, 'record')}, where the transcript has {n_rounds:,}, or other uploads of "
-            f"clients. {REMEDY}"
+            f"{count(server.tape.n_records, 'record')}, where the transcript has {n_rounds:,}, or other numbers "
+            f"of uploads. {REMEDY}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Write to the folder of a run: whether a run can begin or be resumed there, notes and metrics."""
+"""Check that a run can begin or be resumed in a folder, and write its notes and metrics there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def begin(folder: Path, text: str) -> None:
         if (folder / FOLDER).exists():
             storage = FolderStorage(folder / FOLDER, writable=True)  # refuses if another run is beginning there
             shutil.rmtree(folder / FOLDER / fmt.TENSORS, ignore_errors=True)
-            for path in reversed(fmt.files_of(folder / FOLDER)):  # what names the rest goes last
+            for path in reversed(fmt.files_of(folder / FOLDER)):  # the file that describes the others goes last
                 path.unlink(missing_ok=True)
             storage.close()
         for name in (METRICS, NOTES):
@@ -150,7 +150,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 def _figures(line: bytes) -> dict[str, float] | None:
-    """Return the numbers in a line of metrics; None if the line is truncated or something else."""
+    """Return the numbers in a line of metrics; None if the line is truncated or not a measurement."""
     try:
         content = read_json(line, "a line of metrics")
         return {name: np.nan if content[name] is None else float(content[name]) for name in MEASURED}

@@ -134,14 +134,14 @@ class Estimate:
         return self._with({"values": values.reshape(shape), "errors": errors.reshape(shape)})
 
     def bound(self, look: int | Array = 0) -> Floats:
-        """Return errors of 99.9 % confidence; those of looks 0, 1, ... hold together. Rounds may differ in look."""
+        """Return error bounds of 99.9 % confidence, valid for all looks at once; `look` may differ by round."""
         if not self.is_sampled:
             return self.errors
         radius = radius_of_sum(self.variance, self.largest, np.asarray(look)[..., np.newaxis])
         return np.asarray(self.errors + np.where(self.largest > 0, radius, 0.0))
 
     def replaced(self, other: Estimate, where: NDArray[np.bool_]) -> Estimate:
-        """Return the rounds of `other` in the place of those chosen by `where`, (rounds,); utilities stay."""
+        """Return this estimate with the rounds in `where`, (rounds,), taken from `other`, except their utilities."""
         chosen = where[:, np.newaxis]
         arrays = {name: np.where(chosen, getattr(other, name), getattr(self, name)) for name in _PER_PLAYER}
         return self._with(arrays, (self, other))

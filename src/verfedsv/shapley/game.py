@@ -229,7 +229,7 @@ class RoundGame:
             digest = hashlib.blake2b()
             for part in parts:
                 change = np.subtract(self.current[client, part], self.previous[client, part], dtype=np.float64)
-                digest.update(np.ascontiguousarray(change + 0.0).data)  # the sum makes -0 a 0
+                digest.update(np.ascontiguousarray(change + 0.0).data)  # the sum turns -0.0 into 0.0
             groups.setdefault(digest.digest(), []).append(client)
         return list(groups.values())
 

@@ -33,7 +33,7 @@ from verfedsv.shapley.plan import Allowance, Progress
 _BLOCK_ELEMENTS = 2**15
 _DRAWS_AT_A_TIME = 32
 _PILOT = 8
-"""One in this many samples is in the pilot, which estimates the number of draws, but at least about 64."""
+"""The pilot, which estimates the number of draws, takes one in this many samples, but at least about 64."""
 
 
 def draw_enough(
@@ -45,7 +45,7 @@ def draw_enough(
     call: int,
     progress: Progress | None = None,
 ) -> Estimate:
-    """Return what `samples` add to the values, without rounding errors.
+    """Return what `samples` add to the values, rounding errors not included.
 
     Each sample is drawn about as often as needed for a bound of `allowed.sampled`, and more often if a single draw
     could be further than `allowed.largest` from its expectation (if that is 0, a distance that takes the fewest draws
@@ -58,7 +58,7 @@ def draw_enough(
     few = samples[:: min(_PILOT, max(1, len(samples) // 64))]
     pilot = draw(game, few, 1, (seed, call, 0))
     variance, largest = pilot.variance * (len(samples) / len(few)), _largest_each(game, samples) / game.n_samples
-    # Samples are drawn `least` times a power of `ratio` times, those with the same power together.
+    # A sample is drawn `least` * `ratio`**power times; those with the same power are drawn together.
     if allowed.largest > 0:
         usual, apart, least, ratio = _draws_needed(variance, allowed.sampled, most), allowed.largest, 1, 2.0
     else:
@@ -126,7 +126,7 @@ def _draws_needed(variance: Floats, error: float, most: int) -> int:
 
 
 def _fewest_draws(variance: Floats, largest: Floats, error: float, most: int) -> tuple[int, float]:
-    """Return how often to draw every sample, and how far a draw may be from its expectation, for the fewest draws.
+    """Return the number of draws per sample and the largest distance from the mean that together need the fewest draws.
 
     Samples whose draws may be further are drawn more often. `variance` is that of a single draw of each sample,
     `largest`, (samples,), how far one may be; both together should meet the bound with a tenth to spare.
@@ -161,7 +161,7 @@ def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> E
     return Estimate(
         values,
         np.zeros_like(values),
-        np.asarray(values.sum()),  # as of every permutation
+        np.asarray(values.sum()),  # the same for every permutation
         frozenset({"sampling"}),
         "confidence",
         n_evaluations=8 * n_draws * len(change) * block.n_samples,
@@ -183,7 +183,7 @@ class _Remainder:
         self._middle = block.base() + self.half
         self.cubic = loss.cubic_form(self._middle, block.labels)
         spread = loss.spread(self.change)
-        reach = 0.5 * spread.sum(axis=0)  # which no u exceeds
+        reach = 0.5 * spread.sum(axis=0)  # upper bound on the spread of u
         slope = dot(loss.gradient(self._middle, block.labels), self.half)[:, 0]
         wanted, full = self._odd(self.half) - slope, self._cubic(self.half)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -47,14 +47,16 @@ def shapley_values(
         loss: "logistic", "softmax", "squared" (half the squared distance), or a `Loss` of your own.
         method: "auto": the closed form, and if its proven error is above the tolerance, enumeration or sampling on
             the samples that cause it. "closed-form": linear in clients and samples, with a proven error for each
-            client. "exact": all 2^clients coalitions, up to 25 clients. "permutation": the paper's Monte Carlo.
+            client. "exact": all 2^players coalitions, up to 25 players: 24 clients if the server is a player too, see
+            `previous_offset`. "permutation": the paper's Monte Carlo.
         offset: the server's own part of the summed embedding, such as an intercept, (samples,) or (samples, classes).
         previous_offset: the offset before the round, if the server changed it. The server is then one more player,
             whose value is `server_value`.
-        semivalue: "shapley", "banzhaf", "leave-one-out" or `Beta(a, b)`. Only Shapley's has a closed form.
+        semivalue: "shapley", "banzhaf", "leave-one-out", "beta(a, b)" or `Beta(a, b)`. Only Shapley's has a
+            closed form.
         tolerance: for "auto", the largest error allowed, relative to the largest value.
-        n_permutations: for "permutation", the number of permutations, by default ceil(100 M ln M) as in the paper. For
-            "auto", the most permutations per sample, on average.
+        n_permutations: for "permutation", the number of permutations; for "auto", the most permutations per sample, on
+            average. By default ceil(100 M ln M) as in the paper, with M the number of players, and at least 2.
         antithetic: for "permutation", draw pairs of opposite order, which need fewer draws for the same error.
         standard_error: for "permutation", stop early once every standard error is at most this.
         seed: the same seed gives the same result.
@@ -66,7 +68,7 @@ def shapley_values(
 
     Raises:
         InputError: an argument is invalid.
-        TooManyClientsError: "exact" was asked for with more than 25 clients.
+        TooManyClientsError: "exact" was asked for with more than 25 players.
 
     Warns with ToleranceWarning if "auto" could not keep the tolerance. The first call with a loss or a float type
     compiles for a few seconds; the compiled code is kept on disk.

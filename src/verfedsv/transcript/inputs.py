@@ -50,7 +50,9 @@ class Labels:
         if self.classes in (None, _TRUTH):
             return []
         counts = np.bincount(self.numbers, minlength=len(self.classes)).tolist()
-        return [*doubtful_classes(self.classes, counts, "correct the labels")]
+        used = [c for c, n_samples in enumerate(counts) if n_samples]  # not categories that no sample has
+        names, counts = [self.classes[c] for c in used], [counts[c] for c in used]
+        return [*doubtful_classes(names, counts, "correct the labels")]
 
     def file(self, receives_gradient: NDArray[np.bool_]) -> bytes:
         """Return the bytes of labels.arrow."""

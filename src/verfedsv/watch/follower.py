@@ -36,8 +36,8 @@ class Ended(Exception):  # noqa: N818  # nothing went wrong
 class Follower:
     """Follows the run in a folder, which need not exist yet.
 
-    `publish` gets each state. If `is_ended` returns True during a valuation, that ends with `Ended`. States during a
-    valuation are at least `every` seconds apart. `clock` counts seconds, and `now` returns seconds since 1970.
+    `publish` gets each state. If `is_ended` returns True during a valuation, it is aborted with `Ended`. States during
+    a valuation are at least `every` seconds apart. `clock` counts seconds, and `now` returns seconds since 1970.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Follower:
         self._tell()
 
     def _was_valued(self, signature: Signature) -> bool:
-        """Return whether the run has a new valuation.json of all records, so that nothing must be computed."""
+        """Return whether the run has a new valuation.json of all records, so that nothing needs to be computed."""
         if self._read is None or signature[-1] in (None, self._read[-1]):
             return False
         return self._growth.was_valued()
@@ -175,8 +175,8 @@ class Follower:
         """Return a sentence that a run is finished, or was stopped early."""
         if summary.n_planned is not None and summary.is_unfinished:
             extent = f"{summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
-            return f"Stopped and valued: these are the values in its {self._run.valuation_path.name}, of {extent}."
-        return f"Finished: these are the values in its {self._run.valuation_path.name}."
+            return f"Stopped early; values from {self._run.valuation_path.name}, for {extent}."
+        return f"Finished; values from {self._run.valuation_path.name}."
 
     def _stalled(self, quiet: float, status: Status) -> str:
         """Return a sentence if a training was stopped, or has recorded nothing for `quiet` seconds; else nothing."""
@@ -190,7 +190,7 @@ class Follower:
             return ""
         if summary is not None and summary.n_planned is not None and not summary.is_unfinished:
             return f"All planned rounds are recorded; there is no {self._run.valuation_path.name} of them yet."
-        why = "may hang, or one step may take that long" if is_open else "may have ended or been stopped"
+        why = "may be hanging, or one step may take that long" if is_open else "may have ended or been stopped"
         since = _duration(max(step for step in _QUIET if step <= quiet))
         return f"Nothing new has been recorded for more than {since}: the training {why}."
 

@@ -23,7 +23,7 @@ Stat = tuple[int, int, int]
 """Inode, size and modification time of a file."""
 
 _MOST_NUMBERS, _FEWEST_SAMPLES = 2**15, 256
-"""With more embeddings than that, a random subset of the samples is valued, faster than a training records."""
+"""With more embeddings than that, a random subset of the samples is valued, so that valuing keeps up with recording."""
 
 _LEAST_TOLERANCE = 0.01
 """Values of a random subset of the samples are no more accurate anyway."""
@@ -98,7 +98,7 @@ class Growth:
         return is_late and transcript.description.mode == "asynchronous" and self.folder.is_running
 
     def _find_stored(self, transcript: Transcript) -> tuple[Valuation | None, str | None]:
-        """Return valuation.json, read again if changed, if it covers a transcript; and why it cannot be read."""
+        """Return valuation.json (re-read if changed) if it covers the transcript, and why it cannot be read."""
         now = stat(self.folder.valuation_path)
         if now != self._stored[0]:
             try:
@@ -123,7 +123,7 @@ class Growth:
         """
         transcript = self.transcript
         if transcript is None:
-            raise AssertionError("open comes first")
+            raise AssertionError("call open() first")
         found, problem = self._find_stored(transcript)
         self.note = self.note or problem
         if found is not None or transcript.description.mode == "synchronous":
@@ -150,7 +150,7 @@ class Growth:
         return self.verified.n_records >= transcript.n_records
 
     def _skim(self, transcript: Transcript, progress: Progress) -> None:
-        """Value all pending rounds as one, by the uploads of the last of them, unchecked."""
+        """Value all pending rounds as one, from the last `_SKIMMED` records, without verifying them."""
         before = self.valuation
         if before is None or self.rounds is None:
             return
