@@ -17,6 +17,8 @@ _MAGIC, _PADDING = b"ARROW1", 2
 _END_OF_STREAM = struct.pack("<II", _CONTINUES, 0)
 _LONGEST = 2**16
 """Bytes of metadata. Those of a transcript have about a thousand."""
+LONGEST_HEAD = 8 + _LONGEST
+"""Bytes at the beginning of a message that suffice for `find_extent`."""
 _BLOCK, _PAIR = struct.Struct("<qi4xq"), struct.Struct("<qq")
 
 UNREADABLE = (
