@@ -103,6 +103,8 @@ Answer = Embeddings | Prediction | Done | Refusal
 
 ANSWERS = {Embed: Embeddings, Gradients: Done, Predict: Prediction, Save: Done, Restore: Done}
 _LONGEST_REASON = 1000
+_MOST_DIMENSIONS = 3
+"""One more than valid arrays have, so that the server can still say which shape it received."""
 
 _KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (*get_args(Request), *get_args(Answer))}
 _NUMBERS = {number: np.dtype(number) for number in ("<f8", "<f4", "<i8")}
@@ -134,8 +136,9 @@ def from_bytes(content: bytes) -> Message:
         name, plain, shapes = json.loads(content[4:start] if start <= MOST_JSON_BYTES else b"")
         kind, values = _KINDS[name], dict(plain)
         for field, (number, shape) in shapes.items():
-            n_numbers = math.prod(min(n, len(content) + 1) for n in shape)  # products of long numbers would take long
-            values[field] = np.frombuffer(content, _NUMBERS[number], n_numbers, start).reshape(shape)
+            sizes = shape[:_MOST_DIMENSIONS]  # products of many sizes, or of long numbers, would take long
+            n_numbers = math.prod(min(n, len(content) + 1) for n in sizes)
+            values[field] = np.frombuffer(content, _NUMBERS[number], n_numbers, start).reshape(sizes)
             start += values[field].nbytes
         is_typed = all(isinstance(values[field.name], _TYPES[str(field.type)]) for field in fields(kind))
         is_shaped = all(list(values[field].shape) == shape for field, (_, shape) in shapes.items())
