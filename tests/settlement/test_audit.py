@@ -630,7 +630,7 @@ def test_clients_that_were_declared_absent_are_named(tmp_path):
         recorder.log([0, 1], {"bank": [-1.0, 1.0], "telco": [0.0, 0.5], "shop": [0.0, 0.1]})
         recorder.log([0, 1], {"bank": [-2.0, 2.0], "shop": [0.0, 0.2]}, absent=["telco"])
         recorder.log([0, 1], {"bank": [-3.0, 3.0]}, absent=["shop", "telco"])
-    told = "declared absent, of 3 rounds: 'telco' from 2 and 'shop' from 1; ask them whether they were"
+    told = "declared absent, of 3 rounds: 'telco' in 2 and 'shop' in 1; ask them whether they were absent"
     assert told in audit(tmp_path / "run").notes
     assert told in audit(sign(tmp_path / "run")).notes
 

@@ -31,7 +31,7 @@ def test_amounts_are_whole_numbers_of_the_smallest_unit(code, amount, cents):
         ("EUR", "0.001", "2 digits after the point in EUR, and no separators of thousands; received 0.001"),
         ("EUR", "100.000", "2 digits after the point in EUR, and no separators of thousands; received 100.000"),
         ("EUR", "1." + "0" * 40 + "1", "2 digits after the point in EUR"),
-        ("JPY", "0.5", "0 digits after the point in JPY"),
+        ("JPY", "0.5", "budget has no decimals in JPY"),
         ("EUR", "100,000", "without separators of thousands; received '100,000'"),
         ("EUR", "1e5", "must be an amount"),
         ("EUR", "-5", "must not be negative; received -5"),

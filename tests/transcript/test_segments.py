@@ -9,16 +9,18 @@ import pytest
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.storage import FolderStorage
+from verfedsv.transcript.chain import pack_entry
+from verfedsv.transcript.format import Kind
+from verfedsv.transcript.storage import FileStream, FolderStorage
 
 CLIENTS = ["bank", "telco"]
 LABELS = np.arange(8) % 2
 UPLOADS, CHAIN = "uploads-00001.arrows", "chain-00001.bin"
 
 
-def record(folder, n_rounds):
+def record(folder, n_rounds, segment_rounds=None):
     """Record a transcript of that many rounds, and return its folder."""
-    with Recorder(folder, LABELS, CLIENTS) as recorder:
+    with Recorder(folder, LABELS, CLIENTS, segment_rounds=segment_rounds) as recorder:
         for number in range(n_rounds):
             recorder.log([number, number + 4], {name: [number + 0.5, -number] for name in CLIENTS})
     return folder
@@ -75,6 +77,46 @@ def test_what_a_crash_leaves_is_cut_off_and_nothing_else(run):
     (run / CHAIN).write_bytes(before[CHAIN])
     with pytest.warns(TranscriptWarning, match="unfinished record, now cut off"):
         assert resume(run) == 3
+
+
+@pytest.fixture
+def most_read(monkeypatch):
+    """Return a list that gets the length of every read of a stream."""
+    lengths, read = [], FileStream.slice
+
+    def spy(self, offset, length):
+        lengths.append(length)
+        return read(self, offset, length if length < 2**24 else 0)
+
+    monkeypatch.setattr(FileStream, "slice", spy)
+    return lengths
+
+
+@pytest.mark.parametrize(
+    ("segment_rounds", "kind", "why"),
+    [(None, Kind.ROUND, "does not end where its entry does"), (4, Kind.END, "it does not end with an end marker")],
+)
+def test_a_message_that_ends_elsewhere_is_not_read(tmp_path, most_read, segment_rounds, kind, why):
+    """A sparse file of any size takes little disk, so the size that the message states is compared first."""
+    run = record(tmp_path / "run", 4, segment_rounds)
+    end = (run / UPLOADS).stat().st_size + 2**34
+    chain = (run / CHAIN).read_bytes()
+    (run / CHAIN).write_bytes(chain[: 48 * 6] + pack_entry(end, kind, bytes(32)))
+    os.truncate(run / UPLOADS, end)
+    for read in (lambda: Transcript.open(run).verify(), lambda: resume(run)):
+        with pytest.raises(TranscriptError, match=rf"uploads-00001\.arrows .*{why}"):
+            read()
+    assert max(most_read) < 2**17
+
+
+def test_what_is_cut_off_is_not_read(run, most_read):
+    """A recorder looks at the beginning of what follows the last record, however long it is."""
+    before = contents(run)
+    os.truncate(run / UPLOADS, len(before[UPLOADS]) + 2**34)
+    with pytest.warns(TranscriptWarning, match="unfinished record, now cut off"):
+        assert resume(run) == 4
+    assert contents(run) == before
+    assert max(most_read) < 2**17
 
 
 @pytest.mark.parametrize("n_lost", [2, 3])

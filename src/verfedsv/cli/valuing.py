@@ -23,6 +23,7 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import MEANING
 from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.result import count
+from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 from verfedsv.valuation.verdict import RunFacts, Verdict, judge
@@ -107,7 +108,9 @@ def _explain(result: Valuation) -> list[str]:
     """Return sentences on what the values and their errors mean."""
     largest = float(np.abs(result.values).max())
     took = f"Valued in {result.seconds['total']:.1f} s ({result.method})."
-    meaning = "A total value is by how much a client lowered the loss, over all rounds together."
+    meaning = "A total value is how much a client lowered the loss, over all rounds together."
+    if result.settings.semivalue != str(SHAPLEY):
+        meaning = f"A total value is the semivalue {result.settings.semivalue} of a client, summed over all rounds."
     lines = [f"\n{wording.balance(result.books)}.", f"{meaning} {took}"]
     if not result.books.has_shares:
         lines.append(wording.NO_SHARES)

@@ -103,6 +103,8 @@ Answer = Embeddings | Prediction | Done | Refusal
 
 ANSWERS = {Embed: Embeddings, Gradients: Done, Predict: Prediction, Save: Done, Restore: Done}
 _LONGEST_REASON = 1000
+_MOST_DIMENSIONS = 3
+"""One more than valid arrays have, so that the server can still say which shape it received."""
 
 _KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (*get_args(Request), *get_args(Answer))}
 _NUMBERS = {number: np.dtype(number) for number in ("<f8", "<f4", "<i8")}
@@ -134,9 +136,10 @@ def from_bytes(content: bytes) -> Message:
         name, plain, shapes = json.loads(content[4:start] if start <= MOST_JSON_BYTES else b"")
         kind, values = _KINDS[name], dict(plain)
         for field, (number, shape) in shapes.items():
-            # Capped, because multiplying huge dimensions is slow.
-            n_numbers = math.prod(min(n, len(content) + 1) for n in shape)
-            values[field] = np.frombuffer(content, _NUMBERS[number], n_numbers, start).reshape(shape)
+            # Capped, because multiplying many or huge dimensions is slow.
+            sizes = shape[:_MOST_DIMENSIONS]
+            n_numbers = math.prod(min(n, len(content) + 1) for n in sizes)
+            values[field] = np.frombuffer(content, _NUMBERS[number], n_numbers, start).reshape(sizes)
             start += values[field].nbytes
         is_typed = all(isinstance(values[field.name], _TYPES[str(field.type)]) for field in fields(kind))
         is_shaped = all(list(values[field].shape) == shape for field, (_, shape) in shapes.items())

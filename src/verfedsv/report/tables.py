@@ -119,7 +119,7 @@ def contributions(summary: Summary, medium: Medium = "report", most: int | None 
     ]
     caption = (
         f"Contributions in numbers. {wording.VALUE} A place such as 2\N{EN DASH}3 means that the errors leave the "
-        "order open. Negative values in single rounds happen to every client."
+        "order open. Negative values in single rounds can happen to any client."
     )
     listed = summary.clients if most is None else wording.first(summary, most)
     return make_table("numbers", caption, listed, columns, medium)

@@ -292,7 +292,7 @@ def completion(summary: Summary) -> str:
     """Return how much was completed, and how."""
     if not summary.was_completed:
         is_asynchronous = summary.mode == "asynchronous"
-        why = "the server keeps the last embeddings" if is_asynchronous else "the same samples were sent in every round"
+        why = "the server keeps the last embeddings" if is_asynchronous else "each client always sent the same samples"
         return f"Nothing had to be completed: {why}."
     sent = sum(client.uploads.n_embeddings for client in summary.clients)
     needed = len(summary.clients) * summary.n_rounds * summary.n_recorded

@@ -212,8 +212,8 @@ def _say_chain(head: str, verified: Verified) -> Iterator[Finding]:
     """Yield how long the chain is, and which clients were declared absent: only the server's records show it."""
     yield _chain(head, verified)
     if absences := verified.absences.most_common():
-        who = listed([f"{shortened(name, LONGEST_NAME)!r} from {n_rounds:,}" for name, n_rounds in absences], 10)
-        yield f"declared absent, of {count(verified.n_rounds, 'round')}: {who}; ask them whether they were"
+        who = listed([f"{shortened(name, LONGEST_NAME)!r} in {n_rounds:,}" for name, n_rounds in absences], 10)
+        yield f"declared absent, of {count(verified.n_rounds, 'round')}: {who}; ask them whether they were absent"
 
 
 def _check_values(

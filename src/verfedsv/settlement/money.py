@@ -72,10 +72,8 @@ class Currency:
         if len(integer) > _MOST_DIGITS:
             raise InputError(f"{name} may have {_MOST_DIGITS} digits before the point at most; received {text[:40]}")
         if len(fraction) > self.digits:
-            raise InputError(
-                f"{name} may have {self.digits} digits after the point in {self.code}, and no separators of thousands; "
-                f"received {text[:40]}"
-            )
+            allowed = f"may have {self.digits} digits after the point" if self.digits else "has no decimals"
+            raise InputError(f"{name} {allowed} in {self.code}, and no separators of thousands; received {text[:40]}")
         return int(integer + fraction.ljust(self.digits, "0"))
 
     def amount(self, cents: int) -> Decimal:

@@ -1,4 +1,4 @@
-"""Where Arrow messages begin and end, and that they are not compressed: checked before Arrow reads them.
+"""Where Arrow messages begin and end, their types, and that they are not compressed: checked before Arrow reads them.
 
 Arrow would decompress columns to any size, read the first of several messages in a buffer, and follow the footer of a
 file wherever it points. Metadata are not trusted here: whatever they say, nothing beyond them is read.
@@ -12,11 +12,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 _CONTINUES = 0xFFFFFFFF
-_VERSION_5, _RECORD_BATCH = 4, 3
+_VERSION_5, _SCHEMA, _RECORD_BATCH = 4, 1, 3
 _MAGIC, _PADDING = b"ARROW1", 2
 _END_OF_STREAM = struct.pack("<II", _CONTINUES, 0)
 _LONGEST = 2**16
 """Bytes of metadata. Those of a transcript have about a thousand."""
+LONGEST_HEAD = 8 + _LONGEST
+"""Bytes at the beginning of a message that suffice for `find_extent`."""
 _BLOCK, _PAIR = struct.Struct("<qi4xq"), struct.Struct("<qq")
 
 UNREADABLE = (
@@ -51,13 +53,18 @@ def metadata_of(message: pa.Buffer) -> bytes:
     return bytes(memoryview(message)[: 8 + n_metadata])
 
 
-def find_layout(metadata: bytes) -> Layout:
-    """Return the layout of a message with this head; raise ValueError or struct.error if it is not plain."""
+def find_layout(metadata: bytes, kind: int = _RECORD_BATCH) -> Layout:
+    """Return the layout of a message with this head; raise ValueError or struct.error if it is not plain.
+
+    Arrow checks only messages of a type that it knows, so one of another type than `kind` must not reach it.
+    """
     extent = find_extent(memoryview(metadata))
     if extent is None or extent.head % 8 or extent.body % 8:
         raise ValueError("it does not end where its entry does")
     root = _Table.root(memoryview(metadata), 8)
-    if root.number(1, "<B") != _RECORD_BATCH:
+    if root.number(1, "<B") != kind:
+        raise ValueError("it has a message of the wrong type")
+    if kind != _RECORD_BATCH:
         return extent
     batch = root.table(2)
     # Before version 5, compression could be stated elsewhere.
@@ -91,12 +98,12 @@ def read_file_of_one_batch(content: pa.Buffer) -> pa.RecordBatch:
     if bytes(view[:start]) != _MAGIC + bytes(_PADDING) or bytes(view[-len(_MAGIC) :]) != _MAGIC:
         raise ValueError("it is not an Arrow file")
     messages, blocks = [], []
-    for _ in ("schema", "record batch"):
+    for kind in (_SCHEMA, _RECORD_BATCH):
         extent = find_extent(view[start:])
         if extent is None:
             raise ValueError("it ends within a message")
         message = content.slice(start, extent.size)
-        find_layout(metadata_of(message))  # refuses compression
+        find_layout(metadata_of(message), kind)  # refuses compression
         messages.append(pa.ipc.read_message(message))
         blocks.append((start, extent.head, extent.body))
         start += extent.size

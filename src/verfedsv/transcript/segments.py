@@ -11,7 +11,7 @@ from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import ENTRY_SIZE, Segment, pack_entry, read_segments
 from verfedsv.transcript.description import Description
 from verfedsv.transcript.format import Kind
-from verfedsv.transcript.framing import find_extent
+from verfedsv.transcript.framing import LONGEST_HEAD, find_extent
 from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.storage import Storage
 
@@ -135,14 +135,15 @@ def _check_end(storage: Storage, segment: Segment) -> None:
     uploads, chain = fmt.uploads_file(segment.number), fmt.chain_file(segment.number)
     end = segment.end
     stream = storage.stream(uploads)
-    rest = memoryview(stream.slice(end, stream.size - end))
+    n_rest = stream.size - end
+    rest = memoryview(stream.slice(end, min(n_rest, LONGEST_HEAD)))  # a sparse file may be larger than memory
     size = len(fmt.END_OF_STREAM)
     if rest[:size] != fmt.END_OF_STREAM:
         extent = find_extent(rest)
-        if extent is None or extent.size > len(rest):
+        if extent is None or extent.size > n_rest:
             return
         size = extent.size
-    if segment.n_chain_after >= ENTRY_SIZE or size < len(rest):
+    if segment.n_chain_after >= ENTRY_SIZE or size < n_rest:
         raise TranscriptError(
             f"{chain} is damaged: it has no entry for the record at byte {end:,} of {uploads}. Nothing was changed. "
             "Restore both files from a copy; or, to continue without that record and all after it, truncate "

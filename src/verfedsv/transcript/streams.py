@@ -15,9 +15,12 @@ from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Chain, Segment
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
-from verfedsv.transcript.framing import UNREADABLE
+from verfedsv.transcript.framing import LONGEST_HEAD, UNREADABLE, find_extent
 from verfedsv.transcript.rows import Rows, read_rows
 from verfedsv.transcript.storage import FileStream, Storage
+
+_LARGE = 2**20
+"""Bytes of a message from which on its own size is compared with its entry first: a sparse file takes little disk."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,13 @@ class SegmentReader:
         segment, start, end = self.chain.extent(index)
         stream = self._stream(segment)
         try:
+            if end - start >= _LARGE:
+                extent = find_extent(memoryview(stream.slice(start, LONGEST_HEAD)))
+                if extent is None or extent.size != end - start:
+                    raise TranscriptError(
+                        f"the transcript was changed: {fmt.uploads_file(segment)} has a message at byte {start:,} that "
+                        "does not end where its entry does"
+                    )
             message = stream.slice(start, end - start)
         except (OSError, MemoryError) as error:
             why = "it does not fit into memory" if isinstance(error, MemoryError) else error.strerror
@@ -117,8 +127,9 @@ class SegmentReader:
             if len(entries) > 1:
                 fmt.check_schema(stream.slice(0, min(int(entries["end"][1]), 2**16)), self._precision)
             if len(entries) and entries["kind"][-1] == Kind.END:
-                start = int(entries["end"][-2])
-                if stream.slice(start, int(entries["end"][-1]) - start).to_pybytes() != fmt.END_OF_STREAM:
+                start, end = entries["end"][-2:].tolist()
+                size = len(fmt.END_OF_STREAM)
+                if end - start != size or stream.slice(start, size).to_pybytes() != fmt.END_OF_STREAM:
                     raise ValueError("it does not end with an end marker")
         except UNREADABLE as error:
             raise TranscriptError(f"the head or the end of {name} is damaged: {error}") from None
