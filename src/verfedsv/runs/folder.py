@@ -7,7 +7,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 from verfedsv.errors import InputError
-from verfedsv.files import read_whole
+from verfedsv.files import find_links, read_whole
 from verfedsv.runs.config import Config
 from verfedsv.runs.extent import Extent, agreed_by, contradictions
 from verfedsv.runs.reading import parse_config, read_text
@@ -17,7 +17,7 @@ from verfedsv.texts import shortened
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER, folder_of
-from verfedsv.transcript.storage import LOCK, is_being_written
+from verfedsv.transcript.storage import LOCK, is_being_written, refuse_links
 from verfedsv.untrusted import read_json
 from verfedsv.valuation import Valuation
 
@@ -98,7 +98,7 @@ class RunFolder:
 
         With `for_values`, also if the training has a loss of the user's own, which can be passed only in Python.
         """
-        self._refuse_links()
+        self.refuse_links()
         transcript = Transcript.open(self.path)
         if for_values:
             transcript.description.check_can_be_valued()
@@ -223,17 +223,16 @@ class RunFolder:
     def _own_files(self) -> tuple[Path, ...]:
         return self.config_path, self.metrics_path, self.notes_path, self.valuation_path
 
-    def _refuse_links(self) -> None:
-        """Raise InputError if a file beside the transcript is a link; `Transcript.open` refuses those within it."""
-        for path in self._own_files:
-            if path.is_symlink():
-                raise InputError(
-                    f"{path} is a link, and may lead to files of others; copy what it leads to, or delete it"
-                )
+    def refuse_links(self) -> None:
+        """Raise InputError, or TranscriptError, if a file or a folder that `verfedsv run` reads or writes is a link."""
+        links = [path for path in self._own_files if path.is_symlink()]
+        for path in (*links, *find_links(self.checkpoints_path)):
+            raise InputError(f"{path} is a link, and may lead to files of others; copy what it leads to, or delete it")
+        refuse_links(self.recording_path, with_itself=True)
 
     def refuse_irregular(self) -> None:
         """Raise InputError if a file of the run is a link, or a pipe, say, which would block its reader."""
-        self._refuse_links()
+        self.refuse_links()
         folders = self.path, self.recording_path
         inner = [path for folder in folders for path in (*fmt.files_of(folder), folder / LOCK)]
         for path in (*self._own_files, *inner):
