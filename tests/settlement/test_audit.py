@@ -857,6 +857,20 @@ def test_links_are_neither_signed_nor_overlooked(run):
     assert audit(run).difference.startswith("'transcript' is a link")
 
 
+def test_folders_within_folders_are_neither_signed_nor_followed_for_ever(run):
+    """A thousand would end in an error of Python, here and in what removes them after a test."""
+    (run / "statement.json").unlink()
+    deepest = run.joinpath(*["a"] * 16)
+    deepest.mkdir(parents=True)
+    (deepest / "notes.txt").write_text("mine")
+    sign(run)
+    assert audit(run).passes
+    (deepest / "a").mkdir()
+    assert audit(run).difference.startswith("'a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a' is nested too deeply: at most 16")
+    with pytest.raises(InputError, match="is nested too deeply"):
+        sign(run, run.parent / "new.json")
+
+
 @pytest.mark.parametrize("name", ["statement.json", "valuation.json", "transcript/.lock"])
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
     """An audit must not block on what somebody else put into a folder."""

@@ -29,6 +29,8 @@ FILES = (CONFIG, METRICS, NOTES, CHECKPOINTS, VALUATION)
 _MOST_NOTES, _LONGEST_NOTE = 20, 500
 _DEEPEST = 3
 """How many folders above a file are searched for its run."""
+_MOST_NESTED = 16
+"""How many folders a file of a run may lie in, below that of the run."""
 
 
 class RunFolder:
@@ -246,7 +248,7 @@ class RunFolder:
         names that are not UTF-8, which JSON cannot hold.
         """
         result = {}
-        for path in sorted(self.path.rglob("*")):
+        for path in sorted(self._find_entries()):
             name = path.relative_to(self.path).as_posix()
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise InputError(f"{name!r} is a link or not a regular file; put a copy of the file there")
@@ -255,6 +257,23 @@ class RunFolder:
             if path.is_file():
                 result[name] = path
         return result
+
+    def _find_entries(self) -> list[Path]:
+        """Return every file and folder in the folder, without following links; raise InputError if some are too deep.
+
+        Not with `rglob`, which recurses, and leaves out folders that cannot be read.
+        """
+        found, folders, n_nested = list[Path](), [self.path], 0
+        while folders:
+            if n_nested > _MOST_NESTED:
+                name = shortened(folders[0].relative_to(self.path).as_posix(), 80)
+                raise InputError(
+                    f"{name!r} is nested too deeply: at most {_MOST_NESTED} levels of folders are allowed; move it away"
+                )
+            inner = [path for folder in folders for path in folder.iterdir()]
+            found += inner
+            folders, n_nested = [path for path in inner if path.is_dir() and not path.is_symlink()], n_nested + 1
+        return found
 
     def hash_files(self, *, leave_out: Path | None = None) -> dict[str, str]:
         """Return the SHA-256 of every file in the folder, by path, except `leave_out` and empty locks."""
