@@ -916,6 +916,17 @@ def test_a_run_is_not_looked_for_above_its_statement(run, key):
         audit(run / "statement.json")
 
 
+@pytest.mark.parametrize("name", ["../outside.txt", "{}/outside.txt", "transcript/../../outside.txt"])
+def test_no_file_outside_the_folder_of_a_statement_is_looked_for(run, key, name):
+    """Otherwise an audit would tell whether a file exists, whose path the statement chose."""
+    name = name.format(run.parent)
+    (run.parent / "outside.txt").write_text("private")
+    for path in ("moved", "../run", f"transcript/../{run.name}", str(run)):
+        resign(run, key, run=path, files={name: "0" * 64})
+        with pytest.raises(InputError, match="neither in its folder nor below it"):
+            audit(run / "statement.json")
+
+
 def test_names_of_files_and_clients_stay_in_one_line(run):
     """Control characters in a name cannot draw on a terminal, nor make a second line."""
     (run / "transcript" / "a\nb\x1b[31m").write_text("!")
