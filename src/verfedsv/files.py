@@ -36,6 +36,16 @@ def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
         return file.read(status.st_size)  # read(most) would allocate as much first
 
 
+def find_links(folder: Path) -> list[Path]:
+    """Return the links in a folder, without those in subfolders; if the folder itself is a link, only that."""
+    if folder.is_symlink():
+        return [folder]
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if entry.is_symlink())
+
+
 def write_whole(path: Path, content: bytes, *, overwrite: bool = True) -> None:
     """Write a file atomically; see `writing`."""
     with writing(path, overwrite=overwrite) as file:

@@ -344,6 +344,12 @@ def test_only_the_first_of_many_mistakes_are_described(tmp_path):
     [
         ("a = " + "[" * 5000 + "]" * 5000, "it is nested too deeply"),
         ("a" + ".a" * 100_000 + " = 1", "it is nested too deeply"),
+        (r'"\""' + r'."\""' * 2_000 + " = 1", "it is nested too deeply"),
+        (
+            "[" + r""" "\\\"'" . '"\' . a """ + r""". "\\\"'" . '"\' . a """ * 700 + "]\nb = 1",
+            "it is nested too deeply",
+        ),
+        ("data = [" + "{" + ("a" + ".a" * 14 + " = {") * 100 + "}" * 101 + "]", r"data: .*received a value that is"),
         (GOOD + "[valuation]\nrank = " + "[" * 300 + "]" * 300, r"valuation\.rank: .*received \[{79}…"),
         (GOOD + "[valuation]\nrank = " + "1" * 5000, "is not valid TOML: Exceeds the limit"),
         (GOOD + "[valuation]\nrank = 0x" + "f" * 5000, "received a number that is too large"),

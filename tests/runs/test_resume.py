@@ -249,3 +249,46 @@ def test_nothing_is_written_while_records_are_compared(tmp_path):
     finish(make(tmp_path, text + "# changed\n"), resume=True)
     assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 16
     assert (tmp_path / "out" / "config.toml").read_text().endswith("# changed\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints",
+        "checkpoints/server.npz",
+        "metrics.jsonl",
+        "transcript",
+        "transcript/uploads-00001.arrows",
+        "transcript/.lock",
+    ],
+)
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_run_is_not_resumed_through_a_link(tmp_path, name, exists):
+    """What others put into a run must not decide which files are written or deleted elsewhere."""
+    finish(make(tmp_path, SMALL[0]), should_stop=stop_at(5))
+    outside, there = tmp_path / "outside", tmp_path / "out" / name
+    outside.mkdir()
+    (tmp_path / "out" / "metrics.jsonl").touch()
+    there.rename(outside / there.name)
+    there.symlink_to(outside / (there.name if exists else "nothing"))
+    if name == "checkpoints":
+        (outside / "checkpoints" / ".x.npz.y").write_text("precious")
+    before = {path: path.is_file() and path.read_bytes() for path in outside.rglob("*")}
+    with pytest.raises((InputError, TranscriptError), match=f"{there.name} is a link"):
+        finish(make(tmp_path, SMALL[0]), resume=True)
+    assert before == {path: path.is_file() and path.read_bytes() for path in outside.rglob("*")}
+
+
+@pytest.mark.parametrize("name", ["transcript", "checkpoints"])
+def test_a_run_does_not_begin_through_a_link(tmp_path, name):
+    """An earlier run without records is removed, but nothing elsewhere."""
+    run, outside = make(tmp_path, SMALL[0]), tmp_path / "outside"
+    (tmp_path / "out" / "transcript").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "labels.arrow").write_text("precious")
+    if name == "transcript":
+        (tmp_path / "out" / "transcript").rmdir()
+    (tmp_path / "out" / name).symlink_to(outside)
+    with pytest.raises((InputError, TranscriptError), match=f"{name} is a link"):
+        finish(run)
+    assert [path.name for path in outside.iterdir()] == ["labels.arrow"]

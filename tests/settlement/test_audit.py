@@ -862,6 +862,20 @@ def test_links_are_neither_signed_nor_overlooked(run):
     assert audit(run).difference.startswith("'transcript' is a link")
 
 
+def test_folders_within_folders_are_neither_signed_nor_followed_for_ever(run):
+    """A thousand would end in an error of Python, here and in what removes them after a test."""
+    (run / "statement.json").unlink()
+    deepest = run.joinpath(*["a"] * 16)
+    deepest.mkdir(parents=True)
+    (deepest / "notes.txt").write_text("mine")
+    sign(run)
+    assert audit(run).passes
+    (deepest / "a").mkdir()
+    assert audit(run).difference.startswith("'a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a' is nested too deeply: at most 16")
+    with pytest.raises(InputError, match="is nested too deeply"):
+        sign(run, run.parent / "new.json")
+
+
 @pytest.mark.parametrize("name", ["statement.json", "valuation.json", "transcript/.lock"])
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
     """An audit must not block on what somebody else put into a folder."""
@@ -905,6 +919,17 @@ def test_a_run_is_not_looked_for_above_its_statement(run, key):
     resign(run, key, run="../../../..", files={"etc/hostname": "0" * 64})
     with pytest.raises(InputError, match="neither in its folder nor below it"):
         audit(run / "statement.json")
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "{}/outside.txt", "transcript/../../outside.txt"])
+def test_no_file_outside_the_folder_of_a_statement_is_looked_for(run, key, name):
+    """Otherwise an audit would tell whether a file exists, whose path the statement chose."""
+    name = name.format(run.parent)
+    (run.parent / "outside.txt").write_text("private")
+    for path in ("moved", "../run", f"transcript/../{run.name}", str(run)):
+        resign(run, key, run=path, files={name: "0" * 64})
+        with pytest.raises(InputError, match="neither in its folder nor below it"):
+            audit(run / "statement.json")
 
 
 def test_names_of_files_and_clients_stay_in_one_line(run):

@@ -141,3 +141,15 @@ def test_a_key_that_the_library_stumbles_over_is_refused(tmp_path):
         path.chmod(0o600)
         with pytest.raises(InputError, match=r"is not an Ed25519 key|is not a private key"):
             read_private_key(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.parametrize("read", [read_public_key, read_private_key])
+def test_what_is_not_a_file_of_a_key_is_not_waited_for(tmp_path, read):
+    """A pipe would block; a large file is not read."""
+    os.mkfifo(tmp_path / "pipe.pub")
+    with pytest.raises(InputError, match=r"cannot read the key .*pipe\.pub: it is not a regular file"):
+        read(tmp_path / "pipe.pub")
+    (tmp_path / "large.pub").write_bytes(bytes(10_001))
+    with pytest.raises(InputError, match=r"cannot read the key .*large\.pub: it is larger than 10,000 bytes"):
+        read(tmp_path / "large.pub")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.games import LogCosh
+from tests.transcript.test_recorder import Linear
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.transcript.storage import FolderStorage, is_being_written
@@ -34,13 +35,47 @@ def test_a_lock_that_is_a_pipe_is_not_waited_for(tmp_path):
         Recorder(tmp_path, [0, 1], ["a"])
 
 
-def test_what_a_link_in_the_place_of_the_lock_leads_to_is_not_emptied(tmp_path):
-    """A folder that came from others may have one."""
-    (tmp_path / "precious").write_text("all of it")
+@pytest.mark.parametrize("name", [".lock", "uploads-00001.arrows", "chain-00001.bin", "transcript.json", "tensors"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_recorder_writes_through_no_link(tmp_path, name, exists):
+    """A folder that came from others may have one, whose target is neither changed nor created."""
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    head = Linear()
+    with Recorder(run, [0, 1], ["a"], head=head) as recorder:
+        recorder.log([0], {"a": [1.0]})
+    outside.mkdir()
+    (run / name).rename(outside / name)
+    (run / name).symlink_to(outside / (name if exists else "nothing"))
+    before = {path: path.is_file() and path.read_bytes() for path in outside.rglob("*")}
+    head.bias = head.bias + 1
+    with pytest.raises(TranscriptError, match=rf"{name} is a symbolic link"):
+        Recorder(run, [0, 1], ["a"], head=head, resume=True)
+    assert before == {path: path.is_file() and path.read_bytes() for path in outside.rglob("*")}
+
+
+def test_a_parameter_behind_a_link_is_not_read(tmp_path):
+    """Nor a whole folder of them."""
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    with Recorder(run, [0, 1], ["a"], head=Linear()) as recorder:
+        recorder.log([0], {"a": [1.0]})
+    (run / "tensors").rename(outside)
+    (run / "tensors").symlink_to(outside)
+    with pytest.raises(TranscriptError, match="tensors is a symbolic link"):
+        Transcript.open(run)
+    (run / "tensors").unlink()
+    (run / "tensors").mkdir()
+    for path in outside.iterdir():
+        (run / "tensors" / path.name).symlink_to(path)
+    with pytest.raises(TranscriptError, match=r"\.npy is a symbolic link"):
+        Transcript.open(run)
+
+
+def test_a_lock_behind_a_link_is_not_taken(tmp_path):
+    """Otherwise a recorder elsewhere would count as open here."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    Recorder(tmp_path / "run", [0, 1], ["a"]).close()
-    assert (tmp_path / "precious").read_text() == "all of it"
+    with Recorder(tmp_path / "other", [0, 1], ["a"]):
+        (tmp_path / "run" / ".lock").symlink_to(tmp_path / "other" / ".lock")
+        assert not is_being_written(tmp_path / "run")
 
 
 def test_a_full_disk_is_said_with_the_file(tmp_path):

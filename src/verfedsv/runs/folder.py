@@ -7,7 +7,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 from verfedsv.errors import InputError
-from verfedsv.files import read_whole
+from verfedsv.files import find_links, read_whole
 from verfedsv.runs.config import Config
 from verfedsv.runs.extent import Extent, agreed_by, contradictions
 from verfedsv.runs.reading import parse_config, read_text
@@ -17,7 +17,7 @@ from verfedsv.texts import shortened
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER, folder_of
-from verfedsv.transcript.storage import LOCK, is_being_written
+from verfedsv.transcript.storage import LOCK, is_being_written, refuse_links
 from verfedsv.untrusted import read_json
 from verfedsv.valuation import Valuation
 
@@ -29,6 +29,8 @@ FILES = (CONFIG, METRICS, NOTES, CHECKPOINTS, VALUATION)
 _MOST_NOTES, _LONGEST_NOTE = 20, 500
 _DEEPEST = 3
 """How many folders above a file are searched for its run."""
+_MOST_NESTED = 16
+"""How many folders a file of a run may lie in, below that of the run."""
 
 
 def matches(valuation: Valuation, transcript: Transcript) -> bool:
@@ -105,7 +107,7 @@ class RunFolder:
 
         With `for_values`, also if the training has a loss of the user's own, which can be passed only in Python.
         """
-        self._refuse_links()
+        self.refuse_links()
         transcript = Transcript.open(self.path)
         if for_values:
             transcript.description.check_can_be_valued()
@@ -228,18 +230,19 @@ class RunFolder:
     def _own_files(self) -> tuple[Path, ...]:
         return self.config_path, self.metrics_path, self.notes_path, self.valuation_path
 
-    def _refuse_links(self) -> None:
-        """Raise InputError if a file beside the transcript is a link; `Transcript.open` refuses those within it."""
-        for path in self._own_files:
-            if path.is_symlink():
-                raise InputError(
-                    f"{path} is a symbolic link, which could point outside its folder; replace it with a copy of its "
-                    "target, or delete it"
-                )
+    def refuse_links(self) -> None:
+        """Raise InputError, or TranscriptError, if a file or a folder that `verfedsv run` reads or writes is a link."""
+        links = [path for path in self._own_files if path.is_symlink()]
+        for path in (*links, *find_links(self.checkpoints_path)):
+            raise InputError(
+                f"{path} is a symbolic link, which could point outside its folder; replace it with a copy of its "
+                "target, or delete it"
+            )
+        refuse_links(self.recording_path, with_itself=True)
 
     def refuse_irregular(self) -> None:
         """Raise InputError if a file of the run is a link, or a pipe, say, which would block its reader."""
-        self._refuse_links()
+        self.refuse_links()
         folders = self.path, self.recording_path
         inner = [path for folder in folders for path in (*fmt.files_of(folder), folder / LOCK)]
         for path in (*self._own_files, *inner):
@@ -253,7 +256,7 @@ class RunFolder:
         names that are not UTF-8, which JSON cannot hold.
         """
         result = {}
-        for path in sorted(self.path.rglob("*")):
+        for path in sorted(self._find_entries()):
             name = path.relative_to(self.path).as_posix()
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise InputError(f"{name!r} is a link or not a regular file; put a copy of the file there")
@@ -262,6 +265,23 @@ class RunFolder:
             if path.is_file():
                 result[name] = path
         return result
+
+    def _find_entries(self) -> list[Path]:
+        """Return every file and folder in the folder, without following links; raise InputError if some are too deep.
+
+        Not with `rglob`, which recurses, and leaves out folders that cannot be read.
+        """
+        found, folders, n_nested = list[Path](), [self.path], 0
+        while folders:
+            if n_nested > _MOST_NESTED:
+                name = shortened(folders[0].relative_to(self.path).as_posix(), 80)
+                raise InputError(
+                    f"{name!r} is nested too deeply: at most {_MOST_NESTED} levels of folders are allowed; move it away"
+                )
+            inner = [path for folder in folders for path in folder.iterdir()]
+            found += inner
+            folders, n_nested = [path for path in inner if path.is_dir() and not path.is_symlink()], n_nested + 1
+        return found
 
     def hash_files(self, *, leave_out: Path | None = None) -> dict[str, str]:
         """Return the SHA-256 of every file in the folder, by path, except `leave_out` and empty locks."""

@@ -17,8 +17,11 @@ from verfedsv.texts import shortened
 MOST_BYTES = 1 << 18
 """Size limit of a configuration; one with a thousand clients has 60,000 bytes."""
 
-_DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
-"""A key of 64 parts or more, which tomllib parses in quadratic time."""
+_DEEP_KEY = re.compile(r"""(?<![\w\\-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""")
+"""More than 16 parts in a key, which tomllib parses in quadratic time.
+
+No key follows a backslash: without that, searching a line of escaped quotes would take quadratic time.
+"""
 
 _MOST_MISTAKES = 5
 
@@ -110,6 +113,8 @@ def _shown(received: Any) -> str:
         return shortened(repr(received), 80)
     except ValueError:  # a number with thousands of digits
         return "a number that is too large"
+    except RecursionError:  # the parts of keys add up
+        return "a value that is nested too deeply"
 
 
 def _settings_at(where: Place) -> list[str]:

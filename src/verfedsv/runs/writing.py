@@ -27,6 +27,7 @@ from verfedsv.untrusted import read_json
 def check_free(folder: Path, text: str) -> None:
     """Raise InputError if a new run with that configuration would destroy something in a folder."""
     with _explained(folder):
+        RunFolder(folder).refuse_links()
         if folder.exists() and not is_free(folder, text):
             raise InputError(f"{folder} is not empty; continue its run with --resume, or choose another output folder")
     _try_writing(folder)
@@ -70,6 +71,7 @@ def begin(folder: Path, text: str) -> None:
 def check_same(folder: Path, config: Config) -> None:
     """Raise InputError unless the run in a folder has the same settings as a configuration."""
     with _explained(folder):
+        RunFolder(folder).refuse_links()
         there = RunFolder(folder).config()
     if there is None:
         raise InputError(f"there is no run in {folder} to resume; begin one without --resume")

@@ -294,14 +294,20 @@ def _check_signature(stated: Statement, public_key: bytes | None) -> Iterator[Fi
 def _find_run(stated: Statement, path: Path) -> RunFolder:
     """Return the folder of a statement's run, which is searched only in the statement's folder and below."""
     here = path.parent.resolve()
-    for relative in (stated.content["run"] or ".", "."):
+    names = [name for name in stated.content["files"] if _is_within(name)]
+    for relative in filter(_is_within, (stated.content["run"] or ".", ".")):
         try:
             found = here.joinpath(relative).resolve()
-            if found.is_relative_to(here) and any((found / name).exists() for name in stated.content["files"]):
+            if found.is_relative_to(here) and any((found / name).exists() for name in names):
                 return RunFolder(found)
         except OSError:
             continue  # a name that no file can have
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
+
+
+def _is_within(name: str) -> bool:
+    """Return whether a path leads to something in the folder that it is joined to, by its text alone."""
+    return not Path(name).anchor and ".." not in Path(name).parts
 
 
 def _check_transcript(stated: Statement, head: str, verified: Verified, about: Description) -> None:

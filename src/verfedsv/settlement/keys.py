@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from verfedsv.errors import InputError
+from verfedsv.files import read_whole
 
 PRIVATE, PUBLIC = ".key", ".pub"
 """The endings of the two files of a pair of keys."""
@@ -132,8 +133,7 @@ def is_signed(public_key: bytes, signature: bytes, content: bytes) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(_LARGEST_FILE)
+        return read_whole(path, _LARGEST_FILE)
     except OSError as error:
         hint = "ask its owner for it" if path.suffix == PUBLIC else "make one: verfedsv keys new"
         raise InputError(f"cannot read the key {path}: {error.strerror}; {hint}") from None

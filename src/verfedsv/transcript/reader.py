@@ -25,7 +25,7 @@ from verfedsv.transcript.heads import read_tensor
 from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
 from verfedsv.transcript.rows import Rows
-from verfedsv.transcript.storage import FolderStorage, Storage
+from verfedsv.transcript.storage import FolderStorage, Storage, refuse_links
 from verfedsv.transcript.streams import Entry, SegmentReader
 from verfedsv.transcript.verification import Verified, verify
 from verfedsv.untrusted import MOST_JSON_BYTES
@@ -76,14 +76,7 @@ class Transcript:
         for other in (path, path / FOLDER, path / FOLDER / FOLDER):
             if other != folder and fmt.files_of(other):
                 raise TranscriptError(f"there are two transcripts, in {folder} and in {other}: move one of them away")
-        links = [file for file in fmt.files_of(folder) if file.is_symlink()]
-        if folder != path and folder.is_symlink():
-            links = [folder]
-        if links:
-            raise TranscriptError(
-                f"{links[0]} is a symbolic link, which could point outside its folder; replace it with a copy of its "
-                "target"
-            )
+        refuse_links(folder, with_itself=folder != path)
         return cls(FolderStorage(folder, mapped=mapped))
 
     @property

@@ -14,7 +14,8 @@ from typing import IO
 import pyarrow as pa
 
 from verfedsv.errors import TranscriptError
-from verfedsv.files import naming, read_whole, write_whole
+from verfedsv.files import find_links, naming, read_whole, write_whole
+from verfedsv.transcript import format as fmt
 
 try:
     import fcntl
@@ -30,16 +31,32 @@ _TRIES, _BETWEEN_TRIES = 5, 0.02
 
 def is_being_written(folder: Path) -> bool:
     """Return whether a recorder is open on a folder, in any process; False if that cannot be determined."""
-    if fcntl is None or not (folder / LOCK).is_file():  # a pipe would block
+    path = folder / LOCK
+    if fcntl is None or path.is_symlink() or not path.is_file():  # a pipe would block
         return False
     try:
-        with (folder / LOCK).open("rb") as file:
+        with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return False
     return False
+
+
+def refuse_links(folder: Path, *, with_itself: bool = False) -> None:
+    """Raise TranscriptError if a file or a folder of the transcript in a folder is a link.
+
+    With `with_itself`, also if the folder is one: not for a folder that the user named.
+    """
+    links = [path for path in (*fmt.files_of(folder), folder / LOCK) if path.is_symlink()]
+    links += find_links(folder / fmt.TENSORS)
+    if with_itself and folder.is_symlink():
+        links = [folder]
+    if links:
+        raise TranscriptError(
+            f"{links[0]} is a symbolic link, which could point outside its folder; replace it with a copy of its target"
+        )
 
 
 class FileStream:
@@ -84,6 +101,7 @@ class FolderStorage:
             except OSError as error:
                 why = "it is a file" if folder.is_file() else error.strerror
                 raise TranscriptError(f"cannot record into {folder}: {why}") from None
+            refuse_links(folder)
             self._take_lock()
 
     def _take_lock(self) -> None:
@@ -91,7 +109,7 @@ class FolderStorage:
         path = self.folder / LOCK
         if path.exists() and not path.is_file():
             raise TranscriptError(f"cannot record into {self.folder}: {path} is not a file; move it away")
-        self._lock = path.open("ab")  # does not change the target of a link
+        self._lock = path.open("ab")
         if fcntl is None:
             return
         for _ in range(_TRIES):
