@@ -352,6 +352,65 @@ def test_an_extract_has_no_more_rows_than_bytes(tmp_path):
         replace(extract, parts=[extract.parts[0], forged]).verify()
 
 
+END = Part(Kind.END, [fmt.END_OF_STREAM, b"", b""], [0, 0])
+
+
+def split(part, *sizes):
+    """Return a part in three pieces without gaps between them."""
+    content = part.message()[0].to_pybytes()
+    first, second = sizes
+    return replace(part, pieces=[content[:first], content[first:second], content[second:]], gaps=[0, 0])
+
+
+def hollow(part):
+    """Return a part with a gap where three zeros were."""
+    content = part.message()[0].to_pybytes()
+    start = content.index(bytes(3), 16)
+    return replace(part, pieces=[content[:start], content[start + 3 :], b""], gaps=[3, 0])
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda parts: parts[1:],
+        lambda parts: [parts[0], *parts],
+        lambda parts: [END, *parts],
+        lambda parts: [*parts[:3], END, *parts[3:]],
+        lambda parts: [*parts[:3], parts[0], *parts[3:]],
+        lambda parts: [*parts[:3], END, parts[0], *parts[3:]],
+        lambda parts: [part for part in parts if part.kind is not Kind.END],
+        lambda parts: [part for index, part in enumerate(parts) if index == 0 or part.kind is not Kind.SCHEMA],
+        lambda parts: [*parts, END],
+        lambda parts: [*parts, parts[0]],
+        lambda parts: [parts[0], END, *parts],
+        lambda parts: [*parts[:4], replace(END, kind=Kind.START), *parts[4:]],
+        lambda parts: [hollow(parts[0]), *parts[1:]],
+        lambda parts: [split(parts[0], 100, 200), *parts[1:]],
+        lambda parts: [parts[0], split(parts[1], 100, 200), *parts[2:]],
+        lambda parts: [split(part, 2, 4) if part.kind is Kind.END else part for part in parts],
+    ],
+)
+def test_an_extract_has_the_segments_of_a_transcript(tmp_path, edit):
+    """A schema, records, an end marker after the last round, all of them hashed: else no transcript has that head."""
+    with Recorder(tmp_path, [0, 1, 1], ["bank", "telco"], segment_rounds=3) as recorder:
+        for number in range(7):
+            recorder.log([number % 3], {name: [float(number)] for name in ("bank", "telco")})
+    honest = make_extract(Transcript.open(tmp_path), "telco")
+    assert with_parts(honest, [*honest.parts]).verify().verified.n_rounds == 7
+    with pytest.raises(TranscriptError, match="the extract was changed"):
+        with_parts(honest, edit([*honest.parts])).verify()
+
+
+def with_parts(extract, parts):
+    """Return an extract of these messages, with the head that their hashes lead to."""
+    link = fmt.link_of_digests(
+        hashlib.sha256(extract.description.encode()).digest(), bytes.fromhex(extract.labels_sha256)
+    )
+    for part in parts:
+        link = fmt.next_link(link, *part.message())
+    return replace(extract, parts=parts, head=link.hex())
+
+
 def test_metadata_that_are_too_long_are_refused(run):
     """They are not those of a message."""
     extract = make_extract(Transcript.open(run), "telco")

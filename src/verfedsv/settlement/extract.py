@@ -198,6 +198,7 @@ def _verify(extract: Extract) -> VerifiedExtract:
     description = Description.from_json(extract.description.encode())
     if extract.parts and description.mode is None:
         raise TranscriptError("the extract was changed: its description is of a transcript without uploads")
+    _check_order([part.kind for part in extract.parts], description.segment_rounds)
     precision = description.precision or "float64"
     number = np.dtype(precision)
     rules = Rules(description)
@@ -209,7 +210,7 @@ def _verify(extract: Extract) -> VerifiedExtract:
         message, ranges = part.message()
         found.link = fmt.next_link(found.link, message, ranges)
         if part.kind not in fmt.RECORDS:
-            _check_plain(part, message, precision)
+            _check_plain(part.kind, message, ranges, precision)
             continue
         where = f"round {found.n_rounds + 1}"
         rows = _read_rows(message, ranges, precision, where)
@@ -243,11 +244,27 @@ def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precisio
     return read_rows(message, precision)
 
 
-def _check_plain(part: Part, message: pa.Buffer, precision: Precision) -> None:
-    """Raise ValueError unless a message that is not a record is the schema, or the end of a segment."""
-    if part.kind is Kind.SCHEMA:
+def _check_order(kinds: Sequence[Kind], segment_rounds: int) -> None:
+    """Raise ValueError unless messages form segments: a schema, records, and an end marker after the last round."""
+    before, n_rounds = Kind.END, 0
+    for kind in kinds:
+        is_begin = before is Kind.END
+        n_rounds = (0 if is_begin else n_rounds) + (kind is Kind.ROUND)
+        is_full = n_rounds == segment_rounds
+        if (kind is Kind.SCHEMA) != is_begin or n_rounds > segment_rounds or (kind is Kind.END and not is_full):
+            raise ValueError("its messages are not in the order of a transcript")
+        before = kind
+    if before is Kind.SCHEMA:
+        raise ValueError("its last segment has no record")
+
+
+def _check_plain(kind: Kind, message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precision: Precision) -> None:
+    """Raise ValueError unless a message is the schema or the end of a segment, and is hashed completely."""
+    if ranges != ((0, message.size),):
+        raise ValueError("it has gaps in a message without uploads")
+    if kind is Kind.SCHEMA:
         fmt.check_schema(message, precision)
-    elif part.kind is not Kind.END or message.to_pybytes() != fmt.END_OF_STREAM or any(part.gaps):
+    elif kind is not Kind.END or message.to_pybytes() != fmt.END_OF_STREAM:
         raise ValueError("it has a message that no transcript has")
 
 
