@@ -274,7 +274,7 @@ def test_a_run_is_not_resumed_through_a_link(tmp_path, name, exists):
     if name == "checkpoints":
         (outside / "checkpoints" / ".x.npz.y").write_text("precious")
     before = {path: path.is_file() and path.read_bytes() for path in outside.rglob("*")}
-    with pytest.raises((InputError, TranscriptError), match=f"{there.name} is a link"):
+    with pytest.raises((InputError, TranscriptError), match=f"{there.name} is a symbolic link"):
         finish(make(tmp_path, SMALL[0]), resume=True)
     assert before == {path: path.is_file() and path.read_bytes() for path in outside.rglob("*")}
 
@@ -289,6 +289,6 @@ def test_a_run_does_not_begin_through_a_link(tmp_path, name):
     if name == "transcript":
         (tmp_path / "out" / "transcript").rmdir()
     (tmp_path / "out" / name).symlink_to(outside)
-    with pytest.raises((InputError, TranscriptError), match=f"{name} is a link"):
+    with pytest.raises((InputError, TranscriptError), match=f"{name} is a symbolic link"):
         finish(run)
     assert [path.name for path in outside.iterdir()] == ["labels.arrow"]

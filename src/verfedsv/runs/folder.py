@@ -33,13 +33,6 @@ _MOST_NESTED = 16
 """How many folders a file of a run may lie in, below that of the run."""
 
 
-def matches(valuation: Valuation, transcript: Transcript) -> bool:
-    """Return whether a valuation has the head, clients, rounds, mode and loss of a transcript."""
-    stated = valuation.head, valuation.clients, valuation.n_rounds, valuation.mode, valuation.loss
-    about = transcript.description
-    return stated == (transcript.head, transcript.clients, transcript.n_rounds, about.mode, about.loss)
-
-
 class RunFolder:
     """The folder of a run: of `verfedsv run`, or of a `Recorder` alone, which holds only a transcript.
 
@@ -208,7 +201,7 @@ class RunFolder:
         if found is None:
             return None
         if found.head == transcript.head:
-            if not matches(found, transcript):
+            if not self.matches(found, transcript):
                 raise InputError(
                     f"{self.valuation_path} is damaged: it names this transcript, but other clients, rounds, mode or "
                     "loss. Delete it, and the run is valued again"
@@ -223,6 +216,13 @@ class RunFolder:
                 "on the transcript"
             )
         return None
+
+    @staticmethod
+    def matches(valuation: Valuation, transcript: Transcript) -> bool:
+        """Return whether a valuation has the head, clients, rounds, mode and loss of a transcript."""
+        stated = valuation.head, valuation.clients, valuation.n_rounds, valuation.mode, valuation.loss
+        about = transcript.description
+        return stated == (transcript.head, transcript.clients, transcript.n_rounds, about.mode, about.loss)
 
     # Evidence
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from verfedsv.errors import InputError
 from verfedsv.runs.config import Config
-from verfedsv.runs.folder import RunFolder, matches
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import shortened
 from verfedsv.transcript import Description, Transcript
@@ -78,7 +78,7 @@ def say_accepted(folder: RunFolder, settings: ValuationSettings) -> list[str]:
 
 def check_is_of(valuation: Valuation, transcript: Transcript) -> None:
     """Raise InputError unless a valuation is of this transcript, to its last round."""
-    if not matches(valuation, transcript):
+    if not RunFolder.matches(valuation, transcript):
         raise InputError("the valuation is not of this transcript, or the transcript has grown since; value it again")
 
 
