@@ -13,7 +13,7 @@ from tests.transcript import forgeries
 from tests.transcript.forgeries import ABOUT, LABELS, absent, file_of, row, stamp, upload, write
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.settlement.audit import audit
-from verfedsv.transcript import Recorder, Stamp, Transcript
+from verfedsv.transcript import Recorder, Stamp, Transcript, meaning
 from verfedsv.transcript.meaning import is_usable
 
 NAMES = ("bank", "telco", "shop")
@@ -514,3 +514,13 @@ def test_what_a_description_says_does_nothing_in_a_terminal(tmp_path):
         with pytest.raises(TranscriptError) as caught:
             Transcript.open(write(tmp_path / str(len(about)), [round_of()], about=about))
         assert str(caught.value).isprintable()
+
+
+def test_a_join_checks_one_name(monkeypatch):
+    """Checking all of them again each time would take quadratic time."""
+    checked = []
+    monkeypatch.setattr(meaning, "check_names", checked.extend)
+    roster = meaning.Roster.of_founders(("bank", "telco")).left("bank").joined("mall").joined("bank")
+    assert roster.clients == ("bank", "telco", "mall")
+    assert roster.members == {"bank", "telco", "mall"}
+    assert checked == ["mall"]

@@ -46,8 +46,10 @@ class Roster:
         """Return the roster with one more member; raise ValueError if it is a member, or its name is not allowed."""
         if client in self.members:
             raise ValueError(f"client {client!r} takes part already")
-        clients = self.clients if client in self.clients else (*self.clients, client)
-        check_names(clients)
+        clients = self.clients
+        if client not in clients:
+            check_names([client])
+            clients = (*clients, client)
         return replace(self, clients=clients, members=self.members | {client})
 
     def left(self, client: str) -> Roster:
