@@ -15,7 +15,7 @@ from verfedsv import InputError, Recorder, Transcript, TranscriptError
 from verfedsv.federation import Server
 from verfedsv.federation.schedules import batch_of_client
 from verfedsv.runs.config import Config
-from verfedsv.runs.resume import resume_server
+from verfedsv.runs.resume import Saver, resume_server
 from verfedsv.transcript import Stamp
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Segment
@@ -191,6 +191,15 @@ def test_live_shares_continue(tmp_path):
     updates = [update for update in finish(make(tmp_path, text), resume=True) if update.shares is not None]
     np.testing.assert_allclose(updates[-1].shares, whole.shares, atol=0.01)
     assert [update.n_rounds for update in updates] == [20, 30]
+
+
+def test_live_shares_do_not_depend_on_checkpoints(tmp_path, monkeypatch):
+    """These are written when time allows, which differs from run to run."""
+    monkeypatch.setattr(Saver, "is_due", lambda _self: False)
+    never = finish(make(tmp_path, SMALL[1].replace('"out"', '"never"'), "never.toml"))
+    monkeypatch.setattr(Saver, "is_due", lambda _self: True)
+    always = finish(make(tmp_path, SMALL[1]))
+    np.testing.assert_array_equal(always[-1].shares, never[-1].shares)
 
 
 @pytest.mark.parametrize("name", [fmt.chain_file(1), fmt.uploads_file(1), fmt.DESCRIPTION, fmt.LABELS])
