@@ -46,8 +46,8 @@ class Tape:
     def write(self, *record: Record) -> None:
         """Record an upload, the end of a round, a synchronous round with its uploads, or a client that joins or leaves.
 
-        Before the first record, joining and leaving only change who takes part from the start. After a failure, other
-        than a record that is refused, it is unknown what was recorded: everything from then on fails with the same.
+        Before the first record, joining and leaving only change who takes part from the start. If a failure leaves a
+        record behind that is not counted here, everything from then on fails with the same error.
         """
         self._check_failure()
         is_counted = self.n_records > 0 or not isinstance(record[0], Join | Leave)
@@ -56,10 +56,12 @@ class Tape:
         elif self._recorder is not None and not self.is_repeating:
             try:
                 _write(self._recorder, *record)
-            except InputError:
+            except InputError:  # refused: nothing was recorded
                 raise
             except BaseException as error:
                 self._failure = error
+                if self._recorder.transcript.n_records == self.n_records:  # nor was anything here
+                    self._failure = None
                 raise
         self.n_records += is_counted
 
