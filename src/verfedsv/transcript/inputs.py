@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class Labels:
         encode_checked(self.loss, self.numbers, widths[0])
         return widths[0]
 
-    @property
+    @cached_property
     def advice(self) -> str:
         """What to upload, for a client whose embeddings cannot be summed for the loss."""
         return _ADVICE.get("own" if is_own(self.loss) else self.loss.name, _ADVICE["own"])
