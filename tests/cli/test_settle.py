@@ -273,3 +273,23 @@ def test_a_valuation_of_an_unfinished_training_is_not_settled(tmp_path):
     done = call("settle", tmp_path / "v.json", "--budget", "100", "--currency", "EUR", "--negative", "zero")
     assert done.returncode == 2
     assert "is of a training that had not ended" in done.stderr
+
+
+def test_what_was_accepted_is_said(tmp_path):
+    """A note names the settings that were not agreed."""
+    folder = make_run(tmp_path / "run")
+    (folder / "valuation.json").write_text(verfedsv.value(folder, semivalue="banzhaf").to_json())
+    terms = ["--budget", "100", "--currency", "EUR", "--negative", "zero"]
+    done = call("settle", folder, *terms, "--accept-settings")
+    assert done.returncode == 0
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "Accepted, although the values were not computed with the agreed settings: semivalue is banzhaf" in said
+    assert "Values: banzhaf, not Shapley values." in said
+
+
+def test_doubts_come_before_the_payouts(tmp_path):
+    """Whoever reads the table has read them."""
+    folder = make_run(tmp_path / "run", n_rounds=4)
+    done = call("settle", folder, "--budget", "100", "--currency", "EUR", "--negative", "zero")
+    assert done.returncode == 0
+    assert 0 <= done.stdout.index("The training was stopped after") < done.stdout.index("bank")

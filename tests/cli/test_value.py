@@ -405,3 +405,15 @@ def test_what_a_run_noted_of_its_data_is_said_with_its_values(tmp_path, command,
         assert f"{note}." in texts_of(done)
     (folder / "notes.json").write_text("{}")
     assert "notes.json is damaged" in run(command, folder, *paid).stderr
+
+
+def test_another_semivalue_is_not_called_a_decrease_of_the_loss():
+    """Only Shapley values add up to it."""
+    recorder = verfedsv.Recorder(None, [0, 1], ["a", "b"])
+    recorder.log([0, 1], {"a": [-1.0, 1.0], "b": [0.0, 0.5]})
+    result = verfedsv.value(recorder, semivalue="banzhaf")
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        show(console, result, judge(result))
+    assert "A total value is the semivalue banzhaf of a client" in captured.get()
+    assert "lowered the loss, over all rounds" not in captured.get()

@@ -63,17 +63,18 @@ def refuse_others(folder: RunFolder, transcript: Transcript, settings: Valuation
     """Raise InputError if a run was not trained or valued as agreed, unless that is accepted."""
     if accepted:
         return
-    config = folder.config_of(transcript)
-    for other in say_others(settings, transcript.description, config, lambda: transcript.verify_on().has_offset):
+    for other in _others(folder, transcript, settings):
         raise InputError(f"{other}; train and value the run as agreed, or add accept_settings=True (--accept-settings)")
 
 
 def say_accepted(folder: RunFolder, settings: ValuationSettings) -> list[str]:
     """Return sentences on what was not as agreed and has been accepted."""
-    transcript = folder.open(for_values=False)
-    has_offset = lambda: transcript.verify_on().has_offset  # noqa: E731  # only called if it matters
-    others = say_others(settings, transcript.description, folder.config_of(transcript), has_offset)
-    return [f"Accepted, although {other}." for other in others]
+    return [f"Accepted, although {other}." for other in _others(folder, folder.open(for_values=False), settings)]
+
+
+def _others(folder: RunFolder, transcript: Transcript, settings: ValuationSettings) -> Iterator[str]:
+    config = folder.config_of(transcript)
+    return say_others(settings, transcript.description, config, lambda: transcript.verify_on().has_offset)
 
 
 def check_is_of(valuation: Valuation, transcript: Transcript) -> None:
