@@ -626,7 +626,7 @@ def test_a_run_is_checked_as_the_command_does(tmp_path):
     content[content.index(b"telco") + 3000] ^= 1
     uploads.write_bytes(content)
     with pytest.raises(TranscriptError, match="the transcript was changed"):
-        settle(valuation, Terms.of(100, "EUR", negative="zero"), run=run)
+        settle(valuation, Terms.of(100, "EUR", negative="zero"), run=run, accept_settings=True)
 
 
 def test_a_run_with_a_loss_of_ones_own_is_settled(tmp_path):
