@@ -36,6 +36,8 @@ def as_positive(name: str, value: Any) -> float:
 
 def as_numpy(name: str, values: Any) -> NDArray[Any]:
     """Return `values` as an array of any type; tensors are detached and moved to the CPU."""
+    if type(values) is np.ndarray:
+        return values
     if values is None or isinstance(values, str | bytes | dict | set):
         raise InputError(f"{name} must be an array of numbers; received {type(values).__name__}")
     if isinstance(values, np.ma.MaskedArray):

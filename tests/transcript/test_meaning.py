@@ -425,7 +425,8 @@ def test_numbers_are_usable_one_by_one(number):
     assert is_usable(many)
     assert is_usable(many[:0])
     wrong = [2**62, -(2**32) * 10**3] if number is np.int64 else [np.nan, np.inf, -np.inf]
-    for value in [*wrong, *([1e12, -1e300] if number is np.float64 else [])]:
+    large = {np.float32: [1.001e12, -3e38], np.float64: [1e12, -1e300]}
+    for value in [*wrong, *large.get(number, [])]:
         few = np.zeros((50, 2), dtype=number)
         few[7, 1] = value
         assert not is_usable(few)

@@ -293,8 +293,8 @@ def _check_finite(client: str | None, embeddings: Array) -> None:
 
 def is_usable(numbers: Array) -> bool:
     """Return whether all embeddings are finite and below the limit of their size."""
-    # The sum of squares decides nearly always: 0.8 instead of 4 microseconds for 2,837 numbers.
-    if numbers.dtype == np.float64 and np.vdot(numbers, numbers) < fmt.LARGEST_EMBEDDING**2:
+    # The sum of squares decides nearly always, in a fifth of the time; the half leaves room for its rounding.
+    if numbers.dtype.char in "fd" and np.vdot(numbers, numbers) < fmt.LARGEST_EMBEDDING**2 / 2:
         return True
     # One pass each, without a temporary array. A NaN passes neither comparison.
     ends = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
