@@ -45,6 +45,24 @@ def test_a_summary_has_the_numbers_of_the_valuation(folder):
     assert json.loads(summary.to_json())["books"] == valuation.books._asdict()
 
 
+def test_rounds_that_a_client_missed_are_reported(tmp_path, folder):
+    """Whether it was absent, or not a member; a report of clients that missed none does not speak of it."""
+    batch, uploads = [0, 1, 2], {"bank": [0.1, 0.2, 0.3], "shop": [0.3, -0.1, 0.2], "telco": [0.2, 0.0, 0.1]}
+    with verfedsv.Recorder(tmp_path, [0, 1, 1], ["bank", "shop"]) as recorder:
+        recorder.log(batch, {"bank": uploads["bank"], "shop": uploads["shop"]})
+        recorder.join("telco")
+        recorder.log(batch, uploads)
+        recorder.log(batch, {"bank": uploads["bank"], "telco": uploads["telco"]}, absent=["shop"])
+        recorder.leave("shop")
+        recorder.log(batch, {"bank": uploads["bank"], "telco": uploads["telco"]})
+    summary = summarise(tmp_path)
+    assert {client.name: summary.n_missed(client) for client in summary.clients} == {"bank": 0, "shop": 2, "telco": 1}
+    text = to_markdown(summary)
+    assert "In some rounds" in text
+    assert "| Rounds missed |" in text
+    assert "missed" not in to_markdown(summarise(folder))
+
+
 def test_a_valuation_of_this_transcript_is_not_computed_again(folder, monkeypatch):
     """The valuation in the folder is used if its head is the transcript's."""
     monkeypatch.setattr("verfedsv.report.reading.value", None)

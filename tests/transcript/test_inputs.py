@@ -196,6 +196,14 @@ def test_classes_are_in_the_order_of_ordered_categories(kind):
     assert recorder.transcript.description.classes == ("low", "never", "mid", "high")
 
 
+def test_classes_numbered_from_one_are_doubted():
+    """They make one class more than meant, which no sample has."""
+    with pytest.warns(TranscriptWarning, match="subtract 1"):
+        Recorder(None, [1, 2, 3], ["one"], "softmax")
+    for labels, loss in (([0, 2, 1], "softmax"), ([1, 2, 3], "squared")):
+        Recorder(None, labels, ["one"], loss)  # a warning would be an error
+
+
 def test_text_does_not_show_the_numbers_of_classes_without_samples():
     """Alphabetical numbers of two classes would be wrong for a model of three."""
     with pytest.raises(InputError, match="labels name 2 classes, so n_classes cannot be 3"):

@@ -134,6 +134,24 @@ def test_a_finished_run_is_not_valued_again(run, follow, monkeypatch):
     assert "so far" not in follow.states[-1].to_json()
 
 
+def test_a_damaged_end_is_reported_once_nothing_is_recording(run, follow):
+    """While a run records, an unfinished record is what a reader expects to see."""
+    run.grow(2)
+    last = sorted((run.folder / "transcript").glob("uploads-*.arrows"))[-1]
+    with last.open("ab") as file:
+        file.write(b"\0" * 4096)
+    watching = follow(run.folder)
+    watching.poll()
+    assert follow.states[-1].n_rounds == 2
+    assert follow.states[-1].alarms + follow.states[-1].warnings == ()
+    run.close()
+    watching = follow(run.folder)
+    watching.poll()
+    assert follow.states[-1].n_rounds == 2
+    found = follow.states[-1].alarms + follow.states[-1].warnings
+    assert any("uploads-00001.arrows has 4,096" in text for text in found), found
+
+
 def test_the_end_of_a_run_is_shown_at_once(run, follow, monkeypatch):
     """A new valuation.json is only read, without a pause."""
     watching = follow(run.folder)

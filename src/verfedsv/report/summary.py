@@ -198,6 +198,10 @@ class Summary:
         """Return the sum over all rounds of a mean per round; None stays None."""
         return None if per_round is None else per_round * self.n_games
 
+    def n_missed(self, client: ClientSummary) -> int:
+        """Return in how many rounds a client took no part; 0 if each trains at its own pace."""
+        return self.n_rounds - client.uploads.n_uploads if self.mode == "synchronous" else 0
+
     def with_short_names(self) -> Summary:
         """Return the summary with names of bounded length."""
         clients = tuple(replace(client, name=shortened(client.name, LONGEST_NAME)) for client in self.clients)

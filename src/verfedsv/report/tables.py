@@ -253,9 +253,11 @@ def _completion(summary: Summary, most: int | None) -> Table:
 
 
 def _uploads(summary: Summary, most: int | None) -> Table:
+    has_missing = any(map(summary.n_missed, summary.clients))
     columns = [
         _CLIENT,
         Column("Uploads", lambda client: f"{client.uploads.n_uploads:,}"),
+        Column("Rounds missed", lambda client: f"{summary.n_missed(client):,}", on=PAGES if has_missing else ()),
         Column("Embeddings", lambda client: f"{client.uploads.n_embeddings:,}"),
         Column("Size", lambda client: filesize.decimal(client.uploads.n_bytes)),
     ]

@@ -309,10 +309,16 @@ def communication(summary: Summary) -> str:
     n_uploads = count(sum(each.n_uploads for each in uploads), "upload")
     n_embeddings = count(sum(each.n_embeddings for each in uploads), "embedding")
     size = filesize.decimal(sum(each.n_bytes for each in uploads))
-    return (
+    text = (
         f"All clients together sent {n_embeddings} in {n_uploads}, {size} of numbers and sample ids. The server's "
         "answers are not recorded."
     )
+    if missing := [client.name for client in summary.clients if summary.n_missed(client)]:
+        text += (
+            f" In some rounds {listed(missing)} took no part: absent, not yet a member, or a member no more. In such a "
+            "round a client keeps its last embeddings and is worth nothing."
+        )
+    return text
 
 
 def origin(summary: Summary) -> str:
