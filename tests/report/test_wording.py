@@ -17,7 +17,7 @@ from verfedsv.report.summary import UploadCounts, build
 from verfedsv.report.tables import contributions
 from verfedsv.report.terminal import brief
 from verfedsv.settings import ValuationSettings
-from verfedsv.settlement.books import say_books
+from verfedsv.settlement.books import describe_books
 from verfedsv.valuation.result import Books
 
 
@@ -353,6 +353,6 @@ def test_rounding_as_written_is_not_called_the_numerical_error():
     """More decimals are written if they make the numbers balance; otherwise these are called rounded."""
     books = Books(0.6931471805599453, 0.5325645, 0.6931471805599453 - 0.5325645, 0.0)
     assert "(" not in wording.balance(books)
-    text = say_books(books)
+    text = describe_books(books)
     start, end, clients = (float(number) for number in re.findall(r"[0-9]+\.[0-9]+", text))
     assert start == pytest.approx(end + clients, abs=1e-12)

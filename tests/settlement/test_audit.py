@@ -1028,7 +1028,7 @@ def test_a_guarantee_where_nothing_was_completed_is_found(tmp_path):
 def test_an_audit_reads_all_records_twice(tmp_path, monkeypatch):
     """Once to verify and once to value them, because transcripts are large."""
     run, n_passes = make_run(tmp_path / "run"), []
-    for name in ("verify_on", "_records"):
+    for name in ("verify_more", "_records"):
         method = getattr(Transcript, name)
 
         def counted(self, *arguments, method=method):
@@ -1037,7 +1037,7 @@ def test_an_audit_reads_all_records_twice(tmp_path, monkeypatch):
 
         monkeypatch.setattr(Transcript, name, counted)
     assert audit(run).passes
-    assert n_passes == ["verify_on", "_records"]
+    assert n_passes == ["verify_more", "_records"]
 
 
 def test_both_audits_compute_what_is_unaccounted_for(tmp_path):

@@ -16,7 +16,7 @@ from tests.games import LogCosh
 from tests.settlement.runs import CLIENTS, make_run, record
 from verfedsv import InputError, Recorder, TranscriptError
 from verfedsv.settlement import Settlement, Terms, settle
-from verfedsv.settlement.explanation import cautions, explain, say_terms
+from verfedsv.settlement.explanation import cautions, describe_terms, explain
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
 from verfedsv.valuation.result import Books
@@ -533,7 +533,7 @@ def test_the_server_is_paid_only_if_asked():
     assert Settlement.from_json(result.to_json()) == result
     assert '"pay server","hub"' in result.to_csv()
     expected = "shares, in proportion to values; the server is paid 20.00 EUR for its own part, as 'hub'"
-    assert say_terms(result) == expected
+    assert describe_terms(result) == expected
     floored = pay(Terms.of(100, "EUR", rule="floor", floor=30, pay_server="hub"), source)
     assert floored.payouts == (4000, 3000, 3000)
     assert pay(Terms.of(99, "EUR", fixed_part="100%", pay_server="hub"), source).payouts == (3300,) * 3

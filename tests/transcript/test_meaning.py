@@ -193,7 +193,7 @@ def test_time_never_falls_from_round_to_round(tmp_path):
     assert_refused(folder, "round 3, time runs backwards, from 3.0 to 2.0")
     transcript = Transcript.open(folder)
     with pytest.raises(TranscriptError, match="round 3, time runs backwards"):
-        transcript.verify_on(transcript.verify_on(most=4))
+        transcript.verify_more(transcript.verify_more(most=4))
 
 
 def test_a_client_that_was_declared_absent(tmp_path):
@@ -203,7 +203,7 @@ def test_a_client_that_was_declared_absent(tmp_path):
     transcript.verify()
     first, last = transcript
     assert (first.client, last.absent) == ("bank", ("telco", "shop"))
-    assert transcript.verify_on().n_uploads == {"bank": 1}
+    assert transcript.verify_more().n_uploads == {"bank": 1}
 
 
 ODD_LABELS = {

@@ -94,7 +94,7 @@ def test_any_roster_is_read_back_as_it_was(tmp_path, mode, seed):  # noqa: C901 
             n_stamps += 1
     recorder.close()
     transcript = Transcript.open(tmp_path)
-    verified = transcript.verify_on()
+    verified = transcript.verify_more()
     transcript.verify()
     assert transcript.clients == verified.roster.clients == tuple(ever)
     assert (transcript.n_rounds, verified.roster.members) == (n_stamps, frozenset(members))
@@ -338,7 +338,7 @@ def test_the_states_of_a_head_are_recorded_by_content(tmp_path):
     assert all(np.array_equal(state["weight"], np.ones((2, 5))) for state in states)
     assert len(list((tmp_path / "tensors").iterdir())) == 1 + 4
     widths = {record.client: record.embeddings.shape[1] for record in transcript if isinstance(record, Upload)}
-    assert widths == transcript.verify_on().roster.widths == {"a": 2, "b": 3}
+    assert widths == transcript.verify_more().roster.widths == {"a": 2, "b": 3}
 
 
 def test_a_torch_module_is_a_head(tmp_path):

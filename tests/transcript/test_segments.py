@@ -209,7 +209,7 @@ def test_a_crash_between_two_segments(tmp_path):
             if content is not None:
                 (folder / name).write_bytes(content)
         begun = Transcript.open(folder)
-        begun.verify(may_go_on=True)
+        begun.verify(is_growing=True)
         assert begun.head == before[CHAIN][-32:].hex()
         if contents_of_two[0] is not None:
             with pytest.raises(TranscriptError, match=r"up to round 2, but uploads-00002\.arrows has no record"):

@@ -598,11 +598,11 @@ def test_all_files_have_the_same_mode(tmp_path):
 
 
 def test_what_is_being_written_does_not_spoil_the_rest(tmp_path):
-    """With `may_go_on`, half a record at the end is not an error."""
+    """With `is_growing`, half a record at the end is not an error."""
     record(tmp_path)
     with (tmp_path / UPLOADS).open("ab") as file:
         file.write(b"half a reco")
-    Transcript.open(tmp_path).verify(may_go_on=True)
+    Transcript.open(tmp_path).verify(is_growing=True)
     with pytest.raises(TranscriptError, match=r"complete up to round 5, but uploads-00001.arrows has 11 and chain-"):
         Transcript.open(tmp_path).verify()
 
@@ -706,13 +706,13 @@ def test_the_page_describes_every_field_and_column():
 def test_verifying_goes_on_from_where_it_was(tmp_path, mapped):
     """Portions find the same as one pass, and count rounds and uploads; what was verified is not read again."""
     record(tmp_path, 6)
-    whole = Transcript.open(tmp_path, mapped=mapped).verify_on()
+    whole = Transcript.open(tmp_path, mapped=mapped).verify_more()
     assert (whole.n_entries, whole.n_records, whole.n_rounds) == (8, 6, 6)
     assert (whole.n_uploads["bank"], whole.n_embeddings["bank"]) == (6, 96)
     part, called = None, []
     while part is None or part.n_entries < 8:
         transcript = Transcript.open(tmp_path, mapped=mapped)
-        part = transcript.verify_on(part, 3, lambda done, total: called.append((done, total)))
+        part = transcript.verify_more(part, 3, lambda done, total: called.append((done, total)))
         assert transcript.up_to(part).n_rounds == part.n_rounds
         assert sum(isinstance(entry, Stamp) for entry in transcript.up_to(part)) == part.n_rounds
     assert part == whole
@@ -724,14 +724,14 @@ def test_verifying_starts_anew_where_the_beginning_is_another(tmp_path):
     record(tmp_path / "a", 4)
     record(tmp_path / "b", 4, seed=1)
     record(tmp_path / "c", 2)
-    verified = Transcript.open(tmp_path / "a").verify_on()
+    verified = Transcript.open(tmp_path / "a").verify_more()
     for name in ("b", "c"):
         other = Transcript.open(tmp_path / name)
-        assert other.verify_on(verified) == other.verify_on()
+        assert other.verify_more(verified) == other.verify_more()
     path = tmp_path / "a" / "transcript.json"
     path.write_text(path.read_text().replace("bank", "rank"))
     with pytest.raises(TranscriptError, match=r"transcript\.json"):
-        Transcript.open(tmp_path / "a").verify_on(verified)
+        Transcript.open(tmp_path / "a").verify_more(verified)
 
 
 def test_links_that_end_in_zeros_are_links():

@@ -10,7 +10,7 @@ from tests.valuation.test_values import Asynchronous, split_server
 from verfedsv import Beta, InputError, Semivalue, Valuation, value
 from verfedsv.report.wording import balance
 from verfedsv.settings import ValuationSettings
-from verfedsv.settlement.books import say_books
+from verfedsv.settlement.books import describe_books
 from verfedsv.shapley.semivalues import get_semivalue
 
 OTHERS = ["banzhaf", "leave-one-out", "beta(4, 1)", "beta(0.5, 2)"]
@@ -73,13 +73,13 @@ def test_books_say_what_values_leave_of_the_loss(name):
     books = result.books
     assert abs(books.unaccounted) > 1e-6
     assert abs(books.remainder) < 1e-12
-    assert "unaccounted for" in say_books(books)
+    assert "unaccounted for" in describe_books(books)
     assert "unaccounted for" in balance(books)
     assert "the clients' values add up to" in repr(result)
     assert "lowered" not in repr(result)
     shapley = value(recorder)
     assert shapley.books.unaccounted == 0
-    assert "unaccounted" not in say_books(shapley.books) + balance(shapley.books)
+    assert "unaccounted" not in describe_books(shapley.books) + balance(shapley.books)
 
 
 def test_a_semivalue_is_a_setting():

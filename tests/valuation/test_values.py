@@ -306,7 +306,7 @@ def test_a_training_is_valued_on_from_any_record(monkeypatch):
     """Also from between an upload and its time stamp; and only what is new is read."""
     recorder = Asynchronous(n_rounds=6).record()
     transcript, result, read = recorder.transcript, None, []
-    verified = transcript.verify_on(most=10)
+    verified = transcript.verify_more(most=10)
     message = SegmentReader.message
     monkeypatch.setattr(SegmentReader, "message", lambda self, index: (read.append(index), message(self, index))[1])
     first = 2
@@ -317,7 +317,7 @@ def test_a_training_is_valued_on_from_any_record(monkeypatch):
         first = verified.n_entries
         if verified.n_records == transcript.n_records:
             break
-        verified = transcript.verify_on(verified, 3)
+        verified = transcript.verify_more(verified, 3)
         read.clear()
     np.testing.assert_array_equal(result.per_round, value(recorder).per_round)
     assert (result.n_unseen, result.head) == (value(recorder).n_unseen, transcript.head)

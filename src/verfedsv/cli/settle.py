@@ -22,7 +22,7 @@ from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement, Terms
 from verfedsv.settlement import settle as settle_valuation
-from verfedsv.settlement.agreement import say_accepted
+from verfedsv.settlement.agreement import describe_accepted
 from verfedsv.settlement.documents import format_of, read_bytes
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.rules import Negative, Rule
@@ -103,7 +103,7 @@ def settle(
         even_if_the_loss_rose=even_if_the_loss_rose,
         accept_settings=accept_settings,
     )
-    accepted = say_accepted(folder, valuation.settings) if accept_settings and folder is not None else []
+    accepted = describe_accepted(folder, valuation.settings) if accept_settings and folder is not None else []
     if output is not None:
         made = f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}, verfedsv {__version__}"
         about = {"run": run.resolve().name, "made": made, "signed": "no, this is a draft"}

@@ -14,8 +14,8 @@ from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement
-from verfedsv.settlement.agreement import options_of, refuse_others, say_accepted
-from verfedsv.settlement.books import refuse_rejected, say_books
+from verfedsv.settlement.agreement import describe_accepted, options_of, refuse_others
+from verfedsv.settlement.books import describe_books, refuse_rejected
 from verfedsv.settlement.comparisons import Claim, Difference, Reservation, compare_rounds, compare_valuation
 from verfedsv.settlement.explanation import cautions
 from verfedsv.settlement.keys import fingerprint, read_private_key
@@ -66,13 +66,13 @@ def statement(
     refuse_rejected(valuation, "signed", accepted=even_if_the_loss_rose)
     signed = make_statement(folder, transcript, valuation, private, path, paid)
     write_file(path, signed.to_json().decode(), overwrite=False)
-    accepted = say_accepted(folder, valuation.settings) if accept_settings else []
+    accepted = describe_accepted(folder, valuation.settings) if accept_settings else []
     print_notes(*cautions(signed.settlement or signed.basis, valuation), *accepted, *notes_of(folder, valuation))
     if as_json:
         print_text(signed.to_json().decode())
     else:
         typer.echo(f"wrote {path}, signed with key {fingerprint(signed.public_key)}")
-        typer.echo(f"books: {say_books(signed.basis.books)}")
+        typer.echo(f"books: {describe_books(signed.basis.books)}")
         is_found = run.resolve().is_relative_to(path.parent.resolve())
         where = "" if is_found else f" --run {run}"
         typer.echo(f"to check it: verfedsv audit {path}{where} --public-key {key.with_suffix('.pub')}")

@@ -38,7 +38,7 @@ def value_folder(
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = folder.open()
-        transcript.verify(may_go_on=True)  # if only its end is damaged, the rest is valued
+        transcript.verify(is_growing=True)  # if only its end is damaged, the rest is valued
         faults = find_fault_at_end(folder, transcript)
         bar.update(task, description=escape(f"{what} {shown(folder.path.name or str(folder), 40)}"))
         result = value_run(transcript, progress=follow(bar, task, check), **options)

@@ -52,7 +52,7 @@ def summarise(
     folder = RunFolder(run)
     folder.refuse_irregular()
     recorded = folder.open()
-    verified = recorded.verify_on()
+    verified = recorded.verify_more()
     transcript = recorded.up_to(verified)
     config = folder.config()
     stored, faults = find_valuation(folder, transcript)

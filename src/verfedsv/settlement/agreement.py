@@ -15,7 +15,7 @@ from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation
 
 
-def say_agreed(about: Description) -> str:
+def describe_agreement(about: Description) -> str:
     """Return what was agreed before the first round, in words."""
     defaults = ValuationSettings().as_dict()
     others = [f"{name} {setting}" for name, setting in about.valuation.as_dict().items() if setting != defaults[name]]
@@ -29,7 +29,7 @@ def say_agreed(about: Description) -> str:
     return "; ".join(f"{name}: {'not stated' if said is None else said}" for name, said in stated.items())
 
 
-def say_others(
+def find_deviations(
     settings: ValuationSettings, about: Description, config: Config | None, has_offset: Callable[[], bool]
 ) -> Iterator[str]:
     """Yield a clause for each way in which a run was not trained or valued as agreed.
@@ -43,7 +43,7 @@ def say_others(
         yield "it was agreed that the server has no intercept, but the transcript has an offset"
 
 
-def say_offset(about: Description, config: Config | None, verified: Verified) -> Iterator[str]:
+def offset_cautions(about: Description, config: Config | None, verified: Verified) -> Iterator[str]:
     """Yield what a reader should ask about the server's offset."""
     if verified.has_offset and _agreed_intercept(about, config) is None:
         yield "the server adds an offset, and the transcript does not say whether that was agreed"
@@ -67,14 +67,14 @@ def refuse_others(folder: RunFolder, transcript: Transcript, settings: Valuation
         raise InputError(f"{other}; train and value the run as agreed, or add accept_settings=True (--accept-settings)")
 
 
-def say_accepted(folder: RunFolder, settings: ValuationSettings) -> list[str]:
+def describe_accepted(folder: RunFolder, settings: ValuationSettings) -> list[str]:
     """Return sentences on what was not as agreed and has been accepted."""
     return [f"Accepted, although {other}." for other in _others(folder, folder.open(for_values=False), settings)]
 
 
 def _others(folder: RunFolder, transcript: Transcript, settings: ValuationSettings) -> Iterator[str]:
     config = folder.config_of(transcript)
-    return say_others(settings, transcript.description, config, lambda: transcript.verify_on().has_offset)
+    return find_deviations(settings, transcript.description, config, lambda: transcript.verify_more().has_offset)
 
 
 def check_is_of(valuation: Valuation, transcript: Transcript) -> None:

@@ -16,8 +16,8 @@ from verfedsv.errors import InputError, TranscriptError, VerfedsvError
 from verfedsv.runs.config import Config
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import extract as extracts
-from verfedsv.settlement.agreement import check_is_of, options_of, say_agreed, say_offset, say_others
-from verfedsv.settlement.books import say_books
+from verfedsv.settlement.agreement import check_is_of, describe_agreement, find_deviations, offset_cautions, options_of
+from verfedsv.settlement.books import describe_books
 from verfedsv.settlement.comparisons import (
     Check,
     Claim,
@@ -231,7 +231,7 @@ def _judge_settings(
     claim: Claim, about: Description, config: Config | None, verified: Verified, options: _Options
 ) -> Iterator[Finding]:
     """Raise Difference if a run was not trained or valued as agreed, unless that is accepted."""
-    for other in say_others(claim.settings, about, config, lambda: verified.has_offset):
+    for other in find_deviations(claim.settings, about, config, lambda: verified.has_offset):
         if not options.accept_settings:
             raise Difference(f"{other}; to accept that, add --accept-settings")
         yield f"{other}; accepted, as asked"
@@ -253,8 +253,8 @@ def _of_extract(extract: Extract, stated: Statement | None, options: _Options) -
     if n_absent := verified.absences[extract.client]:
         rounds = f"{n_absent:,} of {count(verified.n_rounds, 'round')}"
         yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads are missing"
-    yield Check("agreed", say_agreed(about))
-    yield from say_offset(about, None, verified)
+    yield Check("agreed", describe_agreement(about))
+    yield from offset_cautions(about, None, verified)
     if stated is not None:
         yield from _judge_settings(Claim.of_statement(stated), about, None, verified, options)
         yield from _say_own_part(stated, extract.client)
@@ -276,7 +276,7 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
         f"the statement says of client {client!r}: {said}. That was not computed again: values depend on the uploads "
         "of all clients, so the whole run is needed"
     )
-    yield f"the statement says: {say_books(basis.books)}"
+    yield f"the statement says: {describe_books(basis.books)}"
     yield from cautions(stated.settlement or basis)
 
 
@@ -323,8 +323,8 @@ def _check_transcript(stated: Statement, head: str, verified: Verified, about: D
 
 
 def _say_agreed(about: Description, config: Config | None, verified: Verified) -> Iterator[Finding]:
-    yield Check("agreed", say_agreed(about))
-    yield from say_offset(about, config, verified)
+    yield Check("agreed", describe_agreement(about))
+    yield from offset_cautions(about, config, verified)
     if config is None:
         yield "there is no config.toml, so what was agreed is what the transcript says"
 

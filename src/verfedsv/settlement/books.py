@@ -10,10 +10,10 @@ from verfedsv.valuation.result import Books
 from verfedsv.valuation.verdict import judge
 
 
-def say_books(books: Books) -> str:
+def describe_books(books: Books) -> str:
     """Return the loss at the start and at the end, and what clients and server changed, over the whole training.
 
-    >>> say_books(Books(0.6931, 0.3012, 0.4919, -0.1))
+    >>> describe_books(Books(0.6931, 0.3012, 0.4919, -0.1))
     'loss 0.6931 at the start, 0.3012 at the end; the clients lowered it by 0.4919, the server raised it by 0.1000'
     """
     form = f".{balanced_decimals(books, 4)}f"

@@ -20,10 +20,10 @@ from verfedsv.errors import InputError
 from verfedsv.losses import Floats
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
-from verfedsv.settlement.books import say_books
+from verfedsv.settlement.books import describe_books
 from verfedsv.settlement.documents import find_difference
-from verfedsv.settlement.explanation import say_terms
-from verfedsv.settlement.payouts import pay, say_difference
+from verfedsv.settlement.explanation import describe_terms
+from verfedsv.settlement.payouts import first_difference, pay
 from verfedsv.settlement.statement import Statement, fields_of, says_plan
 from verfedsv.shapley.result import count
 from verfedsv.shapley.semivalues import SHAPLEY
@@ -146,7 +146,7 @@ def compare_valuation(claim: Claim, again: Valuation) -> Iterator[Finding]:
         yield from _judge(claim, found, may_be_another)
     off = f"{np.abs(np.array(claim.fields['values']) - again.values).max() * again.n_rounds:.1g}"
     yield Check("values", f"recomputed; totals differ by at most {off}")
-    yield Check("books", say_books(again.books))
+    yield Check("books", describe_books(again.books))
     if claim.is_of_another_version:
         yield f"{claim.who} was made with {claim.package}, this is {PACKAGE}; values agree within {off}"
 
@@ -322,9 +322,9 @@ def check_payouts(stated: Statement) -> Iterator[Check]:
         again = pay(settlement.terms, replace(stated.basis, n_planned=settlement.n_planned))
     except InputError as error:
         raise Difference(f"the settlement in the statement is not valid: {error}") from None
-    difference = say_difference(stated.content["settlement"], again)
+    difference = first_difference(stated.content["settlement"], again)
     if difference is not None:
         raise Difference(f"the settlement in the statement: {difference}")
     budget, code = again.currency.shown(again.terms.budget), again.currency.code
     yield Check("payouts", f"{budget} {code}, rule {again.terms.rule!r}")
-    yield Check("terms", say_terms(settlement))
+    yield Check("terms", describe_terms(settlement))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from verfedsv.settlement.books import say_books
+from verfedsv.settlement.books import describe_books
 from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
 from verfedsv.shapley.estimate import MEANING
@@ -22,7 +22,7 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
     return [
         *cautions(result, valuation),
         *([] if semivalue == str(SHAPLEY) else [f"Values: {semivalue}, not Shapley values."]),
-        f"Books: {say_books(result.books)}.",
+        f"Books: {describe_books(result.books)}.",
         f"Rule: {_say_rule(result)}.",
         *_explain_negative(result),
         _explain_range(result, valuation),
@@ -39,7 +39,7 @@ def cautions(paid_by: Settlement | Basis, valuation: Valuation | None = None) ->
     return [reason.text for reason in reasons if reason.weight != "note"]
 
 
-def say_terms(result: Settlement) -> str:
+def describe_terms(result: Settlement) -> str:
     """Return all terms that move money, for those who did not choose them."""
     negative = {
         None: "",

@@ -57,7 +57,7 @@ def settle(
         transcript = folder.open(for_values=False)  # it was valued, by a loss of the user's own if need be
         extent = folder.extent(transcript)
         refuse_running(extent, "settled")
-        transcript.verify(may_go_on=True)
+        transcript.verify(is_growing=True)
         check_is_of(valuation, transcript)
         refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
         n_planned = extent.n_planned
@@ -109,12 +109,12 @@ def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
     again = pay(settlement.terms, Basis.of(valuation, settlement.n_planned))
     if settlement.values != again.values:
         raise InputError("the settlement is of another valuation of this run; settle it again")
-    difference = say_difference(settlement.to_fields(), again)
+    difference = first_difference(settlement.to_fields(), again)
     if difference is not None:
         raise InputError(f"the settlement was changed: {difference}; settle again")
 
 
-def say_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
+def first_difference(fields: Mapping[str, Any], again: Settlement) -> str | None:
     """Return the first difference between the JSON fields of a settlement and another one; None if there is none."""
     expected = again.to_fields()
     for names, rounding in (([name for name in expected if name not in _SUMS], 0.0), (_SUMS, 1e-9)):

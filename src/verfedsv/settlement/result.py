@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import NonNegativeInt
 
 from verfedsv.errors import InputError
-from verfedsv.settlement.books import say_books
+from verfedsv.settlement.books import describe_books
 from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, read_bytes, validate
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.rules import Negative, Rule
@@ -162,7 +162,7 @@ class Settlement:
             **{name.replace("_", " "): text for name, text in stated.items()},
             "rounds": str(self.n_rounds),
             **planned,
-            "books": say_books(self.books),
+            "books": describe_books(self.books),
             "head of the transcript": self.head,
         }
 

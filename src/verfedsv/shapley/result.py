@@ -54,7 +54,7 @@ class ShapleyResult:
             count(len(self.values), "client"),
             self.semivalue,
             self.method,
-            say_totals(self.semivalue, float(self.values.sum()), self.server_value),
+            describe_totals(self.semivalue, float(self.values.sum()), self.server_value),
             f"errors up to {self.errors.max():.2g} ({self.error_kind})",
         ]
         if self.tolerance_met is False:
@@ -62,10 +62,10 @@ class ShapleyResult:
         return f"<ShapleyResult: {', '.join(parts)}>"
 
 
-def say_totals(semivalue: str, clients: float, server: float) -> str:
+def describe_totals(semivalue: str, clients: float, server: float) -> str:
     """Return a text with the sum of the values; for Shapley's, by how much clients and server changed the loss.
 
-    >>> say_totals("shapley", 0.25, -0.125), say_totals("banzhaf", 0.25, 0.0)
+    >>> describe_totals("shapley", 0.25, -0.125), describe_totals("banzhaf", 0.25, 0.0)
     ('the clients lowered the loss by 0.25, the server RAISED it by 0.125', "the clients' values add up to 0.25")
     """
     if semivalue != str(SHAPLEY):

@@ -100,7 +100,9 @@ def shapley_values(
     estimator.check(plan.semivalue, game.n_players)
     result = _value(game, plan, tolerance)
     if result.tolerance_met is False:
-        remains = say_what_remains(result.values, result.errors, result.error_kind, tolerance, plan.n_permutations)
+        remains = describe_remaining_error(
+            result.values, result.errors, result.error_kind, tolerance, plan.n_permutations
+        )
         warn(remains, ToleranceWarning)
     return result
 
@@ -157,7 +159,7 @@ def _mean_loss(game: RoundGame) -> float:
     return sum(sums) / game.n_samples
 
 
-def say_what_remains(
+def describe_remaining_error(
     values: Floats, errors: Floats, error_kind: ErrorKind, tolerance: float, n_permutations: int
 ) -> str:
     """Return the text of a ToleranceWarning."""

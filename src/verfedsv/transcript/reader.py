@@ -221,14 +221,14 @@ class Transcript:
         names = self.description.head.parameters
         return {name: read_tensor(self._storage, digest) for name, digest in zip(names, hashes, strict=True)}
 
-    def verify(self, *, may_go_on: bool = False) -> Verified:
+    def verify(self, *, is_growing: bool = False) -> Verified:
         """Return what was recorded, if every byte is as it was written and every record is valid.
 
-        Otherwise raise TranscriptError, naming round, client or file. With `may_go_on`, bytes after the last complete
+        Otherwise raise TranscriptError, naming round, client or file. With `is_growing`, bytes after the last complete
         record are ignored: a recorder may be writing the next one.
         """
-        verified = self.verify_on()
-        if not may_go_on:
+        verified = self.verify_more()
+        if not is_growing:
             self.check_end()
         return verified
 
@@ -236,7 +236,7 @@ class Transcript:
         """Raise TranscriptError if bytes follow the last complete record, as after a crash, or while one is written."""
         self._reader.check_end(self.n_rounds)
 
-    def verify_on(
+    def verify_more(
         self,
         since: Verified | None = None,
         most: int | None = None,

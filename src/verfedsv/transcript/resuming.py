@@ -44,7 +44,7 @@ def continue_transcript(
     transcript = Transcript(storage)
     if transcript.origin[1] != labels_file or there.classes != given.classes:
         raise InputError("the folder holds a transcript with other labels or no_gradient; choose another folder")
-    verified = transcript.verify_on()
+    verified = transcript.verify_more()
     writer = SegmentWriter(storage, there.segment_rounds)
     lost = writer.resume(verified.link)
     if lost:

@@ -72,7 +72,7 @@ def verify(
     most: int | None,
     progress: Callable[[int, int], None],
 ) -> Verified:
-    """Return what is verified of a transcript after its next `most` messages; see `Transcript.verify_on`.
+    """Return what is verified of a transcript after its next `most` messages; see `Transcript.verify_more`.
 
     `check_tensor` raises TranscriptError if the parameter of the head with that hash is not as it was written.
     """

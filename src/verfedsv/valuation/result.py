@@ -14,7 +14,7 @@ from verfedsv.errors import VerfedsvError, how_to_install
 from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count, say_totals, shares_of
+from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count, describe_totals, shares_of
 from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.texts import quoted
 from verfedsv.transcript.description import Mode
@@ -245,7 +245,7 @@ class Valuation:
             f"{count(len(self.clients), 'client')}, {count(self.n_rounds, 'round')}",
             f"{count(self.n_samples, 'sample')}, {self.mode}",
             self.method,
-            say_totals(self.settings.semivalue, books.clients, books.server),
+            describe_totals(self.settings.semivalue, books.clients, books.server),
             f"with errors of up to {self.n_rounds * self.errors.max():.2g}",
         ]
         return f"<Valuation: {', '.join(parts)}>"

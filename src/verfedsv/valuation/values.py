@@ -19,7 +19,7 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method, Progress, Semivalue
 from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.semivalues import get_semivalue
-from verfedsv.shapley.values import say_what_remains
+from verfedsv.shapley.values import describe_remaining_error
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.valuation.job import Job
 from verfedsv.valuation.result import Valuation, why_unknown
@@ -117,7 +117,7 @@ def value(
 def _warn(result: Valuation, n_permutations: int) -> None:
     """Warn of errors that are larger than the tolerance, or unknown."""
     if result.tolerance_met is False:
-        remains = say_what_remains(
+        remains = describe_remaining_error(
             result.values, result.estimator_errors, result.error_kind, result.settings.tolerance, n_permutations
         )
         warn(remains, ToleranceWarning)

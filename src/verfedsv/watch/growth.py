@@ -127,7 +127,7 @@ class Growth:
         found, problem = self._find_stored(transcript)
         self.note = self.note or problem
         if found is not None or transcript.description.mode == "synchronous":
-            self.verified = transcript.verify_on(self.verified, progress=on_check)
+            self.verified = transcript.verify_more(self.verified, progress=on_check)
             if found is not None:
                 self.folder.valuation_of(transcript.up_to(self.verified))
             self.valuation = found or self._value(transcript.up_to(self.verified), on_value)
@@ -139,7 +139,7 @@ class Growth:
             self._skim(transcript, on_value)
             return True
         begin = self._clock()
-        self.verified = transcript.verify_on(self.verified, self._portion, on_check)
+        self.verified = transcript.verify_more(self.verified, self._portion, on_check)
         self.valuation = self._value(transcript.up_to(self.verified), on_value)
         self._n_valued = self.verified.n_records
         took = self._clock() - begin
