@@ -33,7 +33,7 @@ class ValuationSettings:
     rows: str = "all"
 
     def __post_init__(self) -> None:
-        get_estimator(self.method)
+        self.check_players(1)
         if not isinstance(self.rows, str):
             raise InputError(f"rows must be one of {', '.join(map(repr, ROWS))}; received {self.rows!r}")
         strength, most = self.regularization, self.n_permutations
@@ -47,6 +47,10 @@ class ValuationSettings:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    def check_players(self, n_players: int) -> None:
+        """Raise InputError if the method cannot compute the semivalue for that many players."""
+        get_estimator(self.method).check(get_semivalue(self.semivalue), n_players)
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | ValuationSettings | None) -> ValuationSettings:

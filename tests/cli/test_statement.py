@@ -126,7 +126,7 @@ def test_an_extract_is_checked_against_a_statement(place):
     [
         (["statement", "run"], "pass --key FILE; verfedsv keys new NAME makes one"),
         (["statement", "run", "--key", "none.key"], "cannot read the key none.key"),
-        (["statement", "run", "--key", "k.pub"], "name the private key, not the public one"),
+        (["statement", "run", "--key", "k.pub"], "is a public key; sign with the private one"),
         (["statement", "run", "--key", "k.key"], "it is a signed statement, which is never overwritten"),
         (["statement", "run", "--key", "k.key", "-o", "run"], "it is a folder; name a file"),
         (["statement", "run", "--key", "k.key", "-o", "k.pub"], "it is a key, which is never overwritten"),

@@ -17,8 +17,9 @@ def test_what_cannot_be_carried_out_leaves_nothing_behind(tmp_path, monkeypatch)
     """The same folder can be used once the mistake is corrected."""
     cases = {
         "epochs = 0.001 is less than one round": TINY.replace("rounds = 4", "epochs = 0.001"),
-        "takes at most 25 clients; there are 60": TINY.replace("clients = 4", "clients = 60")
+        "takes up to 25 clients, .* received 60": TINY.replace("clients = 4", "clients = 60")
         + '[valuation]\nmethod = "exact"\n',
+        "computes Shapley values only": TINY + '[valuation]\nmethod = "closed-form"\nsemivalue = "banzhaf"\n',
         "there are no samples to train on": TINY.replace("samples = 300", "samples = 1\ntest = 0.9999"),
         "needs torch": TINY + "[model]\nkind = 'perceptron'\n",
         "cannot be a copy of 'nobody'": TINY + "[[client]]\nname = 'x'\ncopy_of = 'nobody'\n",

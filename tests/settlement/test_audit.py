@@ -373,14 +373,67 @@ def test_values_within_the_error_of_the_estimator_pass_with_reservation_only(com
     (run / "valuation.json").unlink()
     true = value(run)
     largest = np.abs(true.values).max()
-    for size, passes in ((1e-10 * largest, True), (0.5 * true.estimator_errors[1] + 1e-8 * largest, False)):
-        false = moved(true, [0.0, size, 0.0])
+    for size, passes in ((1e-10 * largest, True), (0.5 * true.estimator_errors[1:].min() + 1e-8 * largest, False)):
+        false = moved(true, [0.0, size, -size])
         paid = settle(false, Terms.of(1000, "EUR"))
         place = sign(run, tmp_path / f"{passes}.json", change=lambda *_: (false, paid))  # noqa: B023
         found = audit(place, run=run)
         assert found.difference is None
         assert found.passes == passes
         assert [text.split(":")[0] for text in found.reservations] == [] if passes else ["value of client 'telco'"]
+
+
+def test_large_changes_that_are_taken_back_excuse_nothing(tmp_path):
+    """Two clients whose changes cancel for a round could move their values unseen, if their sizes set the tolerance."""
+    signs = np.resize([1.0, -1.0], 40)
+    columns = {name: weight * signs for name, weight in (("bank", 1.0), ("shop", 0.05), ("mart", 0.02))}
+    run = tmp_path / "run"
+    with Recorder(run, (signs + 1) / 2, list(columns)) as recorder:
+        for t in range(1, 9):
+            jump = {"shop": 1e8 * signs, "mart": -1e8 * signs} if t == 3 else {}
+            recorder.log(range(40), {name: 0.2 * t * own + jump.get(name, 0.0) for name, own in columns.items()})
+    true = value(run)
+    for by in ([0.0, 0.01, -0.01], [0.0, 0.01, 0.0]):  # the books of the second do not add up
+        false = moved(true, by)
+        (run / "valuation.json").write_text(false.to_json())
+        paid = settle(false, Terms.of(1000, "EUR", negative="zero"))
+        place = sign(run, tmp_path / "statement.json", change=lambda *_: (false, paid))  # noqa: B023
+        assert audit(place, run=run).difference.startswith("value of client 'shop': the statement says ")
+        assert not audit(run).passes
+        place.unlink()
+
+
+def test_books_that_do_not_add_up_are_found_without_the_run(run, tmp_path):
+    """A client that has only its extract can add them up."""
+    true = Valuation.from_json((run / "valuation.json").read_text())
+    false = moved(true, [1.0, *[0.0] * (len(true.clients) - 1)])
+    place = sign(run, tmp_path / "false.json", change=lambda *_: (false, None))
+    client = true.clients[0]
+    (tmp_path / "own.extract").write_bytes(make_extract(Transcript.open(run), client).to_bytes())
+    found = audit(tmp_path / "own.extract", statement_path=place)
+    assert found.difference.startswith("what is unaccounted for: the statement says 0.0, its books give -")
+
+
+def test_files_that_change_during_an_audit_are_found(run, monkeypatch):
+    """What is valued is read after what is verified, and might be something else."""
+    place = sign(run)
+
+    def value_and_change(*arguments, **options):
+        (run / "valuation.json").write_text("{}")
+        return value(*arguments, **options)
+
+    monkeypatch.setattr("verfedsv.settlement.audit.value", value_and_change)
+    assert audit(place).difference.startswith("files were changed during the audit")
+
+
+def test_files_that_nobody_compares_are_not_read(run):
+    """A sparse file can be of any size."""
+    place = sign(run)
+    with (run / "later.bin").open("wb") as file:
+        file.truncate(2**42)
+    found = audit(place)
+    assert found.passes
+    assert any("'later.bin'" in note for note in found.notes)
 
 
 def test_a_rank_that_auto_would_not_choose_is_found(completed, tmp_path):
@@ -630,9 +683,35 @@ def test_clients_that_were_declared_absent_are_named(tmp_path):
         recorder.log([0, 1], {"bank": [-1.0, 1.0], "telco": [0.0, 0.5], "shop": [0.0, 0.1]})
         recorder.log([0, 1], {"bank": [-2.0, 2.0], "shop": [0.0, 0.2]}, absent=["telco"])
         recorder.log([0, 1], {"bank": [-3.0, 3.0]}, absent=["shop", "telco"])
-    told = "declared absent, of 3 rounds: 'telco' in 2 and 'shop' in 1; ask them whether they were absent"
+    told = "declared absent: 'telco' in 2 and 'shop' in 1 of 3 rounds; ask them whether that is so"
     assert told in audit(tmp_path / "run").notes
     assert told in audit(sign(tmp_path / "run")).notes
+
+
+@pytest.mark.parametrize("is_synchronous", [True, False])
+def test_clients_that_were_no_members_are_named(tmp_path, is_synchronous):
+    """Leaving and joining again would otherwise hide what an absence shows; so would joining late."""
+    with Recorder(tmp_path / "run", [0, 1], ["bank", "telco"]) as recorder:
+        for t in range(6):
+            if t == 1:
+                recorder.leave("telco", time=t)
+            if t == 5:
+                recorder.join("telco", time=t)
+                recorder.join("shop", time=t)
+            uploads = {name: [-1.0 - t, 1.0 + t] for name in recorder.members}
+            if is_synchronous:
+                recorder.log([0, 1], uploads)
+            else:
+                for name, embeddings in uploads.items():
+                    recorder.update(name, [0, 1], embeddings, time=t)
+                recorder.stamp(time=t + 0.5)
+    told = "not a member: 'shop' in 5 and 'telco' in 4 of 6 rounds; ask them whether that is so"
+    assert told in audit(tmp_path / "run").notes
+    assert told in audit(sign(tmp_path / "run")).notes
+    own = tmp_path / "own.extract"
+    own.write_bytes(make_extract(Transcript.open(tmp_path / "run"), "telco").to_bytes())
+    told = "client 'telco' was not a member in 4 of 6 rounds: if it took part, its uploads are missing"
+    assert told in audit(own).notes
 
 
 def test_a_training_that_is_still_running_is_not_signed(run):

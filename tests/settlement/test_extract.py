@@ -260,6 +260,25 @@ def test_a_client_that_was_absent_has_an_extract(tmp_path):
         assert (told in found.notes) == (client == "telco")
 
 
+@pytest.mark.parametrize("kind", [Kind.START, Kind.ROUND])
+def test_messages_without_content_take_no_memory(tmp_path, kind):
+    """A sparse file can state millions of them."""
+    with Recorder(tmp_path / "run", [0, 1], ["bank"]) as recorder:
+        recorder.log([0, 1], {"bank": [1.0, 2.0]})
+    honest = make_extract(Transcript.open(tmp_path / "run"), "bank")
+    content = replace(honest, parts=honest.parts[:1], own=b"").to_bytes()
+    n_headers = 200_000
+    at = content.rindex((1).to_bytes(8, "little"))  # the number of headers
+    header = kind.to_bytes(4, "little") + bytes(44)
+    content = content[:at] + n_headers.to_bytes(8, "little") + header * n_headers
+    tracemalloc.start()
+    with pytest.raises((InputError, TranscriptError), match="extract"):
+        Extract.from_bytes(content).verify()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * len(content)
+
+
 @pytest.mark.parametrize("gap", [2**33, 2**60, 2**63, 2**64 - 1])
 def test_gaps_take_no_memory(tmp_path, gap):
     """This holds however large an extract claims they are."""

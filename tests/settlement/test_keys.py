@@ -61,7 +61,7 @@ def test_a_pair_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_what_is_no_key_is_refused(tmp_path):
     """A key of another kind, the other half of a pair, and a file that is no key are refused."""
     private, public = new_keys(tmp_path / "mine")
-    with pytest.raises(InputError, match="name the private key, not the public one"):
+    with pytest.raises(InputError, match="is a public key; sign with the private one"):
         read_private_key(public)
     with pytest.raises(InputError, match=r"cannot read the key .*: No such file"):
         read_private_key(tmp_path / "none.key")

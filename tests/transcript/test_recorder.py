@@ -6,9 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from verfedsv.errors import InputError, TranscriptError, TranscriptWarning
+from tests.games import LogCosh
+from verfedsv.errors import InputError, TooManyClientsError, TranscriptError, TranscriptWarning
 from verfedsv.losses import Squared
 from verfedsv.settings import ValuationSettings
+from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.transcript import Join, Leave, Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.framing import Layout
@@ -152,7 +154,7 @@ def test_a_join_before_the_first_record_makes_a_founder(tmp_path):
         (lambda r: r.leave("c"), "client 'c' is unknown"),
         (lambda r: r.leave("b"), "client 'b' has left"),
         (lambda r: r.join("d", time=0.5), "time must not run backwards"),
-        (lambda r: r.log([0], {"a": [1.0], "b": [1.0]}), r"unknown \['b'\]"),
+        (lambda r: r.log([0], {"a": [1.0], "b": [1.0]}), "embeddings are of 'b', which does not take part"),
         (lambda r: r.log({"a": [0], "b": [1]}, {"a": [1.0]}), r"batch must have .* unknown \['b'\]"),
         (lambda r: r.log({}, {"a": [1.0]}), r"batch must have .* missing \['a'\]"),
         (lambda r: r.log({"a": []}, {"a": []}), "batch of a must hold at least one sample"),
@@ -482,8 +484,10 @@ def test_lists_are_counted_with_64_bits():
     nodes[fmt.SAMPLES_NODE], nodes[fmt.EMBEDDINGS_NODE] = (3, 0), (n_numbers, 0)
     layout = Layout(1000, start, tuple(nodes), tuple(empty))
     assert fmt.frame_ranges(layout, "float32") == ((0, 1008), (1020, 1024), (1024 + 4 * n_numbers, layout.size))
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="another length"):
         fmt.frame_ranges(layout._replace(nodes=(*nodes[:-1], (n_numbers + 2, 0))), "float32")
+    with pytest.raises(ValueError, match="too far apart"):
+        fmt.frame_ranges(layout._replace(body=layout.body + 64), "float32")
     assert all(pa.types.is_large_list(fmt.upload_schema("float32").field(name).type) for name in ("samples", "offset"))
 
 
@@ -505,3 +509,31 @@ def test_a_large_message_is_the_one_that_arrow_builds():
     """The other way of building, which takes more than 2^31 numbers, gives the same bytes."""
     batch = pa.record_batch([[1, 2], [[0.5], [1.5, 2.5]]], names=["a", "b"])
     assert _serialize_large(batch).equals(batch.serialize())
+
+
+@pytest.mark.parametrize("name", ["logistic", ""])
+def test_a_loss_of_your_own_needs_a_name_of_its_own(name):
+    """Readers would take it for the loss of this package."""
+
+    class Renamed(LogCosh):
+        pass
+
+    Renamed.name = name
+    with pytest.raises(InputError, match="loss"):
+        Recorder(None, [0.0, 1.0], ["a"], Renamed())
+
+
+def test_a_valuation_that_cannot_be_computed_is_not_agreed():
+    """After the training it would be too late: the agreement is in the first link."""
+    with pytest.raises(InputError, match="computes Shapley values only"):
+        Recorder(None, [0, 1], ["a"], valuation={"method": "closed-form", "semivalue": "banzhaf"})
+    names, exact = [f"c{m}" for m in range(MAX_CLIENTS)], {"method": "exact"}
+    Recorder(None, [0, 1], [*names, "one more"], valuation=exact | {"semivalue": "leave-one-out"})
+    with pytest.raises(TooManyClientsError):
+        Recorder(None, [0, 1], names, valuation=exact, intercept=True)
+    recorder = Recorder(None, [0, 1], names, valuation=exact)
+    with pytest.raises(TooManyClientsError):
+        recorder.join("one more")
+    with pytest.raises(TooManyClientsError):
+        recorder.log([0], {name: [0.0] for name in names}, offset=1.0)
+    recorder.log([0], {name: [0.0] for name in names})

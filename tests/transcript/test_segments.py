@@ -11,6 +11,7 @@ from verfedsv.transcript import Recorder, Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import pack_entry
 from verfedsv.transcript.format import Kind
+from verfedsv.transcript.framing import find_extent
 from verfedsv.transcript.storage import FileStream, FolderStorage
 
 CLIENTS = ["bank", "telco"]
@@ -94,7 +95,7 @@ def most_read(monkeypatch):
 
 @pytest.mark.parametrize(
     ("segment_rounds", "kind", "why"),
-    [(None, Kind.ROUND, "does not end where its entry does"), (4, Kind.END, "it does not end with an end marker")],
+    [(None, Kind.ROUND, "does not fill its entry"), (4, Kind.END, "it does not end with an end marker")],
 )
 def test_a_message_that_ends_elsewhere_is_not_read(tmp_path, most_read, segment_rounds, kind, why):
     """A sparse file of any size takes little disk, so the size that the message states is compared first."""
@@ -106,6 +107,24 @@ def test_a_message_that_ends_elsewhere_is_not_read(tmp_path, most_read, segment_
     for read in (lambda: Transcript.open(run).verify(), lambda: resume(run)):
         with pytest.raises(TranscriptError, match=rf"uploads-00001\.arrows .*{why}"):
             read()
+    assert max(most_read) < 2**17
+
+
+def test_a_message_with_room_between_its_columns_is_not_read(tmp_path, most_read):
+    """Its own size, stated in its head, may be as false as its entry."""
+    run = record(tmp_path / "run", 4)
+    content, chain = bytearray((run / UPLOADS).read_bytes()), (run / CHAIN).read_bytes()
+    start = int.from_bytes(chain[48 * 4 : 48 * 4 + 8], "little")
+    body = find_extent(memoryview(content)[start:]).body
+    assert content.count(body.to_bytes(8, "little"), start, start + 2000) == 1
+    place, added = content.index(body.to_bytes(8, "little"), start), 2**34
+    content[place : place + 8] = (body + added).to_bytes(8, "little")
+    (run / UPLOADS).write_bytes(content)
+    end = len(content) + added
+    os.truncate(run / UPLOADS, end)
+    (run / CHAIN).write_bytes(chain[: 48 * 5] + pack_entry(end, Kind.ROUND, bytes(32)))
+    with pytest.raises(TranscriptError, match=r"uploads-00001\.arrows .*does not fill its entry"):
+        Transcript.open(run).verify()
     assert max(most_read) < 2**17
 
 

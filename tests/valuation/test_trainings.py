@@ -199,7 +199,7 @@ def test_a_loss_of_ones_own_is_passed_again():
         expected = shapley_values(before, table, labels, LogCosh(), "exact").values
         np.testing.assert_allclose(result.per_round[t], expected, atol=1e-14)
         before = table
-    with pytest.raises(InputError, match="a loss of your own, 'log-cosh'; value it in Python, with value"):
+    with pytest.raises(InputError, match="a loss of your own, 'log-cosh', so only value"):
         value(recorder)
     with pytest.raises(InputError, match="a loss of your own named 'log-cosh'; received 'squared'"):
         value(recorder, loss="squared")

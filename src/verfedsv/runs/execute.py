@@ -22,7 +22,7 @@ import numpy as np
 from verfedsv.data.catalogue import get_data_set, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
-from verfedsv.errors import DivergedError, InputError, TooManyClientsError, TranscriptError, how_to_install
+from verfedsv.errors import DivergedError, InputError, TranscriptError, how_to_install
 from verfedsv.federation import (
     AsynchronousSchedule,
     Evaluation,
@@ -47,7 +47,6 @@ from verfedsv.runs.live import LiveShares
 from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import Saver, resume_server
 from verfedsv.shapley import Progress
-from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.transcript import Recorder
 from verfedsv.valuation import Valuation, value
 
@@ -221,15 +220,10 @@ class Run:
             intercept=section.intercept,
             checkpoints=self._files.checkpoints_path,
         )
-        # A recorder refuses names that it cannot write, and a schedule less than one round.
+        # A recorder refuses names that it cannot write and valuations that cannot be computed, and a schedule less than
+        # one round.
         self._record(None).close()
         self._schedule(training.server.n_train)
-        n_clients = len(self.data.clients)
-        if self.config.valuation.method == "exact" and n_clients > MAX_CLIENTS:
-            raise TooManyClientsError(
-                f"valuation.method 'exact' enumerates 2^clients coalitions and takes at most {MAX_CLIENTS} clients; "
-                f"there are {n_clients}. Use method 'auto'"
-            )
         return training
 
     def _record(self, path: Path | None, *, resume: bool | None = None) -> Recorder:

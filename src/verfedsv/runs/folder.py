@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Container
 from pathlib import Path, PurePosixPath
 
 from verfedsv.errors import InputError
@@ -283,12 +284,18 @@ class RunFolder:
             folders, n_nested = [path for path in inner if path.is_dir() and not path.is_symlink()], n_nested + 1
         return found
 
-    def hash_files(self, *, leave_out: Path | None = None) -> dict[str, str]:
-        """Return the SHA-256 of every file in the folder, by path, except `leave_out` and empty locks."""
+    def hash_files(self, names: Container[str] | None = None, *, leave_out: Path | None = None) -> dict[str, str]:
+        """Return the SHA-256 of every file in the folder, by path, except `leave_out` and empty locks.
+
+        If `names` are given, a file that is neither one of them nor evidence has "" instead: nobody compares it.
+        """
         skipped = None if leave_out is None else leave_out.resolve()
         result = {}
         for name, path in self.find_files().items():
             if path.resolve() == skipped or (path.name == LOCK and path.stat().st_size == 0):
+                continue
+            if names is not None and name not in names and not self.is_evidence(name):
+                result[name] = ""
                 continue
             with path.open("rb") as file:
                 result[name] = hashlib.file_digest(file, "sha256").hexdigest()

@@ -88,7 +88,8 @@ def audit(
         there = statement_path or (folder.statement_path if folder.statement_path.exists() else None)
         if there is not None:
             return _collect(_of_statement(there, Statement.read(there), folder, options))
-        _refuse_unused("a run without a statement", public_key=public_key)
+        if public_key is not None:
+            raise InputError(f"there is no statement in {path}, so there is no signature to check by a key")
         return _collect(_of_run(folder, options))
     text = read_bytes(path)
     if text.startswith(extracts.MAGIC):
@@ -145,7 +146,7 @@ def _of_statement(path: Path, stated: Statement, run: RunFolder | None, options:
     if not folder.path.is_dir():
         raise InputError(f"there is no folder {folder}")
     with _as_difference(InputError):
-        found = folder.hash_files(leave_out=path)
+        found = folder.hash_files(stated.content["files"], leave_out=path)
     if not found.keys() & stated.content["files"].keys():
         raise InputError(f"none of the files that the statement lists is in {folder}; name its run with --run FOLDER")
     check_same_run(stated, found)
@@ -168,6 +169,9 @@ def _of_statement(path: Path, stated: Statement, run: RunFolder | None, options:
     claim = Claim.of_statement(stated)
     yield from _judge_settings(claim, about, config, verified, options)
     again = yield from _check_values(claim, transcript, written, options)
+    with _as_difference(InputError):
+        if folder.hash_files(stated.content["files"], leave_out=path) != found:
+            raise Difference("files were changed during the audit; audit a copy that nobody else can change")
     yield from check_payouts(stated)
     yield from cautions(stated.settlement or stated.basis, again)
 
@@ -209,11 +213,13 @@ def _verify(folder: RunFolder) -> tuple[Transcript, Verified]:
 
 
 def _say_chain(head: str, verified: Verified) -> Iterator[Finding]:
-    """Yield how long the chain is, and which clients were declared absent: only the server's records show it."""
+    """Yield how long the chain is, and which clients missed rounds: only the server's records show that."""
     yield _chain(head, verified)
-    if absences := verified.absences.most_common():
-        who = listed([f"{shortened(name, LONGEST_NAME)!r} in {n_rounds:,}" for name, n_rounds in absences], 10)
-        yield f"declared absent, of {count(verified.n_rounds, 'round')}: {who}; ask them whether they were absent"
+    for said, missed in (("declared absent", verified.absences), ("not a member", verified.outside)):
+        named = (+missed).most_common()
+        if named:
+            who = listed([f"{shortened(name, LONGEST_NAME)!r} in {n_rounds:,}" for name, n_rounds in named], 10)
+            yield f"{said}: {who} of {count(verified.n_rounds, 'round')}; ask them whether that is so"
 
 
 def _check_values(
@@ -250,9 +256,10 @@ def _of_extract(extract: Extract, stated: Statement | None, options: _Options) -
     if stated is None:
         yield f"not tied to a statement: pass --statement, or compare the head {extract.head}"
     yield Check("uploads", f"{count(len(found.uploads), 'upload')} of client {extract.client!r}, all that there are")
-    if n_absent := verified.absences[extract.client]:
-        rounds = f"{n_absent:,} of {count(verified.n_rounds, 'round')}"
-        yield f"client {extract.client!r} was declared absent from {rounds}: if it took part, its uploads are missing"
+    for said, missed in (("was declared absent from", verified.absences), ("was not a member in", verified.outside)):
+        if n_missed := missed[extract.client]:
+            rounds = f"{n_missed:,} of {count(verified.n_rounds, 'round')}"
+            yield f"client {extract.client!r} {said} {rounds}: if it took part, its uploads are missing"
     yield Check("agreed", describe_agreement(about))
     yield from offset_cautions(about, None, verified)
     if stated is not None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,10 +145,7 @@ class Extract:
             if sizes.max(initial=0) > _LONGEST_BEGINNING:
                 raise InputError("the extract is damaged: the metadata of a message are too long")
             beginnings = [bytes(rest.take(int(size))) for size in sizes]
-            parts = []
-            for kind, number, pieces, gaps in rest.array(_HEADER).tolist():
-                own = [rest.take(size) for size in pieces]
-                parts.append(Part(Kind(kind), own, gaps.tolist(), beginnings[number]))
+            parts = _Parts(beginnings, rest.array(_HEADER), rest)
         except (ValueError, IndexError, struct.error) as error:
             raise InputError(f"the extract is damaged: {error}") from None
         return cls(parts=parts, own=rest.rest, **about)
@@ -198,7 +195,7 @@ def _verify(extract: Extract) -> VerifiedExtract:
     description = Description.from_json(extract.description.encode())
     if extract.parts and description.mode is None:
         raise TranscriptError("the extract was changed: its description is of a transcript without uploads")
-    _check_order([part.kind for part in extract.parts], description.segment_rounds)
+    _check_order((part.kind for part in extract.parts), description.segment_rounds)
     precision = description.precision or "float64"
     number = np.dtype(precision)
     rules = Rules(description)
@@ -219,7 +216,7 @@ def _verify(extract: Extract) -> VerifiedExtract:
             upload = _own_upload(own, rows, row, number, where)
             rules.check_upload(extract.client, upload.samples, upload.embeddings, where)
             uploads.append(upload)
-        found.count(rows, description.n_classes or 1)
+        found.count(rows, description.n_classes or 1, rules.roster)
     if extract.client not in rules.roster.clients:
         raise TranscriptError(f"the extract was changed: there is no client {extract.client!r} in the transcript")
     if description.n_planned is not None and found.n_rounds > description.n_planned:
@@ -229,7 +226,6 @@ def _verify(extract: Extract) -> VerifiedExtract:
     head = found.link.hex() if extract.parts else ""
     if (extract.head, extract.labels_sha256) != (head, labels.hex()):
         raise TranscriptError("the extract was changed: its description, the hash of its labels, or a message")
-    found.roster = rules.roster
     return VerifiedExtract(description, found, tuple(uploads))
 
 
@@ -244,7 +240,7 @@ def _read_rows(message: pa.Buffer, ranges: tuple[tuple[int, int], ...], precisio
     return read_rows(message, precision)
 
 
-def _check_order(kinds: Sequence[Kind], segment_rounds: int) -> None:
+def _check_order(kinds: Iterable[Kind], segment_rounds: int) -> None:
     """Raise ValueError unless messages form segments: a schema, records, and an end marker after the last round."""
     before, n_rounds = Kind.END, 0
     for kind in kinds:
@@ -276,6 +272,32 @@ def _own_upload(own: _Bytes, rows: Rows, row: int, number: np.dtype[Any], where:
     if fmt.digests_of([(samples, embeddings)]) != [rows.digest(row)]:
         raise TranscriptError(f"the upload in the extract is not the one of the transcript: {where}, client {client!r}")
     return Upload(client, rows.times[row], samples, embeddings.reshape(n_samples, -1))
+
+
+class _Parts(Sequence[Part]):
+    """The messages of a file, each made when it is needed: a sparse file may state more than memory can hold."""
+
+    def __init__(self, beginnings: Sequence[bytes], headers: NDArray[Any], rest: _Bytes) -> None:
+        sizes = headers["pieces"]
+        if sizes.max(initial=0) > len(rest.rest):
+            raise ValueError("it ends too early")
+        is_known = np.isin(headers["kind"], (Kind.SCHEMA, *fmt.RECORDS, Kind.END))
+        if not (is_known & (headers["beginning"] < len(beginnings))).all():
+            raise ValueError("it has a message that no transcript has")
+        ends = np.cumsum(sizes.sum(axis=1, dtype=np.uint64), dtype=np.uint64)
+        self._beginnings, self._headers, self._starts = beginnings, headers, np.append(np.uint64(0), ends)
+        self._content = rest.take(int(self._starts[-1]))
+
+    def __len__(self) -> int:
+        return len(self._headers)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        number = range(len(self))[index]
+        kind, beginning, sizes, gaps = self._headers[number].tolist()
+        own = _Bytes(self._content[int(self._starts[number]) :])
+        return Part(Kind(kind), [own.take(int(size)) for size in sizes], [*map(int, gaps)], self._beginnings[beginning])
 
 
 class _Bytes:

@@ -61,8 +61,11 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(content, password=None)
     except _NO_KEY:
-        hint = "name the private key, not the public one" if path.suffix == PUBLIC else "make one: verfedsv keys new"
-        raise InputError(f"{path} is not a private key without a passphrase in PEM; {hint}") from None
+        if path.suffix == PUBLIC:
+            raise InputError(f"{path} is a public key; sign with the private one") from None
+        raise InputError(
+            f"{path} is not a private key without a passphrase in PEM; make one: verfedsv keys new"
+        ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"{path} is not an Ed25519 key; make one: verfedsv keys new")
     _refuse_readable(path)

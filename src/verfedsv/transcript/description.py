@@ -95,8 +95,8 @@ class Description:
             raise InputError("only trainings with head='sum' can be valued; this one has a head with parameters")
         if self.is_own_loss and not has_loss:
             raise InputError(
-                f"the training was recorded with a loss of your own, {self.loss!r}; value it in Python, with "
-                "value(run, loss=...)"
+                f"the training was recorded with a loss of your own, {self.loss!r}, so only value(run, loss=...) in "
+                "Python can compute its values; verfedsv settle takes their JSON, but they cannot be signed or audited"
             )
 
     def check_continues_with(self, given: Description) -> None:
@@ -171,8 +171,9 @@ def _check(about: Description) -> None:
     check_names(about.clients)
     if type(about.is_own_loss) is not bool or not isinstance(about.loss, str) or not is_readable(about.loss):
         raise ValueError(f"loss must be a name, and is_own_loss true or false; received {str(about.loss)[:60]!a}")
-    if not about.is_own_loss and about.loss not in LOSSES:
-        raise ValueError(f"unknown loss {about.loss[:60]!a}; allowed are {', '.join(map(repr, LOSSES))}")
+    if about.is_own_loss is (about.loss in LOSSES):
+        why = "is not the name of a loss of your own" if about.is_own_loss else "is unknown"
+        raise ValueError(f"loss {about.loss[:60]!a} {why}; this package has {', '.join(map(repr, LOSSES))}")
     _check_whole("n_samples", about.n_samples, 1, 2**32)
     _check_whole("segment_rounds", about.segment_rounds, 1, 2**32)
     if not all(isinstance(text, str) for text in (about.created, about.package)):
@@ -245,4 +246,5 @@ def _check_step(step: object) -> None:
 
 def _check_whole(name: str, value: object, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}; received {str(value)[:60]!a}")
+        shown = value if type(value) is int else ascii(str(value)[:60])
+        raise ValueError(f"{name} must be a whole number from {least} to {most}; received {shown}")

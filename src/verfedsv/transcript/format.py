@@ -127,6 +127,10 @@ TIME, OFFSET, STATE, DIGEST, SAMPLES, EMBEDDINGS = _NUMBERS = 7, 11, 15, 17, 21,
 """Depth first in that schema: how many arrays and buffers there are, and which hold the numbers of a column."""
 
 
+_ALIGNMENT = 64
+"""Arrow begins columns at multiples of at most this number of bytes."""
+
+
 def digests_of(uploads: Iterable[tuple[Array, Array]]) -> list[bytes]:
     """Return the hash of each upload: of its samples (uint32), then its embeddings, as contiguous arrays.
 
@@ -196,14 +200,14 @@ def frame_ranges(layout: Layout, precision: Precision) -> tuple[tuple[int, int],
         raise ValueError("the columns are not those of a transcript")
     extents = sorted((start, start + size) for start, size in layout.buffers if size != 0)
     extents = [(0, 0), *extents, (layout.body, layout.body)]
-    if any(stop > start for (_, stop), (start, _) in pairwise(extents)) or any(a > b for a, b in extents):
-        raise ValueError("columns overlap")
+    if any(a > b for a, b in extents) or any(not 0 <= b - a < _ALIGNMENT for (_, a), (b, _) in pairwise(extents)):
+        raise ValueError("columns overlap, or are too far apart")
     edges = [0, layout.size]
     size_of_embedding = np.dtype(precision).itemsize
     for node, buffer, width in ((SAMPLES_NODE, SAMPLES, 4), (EMBEDDINGS_NODE, EMBEDDINGS, size_of_embedding)):
         (n_numbers, _), (start, size) = layout.nodes[node], layout.buffers[buffer]
-        if not 0 <= n_numbers * width <= size:
-            raise ValueError("a column is shorter than it should be")
+        if not 0 <= size - n_numbers * width < _ALIGNMENT:
+            raise ValueError("a column has another length than it should have")
         if n_numbers:
             edges += [layout.head + start, layout.head + start + n_numbers * width]
     edges.sort()

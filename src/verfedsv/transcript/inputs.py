@@ -209,13 +209,15 @@ def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[s
             raise InputError(f"client {name!r} is declared absent, but has embeddings")
         if name not in clients:
             raise InputError(f"absent has {name!r}, which does not take part; the clients are {', '.join(clients)}")
-    missing = [name for name in clients if name not in embeddings and name not in away]
-    unknown = [name for name in embeddings if name not in clients]
-    if missing or unknown:
-        hint = f"; if that is meant, pass absent={missing}, or use update for asynchronous training" if missing else ""
+    if unknown := [name for name in embeddings if name not in clients]:
         raise InputError(
-            "a synchronous round needs the embeddings of every client: "
-            f"missing {missing or 'none'}, unknown {unknown or 'none'}{hint}"
+            f"embeddings are of {unknown[0]!r}, which does not take part; the clients are {', '.join(clients)}, and "
+            f"recorder.join({unknown[0]!r}) adds one"
+        )
+    if missing := [name for name in clients if name not in embeddings and name not in away]:
+        raise InputError(
+            f"a synchronous round needs the embeddings of every client, and {', '.join(map(repr, missing))} have none; "
+            f"if that is meant, pass absent={missing}, or use update for asynchronous training"
         )
     if not embeddings:
         raise InputError("all clients are declared absent; a round needs at least one upload")

@@ -124,6 +124,7 @@ class Recorder:
             )
         except TranscriptError as error:
             raise InputError(str(error).partition(" is not valid: ")[2]) from None
+        self._check_valuation(len(names) + (intercept is True))
         for sentence in [*misleading(names), *self._labels.doubts]:
             warn(sentence, TranscriptWarning)
         if not isinstance(path, str | os.PathLike | None):
@@ -202,6 +203,7 @@ class Recorder:
         except ValueError as error:
             raise InputError(str(error)) from None
         if is_join:
+            self._check_valuation(len(roster.clients))
             for sentence in misleading(roster.clients):
                 warn(sentence, TranscriptWarning)
         if self._writer.number == 0:  # before the first record, this changes the initial clients
@@ -317,9 +319,7 @@ class Recorder:
             return description
         n_classes = description.n_classes or self._labels.find_n_classes([array.shape[1] for array in uploads.values()])
         if not arrays or n_classes is None:
-            raise InputError(
-                "a transcript must begin with an upload; an offset may come first only if n_classes is known"
-            )
+            raise InputError("a transcript must begin with an upload, as there is nothing to value before it")
         return replace(description, mode=mode, n_classes=n_classes, precision="float64" if wide else "float32")
 
     def _as_embeddings(self, client: str, values: ArrayLike, n_samples: int) -> Array:
@@ -334,9 +334,14 @@ class Recorder:
         description, arrays = self._description, [*uploads.values()]
         if description.intercept is False:
             raise InputError("it was agreed that the server adds no offset (intercept=False)")
+        self._check_valuation(len(self._roster.clients) + 1)
         is_single = arrays and all(array.dtype == np.float32 for array in arrays)
         precision = description.precision or ("float32" if is_single else None)
         return as_offset(offset, n_samples, description.n_classes or (arrays[0].shape[1] if arrays else 1), precision)
+
+    def _check_valuation(self, n_players: int) -> None:
+        """Raise InputError if the agreed valuation could not be computed for that many clients, the server included."""
+        self._description.valuation.check_players(n_players)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -15,12 +15,12 @@ from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Chain, Segment
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
-from verfedsv.transcript.framing import LONGEST_HEAD, UNREADABLE, find_extent
+from verfedsv.transcript.framing import LONGEST_HEAD, UNREADABLE, metadata_of
 from verfedsv.transcript.rows import Rows, read_rows
 from verfedsv.transcript.storage import FileStream, Storage
 
 _LARGE = 2**20
-"""Bytes of a message from which on its own size is compared with its entry first: a sparse file takes little disk."""
+"""Bytes of a message from which on its layout is compared with its entry first: a sparse file takes little disk."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +79,11 @@ class SegmentReader:
         segment, start, end = self.chain.extent(index)
         stream = self._stream(segment)
         try:
-            if end - start >= _LARGE:
-                extent = find_extent(memoryview(stream.slice(start, LONGEST_HEAD)))
-                if extent is None or extent.size != end - start:
-                    raise TranscriptError(
-                        f"the transcript was changed: {fmt.uploads_file(segment)} has a message at byte {start:,} that "
-                        "does not end where its entry does"
-                    )
+            if end - start >= _LARGE and not self._is_credible(stream.slice(start, LONGEST_HEAD), end - start):
+                raise TranscriptError(
+                    f"the transcript was changed: {fmt.uploads_file(segment)} has a message at byte {start:,} that "
+                    "does not fill its entry"
+                )
             message = stream.slice(start, end - start)
         except (OSError, MemoryError) as error:
             why = "it does not fit into memory" if isinstance(error, MemoryError) else error.strerror
@@ -95,6 +93,13 @@ class SegmentReader:
                 f"the transcript was changed: {fmt.uploads_file(segment)} was cut off while it was read"
             )
         return message
+
+    def _is_credible(self, head: pa.Buffer, size: int) -> bool:
+        """Return whether the columns of the record that begins like this fill that many bytes."""
+        try:
+            return fmt.read_form(metadata_of(head), self._precision).layout.size == size
+        except UNREADABLE:
+            return False
 
     def check_end(self, n_rounds: int) -> None:
         """Raise TranscriptError if bytes follow the last of those rounds that no link covers."""

@@ -26,9 +26,10 @@ class Verified:
     """What was verified of a transcript: `n_entries` entries of the chain that begins at `origin`, up to `link`.
 
     They hold `n_records` records, of which `n_rounds` end a round, and `n_uploads` uploads of `n_embeddings` samples in
-    total by client; `absences` counts the rounds from which a client was declared absent. `roster` and `last_time` are
-    those after the last record. `has_offset` tells whether the server adds an offset in any round, `offset_varies`
-    whether that differs between samples, which makes it more than an intercept.
+    total by client; `absences` counts the rounds from which a client was declared absent, `outside` those in which it
+    was not a member. `roster` and `last_time` are those after the last record. `has_offset` tells whether the server
+    adds an offset in any round, `offset_varies` whether that differs between samples, which makes it more than an
+    intercept.
     """
 
     origin: bytes
@@ -41,13 +42,20 @@ class Verified:
     n_uploads: Counter[str] = field(default_factory=Counter)
     n_embeddings: Counter[str] = field(default_factory=Counter)
     absences: Counter[str] = field(default_factory=Counter)
+    outside: Counter[str] = field(default_factory=Counter)
     has_offset: bool = False
     offset_varies: bool = False
 
-    def count(self, rows: Rows, n_classes: int) -> None:
-        """Add a record."""
+    def count(self, rows: Rows, n_classes: int, roster: Roster) -> None:
+        """Add a record, after which the roster is that."""
         self.n_records += 1
-        self.n_rounds += rows.kinds[-1] == "stamp"
+        for name in roster.clients[len(self.roster.clients) :]:  # who joins now was not there before
+            self.outside[name] += self.n_rounds
+        self.roster = roster
+        if rows.kinds[-1] == "stamp":
+            self.n_rounds += 1
+            if len(roster.members) < len(roster.clients):
+                self.outside.update(name for name in roster.clients if name not in roster.members)
         for row in rows.uploads:
             self.n_uploads[str(rows.clients[row])] += 1
             self.n_embeddings[str(rows.clients[row])] += rows.samples.lengths[row]
@@ -103,10 +111,10 @@ def verify(
         if entry.rows is not None:
             rules.check(entry.kind, entry.rows, where)
             check_tensors(digest.hex() for digest in entry.rows.state or ())
-            found.count(entry.rows, description.n_classes or 1)
+            found.count(entry.rows, description.n_classes or 1, rules.roster)
         if index % _BETWEEN_REPORTS == 0:
             progress(index, len(chain))
-    found.n_entries, found.roster = last, rules.roster
+    found.n_entries = last
     found.last_time = -math.inf if rules.last_time is None else rules.last_time
     return found
 
