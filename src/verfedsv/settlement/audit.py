@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -68,10 +69,10 @@ class Audit:
 
 
 def audit(
-    path: Path,
+    path: str | os.PathLike[str],
     *,
-    run: Path | None = None,
-    statement_path: Path | None = None,
+    run: str | os.PathLike[str] | None = None,
+    statement_path: str | os.PathLike[str] | None = None,
     public_key: bytes | None = None,
     accept_settings: bool = False,
     progress: Progress | None = None,
@@ -82,6 +83,8 @@ def audit(
     the agreed settings differ, unless `accept_settings`.
     """
     options = _Options(public_key, accept_settings, progress)
+    path = Path(path)
+    statement_path = None if statement_path is None else Path(statement_path)
     if path.is_dir():
         _refuse_unused("the folder of a run", run=run)
         folder = RunFolder(path)
