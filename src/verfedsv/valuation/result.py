@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 PACKAGE = f"verfedsv {__version__}"
 
 FEWEST_HELD_OUT = 3
-"""With fewer held-out uploads of a client, the error of its completed embeddings is unknown."""
+"""With fewer held-out embeddings of a client, the error of its completed embeddings is unknown, and so is that of every
+value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,10 +258,12 @@ def why_unknown(valuation: Valuation) -> str:
     if not is_unknown.any():
         return ""
     reports = dict(zip(valuation.clients, valuation.completion or (), strict=False))
-    completed = {name: report.n_held_out for name, report in reports.items() if report.rank}
-    if names := [name for name, n_held_out in completed.items() if not n_held_out]:
+    completed = {name: report for name, report in reports.items() if report.rank and report.expected_size}
+    if names := [name for name, report in completed.items() if not report.n_held_out]:
         return f"{quoted(names)} uploaded no sample more than once, and nothing could be held out as a check"
-    if names := [name for name, n_held_out in completed.items() if n_held_out < FEWEST_HELD_OUT]:
-        return f"fewer than {FEWEST_HELD_OUT} uploads of {quoted(names)} could be held out as a check"
+    if names := [name for name, report in completed.items() if report.n_held_out < FEWEST_HELD_OUT]:
+        return f"fewer than {FEWEST_HELD_OUT} embeddings of {quoted(names)} could be held out as a check"
+    if names := [name for name, report in completed.items() if not report.held_out_size]:
+        return f"all embeddings of {quoted(names)} that were held out as a check are zero"
     names = [name for name, unknown in zip(valuation.clients, is_unknown, strict=True) if unknown]
     return f"held-out embeddings of {quoted(names)} were completed little better than by zeros"
