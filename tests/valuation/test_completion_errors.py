@@ -86,6 +86,20 @@ def test_held_out_zeros_are_no_evidence():
     assert np.isnan(result.errors).all()
 
 
+def test_too_few_held_out_offsets_are_no_evidence():
+    """Nor does that blame a client."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 40))
+    with Recorder(None, (x.sum(axis=0) > 0).astype(int), ["a", "b"]) as recorder:
+        for t in range(12):
+            samples = rng.permutation(40)[:20]
+            offset = 0.1 * x[2][samples] if t in (5, 8) else None
+            recorder.log(samples, {"a": 0.1 * t * x[0][samples], "b": 0.1 * t * x[1][samples]}, offset=offset)
+    with pytest.warns(CompletionWarning, match="because too few of the server's offsets could be held out as a check"):
+        result = value(recorder)
+    assert np.isnan(result.errors).all()
+
+
 def withholding(k, n_samples=200, n_rounds=12):
     """Return a training in which one client uploads k samples a round, after all of them in the first."""
     rng = np.random.default_rng(1)
