@@ -1,9 +1,9 @@
 """Vertical training in plain PyTorch, with three lines added so that verfedsv can value its clients.
 
-Two organisations hold columns about the same 30,000 credit card clients; one of them knows who defaulted. The data are
-"Default of credit card clients" (I-Cheng Yeh, UCI Machine Learning Repository), split into a guest's and a host's file.
+Three organisations hold columns about the same 48,842 people; the server knows who earns more than 50,000 dollars. The
+data are Adult, which ships with the package. It needs torch: pip install '.[torch]'
 
-    python examples/torch_loop.py FOLDER_WITH_THE_TWO_FILES [--epochs 5] [--output runs/credit]
+    python examples/torch_loop.py [--epochs 10] [--output runs/adult-torch]
 """
 
 from __future__ import annotations
@@ -12,38 +12,29 @@ import argparse
 import sys
 from pathlib import Path
 
-import numpy as np
-import pyarrow.csv
 import torch
 
 import verfedsv
+from verfedsv.data import load
 
-
-def load(folder: Path) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return the columns of each organisation and the labels, rows in the order of their ids."""
-    tables = {
-        name: pyarrow.csv.read_csv(folder / f"default_credit_{name}.csv.bz2").sort_by("id")
-        for name in ("guest", "host")
-    }
-    labels = torch.tensor(tables["guest"].column("y").to_numpy())
-    columns = {name: [c for c in table.column_names if c.startswith("x")] for name, table in tables.items()}
-    features = {
-        name: torch.tensor(np.stack([table.column(c).to_numpy() for c in columns[name]], axis=1), dtype=torch.float32)
-        for name, table in tables.items()
-    }
-    return features, labels
+COLUMNS = {
+    "employer": slice(0, 39),  # age, work class, education
+    "registry": slice(39, 73),  # marital status, occupation, relationship, race, sex
+    "bank": slice(73, 123),  # capital gain and loss, hours per week, native country
+}
 
 
 def main() -> verfedsv.Valuation:
     """Train, record, value."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("runs/credit"))
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--output", type=Path, default=Path("runs/adult-torch"))
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
-    features, labels = load(arguments.folder)
+    adult = load("adult")
+    everything, labels = torch.tensor(adult.features.toarray(), dtype=torch.float32), torch.tensor(adult.labels)
+    features = {name: everything[:, columns] for name, columns in COLUMNS.items()}
     models = {
         name: torch.nn.Sequential(torch.nn.Linear(x.shape[1], 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
         for name, x in features.items()
@@ -54,7 +45,7 @@ def main() -> verfedsv.Valuation:
     # Without resume=False, a second training would be appended to the first.
     with verfedsv.Recorder(arguments.output, labels=labels, clients=list(models), resume=False) as recorder:  # line 1
         for epoch in range(arguments.epochs):
-            for batch in torch.randperm(len(labels)).split(1000):
+            for batch in torch.randperm(len(labels)).split(4000):
                 embeddings = {name: model(features[name][batch])[:, 0] for name, model in models.items()}
                 recorder.log(batch, embeddings)  # line 2
                 loss = loss_function(sum(embeddings.values()), labels[batch].float())
@@ -66,8 +57,8 @@ def main() -> verfedsv.Valuation:
             print(f"epoch {epoch + 1}: loss {loss.item():.4f}")
 
     valuation = verfedsv.value(arguments.output)  # line 3
-    for client, share, error in zip(valuation.clients, valuation.shares, valuation.errors / valuation.values.sum()):
-        print(f"{client}: {share:.1%} ± {error:.1%} of what was learnt")
+    for client, share, (low, high) in zip(valuation.clients, valuation.shares, valuation.share_bounds):
+        print(f"{client}: {share:.1%} of what was learnt, between {low:.1%} and {high:.1%}")
     return valuation
 
 

@@ -18,8 +18,8 @@ PACKAGES = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
 
 
 def modules_in(folder):
-    """Return the names of the modules of a package, without those that begin with an underscore."""
-    return {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    """Return the names of the modules of a package."""
+    return {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
 
 
 def first_column(table):

@@ -36,7 +36,7 @@ def write(tmp_path, text):
 def test_the_example_is_a_configuration(tmp_path):
     """What --init writes can be run."""
     config = read_config(write(tmp_path, EXAMPLE))
-    assert (config.data.name, config.data.clients, config.training.epochs) == ("adult", 8, 20)
+    assert (config.data.name, config.data.clients, config.training.epochs) == ("adult", 8, 10)
 
 
 def test_every_setting_is_in_the_example():
@@ -94,7 +94,7 @@ def test_clients_of_the_example_can_be_set(tmp_path):
     text = re.sub(r"^(name = \"adult\"|clients =).*\n", "", text, flags=re.MULTILINE)
     assert read_config(write(tmp_path, text)).data.label_client == "bank"
     text = uncomment("client 1").replace('mode = "synchronous"', 'mode = "asynchronous"')
-    text = text.replace("epochs = 20", "").replace("# duration", "duration")
+    text = text.replace("epochs = 10", "").replace("# duration", "duration")
     assert read_config(write(tmp_path, text)).client[0].batch_size == 3000
 
 

@@ -11,7 +11,8 @@ import pytest
 from tests.cli.inprocess import call
 from verfedsv import InputError, Transcript, Valuation, value
 from verfedsv.federation import Client
-from verfedsv.runs import Run
+from verfedsv.report.reading import summarise
+from verfedsv.runs import EXAMPLE, Run
 from verfedsv.transcript import Stamp
 
 SYNCHRONOUS = """[data]
@@ -67,6 +68,16 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path, text):
     np.testing.assert_array_equal(written.values, result.values)
     np.testing.assert_array_equal(value(tmp_path / "out").values, result.values)
     Transcript.open(tmp_path / "out").verify()
+
+
+@pytest.mark.slow
+def test_the_example_ends_sound(tmp_path):
+    """In the first run of a newcomer, nothing is to be doubted or even noted."""
+    run = make(tmp_path, EXAMPLE)
+    finish(run)
+    run.value()
+    verdict = summarise(tmp_path / "runs" / "adult").verdict
+    assert (verdict.word, verdict.reasons) == ("sound", ())
 
 
 @pytest.mark.parametrize("intercept", [False, True])

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from fractions import Fraction
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from tests.games import LogCosh
 from tests.settlement.runs import CLIENTS, make_run, record
 from verfedsv import InputError, Recorder, TranscriptError
 from verfedsv.settlement import Settlement, Terms, settle
-from verfedsv.settlement.explanation import cautions, describe_terms, explain
+from verfedsv.settlement.explanation import SHARED, cautions, describe_terms, explain
 from verfedsv.settlement.payouts import Basis, pay
 from verfedsv.settlement.result import spreadsheet_text
+from verfedsv.settlement.rules import Rule
 from verfedsv.valuation.result import Books
 
 NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
@@ -520,6 +522,15 @@ def test_a_chosen_rule_for_negative_values_is_in_the_range():
     """A value that may be negative may cost its client money if negative values are deducted."""
     assert settled([3.0, 1.0], errors=[0.1, 2.0], negative="deduct").lowest[1] < 0
     assert settled([3.0, 1.0], errors=[0.1, 2.0], negative="zero").lowest[1] == 0
+
+
+def test_every_rule_has_words_of_its_own(monkeypatch):
+    """A rule that is added without them cannot be described, rather than being called proportional."""
+    assert SHARED.keys() == {*get_args(Rule)}
+    result = settled([3.0, 1.0])
+    monkeypatch.delitem(SHARED, "shares")
+    with pytest.raises(KeyError, match="shares"):
+        describe_terms(result)
 
 
 def test_the_server_is_paid_only_if_asked():

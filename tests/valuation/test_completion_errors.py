@@ -64,13 +64,40 @@ def late(n_rounds, n_samples=40, batch=20, joins=3):
 def test_too_few_held_out_uploads_are_no_evidence():
     """The error is unknown, the warning says why, and the values are not called sound."""
     recorder = late(n_rounds=6)
-    with pytest.warns(CompletionWarning, match=r"fewer than 3 uploads of 'late' could be held out"):
+    with pytest.warns(CompletionWarning, match=r"fewer than 3 embeddings of 'late' could be held out"):
         result = value(recorder)
     assert 0 < result.completion[1].n_held_out < FEWEST_HELD_OUT
     assert np.isnan(result.errors).all()
     verdict = judge(result)
     assert verdict.word == "doubtful"
-    assert any("because fewer than 3 uploads of 'late' could be held out" in text for text in verdict.texts("doubt"))
+    assert any("because fewer than 3 embeddings of 'late' could be held out" in text for text in verdict.texts("doubt"))
+
+
+def test_held_out_zeros_are_no_evidence():
+    """A client that uploads zeros except for one sample, of which nothing is held out, makes every error unknown."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(2, 40))
+    with Recorder(None, (x.sum(axis=0) > 0).astype(int), ["a", "rare"]) as recorder:
+        for t in range(12):
+            samples = rng.permutation(40)[:20]
+            recorder.log(samples, {"a": 0.1 * t * x[0][samples], "rare": 0.5 * (t > 2) * (samples == 7)})
+    with pytest.warns(CompletionWarning, match="all embeddings of 'rare' that were held out as a check are zero"):
+        result = value(recorder)
+    assert np.isnan(result.errors).all()
+
+
+def test_too_few_held_out_offsets_are_no_evidence():
+    """Nor does that blame a client."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 40))
+    with Recorder(None, (x.sum(axis=0) > 0).astype(int), ["a", "b"]) as recorder:
+        for t in range(12):
+            samples = rng.permutation(40)[:20]
+            offset = 0.1 * x[2][samples] if t in (5, 8) else None
+            recorder.log(samples, {"a": 0.1 * t * x[0][samples], "b": 0.1 * t * x[1][samples]}, offset=offset)
+    with pytest.warns(CompletionWarning, match="because too few of the server's offsets could be held out as a check"):
+        result = value(recorder)
+    assert np.isnan(result.errors).all()
 
 
 def withholding(k, n_samples=200, n_rounds=12):

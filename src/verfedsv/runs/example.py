@@ -6,8 +6,8 @@ EXAMPLE = """# A run of verfedsv: `verfedsv run FILE`. Settings that are comment
 [data]
 name = "adult"            # ships with the package; `verfedsv data list` shows the others
 clients = 8               # the features are split into this many blocks, one per client; see `verfedsv data show adult`
-scale = "standardise"     # each client's own: none (default of data sets by name), standardise (default of files),
-                          # unit-rows, standardise-unit-rows
+# scale = "standardise"   # for example; each client's own: none (default of data sets by name), standardise (default of
+                          # files), unit-rows, standardise-unit-rows
 # test = 0.2              # for example: fraction of test samples; else the data set's own test part, or 0.2
 # samples = 10000         # for example: use only this many samples
 # seed = 0                # default
@@ -47,12 +47,12 @@ kind = "linear"           # or perceptron: two layers, ReLU between them (needs 
 [training]
 mode = "synchronous"      # or asynchronous: then replace epochs by duration
 batch_size = 2837
-rate = 0.2
-epochs = 20
-# rounds = 360            # for example: in place of epochs
+rate = 0.5
+epochs = 10
+# rounds = 120            # for example: in place of epochs
 # duration = 20.0         # for example: asynchronous, in place of epochs: seconds
 # decay = "constant"      # default; or inverse: rate / t
-intercept = true          # whether the server learns one, so that no client is paid for standing in for it
+intercept = true          # whether the server learns one; else clients may stand in for it, and are paid for that
 # seed = 0                # default
 # evaluate_every = 20     # default: rounds
 # period = 0.01           # default, asynchronous only: seconds between two uploads of a client

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from verfedsv.settlement.books import describe_books
 from verfedsv.settlement.payouts import Basis
 from verfedsv.settlement.result import Settlement
+from verfedsv.settlement.rules import Rule
 from verfedsv.shapley.estimate import MEANING
 from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.texts import LONGEST_NAME, listed, quoted, shortened
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.verdict import RunFacts, judge
+
+SHARED: Mapping[Rule, str] = {
+    "shares": "in proportion to values",
+    "floor": "in proportion to values",
+    "cap": "in proportion to values",
+    "floor-and-cap": "in proportion to values",
+    "shapley-positive": "in proportion to positive values",
+}
+"""How each rule shares a budget, before floor and cap. A rule that is not here is an error, not "in proportion"."""
 
 
 def explain(result: Settlement, valuation: Valuation) -> list[str]:
@@ -52,7 +62,7 @@ def describe_terms(result: Settlement) -> str:
 
 def _say_rule(result: Settlement) -> str:
     terms, amount, code = result.terms, result.currency.shown, result.currency.code
-    text = f"{terms.rule}, in proportion to {'positive values' if terms.rule == 'shapley-positive' else 'values'}"
+    text = f"{terms.rule}, {SHARED[terms.rule]}"
     bounds = {"at least": terms.floor, "at most": terms.cap}
     limits = [f"{which} {amount(limit)}" for which, limit in bounds.items() if limit is not None]
     if limits:

@@ -14,15 +14,12 @@ from verfedsv.completion.observations import spread_evenly
 from verfedsv.losses import Floats, Loss
 from verfedsv.valuation.chunks import Columns, apply
 from verfedsv.valuation.completed import completed_rounds, factors_of
-from verfedsv.valuation.result import FEWEST_HELD_OUT, Factorisation
+from verfedsv.valuation.result import FEWEST_HELD_OUT, HOPELESS, Factorisation, missed_fraction
 from verfedsv.valuation.trainings import RecordedTraining, Uploads
 
 SAFETY = 3.0
 """A factor on the first part of the estimate: without it, true errors were up to 2.6 times as large on Adult, Web and
 Covtype, and up to 1.9 times in small random trainings."""
-
-HOPELESS = 0.95
-"""If completion misses this fraction of the embeddings or more, the error of the values is unknown."""
 
 
 def completion_errors(
@@ -65,8 +62,7 @@ def _missed(completion: Completion) -> tuple[float, float]:
         return 0.0, 0.0
     if report.n_held_out < FEWEST_HELD_OUT or not report.held_out_size:
         return np.nan, np.nan
-    part = max(report.held_out_rmse / report.held_out_size, report.expected_rmse / report.expected_size)
-    return part, max(report.held_out_rmse, report.expected_rmse) ** 2
+    return missed_fraction(report), max(report.held_out_rmse, report.expected_rmse) ** 2
 
 
 def _changes(

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 PACKAGE = f"verfedsv {__version__}"
 
 FEWEST_HELD_OUT = 3
-"""With fewer held-out uploads of a client, the error of its completed embeddings is unknown."""
+"""With fewer held-out embeddings of a client, the error of its completed embeddings is unknown, and so is that of every
+value."""
+
+HOPELESS = 0.95
+"""If completion misses this fraction of a client's embeddings or more, the error of its value is unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,14 +257,21 @@ class Valuation:
 
 def why_unknown(valuation: Valuation) -> str:
     """Return why the error of completion is unknown for some clients, as a clause; empty if it is known."""
-    is_unknown = np.isnan(valuation.completion_errors)
-    if not is_unknown.any():
+    if not np.isnan(valuation.completion_errors).any():
         return ""
     reports = dict(zip(valuation.clients, valuation.completion or (), strict=False))
-    completed = {name: report.n_held_out for name, report in reports.items() if report.rank}
-    if names := [name for name, n_held_out in completed.items() if not n_held_out]:
-        return f"{quoted(names)} uploaded no sample more than once, and nothing could be held out as a check"
-    if names := [name for name, n_held_out in completed.items() if n_held_out < FEWEST_HELD_OUT]:
-        return f"fewer than {FEWEST_HELD_OUT} uploads of {quoted(names)} could be held out as a check"
-    names = [name for name, unknown in zip(valuation.clients, is_unknown, strict=True) if unknown]
-    return f"held-out embeddings of {quoted(names)} were completed little better than by zeros"
+    completed = {name: report for name, report in reports.items() if report.rank and report.expected_size}
+    if names := [name for name, report in completed.items() if not report.n_held_out]:
+        return f"{quoted(names)} uploaded no sample more than once, or hardly any: nothing could be held out as a check"
+    if names := [name for name, report in completed.items() if report.n_held_out < FEWEST_HELD_OUT]:
+        return f"fewer than {FEWEST_HELD_OUT} embeddings of {quoted(names)} could be held out as a check"
+    if names := [name for name, report in completed.items() if not report.held_out_size]:
+        return f"all embeddings of {quoted(names)} that were held out as a check are zero"
+    if names := [name for name, report in completed.items() if missed_fraction(report) >= HOPELESS]:
+        return f"held-out embeddings of {quoted(names)} were completed little better than by zeros"
+    return "too few of the server's offsets could be held out as a check, or all of these are zero"
+
+
+def missed_fraction(report: CompletionReport) -> float:
+    """Return the larger of the measured and the expected fraction of the embeddings missed, by root mean squares."""
+    return max(report.held_out_rmse / report.held_out_size, report.expected_rmse / report.expected_size)
