@@ -508,7 +508,8 @@ def test_nothing_is_said_where_all_is_well():
     """There is no warning, and who pays in is named."""
     text = said([3.0, 1.0], [0.1, 0.1], 6)
     assert text.startswith(
-        "Books: loss 1.000 at the start, -23.000 at the end; the clients lowered it by 24.000. Rule: shares"
+        "Books: loss 1.000 at the start, \N{MINUS SIGN}23.000 at the end; the clients lowered it by 24.000. "
+        "Rule: shares"
     )
     assert "may be negative" not in text
     assert "may be negative" not in said([3.0, 1.0], [0.1, 2.0], negative="zero")
