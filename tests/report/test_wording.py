@@ -377,9 +377,12 @@ def test_the_headline_and_the_balance_have_the_same_decimals():
 @pytest.mark.parametrize("render", [to_html, to_markdown])
 def test_a_valuation_without_a_run_has_a_heading_without_a_name(render):
     """No colon and no "in" is left over."""
-    text = render(replace(make_summary([3.0, 1.0], completed=True), run=""))
+    summary = make_summary([3.0, 1.0], completed=True)
+    text = render(replace(summary, run=""))
     assert not re.search(r"(?:how much|report): *(?:\n|<)|Contributions in *<", text.partition("<script")[0])
     assert text.startswith("# Who contributed how much\n") or "<title>Contributions</title>" in text
+    bare = to_markdown(build(make_valuation([3.0, 1.0], completed=True)))  # nothing is known of uploads
+    assert re.search(r"\| bank .* [0-9] of 4 \|", bare)
 
 
 def test_rounds_that_a_client_missed_count_neither_as_its_own_nor_as_completed():

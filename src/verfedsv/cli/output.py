@@ -162,7 +162,7 @@ def print_reasons(reasons: Iterable[Reason], console: Console | None = None) -> 
     """Print reasons not to trust values, each with its weight, by default to standard error, where lines are whole."""
     console = console or Console(stderr=True)
     for reason in reasons:
-        console.print(labelled(reason.text, reason.weight), highlight=False, soft_wrap=console.stderr)
+        console.print(labelled(as_shown(reason.text), reason.weight), highlight=False, soft_wrap=console.stderr)
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def _shares_of(name: str, summary: Summary) -> list[Column[ClientSummary]]:
 
 
 def _negative_rounds(client: ClientSummary, summary: Summary) -> str:
-    return f"{client.n_negative_rounds:,} of {summary.n_rounds - summary.n_missed(client):,}"
+    return f"{client.n_negative_rounds:,} of {wording.n_present(client, summary):,}"
 
 
 def _short_share(client: ClientSummary) -> str:
@@ -241,14 +241,14 @@ def _completion(summary: Summary, most: int | None) -> Table:
     def of(text: Callable[[CompletionSummary], str]) -> Callable[[ClientSummary], str]:
         return lambda client: "" if client.completion is None else text(client.completion)
 
-    def _relative_error(found: CompletionSummary) -> str:
+    def relative(found: CompletionSummary) -> str:
         return "unknown" if found.relative_error is None else error_percent(found.relative_error)
 
     columns = [
         _CLIENT,
         Column("Rank", of(lambda found: f"{found.rank}")),
         Column("Typical error", of(lambda found: error_text(found.held_out_rmse))),
-        Column("Of their size", of(_relative_error)),
+        Column("Of their size", of(relative)),
         Column("Held out as a check", of(lambda found: f"{found.n_held_out:,}")),
         Column("Samples never uploaded", of(lambda found: f"{found.n_unseen:,}")),
     ]

@@ -48,8 +48,7 @@ def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
 
 def labelled(text: str, weight: Weight) -> Text:
     """Return a reason not to trust values, or another note, after a label that says how serious it is."""
-    plain = "\n".join(map(printable, text.split("\n")))
-    return Text(f"{weight}: {plain}", style="bold red" if weight == "alarm" else "yellow")
+    return Text(f"{weight}: {text}", style="bold red" if weight == "alarm" else "yellow")
 
 
 def to_rich(table: Table, width: int = 80) -> RenderableType:

@@ -186,7 +186,7 @@ def payout_warning(summary: Summary) -> str:
 def predicate(client: ClientSummary, summary: Summary) -> str:
     """Return the sentence on a client without its subject, the name."""
     if client.value == 0 and not client.error:
-        has_uploads = client.uploads.n_uploads or not any(each.uploads.n_uploads for each in summary.clients)
+        has_uploads = client.uploads.n_uploads or not _knows_uploads(summary)
         return f"contributed nothing: {'its uploads never changed the loss' if has_uploads else 'it uploaded nothing'}."
     if not summary.has_shares:
         error = "an unknown error" if client.error is None else f"an error of {error_text(summary.total(client.error))}"
@@ -200,6 +200,15 @@ def predicate(client: ClientSummary, summary: Summary) -> str:
     if client.share_low <= 0 <= client.share_high:
         return f"comes out at {found}: it may be zero."
     return f"{'raised the loss:' if client.value < 0 else 'contributed'} {found}."
+
+
+def n_present(client: ClientSummary, summary: Summary) -> int:
+    """Return in how many rounds a client took part; all, if nothing is known of uploads."""
+    return summary.n_rounds - (summary.n_missed(client) if _knows_uploads(summary) else 0)
+
+
+def _knows_uploads(summary: Summary) -> bool:
+    return any(client.uploads.n_uploads for client in summary.clients)
 
 
 def first(summary: Summary, most: int) -> list[ClientSummary]:
@@ -301,7 +310,7 @@ def completion(summary: Summary) -> str:
         why = "the server keeps the last embeddings" if is_asynchronous else "each client always sent the same samples"
         return f"Nothing had to be completed: {why}."
     sent = sum(client.uploads.n_embeddings for client in summary.clients)
-    needed = sum(summary.n_rounds - summary.n_missed(client) for client in summary.clients) * summary.n_recorded
+    needed = sum(n_present(client, summary) for client in summary.clients) * summary.n_recorded
     part = percent(min(1.0, sent / needed), 1) if needed else "some"
     return (
         f"Of all embeddings of the rounds in which a client took part, {part} were sent; the others were filled in "
