@@ -1,10 +1,14 @@
-"""Text from others: made safe to display, and checked for misleading names."""
+"""Text from others, made safe to display and checked for misleading names; and numbers as text."""
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from decimal import ROUND_CEILING, Decimal, localcontext
+
+MINUS = "\N{MINUS SIGN}"
 
 LONGEST_NAME = 60
 """Characters that are displayed of the name of a client or run. JSON has all."""
@@ -123,3 +127,63 @@ def _scripts(name: str) -> list[str]:
     """Return the scripts of a name, of those that share shapes of letters."""
     found = {unicodedata.name(letter, "").partition(" ")[0] for letter in name if letter.isalpha()}
     return sorted(found & {"LATIN", "CYRILLIC", "GREEK"})
+
+
+def number(amount: float, decimals: int) -> str:
+    """Return a number with that many decimals; zero, also after rounding, has no sign."""
+    text = f"{abs(amount):,.{decimals}f}"
+    return f"{MINUS}{text}" if amount < 0 and float(text.replace(",", "")) else text
+
+
+def digits(amount: float | None, n_digits: int = 3) -> str:
+    """Return a number with that many digits, trailing zeros included, or "unknown".
+
+    >>> digits(0.00012345), digits(0.53), digits(-1.5e-9), digits(math.nan), digits(0.0)
+    ('0.000123', '0.530', '−1.50 × 10⁻⁹', 'unknown', '0')
+    """
+    if amount is None or not math.isfinite(amount):
+        return "unknown"
+    if amount == 0:
+        return "0"
+    if 1e-4 <= abs(amount) < 1e6:
+        text = f"{abs(amount):#.{n_digits}g}".rstrip(".")
+        # Six digits before the point need no exponent.
+        text = f"{abs(amount):,.0f}" if "e" in text else text
+    else:
+        mantissa, exponent = f"{abs(amount):.{n_digits - 1}e}".split("e")
+        text = f"{mantissa} {power_of_ten(int(exponent))}"
+    return f"{MINUS}{text}" if amount < 0 else text
+
+
+def power_of_ten(exponent: int) -> str:
+    """Return a power of ten to follow a number.
+
+    >>> power_of_ten(-9)
+    '× 10⁻⁹'
+    """
+    return f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(_RAISED)}"
+
+
+_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def error_text(error: float | None) -> str:
+    """Return an error with two digits, rounded up, or "unknown".
+
+    >>> error_text(0.01444), error_text(0.03), error_text(496.0), error_text(6.1e-6), error_text(None)
+    ('0.015', '0.030', '500', '6.1 × 10⁻⁶', 'unknown')
+    """
+    if not error or not math.isfinite(error):
+        return digits(error)
+    return digits(rounded_up(error, 1 - Decimal(error).adjusted()), 2)
+
+
+def rounded_up(error: float, decimals: int) -> float:
+    """Return an error rounded up to that many decimals, unless it exceeds a shorter number by less than 1e-12 of it.
+
+    >>> rounded_up(0.0561, 2), rounded_up(3 * 0.1, 1), rounded_up(410.0, -2)
+    (0.06, 0.3, 500.0)
+    """
+    with localcontext(prec=400):  # enough for all digits of any float
+        least = Decimal(error) * (1 - Decimal("1e-12"))
+        return float(least.quantize(Decimal(1).scaleb(-decimals), ROUND_CEILING))

@@ -21,6 +21,7 @@ def original(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         for arguments in (
+            (*REPORT, "-o", "run/signed.html"),
             ("keys", "new", "k"),
             ("statement", "run", "--key", "k.key"),
             (*SETTLE, "-o", "payouts.json"),
@@ -56,6 +57,8 @@ def place(original, tmp_path, monkeypatch):
         (REPORT, "run/transcript/transcript.json", "it is part of a run"),
         (REPORT, "run/transcript/report.html", "in the folder of a transcript any other file would fail the audit"),
         (VALUE, "run/valuation.json", "it is part of a run"),
+        (VALUE, "run/notes.json", "the audit of the signed statement in that run would fail"),
+        (REPORT, "run/signed.html", "the audit of the signed statement in that run would fail"),
         (VALUE, "run/statement.json", "it is a signed statement, which is never overwritten"),
         (SETTLE, "run/statement.json", "it is a signed statement"),
         (EXTRACT, "run/metrics.jsonl", "it is part of a run"),

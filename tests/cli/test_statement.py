@@ -236,9 +236,9 @@ def test_an_unfinished_run_is_settled_and_signed_as_such(tmp_path):
     assert json.loads((tmp_path / "p.json").read_text())["n_planned"] == 6
     done = call("statement", run, "--key", tmp_path / "k.key", "--settlement", tmp_path / "p.json")
     assert done.returncode == 0, done.stderr
-    assert "note: The training was stopped after 4 of 6 rounds" in done.stderr
+    assert "doubt: The training was stopped after 4 of 6 rounds" in done.stderr
     assert json.loads((run / "statement.json").read_text())["n_planned"] == 6
-    assert "stopped after 4 of 6 rounds" in " ".join(call("audit", run).stdout.split())
+    assert "doubt: The training was stopped after 4 of 6 rounds" in " ".join(call("audit", run).stdout.split())
 
 
 def test_a_run_that_is_still_running_is_neither_settled_nor_signed(place):

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 import verfedsv
 from tests.cli.inprocess import call as run
@@ -138,7 +139,9 @@ def test_options_without_effect_are_noted(asynchronous, options, notes):
         (["nowhere"], "there is no transcript in nowhere"),
         (["{folder}", "--rank", "three"], "rank must be a whole number; received 'three'"),
         (["{folder}", "--rank", "0"], "rank must be at least 1; received 0"),
-        (["{folder}", "--method", "magic"], "'magic' is not one of"),
+        (["{folder}", "--method", "magic"], "invalid value for '--method': 'magic' is not one of"),
+        (["{folder}", "--seed", "x"], "invalid value for '--seed': must be a whole number; received 'x'"),
+        (["{folder}", "--semivalue", "foo"], "allowed are 'shapley', 'banzhaf', 'leave-one-out' and 'beta(a, b)'"),
         (["{folder}", "--tolerance", "-1"], "tolerance must be a positive number; received -1.0"),
         (["{folder}", "--rows", "no-gradient"], "selects no sample"),
         (
@@ -159,6 +162,8 @@ def test_bad_input_ends_with_a_message_and_code_2(folder, arguments, message):
     assert done.returncode == 2
     assert message.lower() in " ".join(done.stderr.replace("│", " ").split()).lower()
     assert "Traceback" not in done.stderr
+    for of_a_library in ("Value error", "Input should", "verfedsv.Beta"):
+        assert of_a_library not in done.stderr
 
 
 def test_a_changed_transcript_is_not_valued(folder, tmp_path):
@@ -218,9 +223,11 @@ def test_a_loss_that_rose_is_said_before_the_values():
     with console.capture() as captured:
         show(console, result, judge(result))
     text = captured.get()
-    assert "\x1b[1;31mThe loss rose over the training, from 0.6931 to 2.413: the model became worse." in text
+    plain = Text.from_ansi(text).plain
+    assert "\x1b[1;31malarm: The loss rose over the training, from 0.6931 to 2.413: the model became worse." in text
     assert text.index("The loss rose") < text.index("it raised it by 19.12") < text.index("total value")
-    assert "= at the end 2.413 + by the clients 17.400 \N{MINUS SIGN} by the server 19.120." in text
+    assert "= 2.413 at the end + 17.400 by the clients \N{MINUS SIGN} 19.120 by the server." in text
+    assert "\ndoubt: The server's own part changed" in plain
 
 
 def test_intervals_of_shares_among_those_with_known_errors_are_called_so():
@@ -232,6 +239,8 @@ def test_intervals_of_shares_among_those_with_known_errors_are_called_so():
     text = " ".join(captured.get().split())
     assert "60.00% ± unknown" in text
     assert "The error of the value of 'hospital' is unknown, because" in text
+    assert "up to about 0.17 % of the largest value (estimated), and unknown for 'hospital'. Rank" in text
+    assert "over all rounds: 48 (estimated)" in text
     said = "Among the clients with known errors, "
     assert f"{said}bank has 66.55 to 66.78 %, telco has 33.22 to 33.45 %." in text
 
@@ -265,7 +274,7 @@ def test_a_note_tells_what_cannot_be_estimated(tmp_path):
     said = " ".join(done.stdout.split())
     assert "The error of every value is unknown" in said
     assert "uploaded no sample more than once" in said
-    assert "unknown (estimated)" in said
+    assert "the error of completing embeddings that were not uploaded is unknown." in said
 
 
 INTERRUPTED = """
@@ -324,7 +333,7 @@ def test_an_unfinished_training_is_said_to_be_one(tmp_path):
     done = run("value", folder, "--json")
     note = f"The training was stopped after {n_rounds} of 200 rounds: the values are those of an unfinished training."
     assert (json.loads(done.stdout)["finished"], texts_of(done)) == (False, [note, falling])
-    assert done.stderr == f"note: {note}\nnote: {falling}\n"
+    assert done.stderr == f"doubt: {note}\nnote: {falling}\n"
     assert verfedsv.Valuation.from_json(done.stdout).n_rounds == n_rounds
     (folder / "config.toml").unlink()
     assert json.loads(run("value", folder, "--json").stdout)["finished"] is None
@@ -335,7 +344,7 @@ def test_a_training_that_is_running_is_said_to_be_so(tmp_path):
     with train(n_samples=40, batch=40, n_epochs=3).record(tmp_path) as recorder:
         done = run("value", tmp_path, "--json")
         assert json.loads(done.stdout)["finished"] is False
-        assert done.stderr == "note: The training is still running, 3 rounds so far: the values will change.\n"
+        assert done.stderr == "doubt: The training is still running, 3 rounds so far: the values will change.\n"
         assert recorder.n_rounds == 3
 
 

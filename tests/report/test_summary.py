@@ -56,7 +56,7 @@ def test_rounds_that_a_client_missed_are_reported(tmp_path, folder):
         recorder.leave("shop")
         recorder.log(batch, {"bank": uploads["bank"], "telco": uploads["telco"]})
     summary = summarise(tmp_path)
-    assert {client.name: summary.n_missed(client) for client in summary.clients} == {"bank": 0, "shop": 2, "telco": 1}
+    assert {client.name: client.uploads.n_missed for client in summary.clients} == {"bank": 0, "shop": 2, "telco": 1}
     text = to_markdown(summary)
     assert "In some rounds" in text
     assert "| Rounds missed |" in text

@@ -60,6 +60,25 @@ def test_of_many_clients_those_that_did_harm_are_listed():
     assert tables.quarters(summary, 50).caption.endswith("(the first 50 clients; all are in the JSON)")
 
 
+def test_errors_are_rounded_up():
+    """At their last digit, wherever they are printed; the worst case is a total over all rounds like the others."""
+    summary = make_summary([0.25, 0.2], 0.00361, completed=True)
+    (*_, error, _bar) = tables.contributions(summary, "terminal").rows[0]
+    assert error.text == "± 0.015"  # 0.01444
+    errors, completion, _, facts = (chapter.table for chapter in tables.details(summary))
+    assert [cell.text for cell in errors.rows[0][2:]] == ["0", "0.015", "0.015", "1.45\N{NO-BREAK SPACE}%"]
+    assert [cell.text for cell in completion.rows[0][2:4]] == ["0.0020", "0.40\N{NO-BREAK SPACE}%"]
+    assert next(row[2].text for row in facts.rows if row[1].text == "worst-case error").startswith("48 (")
+
+
+def test_payouts_have_minus_signs():
+    """Hyphens are for JSON and CSV."""
+    paid = SettlementSummary("10.00", "EUR", (), (Payout("shop", "-7.50", "-7.60", "-7.40", "", "-75.00%", "-75.00%"),))
+    text = "".join(cell.text for medium in ("report", "terminal") for cell in tables.payouts(paid, medium).rows[0])
+    assert "-" not in text
+    assert "\N{MINUS SIGN}7.60 to \N{MINUS SIGN}7.40" in text
+
+
 def test_errors_of_shares_are_how_far_they_can_be_off():
     """Two shares can be off by the same; 0.305 / (0.305 + 0.08) is the most for the first."""
     summary = make_summary([0.3, 0.1], np.array([0.005, 0.02]))

@@ -59,7 +59,8 @@ def test_clients_are_sorted_by_value():
     lines = render(["bank", "telco", "shop"], [0.1, 0.3, -0.1])
     assert [line.split()[0] for line in lines[1:]] == ["telco", "bank", "shop"]
     assert lines[1].split()[1:7] == ["100.00%", "±", "<0.01%", "0.3000", "±", "1.0"]
-    assert lines[3].split()[1] == "-33.33%"
+    assert lines[3].split()[1] == "\N{MINUS SIGN}33.33%"
+    assert "-" not in "".join(lines)
 
 
 def test_values_are_those_over_all_rounds():

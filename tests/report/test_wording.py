@@ -92,13 +92,17 @@ def test_a_tiny_share_is_less_than_something():
 @pytest.mark.parametrize(
     ("options", "numerical_error", "words"),
     [
-        ({}, "proven", "every value and share would lie within its range; that is proven."),
-        ({"error_kind": "confidence"}, "confident", "with 99.9 % confidence"),
-        ({"error_kind": "certified but for rounding"}, "proven", "that is proven but for the rounding of the loss."),
+        ({}, "proven", "proven. The exact value and share of every client lie within its range."),
+        (
+            {"error_kind": "confidence"},
+            "confident",
+            "with 99.9 % confidence, the exact value and share of every client",
+        ),
+        ({"error_kind": "certified but for rounding"}, "proven", "proven but for the rounding of the loss. The exact"),
         ({"completed": True}, "estimated", "the ranges are not guaranteed"),
         ({"errors": np.nan, "completed": True}, "unknown", "unknown, for every client"),
         ({"errors": 5.0}, "unreliable", "so large that any share could be quite different"),
-        ({"values": [3.0, -4.0]}, "proven", "every value would lie within its range; that is proven."),
+        ({"values": [3.0, -4.0]}, "proven", "proven. The exact value of every client lies within its range."),
     ],
 )
 def test_proven_is_said_of_numerical_error_alone(options, numerical_error, words):
@@ -152,9 +156,9 @@ def test_the_headline_is_how_the_loss_changed():
     """It says in one sentence whether the loss fell, rose or stayed."""
     said = [wording.headline(make_summary(values)) for values in ([3.0], [3.0, -3.0], [1.0, -1.1])]
     assert said == [
-        "In 4 rounds the model's loss fell from 0.693 to \N{MINUS SIGN}11.3.",
+        "In 4 rounds the model's loss fell from 0.693 to \N{MINUS SIGN}11.307.",
         "In 4 rounds the model's loss stayed the same.",
-        "In 4 rounds the model's loss rose from 0.693 to 1.09.",
+        "In 4 rounds the model's loss rose from 0.693 to 1.093.",
     ]
 
 
@@ -166,7 +170,10 @@ def test_those_that_cannot_be_ranked_are_listed_in_groups(values, groups):
     """A pair is a group, too."""
     summary = make_summary(values, 0.02)
     assert wording.ranking(summary).startswith("Clients whose value ranges overlap cannot be ranked")
+    assert "All other pairs of clients can be ranked." in wording.ranking(summary)
     assert wording.group_lines(summary, 10) == groups
+    unknown = make_summary([3.0, 2.99, 1.0], [0.02, 0.02, np.nan])
+    assert "Clients with known errors that share no group can be ranked." in wording.ranking(unknown)
 
 
 def test_a_clear_order_is_said_to_be_clear():
@@ -282,8 +289,8 @@ def test_a_loss_that_rose_is_said_first_and_in_red(form):
     summary = diverged()
     text = shown_in(summary, form)
     alarm = text.index("The loss rose over the training, from 0.6931 to 2.413: the model became worse.")
-    assert alarm < text.index("by the clients 17.400 \N{MINUS SIGN} by the server 19.120")
-    assert alarm < text.index("that is proven")
+    assert alarm < text.index("17.400 by the clients \N{MINUS SIGN} 19.120 by the server")
+    assert alarm < text.index("Numerical error: proven.")
     assert "more than all clients together: it raised it by 19.12, the clients lowered it by 17.4." in text
     assert 'class="alarm">The loss rose' in text or form != "html"
     assert "the loss rose; the server's own part did more than the clients" in wording.payout_warning(summary)
@@ -302,7 +309,7 @@ def test_the_books_are_shown_with_the_server_apart(form):
     """The equation holds, and the server has no share and no place among the clients."""
     summary = make_summary([0.1, 0.05], 1e-4, server=0.01)
     text = shown_in(summary, form)
-    assert "Loss at the start 0.6931 = at the end 0.0531 + by the clients 0.6000 + by the server 0.0400" in text
+    assert "Loss: 0.6931 at the start = 0.0531 at the end + 0.6000 by the clients + 0.0400 by the server" in text
     assert "such as an intercept, lowered the loss by 0.0400 over all rounds" in text
     assert "It belongs to no client and has no share." in text
     assert json.loads(summary.to_json())["books"].keys() == set(Books._fields)
@@ -322,6 +329,8 @@ def test_one_unknown_error_leaves_the_other_shares_their_ranges():
     assert bounds[2:] == [(None, None)] * 2
     said = wording.numerical_error(summary)
     assert "It is unknown for hospital and shop." in said
+    proven = make_summary([3.0, 2.0, 1.0], [0.01, np.nan, 0.01])
+    assert "value and share of every client with a known error lie within its range." in wording.numerical_error(proven)
     assert "The others' ranges are of shares among themselves." in said
     assert sentence(summary) == ("bank contributed 99.40 % (99.52 to 99.55 % among the clients with known errors).")
     assert sentence(summary, 2) == "hospital comes out at 0.10 %; its numerical error is unknown."
@@ -333,8 +342,8 @@ def test_one_unknown_error_leaves_the_other_shares_their_ranges():
 def test_books_as_written_balance(start, clients, server, error):
     """The printed numbers add up, or the text says why not: rounding, or the size of the numerical error."""
     books = Books(start, start - clients - server + error, clients, server)
-    text = wording.balance(books).replace("\N{MINUS SIGN} by the ", "by the -").replace("\N{MINUS SIGN}", "-")
-    numbers = re.findall(r"-?[0-9][0-9,.]*", text.partition(" (")[0].replace("-clients ", "-").replace("-server ", "-"))
+    text = wording.balance(books).replace("\N{MINUS SIGN} ", "-").replace("\N{MINUS SIGN}", "-")
+    numbers = re.findall(r"-?[0-9][0-9,.]*", text.partition(" (")[0])
     found = [float(number.replace(",", "")) for number in numbers]
     if " (" not in text:
         assert found[0] == pytest.approx(sum(found[1:]), abs=1e-9)
@@ -346,7 +355,7 @@ def test_books_as_written_balance(start, clients, server, error):
 def test_what_rounds_to_nothing_is_not_in_the_balance():
     """Values of other semivalues may leave a tiny part of the decrease unaccounted for."""
     books = Books(0.69315, 0.21077, 0.48239, 0.0, unaccounted=-0.00001)
-    assert wording.balance(books) == "Loss at the start 0.693 = at the end 0.211 + by the clients 0.482"
+    assert wording.balance(books) == "Loss: 0.693 at the start = 0.211 at the end + 0.482 by the clients"
 
 
 def test_rounding_as_written_is_not_called_the_numerical_error():
@@ -356,3 +365,35 @@ def test_rounding_as_written_is_not_called_the_numerical_error():
     text = describe_books(books)
     start, end, clients = (float(number) for number in re.findall(r"[0-9]+\.[0-9]+", text))
     assert start == pytest.approx(end + clients, abs=1e-12)
+
+
+def test_the_headline_and_the_balance_have_the_same_decimals():
+    """So that the same loss is the same number in both lines."""
+    summary = make_summary([0.01], n_rounds=1)
+    start, end = re.findall(r"[0-9]+\.[0-9]+", wording.headline(summary))
+    assert wording.balance(summary.books).startswith(f"Loss: {start} at the start = {end} at the end + ")
+
+
+@pytest.mark.parametrize("render", [to_html, to_markdown])
+def test_a_valuation_without_a_run_has_a_heading_without_a_name(render):
+    """No colon and no "in" is left over."""
+    summary = make_summary([3.0, 1.0], completed=True)
+    text = render(replace(summary, run=""))
+    assert not re.search(r"(?:how much|report): *(?:\n|<)|Contributions in *<", text.partition("<script")[0])
+    assert text.startswith("# Who contributed how much\n") or "<title>Contributions</title>" in text
+    bare = to_markdown(build(make_valuation([3.0, 1.0], completed=True)))  # nothing is known of uploads
+    assert re.search(r"\| bank .* [0-9] of 4 \|", bare)
+
+
+def test_rounds_that_a_client_missed_count_neither_as_its_own_nor_as_completed():
+    """Negative rounds are of those in which it took part, and so are embeddings that were not sent."""
+    summary = make_summary([3.0, 1.0], completed=True)
+    half = replace(summary.clients[1], uploads=UploadCounts(2, 60, 720, 2))
+    summary = replace(summary, clients=(replace(summary.clients[0], uploads=UploadCounts(4, 120, 1440)), half))
+    rows = contributions(summary).rows
+    assert [row[-1].text.partition(" of ")[2] for row in rows] == ["4", "2"]
+    said = wording.completion(summary).replace("\N{NO-BREAK SPACE}", " ")
+    assert said.startswith("Of all embeddings of the rounds in which a client took part, 30.0 % were sent;")
+    assert "no longer one. In such a round a client keeps its last embeddings, if it has any, and its value is 0." in (
+        wording.communication(summary)
+    )

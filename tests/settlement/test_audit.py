@@ -474,8 +474,11 @@ def test_books_are_computed_again(tmp_path, change, difference):
         assert found.difference.startswith(difference)
     else:
         assert found.passes, found.difference
-        assert "The loss rose over the training, from 0.6931 to 12.92: the model became worse." in found.notes
-        assert any(note.startswith("The server's own part changed the loss more than all") for note in found.notes)
+        assert "The loss rose over the training, from 0.6931 to 12.92: the model became worse." in [
+            reason.text for reason in found.reasons if reason.weight == "alarm"
+        ]
+        assert "server" in [reason.kind for reason in found.reasons if reason.weight == "doubt"]
+        assert json.loads(found.to_json())["reasons"][0]["kind"] == "loss"
 
 
 def test_a_payment_to_the_server_is_audited(tmp_path):
@@ -507,8 +510,9 @@ def test_both_audits_say_on_what_terms_is_paid_and_warn_of_the_servers_name(tmp_
             "cap, in proportion to values, at most 600.00 EUR for each; the server is paid 125.00 EUR for its own "
             "part, as 't\u0435lco'; 50% of the budget shared equally first; negative values count as zero"
         )
-        assert r"'t\u0435lco' mixes Cyrillic and Latin letters that look alike: make sure who that is." in found.notes
-        assert r"'telco' and 't\u0435lco' look alike: make sure who is who." in found.notes
+        texts = [reason.text for reason in found.reasons]
+        assert r"'t\u0435lco' mixes Cyrillic and Latin letters that look alike: make sure who that is." in texts
+        assert r"'telco' and 't\u0435lco' look alike: make sure who is who." in texts
 
 
 @pytest.mark.parametrize("has_config", [True, False])
@@ -664,9 +668,10 @@ def test_an_unfinished_training_is_signed_and_audited_as_such(tmp_path):
     said = "The training was stopped after 4 of 6 rounds: the values are those of an unfinished training."
     found = audit(place)
     assert found.passes, found.difference
-    assert said in found.notes
+    assert said in [reason.text for reason in found.reasons]
     (tmp_path / "telco.json").write_bytes(make_extract(Transcript.open(run), "telco").to_bytes())
-    assert said in audit(tmp_path / "telco.json", statement_path=place).notes
+    found = audit(tmp_path / "telco.json", statement_path=place)
+    assert said in [reason.text for reason in found.reasons]
     key = read_private_key(tmp_path / "consortium.key")
     resign(run, key, n_planned=4)
     assert audit(place).difference == "n_planned: the statement says 4, the run gives 6"

@@ -14,6 +14,7 @@ from verfedsv.settlement.audit import audit
 from verfedsv.settlement.extract import MAGIC, Extract, Part, make_extract
 from verfedsv.settlement.keys import read_private_key
 from verfedsv.settlement.statement import Statement, canonical
+from verfedsv.texts import error_text
 from verfedsv.transcript import Recorder, Transcript, Upload
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.format import Kind, upload_schema
@@ -49,6 +50,9 @@ def test_an_extract_leads_to_the_head_of_the_statement(run):
         assert names == ["signature", "chain", "uploads", "agreed", "payouts", "terms", "own payout"]
         for said in (f"the statement says of client {client!r}: value ", "the statement says: loss 0.69315 at the "):
             assert any(note.startswith(said) for note in found.notes)
+        basis, m = Statement.read(run / "statement.json").basis, CLIENTS.index(client)
+        error = error_text(basis.n_rounds * basis.errors[m])
+        assert any(f" over the training, error {error}, share " in note for note in found.notes)
         verified = Extract.from_bytes(written(run, client).read_bytes()).verify()
         found = verified.verified
         assert (found.link.hex(), found.roster.clients) == (Transcript.open(run).head, tuple(CLIENTS))

@@ -502,15 +502,16 @@ def test_what_speaks_against_paying_is_said(arguments, expected):
 @pytest.mark.parametrize(("errors", "is_said"), [([50.0, 2.0], True), ([0.5, 0.5], False)])
 def test_errors_larger_than_values_that_do_harm_are_said(errors, is_said):
     """This holds although the values add up to less than zero."""
-    lines = cautions(basis([-3.0, 1.0], errors))
-    assert any("cannot be relied on" in line for line in lines) == is_said
+    reasons = cautions(basis([-3.0, 1.0], errors))
+    assert any("cannot be relied on" in reason.text for reason in reasons) == is_said
 
 
 def test_nothing_is_said_where_all_is_well():
     """There is no warning, and who pays in is named."""
     text = said([3.0, 1.0], [0.1, 0.1], 6)
     assert text.startswith(
-        "Books: loss 1.000 at the start, -23.000 at the end; the clients lowered it by 24.000. Rule: shares"
+        "Books: loss 1.000 at the start, \N{MINUS SIGN}23.000 at the end; the clients lowered it by 24.000. "
+        "Rule: shares"
     )
     assert "may be negative" not in text
     assert "may be negative" not in said([3.0, 1.0], [0.1, 2.0], negative="zero")
@@ -610,7 +611,7 @@ def test_a_run_is_settled_only_when_it_has_ended_and_with_its_plan(tmp_path):
     valuation, terms = verfedsv.value(tmp_path / "run"), Terms.of(100, "EUR", negative="zero")
     paid = settle(valuation, terms, run=tmp_path / "run")
     assert (paid.n_rounds, paid.n_planned) == (4, 6)
-    assert any("stopped after 4 of 6 rounds" in line for line in cautions(paid))
+    assert any("stopped after 4 of 6 rounds" in reason.text for reason in cautions(paid))
     with (
         Recorder(tmp_path / "run", np.arange(40) % 2, CLIENTS, n_planned=6, resume=True),
         pytest.raises(InputError, match="the training is still running, 4 of 6 rounds so far, so it is not settled"),

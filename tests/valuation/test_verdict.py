@@ -126,7 +126,7 @@ def test_what_was_settled_is_judged_like_its_valuation(changes):
     valuation = make_valuation(**{**SOUND, **changes})
     settled = judge(Basis.of(valuation, 9), RunFacts(9))
     assert kinds(settled) == kinds(judge(valuation, RunFacts(9)))
-    assert cautions(Basis.of(valuation, 9)) == settled.texts("alarm", "doubt")
+    assert cautions(Basis.of(valuation, 9)) == [reason for reason in settled.reasons if reason.weight != "note"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,18 @@ def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch):
     assert "yet;" not in watch(tmp_path).output
 
 
-@pytest.mark.parametrize("options", [("--every", "0"), ("--port", "70000"), ("--port", "-1"), ("--every", "often")])
-def test_options_out_of_range_are_refused(tmp_path, options):
-    """With exit code 2."""
-    assert watch(tmp_path, *options).exit_code == 2
+@pytest.mark.parametrize(
+    ("option", "given", "message"),
+    [
+        ("--every", "0", "must be at least 0.1; received '0'"),
+        ("--every", "4000", "must be at most 3600; received '4000'"),
+        ("--every", "often", "must be a number; received 'often'"),
+        ("--port", "70000", "must be at most 65535; received '70000'"),
+        ("--port", "-1", "must be at least 0; received '-1'"),
+    ],
+)
+def test_options_out_of_range_are_refused(tmp_path, option, given, message):
+    """With exit code 2, and what is allowed."""
+    done = watch(tmp_path, option, given)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option}': {message}" in done.output

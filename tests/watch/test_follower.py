@@ -198,9 +198,18 @@ def test_the_plan_of_a_training_is_shown(run, follow, n_stamps, message):
     assert message in state.message
     assert (f"n the first 4 of {n_stamps} planned rounds" in state.headline) == (n_stamps > 4)
     assert ("may be hanging" in state.stalled) == (n_stamps > 4)
+    assert ("there is no valuation.json of them yet" in state.stalled) == (n_stamps == 4)
     run.close()
     follow(run.folder).poll()
     assert ("The training was stopped" in follow.states[-1].stalled) == (n_stamps > 4)
+
+
+def test_only_a_run_that_is_valued_later_is_said_to_lack_its_valuation(tmp_path, follow):
+    """A recorder alone writes no valuation.json, and neither does any other program."""
+    with verfedsv.Recorder(tmp_path / "run", [0, 1], ["a", "b"], n_planned=1) as recorder:
+        recorder.log([0, 1], {"a": [-1.0, 1.0], "b": [0.0, 1.0]})
+    follow(tmp_path / "run", now=lambda: 1e11).poll()
+    assert follow.states[-1].stalled == "All planned rounds are recorded."
 
 
 def test_numbers_of_a_state_are_those_of_its_texts(run, follow):

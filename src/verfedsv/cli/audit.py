@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from verfedsv.cli.options import AcceptSettings, AsJson
-from verfedsv.cli.output import print_text
+from verfedsv.cli.output import print_notes, print_reasons, print_text
 from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.settlement.audit import Audit
 from verfedsv.settlement.audit import audit as audit_anything
@@ -73,8 +73,8 @@ def show(console: Console, result: Audit) -> None:
         table.add_row(check.name, "[green]ok[/green]", Text(check.said))
     if result.checks:
         console.print(table)
-    for note in result.notes:
-        console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
+    print_reasons(result.reasons, console)
+    print_notes(*result.notes, console=console)
     for reservation in result.reservations:
         console.print(f"reservation: {reservation}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     if result.difference is not None:

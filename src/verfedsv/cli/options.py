@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 
 from verfedsv.errors import InputError
@@ -24,6 +25,23 @@ _IF_MISSING = {"key": "a statement is signed: pass --key FILE; verfedsv keys new
 """What to say if a required option is missing, by its name, in place of typer's message."""
 
 
+_IN_OWN_WORDS = {
+    "value_error": "{error}",
+    "int_parsing": "must be a whole number; received {received!r}",
+    "float_parsing": "must be a number; received {received!r}",
+    "greater_than_equal": "must be at least {ge:g}; received {received!r}",
+    "less_than_equal": "must be at most {le:g}; received {received!r}",
+}
+"""What to say of an option that typer cannot use, by the type of pydantic's error."""
+
+
+def _in_own_words(error: ValidationError) -> str:
+    """Return what is wrong with an option, without words of the library that found it."""
+    first = error.errors()[0]
+    form = _IN_OWN_WORDS.get(first["type"], "cannot be used; received {received!r}")
+    return form.format(received=str(first["input"])[:40], **first.get("ctx", {}))
+
+
 class Command(TyperCommand):
     """A command whose help shows no type for flags."""
 
@@ -32,9 +50,11 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             name = None if error.param is None else error.param.name
-            if name not in _IF_MISSING:
-                raise
-            raise InputError(_IF_MISSING[name]) from None
+            if name in _IF_MISSING:
+                raise InputError(_IF_MISSING[name]) from None
+            if isinstance(error.__cause__, ValidationError):
+                error.message = _in_own_words(error.__cause__)
+            raise
 
     def get_params(self, ctx: Any) -> Any:
         return _without_types_of_flags(super().get_params(ctx))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,7 @@ from rich.console import Console
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning
 from verfedsv.files import refuse_irregular, write_whole
 from verfedsv.report import markdown
+from verfedsv.report.terminal import labelled
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import statement
 from verfedsv.settlement.documents import format_of
@@ -22,6 +23,7 @@ from verfedsv.settlement.extract import MAGIC
 from verfedsv.settlement.keys import is_key
 from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
+from verfedsv.valuation.verdict import Reason
 
 FileKind = Literal["report", "settlement", "valuation", "extract", "statement"]
 _SUFFIXES: dict[FileKind, tuple[str, ...]] = {"settlement": (".csv", ".json"), "valuation": (".json",)}
@@ -51,6 +53,11 @@ def check_writable(path: Path, kind: FileKind) -> None:
             f"cannot write {path}: in the folder of a transcript any other file would fail the audit; name a file "
             "elsewhere with -o"
         )
+    if _is_signed(path):
+        raise InputError(
+            f"cannot write {path}: the audit of the signed statement in that run would fail; name a file elsewhere "
+            "with -o"
+        )
     if is_there and not _is_of(path, kind):
         called = f"{'an' if kind == 'extract' else 'a'} {kind}"
         raise InputError(
@@ -66,6 +73,16 @@ def _what_is_kept(path: Path) -> str | None:
     if is_key(path.read_bytes()):
         return "a key"
     return "a signed statement" if format_of(path) == statement.FORMAT else None
+
+
+def _is_signed(path: Path) -> bool:
+    """Return whether a file is part of what the statement in the folder of a run says, or would have to be."""
+    run = RunFolder.around(path)
+    if run is None or not run.statement_path.exists():
+        return False
+    name = path.resolve().relative_to(run.path).as_posix()
+    is_listed = path.exists() and name in statement.Statement.read(run.statement_path).content["files"]
+    return RunFolder.is_evidence(name) or is_listed
 
 
 def _is_of(path: Path, kind: FileKind) -> bool:
@@ -138,9 +155,14 @@ def print_text(text: str) -> None:
 
 def print_notes(*lines: str, console: Console | None = None) -> None:
     """Print notes, by default to standard error."""
+    print_reasons((Reason("note", "", line, "") for line in lines), console)
+
+
+def print_reasons(reasons: Iterable[Reason], console: Console | None = None) -> None:
+    """Print reasons not to trust values, each with its weight, by default to standard error, where lines are whole."""
     console = console or Console(stderr=True)
-    for line in lines:
-        console.print(f"note: {as_shown(line)}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    for reason in reasons:
+        console.print(labelled(as_shown(reason.text), reason.weight), highlight=False, soft_wrap=console.stderr)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from verfedsv._version import __version__
 from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose
-from verfedsv.cli.output import check_writable, print_notes, print_text, write_file
+from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.valuing import compute, notes_of
 from verfedsv.errors import InputError
 from verfedsv.report.reading import summarise_settlement
@@ -108,7 +108,8 @@ def settle(
         made = f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}, verfedsv {__version__}"
         about = {"run": run.resolve().name, "made": made, "signed": "no, this is a draft"}
         write_file(output, result.to_csv(about) if output.suffix.lower() == ".csv" else result.to_json())
-    print_notes(*(cautions(result, valuation) if as_json else ()), *accepted, *notes_of(folder, valuation))
+    print_reasons(cautions(result, valuation) if as_json else ())
+    print_notes(*accepted, *notes_of(folder, valuation))
     if as_json:
         print_text(result.to_json())
     else:
@@ -149,8 +150,7 @@ def _valuation_of(folder: RunFolder) -> Valuation:
 def show(console: Console, result: Settlement, valuation: Valuation) -> None:
     """Print reasons not to pay, the payouts with their sum, and how they were computed."""
     summary, warned = summarise_settlement(result, valuation), cautions(result, valuation)
-    for line in warned:
-        console.print(line, style="yellow", highlight=False, markup=False)
+    print_reasons(warned, console)
     console.print(to_rich(payouts(summary, "terminal"), console.width))
     console.print()
     for line in summary.sentences[len(warned) :]:

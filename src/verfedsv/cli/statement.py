@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose, RunArgument
-from verfedsv.cli.output import check_writable, print_notes, print_text, write_file
+from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.valuing import compute, notes_of
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
@@ -67,7 +67,8 @@ def statement(
     signed = make_statement(folder, transcript, valuation, private, path, paid)
     write_file(path, signed.to_json().decode(), overwrite=False)
     accepted = describe_accepted(folder, valuation.settings) if accept_settings else []
-    print_notes(*cautions(signed.settlement or signed.basis, valuation), *accepted, *notes_of(folder, valuation))
+    print_reasons(cautions(signed.settlement or signed.basis, valuation))
+    print_notes(*accepted, *notes_of(folder, valuation))
     if as_json:
         print_text(signed.to_json().decode())
     else:

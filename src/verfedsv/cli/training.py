@@ -11,6 +11,7 @@ from verfedsv.cli.progress import follow, interrupts, progress_bar
 from verfedsv.federation import Evaluation
 from verfedsv.losses import Floats
 from verfedsv.runs import Run
+from verfedsv.texts import number
 from verfedsv.valuation import Valuation
 
 
@@ -45,5 +46,5 @@ def value_with_bar(console: Console, run: Run) -> Valuation:
 def _describe(evaluation: Evaluation, clients: tuple[str, ...], shares: Floats) -> str:
     """Return loss, accuracy and the three largest shares so far in one line."""
     largest = (-shares).argsort(kind="stable")[:3]
-    shown = ", ".join(f"{escape(clients[m])} {shares[m]:.0%}" for m in largest)
+    shown = ", ".join(f"{escape(clients[m])} {number(100 * shares[m], 0)}%" for m in largest)
     return f"loss {evaluation.train_loss:.4f}, accuracy {evaluation.train_accuracy:.1%}; {shown}"

@@ -10,13 +10,15 @@ import typer
 from rich.console import Console
 
 from verfedsv.cli.options import AsJson
-from verfedsv.cli.output import check_writable, print_notes, print_text, write_file
+from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.progress import working
 from verfedsv.cli.valuing import show, value_folder, without_effect
+from verfedsv.errors import InputError
 from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
+from verfedsv.shapley.semivalues import get_semivalue
 from verfedsv.valuation.verdict import judge
 
 
@@ -90,7 +92,7 @@ def value(
         check_writable(output, "valuation")
     given = {
         "method": method,
-        "semivalue": semivalue,
+        "semivalue": None if semivalue is None else _semivalue(semivalue),
         "rank": _as_number(rank, int),
         "rows": rows,
         "tolerance": tolerance,
@@ -106,7 +108,8 @@ def value(
     with working(notes, "stopped; nothing was written. Run the same command to start again.") as check:
         result, facts = value_folder(notes, folder, configured | given, check)
     verdict = judge(result, facts)
-    print_notes(*(verdict.texts() if as_json else verdict.texts("note")), *without_effect(result))
+    print_reasons(reason for reason in verdict.reasons if as_json or reason.weight == "note")
+    print_notes(*without_effect(result))
     finished = Extent(result.n_rounds, facts.n_planned, facts.is_running).is_finished
     content = json.loads(result.to_json()) | {"finished": finished, "verdict": verdict.to_fields()}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -122,6 +125,15 @@ def _configured(folder: RunFolder) -> dict[str, Any]:
     """Return the agreed settings that are not the defaults."""
     agreed, defaults = folder.agreed_settings(folder.open()).as_dict(), ValuationSettings().as_dict()
     return {name: setting for name, setting in agreed.items() if setting != defaults[name]}
+
+
+def _semivalue(name: str) -> str:
+    """Return the name of a semivalue in full; raise InputError, without what only Python allows, if it is unknown."""
+    try:
+        return str(get_semivalue(name))
+    except InputError as error:
+        message = str(error).replace(", 'beta(a, b)' and verfedsv.Beta(a, b)", " and 'beta(a, b)'")
+        raise InputError(message) from None
 
 
 def _as_number(text: str | None, kind: type[int] | type[float]) -> int | float | str | None:

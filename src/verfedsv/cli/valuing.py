@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from verfedsv.cli.output import print_notes
+from verfedsv.cli.output import print_reasons
 from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.errors import InputError
 from verfedsv.report import wording
@@ -24,6 +24,7 @@ from verfedsv.shapley.estimate import MEANING
 from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.result import count
 from verfedsv.shapley.semivalues import SHAPLEY
+from verfedsv.texts import error_text, number, quoted, rounded_up
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 from verfedsv.valuation.verdict import RunFacts, Verdict, judge
@@ -57,7 +58,7 @@ def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -
     stopped = "stopped while valuing; nothing was written."
     with working(console, stopped) as check:
         result, facts = value_folder(console, folder, options, check, what)
-    print_notes(*facts.faults)
+    print_reasons(reason for reason in judge(result, facts).reasons if reason.kind == "record")
     return result
 
 
@@ -81,10 +82,7 @@ def show(console: Console, result: Valuation, verdict: Verdict) -> None:
 
 def show_verdict(console: Console, verdict: Verdict) -> None:
     """Print the reasons not to trust values, except notes."""
-    styles = {"alarm": "bold red", "doubt": "yellow"}
-    for reason in verdict.reasons:
-        if reason.weight in styles:
-            console.print(reason.text, style=styles[reason.weight], highlight=False, markup=False)
+    print_reasons((reason for reason in verdict.reasons if reason.weight != "note"), console)
 
 
 def without_effect(result: Valuation) -> list[str]:
@@ -116,18 +114,25 @@ def _explain(result: Valuation) -> list[str]:
         lines.append(wording.NO_SHARES)
     if largest == 0:
         return lines
-    estimator = f"of the estimator at most {_as_part(float(result.estimator_errors.max()) / largest)}"
+    estimator = f"The error of the estimator is at most {_as_part(float(result.estimator_errors.max()) / largest)}"
     completion = _explain_completion(result, largest)
-    return [*lines, f"Numerical errors: {estimator} ({MEANING[result.error_kind]}); {completion}"]
+    return [*lines, f"{estimator} ({MEANING[result.error_kind]}); {completion}"]
 
 
 def _as_part(size: float) -> str:
-    """Return a size relative to the largest value in words.
+    """Return the size of an error relative to the largest value in words, rounded up.
 
     >>> _as_part(6.93), _as_part(0.0213), _as_part(3.1e-9)
-    ('6.9 times the largest value', '2.1 % of the largest value', '3.1e-07 % of the largest value')
+    ('7.0 times the largest value', '2.2 % of the largest value', 'less than 0.00001 % of the largest value')
     """
-    return f"{size:.2g} times the largest value" if size >= 1 else f"{100 * size:.2g} % of the largest value"
+    if size >= 1:
+        return f"{error_text(size)} times the largest value"
+    percentage = 100 * size
+    if 0 < percentage < 1e-4:  # without a power of ten
+        text = "less than 0.00001" if percentage < 1e-5 else number(rounded_up(percentage, 5), 5)
+    else:
+        text = error_text(percentage)
+    return f"{text} % of the largest value"
 
 
 def _among_known(summary: Summary) -> list[str]:
@@ -144,9 +149,14 @@ def _explain_completion(result: Valuation, largest: float) -> str:
     if result.completion is None:
         return "nothing had to be completed."
     ranks = sorted({report.rank for report in result.completion if report.rank})
-    errors = result.completion_errors[np.isfinite(result.completion_errors)]
-    size = f"about {_as_part(float(errors.max()) / largest)} at most" if len(errors) else "unknown"
-    text = f"of completing embeddings that were not uploaded {size} (estimated)"
+    is_known = np.isfinite(result.completion_errors)
+    text = "the error of completing embeddings that were not uploaded is "
+    if is_known.any():
+        text += f"up to about {_as_part(float(result.completion_errors[is_known].max()) / largest)} (estimated)"
+        unknown = [name for name, known in zip(result.clients, is_known, strict=True) if not known]
+        text += f", and unknown for {quoted(unknown)}" if unknown else ""
+    else:
+        text += "unknown"
     text += f". Rank {ranks[0]}" if ranks else ""
     text += f" to {ranks[-1]}" if len(ranks) > 1 else ""
     asked = result.settings.rank
@@ -154,8 +164,8 @@ def _explain_completion(result: Valuation, largest: float) -> str:
         text += f" in place of {asked:,}, as rounds and samples allow no more"
     if any(report.n_held_out for report in result.completion):
         held_out = max(report.held_out_rmse for report in result.completion if report.n_held_out)
-        text += f", error of held-out embeddings up to {held_out:.2g}"
+        text += f", error of held-out embeddings up to {error_text(held_out)}"
     if result.guarantee is not None:
         worst = result.guarantee * result.n_rounds
-        text += f". Worst case by the paper's Proposition 2, over all rounds: {worst:.2g} (estimated)"
+        text += f". Worst case by the paper's Proposition 2, over all rounds: {error_text(worst)} (estimated)"
     return text + "."

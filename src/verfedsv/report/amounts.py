@@ -8,22 +8,15 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from itertools import accumulate
 
 from verfedsv.report.summary import ClientSummary, Summary
+from verfedsv.texts import MINUS, number, power_of_ten, rounded_up
 
-MINUS, SPACE = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
+SPACE = "\N{NO-BREAK SPACE}"
 
 _LEAST_DIGITS, _MOST_DIGITS, _MOST_DECIMALS = 4, 7, 8
 """Of the largest value or end of a range; more than the least are written if they separate two ranges."""
 
-_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-
 _Range = tuple[float, float | None, float | None]
 """A value, and the ends of its range; None if these are unknown."""
-
-
-def number(amount: float, decimals: int) -> str:
-    """Return a number with that many decimals; zero, also after rounding, has no sign."""
-    text = f"{abs(amount):,.{decimals}f}"
-    return f"{MINUS}{text}" if amount < 0 and float(text.replace(",", "")) else text
 
 
 def limited(amount: float, decimals: int) -> str:
@@ -60,30 +53,6 @@ def percent(fraction: float | None, decimals: int = 2) -> str:
     return "unknown" if fraction is None else f"{number(100 * fraction, decimals)}{SPACE}%"
 
 
-def digits(amount: float | None, n_digits: int = 3) -> str:
-    """Return a number with that many digits, trailing zeros included, or "unknown".
-
-    >>> digits(0.00012345), digits(0.53), digits(-1.5e-9), digits(math.nan), digits(0.0)
-    ('0.000123', '0.530', '−1.50 × 10⁻⁹', 'unknown', '0')
-    """
-    if amount is None or not math.isfinite(amount):
-        return "unknown"
-    if amount == 0:
-        return "0"
-    if 1e-4 <= abs(amount) < 1e6:
-        text = f"{abs(amount):#.{n_digits}g}".rstrip(".")
-        # Six digits before the point need no exponent.
-        text = f"{abs(amount):,.0f}" if "e" in text else text
-    else:
-        mantissa, exponent = f"{abs(amount):.{n_digits - 1}e}".split("e")
-        text = f"{mantissa} {_power_of_ten(int(exponent))}"
-    return f"{MINUS}{text}" if amount < 0 else text
-
-
-def _power_of_ten(exponent: int) -> str:
-    return f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(_RAISED)}"
-
-
 class Amounts:
     """Values over all rounds as texts, with the same decimals for all clients of a summary."""
 
@@ -107,7 +76,7 @@ class Amounts:
     def _with_power(self, text: str) -> str:
         if self._exponent == 0:
             return text
-        return f"{f'({text})' if ' to ' in text else text} {_power_of_ten(self._exponent)}"
+        return f"{f'({text})' if ' to ' in text else text} {power_of_ten(self._exponent)}"
 
 
 def _scale(ranges: Sequence[_Range]) -> tuple[int, int]:
@@ -160,4 +129,15 @@ def relative_error(client: ClientSummary) -> str:
         return "unknown"
     if client.value == 0:
         return "no value"
-    return f"{limited(100 * client.error / abs(client.value), 2)}{SPACE}%"
+    return error_percent(client.error / abs(client.value))
+
+
+def error_percent(error: float) -> str:
+    r"""Return an error in per cent, rounded up: with two decimals, from 100 per cent on with none.
+
+    >>> error_percent(0.056), error_percent(0.05601), error_percent(2.6e-5), error_percent(0.0), error_percent(1.443)
+    ('5.60\xa0%', '5.61\xa0%', '<\xa00.01\xa0%', '0.00\xa0%', '145\xa0%')
+    """
+    decimals, percentage = 2 if error < 1 else 0, 100 * error
+    is_tiny = 0 < percentage < 10**-decimals
+    return f"{f'<{SPACE}' if is_tiny else ''}{number(rounded_up(percentage, decimals), decimals)}{SPACE}%"

@@ -10,7 +10,7 @@ from verfedsv.report.amounts import place_text
 from verfedsv.report.summary import Summary
 from verfedsv.texts import printable
 
-BEGINNING = "# Who contributed how much: "
+BEGINNING = "# Who contributed how much"
 
 _MOST_GROUPS = 10
 _LINKING = re.compile(r"(:(?=//)|w(?=ww\.)|@)", re.IGNORECASE)
@@ -19,7 +19,7 @@ _LINKING = re.compile(r"(:(?=//)|w(?=ww\.)|@)", re.IGNORECASE)
 def to_markdown(summary: Summary) -> str:
     """Return the report as Markdown. The same summary gives the same bytes."""
     parts = [
-        f"{BEGINNING}{escape(summary.run)}",
+        f"{BEGINNING}: {escape(summary.run)}" if summary.run else BEGINNING,
         *(f"> **{escape(alarm)}**" for alarm in summary.verdict.texts("alarm")),
         escape(wording.headline(summary)),
         escape(wording.balance(summary.books)),

@@ -163,8 +163,12 @@ def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
 def _count_uploads(description: Description, verified: Verified) -> dict[str, UploadCounts]:
     """Return what each client uploaded, by name."""
     size = _BYTES_OF_AN_ID + np.dtype(description.precision or "float64").itemsize * (description.n_classes or 1)
-    counts = {name: (verified.n_uploads[name], verified.n_embeddings[name]) for name in verified.roster.clients}
-    return {name: UploadCounts(*numbers, numbers[1] * size) for name, numbers in counts.items()}
+
+    def counts(name: str) -> UploadCounts:
+        n_embeddings, n_missed = verified.n_embeddings[name], verified.absences[name] + verified.outside[name]
+        return UploadCounts(verified.n_uploads[name], n_embeddings, n_embeddings * size, n_missed)
+
+    return {name: counts(name) for name in verified.roster.clients}
 
 
 def _settings(config: Config | None, valuation: Valuation) -> tuple[Setting, ...]:

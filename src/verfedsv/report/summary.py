@@ -30,11 +30,15 @@ _ABSURD = 1e100
 
 @dataclass(frozen=True)
 class UploadCounts:
-    """What a client sent to the server: uploads, embeddings in them, and bytes of numbers and sample ids."""
+    """What a client sent to the server: uploads, embeddings in them, and bytes of numbers and sample ids.
+
+    `n_missed` counts the rounds in which it was absent or not a member.
+    """
 
     n_uploads: int
     n_embeddings: int
     n_bytes: int
+    n_missed: int = 0
 
 
 @dataclass(frozen=True)
@@ -197,10 +201,6 @@ class Summary:
     def total(self, per_round: float | None) -> float | None:
         """Return the sum over all rounds of a mean per round; None stays None."""
         return None if per_round is None else per_round * self.n_games
-
-    def n_missed(self, client: ClientSummary) -> int:
-        """Return in how many rounds a client took no part; 0 if each trains at its own pace."""
-        return self.n_rounds - client.uploads.n_uploads if self.mode == "synchronous" else 0
 
     def with_short_names(self) -> Summary:
         """Return the summary with names of bounded length."""

@@ -5,7 +5,6 @@ To add a column, add it here: its heading, its text for a row, and where it is s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -14,9 +13,9 @@ from rich import filesize
 
 from verfedsv.report import wording
 from verfedsv.report.amounts import (
+    SPACE,
     Amounts,
-    digits,
-    percent,
+    error_percent,
     place_text,
     relative_error,
     share_range,
@@ -24,6 +23,7 @@ from verfedsv.report.amounts import (
 )
 from verfedsv.report.curves import Curve
 from verfedsv.report.summary import ClientSummary, CompletionSummary, Payout, Setting, SettlementSummary, Summary
+from verfedsv.texts import MINUS, error_text, number
 
 Kind = Literal["name", "number", "error", "text", "bar"]
 """What a column holds: the name of the row, a number, the error of the number before it, text, or a bar."""
@@ -113,8 +113,8 @@ def contributions(summary: Summary, medium: Medium = "report", most: int | None 
         Column(interval, share_range, on=PAGES if shares else ()),
         Column("Total value", lambda client: values.value(client.decrease), number=lambda client: client.decrease),
         Column("Value lies between", values.ends, on=PAGES),
-        Column("± error", lambda client: f"± {digits(summary.total(client.error), 2)}", "error", on=("terminal",)),
-        Column("Negative rounds", lambda c: f"{c.n_negative_rounds:,} of {summary.n_rounds:,}", on=("report",)),
+        Column("± error", lambda client: f"± {error_text(summary.total(client.error))}", "error", on=("terminal",)),
+        Column("Negative rounds", lambda client: _negative_rounds(client, summary), on=("report",)),
         Column("", kind="bar", number=lambda client: client.decrease, on=("terminal",)),
     ]
     caption = (
@@ -142,8 +142,12 @@ def _shares_of(name: str, summary: Summary) -> list[Column[ClientSummary]]:
     ]
 
 
+def _negative_rounds(client: ClientSummary, summary: Summary) -> str:
+    return f"{client.n_negative_rounds:,} of {summary.n_rounds - client.uploads.n_missed:,}"
+
+
 def _short_share(client: ClientSummary) -> str:
-    return "-" if client.share is None else f"{client.share:.2%}"
+    return "-" if client.share is None else f"{number(100 * client.share, 2)}%"
 
 
 def _share_error(client: ClientSummary, summary: Summary) -> str:
@@ -152,18 +156,8 @@ def _share_error(client: ClientSummary, summary: Summary) -> str:
         return ""
     if client.share_low is None or client.share_high is None or summary.unknown:
         return "± unknown"
-    return f"± {_round_up(max(client.share - client.share_low, client.share_high - client.share))}"
-
-
-def _round_up(error: float) -> str:
-    """Return the error of a share, rounded up.
-
-    >>> _round_up(0.056), _round_up(0.05601), _round_up(2.6e-5), _round_up(0.0)
-    ('5.60%', '5.61%', '<0.01%', '0.00%')
-    """
-    step = 1e-4 if error < 1 else 1e-2
-    upward = math.ceil(error / step * (1 - 1e-9)) * step
-    return f"{'<' if 0 < error < step else ''}{upward:.{2 if error < 1 else 0}%}"
+    error = max(client.share - client.share_low, client.share_high - client.share)
+    return f"± {error_percent(error).replace(SPACE, '')}"
 
 
 def payouts(known: SettlementSummary, medium: Medium = "report") -> Table:
@@ -172,14 +166,21 @@ def payouts(known: SettlementSummary, medium: Medium = "report") -> Table:
     has_shares, has_notes = any(line.share for line in known.payouts), any(line.note for line in known.payouts)
     columns: list[Column[Payout]] = [
         Column("Client", lambda line: line.client, "name"),
-        Column("Of values", lambda line: line.share, on=("terminal",) if has_shares else ()),
-        Column(amount, lambda line: line.amount),
-        Column("Of budget", lambda line: line.part, on=("terminal",)),
-        Column("Range", lambda line: "unknown" if line.lowest is None else f"{line.lowest} to {line.highest}"),
+        Column("Of values", lambda line: _with_minus(line.share), on=("terminal",) if has_shares else ()),
+        Column(amount, lambda line: _with_minus(line.amount)),
+        Column("Of budget", lambda line: _with_minus(line.part), on=("terminal",)),
+        Column(
+            "Range", lambda line: "unknown" if line.lowest is None else _with_minus(f"{line.lowest} to {line.highest}")
+        ),
         Column("Note", lambda line: line.note, "text", on=(*PAGES, "terminal") if has_notes else PAGES),
     ]
     caption = "What each client is paid, and the range that the errors of the values allow"
     return make_table("amounts", caption, known.payouts, columns, medium, {"Client": "Sum", amount: known.budget})
+
+
+def _with_minus(text: str) -> str:
+    """Return amounts, which have a hyphen in JSON and CSV, with minus signs."""
+    return text.replace("-", MINUS)
 
 
 def quarters(summary: Summary, most: int | None = None) -> Table:
@@ -228,9 +229,9 @@ def _errors(summary: Summary, most: int | None) -> Table:
     columns = [
         _CLIENT,
         Column("Total value", lambda client: values.value(client.decrease)),
-        Column("Error of the computation", lambda client: digits(summary.total(client.estimator_error), 2)),
-        Column("Error of completion", lambda client: digits(summary.total(client.completion_error), 2)),
-        Column("Together", lambda client: digits(summary.total(client.error), 2)),
+        Column("Error of the computation", lambda client: error_text(summary.total(client.estimator_error))),
+        Column("Error of completion", lambda client: error_text(summary.total(client.completion_error))),
+        Column("Together", lambda client: error_text(summary.total(client.error))),
         Column("Of the value", relative_error),
     ]
     return _of_clients("parts", "Errors of the values, over all rounds", summary, columns, most)
@@ -240,11 +241,14 @@ def _completion(summary: Summary, most: int | None) -> Table:
     def of(text: Callable[[CompletionSummary], str]) -> Callable[[ClientSummary], str]:
         return lambda client: "" if client.completion is None else text(client.completion)
 
+    def relative(found: CompletionSummary) -> str:
+        return "unknown" if found.relative_error is None else error_percent(found.relative_error)
+
     columns = [
         _CLIENT,
         Column("Rank", of(lambda found: f"{found.rank}")),
-        Column("Typical error", of(lambda found: digits(found.held_out_rmse, 2))),
-        Column("Of their size", of(lambda found: percent(found.relative_error))),
+        Column("Typical error", of(lambda found: error_text(found.held_out_rmse))),
+        Column("Of their size", of(relative)),
         Column("Held out as a check", of(lambda found: f"{found.n_held_out:,}")),
         Column("Samples never uploaded", of(lambda found: f"{found.n_unseen:,}")),
     ]
@@ -253,11 +257,11 @@ def _completion(summary: Summary, most: int | None) -> Table:
 
 
 def _uploads(summary: Summary, most: int | None) -> Table:
-    has_missing = any(map(summary.n_missed, summary.clients))
+    has_missing = any(client.uploads.n_missed for client in summary.clients)
     columns = [
         _CLIENT,
         Column("Uploads", lambda client: f"{client.uploads.n_uploads:,}"),
-        Column("Rounds missed", lambda client: f"{summary.n_missed(client):,}", on=PAGES if has_missing else ()),
+        Column("Rounds missed", lambda client: f"{client.uploads.n_missed:,}", on=PAGES if has_missing else ()),
         Column("Embeddings", lambda client: f"{client.uploads.n_embeddings:,}"),
         Column("Size", lambda client: filesize.decimal(client.uploads.n_bytes)),
     ]
@@ -285,8 +289,9 @@ def _facts(summary: Summary) -> Table:
         "values computed by": summary.method,
     }
     if summary.guarantee is not None:
-        bound = f"{digits(summary.guarantee)} (the bound of the paper's Proposition 2, estimated; very pessimistic)"
-        recorded["worst-case error"] = bound
+        worst = error_text(summary.total(summary.guarantee))
+        bound = "the bound of the paper's Proposition 2 over all rounds, estimated; very pessimistic"
+        recorded["worst-case error"] = f"{worst} ({bound})"
     rows = [*(Setting("run", name, text) for name, text in recorded.items()), *summary.settings]
     return make_table("facts", "Where this report comes from", rows, columns)
 

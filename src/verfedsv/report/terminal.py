@@ -16,6 +16,7 @@ from verfedsv.report import wording
 from verfedsv.report.summary import Summary
 from verfedsv.report.tables import Cell, Kind, Table, contributions, payouts
 from verfedsv.texts import printable
+from verfedsv.valuation.verdict import Weight
 
 _MOST_CLIENTS, _MOST_GROUPS = 20, 10
 _WIDEST_BAR, _NARROWEST_BAR, _NARROWEST_TEXT, _SHORTEST_NAME = 24, 5, 20, 12
@@ -24,12 +25,12 @@ _WIDEST_BAR, _NARROWEST_BAR, _NARROWEST_TEXT, _SHORTEST_NAME = 24, 5, 20, 12
 def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
     """Yield the most important lines of a report, as rich texts: no name is read as markup."""
     summary = summary.with_short_names()
-    yield from (Text(text, style="bold red") for text in summary.verdict.texts("alarm"))
+    yield from (labelled(text, "alarm") for text in summary.verdict.texts("alarm"))
     yield Text(wording.headline(summary), style="bold")
     yield Text(wording.balance(summary.books))
-    yield from (Text(text, style="yellow") for text in summary.verdict.texts("doubt"))
+    yield from (labelled(text, "doubt") for text in summary.verdict.texts("doubt"))
     yield Text(wording.numerical_error(summary), style="yellow" if wording.is_doubtful(summary) else "")
-    yield from (Text(text) for text in summary.verdict.texts("note"))
+    yield from (labelled(text, "note") for text in summary.verdict.texts("note"))
     yield Text(wording.shares(summary))
     table = contributions(summary, "terminal", _MOST_CLIENTS)
     yield to_rich(table, width)
@@ -43,6 +44,11 @@ def brief(summary: Summary, width: int = 80) -> Iterator[RenderableType]:
         if warning := wording.payout_warning(summary):
             yield Text(warning, style="bold red")
         yield to_rich(payouts(summary.settlement, "terminal"), width)
+
+
+def labelled(text: str, weight: Weight) -> Text:
+    """Return a reason not to trust values, or another note, after a label that says how serious it is."""
+    return Text(f"{weight}: {text}", style="bold red" if weight == "alarm" else "yellow")
 
 
 def to_rich(table: Table, width: int = 80) -> RenderableType:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from rich import filesize
 
-from verfedsv.report.amounts import MINUS, digits, number, percent, share_range, share_text
+from verfedsv.report.amounts import percent, share_range, share_text
 from verfedsv.report.curves import Curve
 from verfedsv.report.summary import ClientSummary, SettlementSummary, Summary
 from verfedsv.settlement.books import balanced_decimals, is_balanced
 from verfedsv.shapley.estimate import MEANING
 from verfedsv.shapley.result import count
-from verfedsv.texts import listed
+from verfedsv.texts import MINUS, digits, error_text, listed, number
 from verfedsv.valuation.result import Books
 
 NO_SHARES = (
@@ -29,11 +29,14 @@ _SEMIVALUES = {
 }
 """The name of each semivalue, and how a sentence continues after "what a client adds"."""
 
+_LEAST_DIGITS = 3
+"""Of the smallest number in the balance of the loss."""
+
 OVER_ROUNDS = {
     "cumulative": (
         "When each client contributed: how much it had lowered the loss up to each round. A line that climbs early and "
-        "then stays level belongs to a client whose data were learnt early; where a line falls, the client did harm in "
-        "those rounds. It ends at the client's value."
+        "then stays level belongs to a client whose data were learnt early, or that no longer took part; where a line "
+        "falls, the client did harm in those rounds. It ends at the client's value."
     ),
     "per_round": (
         "How much each client lowered the loss in each round; negative if it raised it. Single rounds go up and down "
@@ -60,7 +63,7 @@ def glossary(summary: Summary) -> dict[str, str]:
         ),
         "Value": (
             f"What a client is credited with: its {name}, which is what it adds {added}. Here it is the total over all "
-            f"rounds; statements, audits and valuation files have the mean per round. {total}"
+            f"rounds; statements and valuation files have the mean per round. {total}"
         ),
         "Completion": (
             "In a round, clients send embeddings of only some of the samples. The others are filled in from the rounds "
@@ -96,7 +99,9 @@ def headline(summary: Summary) -> str:
         rounds = f"the first {summary.n_rounds:,} of {summary.n_planned:,} planned rounds"
     is_same = not books.loss_rose and books.start - books.end <= 1e-12 * abs(books.start)
     change = "rose" if books.loss_rose else "fell"
-    path = "stayed the same" if is_same else f"{change} from {digits(books.start)} to {digits(books.end)}"
+    decimals = balanced_decimals(books, _LEAST_DIGITS)
+    ends = f"from {number(books.start, decimals)} to {number(books.end, decimals)}"
+    path = "stayed the same" if is_same else f"{change} {ends}"
     return f"In {rounds} the model's loss {path}."
 
 
@@ -104,19 +109,19 @@ def balance(books: Books) -> str:
     """Return where the loss went, as an equation whose numbers have the same decimals.
 
     >>> balance(Books(0.6931, 2.413, 17.4, -19.1199))
-    'Loss at the start 0.693 = at the end 2.413 + by the clients 17.400 − by the server 19.120'
+    'Loss: 0.693 at the start = 2.413 at the end + 17.400 by the clients − 19.120 by the server'
     """
-    decimals = balanced_decimals(books, 3)
-    text = f"Loss at the start {number(books.start, decimals)} = at the end {number(books.end, decimals)}"
+    decimals = balanced_decimals(books, _LEAST_DIGITS)
+    text = f"Loss: {number(books.start, decimals)} at the start = {number(books.end, decimals)} at the end"
     terms = {"by the clients": books.clients, "by the server": books.server, "unaccounted for": books.unaccounted}
     for what, amount in terms.items():
         if round(amount, decimals) or what == "by the clients":
-            text += f" {MINUS if amount < 0 else '+'} {what} {number(abs(amount), decimals)}"
+            text += f" {MINUS if amount < 0 else '+'} {number(abs(amount), decimals)} {what}"
     if is_balanced(books, decimals):
         return text
     error = abs(books.remainder)
     is_rounding = error < 0.5 * 0.1**decimals
-    return text + (" (rounded)" if is_rounding else f" (up to {digits(error, 2)}, the numerical error)")
+    return text + (" (rounded)" if is_rounding else f" (up to {error_text(error)}, the numerical error)")
 
 
 def server(summary: Summary) -> str:
@@ -125,7 +130,7 @@ def server(summary: Summary) -> str:
         return ""
     return (
         f"The server's own part of the model, such as an intercept, {_changed(summary.books.server)} over all rounds, "
-        f"with an error of {digits(summary.total(summary.server_error), 2)}. It belongs to no client and has no share."
+        f"with an error of {error_text(summary.total(summary.server_error))}. It belongs to no client and has no share."
     )
 
 
@@ -146,11 +151,11 @@ def measured_on(summary: Summary) -> str:
 
 def numerical_error(summary: Summary) -> str:
     """Return how far the numbers may be off, for which clients that is unknown, and which values may be zero."""
-    what = "value and share" if summary.has_shares else "value"
-    exact = f"computed exactly, every {what} would lie within its range"
+    whose = "every client with a known error" if summary.unknown else "every client"
+    exact = f"exact value and share of {whose} lie" if summary.has_shares else f"exact value of {whose} lies"
     text = {
-        "proven": f"{exact}; that is {MEANING[summary.estimator_error_kind]}.",
-        "confident": f"{exact}, with 99.9 % confidence.",
+        "proven": f"{MEANING[summary.estimator_error_kind]}. The {exact} within its range.",
+        "confident": f"with 99.9 % confidence, the {exact} within its range.",
         "estimated": (
             "estimated. Some embeddings were never sent and had to be filled in. How well that works was checked on "
             "embeddings that were held out, and a margin was added; the ranges are not guaranteed."
@@ -184,7 +189,7 @@ def predicate(client: ClientSummary, summary: Summary) -> str:
         has_uploads = client.uploads.n_uploads or not any(each.uploads.n_uploads for each in summary.clients)
         return f"contributed nothing: {'its uploads never changed the loss' if has_uploads else 'it uploaded nothing'}."
     if not summary.has_shares:
-        error = "an unknown error" if client.error is None else f"an error of {digits(summary.total(client.error), 2)}"
+        error = "an unknown error" if client.error is None else f"an error of {error_text(summary.total(client.error))}"
         return f"{_changed(client.decrease)} over the training, with {error}."
     share = share_text(client)
     if client.share_low is None or client.share_high is None:
@@ -228,9 +233,10 @@ def ranking(summary: Summary) -> str:
     lines = []
     estimated = ", if the estimated errors hold" if summary.numerical_error == "estimated" else ""
     if summary.n_groups:
+        others = "Clients with known errors that share no group" if summary.unknown else "All other pairs of clients"
         lines.append(
             "Clients whose value ranges overlap cannot be ranked against each other; each group below is such a set of "
-            f"clients. Clients with known errors that share no group can be ranked{estimated}."
+            f"clients. {others} can be ranked{estimated}."
         )
     elif len(summary.clients) - len(summary.unknown) > 1:
         whose = "the other" if summary.unknown else "all"
@@ -295,9 +301,10 @@ def completion(summary: Summary) -> str:
         why = "the server keeps the last embeddings" if is_asynchronous else "each client always sent the same samples"
         return f"Nothing had to be completed: {why}."
     sent = sum(client.uploads.n_embeddings for client in summary.clients)
-    needed = len(summary.clients) * summary.n_rounds * summary.n_recorded
+    needed = sum(summary.n_rounds - client.uploads.n_missed for client in summary.clients) * summary.n_recorded
+    part = percent(min(1.0, sent / needed), 1) if needed else "some"
     return (
-        f"Of all embeddings of all rounds, {percent(min(1.0, sent / needed), 1)} were sent; the others were filled in "
+        f"Of all embeddings of the rounds in which a client took part, {part} were sent; the others were filled in "
         "from those sent in other rounds, as mixtures of a few basic patterns (their number is the rank). The typical "
         "error is that of embeddings held out as a check, also given as a fraction of their size."
     )
@@ -313,10 +320,10 @@ def communication(summary: Summary) -> str:
         f"All clients together sent {n_embeddings} in {n_uploads}, {size} of numbers and sample ids. The server's "
         "answers are not recorded."
     )
-    if missing := [client.name for client in summary.clients if summary.n_missed(client)]:
+    if missing := [client.name for client in summary.clients if client.uploads.n_missed]:
         text += (
-            f" In some rounds {listed(missing)} took no part: absent, not yet a member, or a member no more. In such a "
-            "round a client keeps its last embeddings and is worth nothing."
+            f" In some rounds {listed(missing)} took no part: absent, not yet a member, or no longer one. In such a "
+            "round a client keeps its last embeddings, if it has any, and its value is 0."
         )
     return text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -40,22 +39,25 @@ from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import Statement, fields_of
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
-from verfedsv.texts import LONGEST_NAME, listed, printable, shortened
+from verfedsv.texts import LONGEST_NAME, digits, error_text, listed, number, printable, shortened
 from verfedsv.transcript import Description, Transcript
 from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
+from verfedsv.valuation.verdict import Reason
 
 
 @dataclass(frozen=True)
 class Audit:
     """The result of an audit: the checks that passed, in order; what differs, or None; and notes for the reader.
 
-    `reservations` are differences that another version of this package or another processor may explain.
+    `reservations` are differences that another version of this package or another processor may explain. `reasons` are
+    alarms and doubts, which may speak against paying even if the audit passes.
     """
 
     checks: tuple[Check, ...]
     difference: str | None
     reservations: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     notes: tuple[str, ...]
 
     @property
@@ -65,7 +67,8 @@ class Audit:
 
     def to_json(self) -> str:
         """Return the audit as JSON."""
-        return json.dumps({"passes": self.passes, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
+        content = {"passes": self.passes, **asdict(self), "reasons": [reason._asdict() for reason in self.reasons]}
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def audit(
@@ -118,6 +121,7 @@ class _Options:
 def _collect(findings: Iterable[Finding]) -> Audit:
     checks: list[Check] = []
     reservations: list[str] = []
+    reasons: list[Reason] = []
     notes: list[str] = []
     difference = None
     try:
@@ -128,11 +132,13 @@ def _collect(findings: Iterable[Finding]) -> Audit:
                     checks.append(Check(finding.name, _one_line(finding.said)))
                 elif isinstance(finding, Reservation):
                     reservations.append(_one_line(finding.said))
+                elif isinstance(finding, Reason):
+                    reasons.append(finding._replace(text=_one_line(finding.text)))
                 else:
                     notes.append(_one_line(finding))
     except Difference as found:
         difference = _one_line(str(found))
-    return Audit(tuple(checks), difference, tuple(reservations), tuple(notes))
+    return Audit(tuple(checks), difference, tuple(reservations), tuple(reasons), tuple(notes))
 
 
 def _one_line(text: str) -> str:
@@ -279,9 +285,9 @@ def _say_own_part(stated: Statement, client: str) -> Iterator[Finding]:
         currency, payout = stated.settlement.currency, stated.settlement.payouts[m]
         yield Check("own payout", f"{currency.shown(payout)} {currency.code}")
     share = stated.content["shares"][m]
-    error = "unknown" if math.isnan(basis.errors[m]) else f"{basis.errors[m] * basis.n_rounds:.0e}"
-    said = f"value {basis.values[m] * basis.n_rounds:.4g} over the training, error {error}"
-    said += "" if share is None else f", share {share:.2%}"
+    total, error = (amounts[m] * basis.n_rounds for amounts in (basis.values, basis.errors))
+    said = f"value {digits(total, 4)} over the training, error {error_text(error)}"
+    said += "" if share is None else f", share {number(100 * share, 2)}%"
     yield (
         f"the statement says of client {client!r}: {said}. That was not computed again: values depend on the uploads "
         "of all clients, so the whole run is needed"

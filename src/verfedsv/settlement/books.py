@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from verfedsv.errors import InputError
+from verfedsv.texts import number
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.result import Books
 from verfedsv.valuation.verdict import judge
@@ -16,13 +17,14 @@ def describe_books(books: Books) -> str:
     >>> describe_books(Books(0.6931, 0.3012, 0.4919, -0.1))
     'loss 0.6931 at the start, 0.3012 at the end; the clients lowered it by 0.4919, the server raised it by 0.1000'
     """
-    form = f".{balanced_decimals(books, 4)}f"
-    parts = [f"the clients {_changed(books.clients, form)}"]
+    decimals = balanced_decimals(books, 4)
+    parts = [f"the clients {_changed(books.clients, decimals)}"]
     if books.server:
-        parts.append(f"the server {_changed(books.server, form)}")
+        parts.append(f"the server {_changed(books.server, decimals)}")
     if books.unaccounted:
-        parts.append(f"the values leave {books.unaccounted:{form}} of the change unaccounted for")
-    return f"loss {books.start:{form}} at the start, {books.end:{form}} at the end; {', '.join(parts)}"
+        parts.append(f"the values leave {number(books.unaccounted, decimals)} of the change unaccounted for")
+    start, end = number(books.start, decimals), number(books.end, decimals)
+    return f"loss {start} at the start, {end} at the end; {', '.join(parts)}"
 
 
 def balanced_decimals(books: Books, n_digits: int) -> int:
@@ -49,5 +51,5 @@ def refuse_rejected(valuation: Valuation, what: str, *, accepted: bool) -> None:
         raise InputError(f"not {what}: {why} To continue anyway, add --even-if-the-loss-rose")
 
 
-def _changed(decrease: float, form: str) -> str:
-    return f"{'lowered' if decrease >= 0 else 'raised'} it by {abs(decrease):{form}}"
+def _changed(decrease: float, decimals: int) -> str:
+    return f"{'lowered' if decrease >= 0 else 'raised'} it by {number(abs(decrease), decimals)}"

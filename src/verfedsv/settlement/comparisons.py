@@ -31,6 +31,7 @@ from verfedsv.texts import listed
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import PACKAGE
+from verfedsv.valuation.verdict import Reason
 
 ROUNDING = 1e-9
 """How far a value may differ between two processors, relative to its size. Measured: 1e-15 of the size in single
@@ -60,8 +61,8 @@ class Reservation:
     said: str
 
 
-Finding = Check | Reservation | str
-"""A check that passed, with or without reservation, or a note."""
+Finding = Check | Reservation | Reason | str
+"""A check that passed, with or without reservation, a reason not to pay yet, or a note."""
 
 
 def check_same_run(stated: Statement, found: Mapping[str, str]) -> None:

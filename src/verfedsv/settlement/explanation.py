@@ -14,7 +14,7 @@ from verfedsv.shapley.estimate import MEANING
 from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.texts import LONGEST_NAME, listed, quoted, shortened
 from verfedsv.valuation import Valuation
-from verfedsv.valuation.verdict import RunFacts, judge
+from verfedsv.valuation.verdict import Reason, RunFacts, judge
 
 SHARED: Mapping[Rule, str] = {
     "shares": "in proportion to values",
@@ -30,7 +30,7 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
     """Return sentences on reasons not to pay, the semivalue, the books, the rule, negative values, and the ranges."""
     semivalue = valuation.settings.semivalue
     return [
-        *cautions(result, valuation),
+        *(reason.text for reason in cautions(result, valuation)),
         *([] if semivalue == str(SHAPLEY) else [f"Values: {semivalue}, not Shapley values."]),
         f"Books: {describe_books(result.books)}.",
         f"Rule: {_say_rule(result)}.",
@@ -39,14 +39,14 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
     ]
 
 
-def cautions(paid_by: Settlement | Basis, valuation: Valuation | None = None) -> list[str]:
-    """Return what to check before paying, a sentence each; only the valuation itself shows everything."""
+def cautions(paid_by: Settlement | Basis, valuation: Valuation | None = None) -> list[Reason]:
+    """Return what to check before paying: alarms and doubts; only the valuation itself shows everything."""
     facts = RunFacts(paid_by.n_planned)
     reasons = judge(paid_by, facts).reasons
     if valuation is not None:
         kinds = {reason.kind for reason in reasons}
         reasons += tuple(reason for reason in judge(valuation, facts).reasons if reason.kind not in kinds)
-    return [reason.text for reason in reasons if reason.weight != "note"]
+    return [reason for reason in reasons if reason.weight != "note"]
 
 
 def describe_terms(result: Settlement) -> str:

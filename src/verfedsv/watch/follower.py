@@ -189,7 +189,9 @@ class Follower:
         if quiet < _QUIET[0]:
             return ""
         if summary is not None and summary.n_planned is not None and not summary.is_unfinished:
-            return f"All planned rounds are recorded; there is no {self._run.valuation_path.name} of them yet."
+            is_valued_later = self._run.config_path.exists()  # by `verfedsv run`; a recorder never values
+            missing = f"; there is no {self._run.valuation_path.name} of them yet" if is_valued_later else ""
+            return f"All planned rounds are recorded{missing}."
         why = "may be hanging, or one step may take that long" if is_open else "may have ended or been stopped"
         since = _duration(max(step for step in _QUIET if step <= quiet))
         return f"Nothing new has been recorded for more than {since}: the training {why}."
