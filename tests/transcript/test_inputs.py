@@ -201,8 +201,8 @@ def test_classes_are_in_the_order_of_ordered_categories(kind):
 def test_classes_numbered_from_one_are_doubted():
     """They make one class more than meant, which no sample has."""
     with pytest.warns(TranscriptWarning, match="subtract 1"):
-        Recorder(None, [1, 2, 3], ["one"], "softmax")
-    for labels, loss in (([0, 2, 1], "softmax"), ([1, 2, 3], "squared")):
+        Recorder(None, [1, 2, 3] * 10, ["one"], "softmax")
+    for labels, loss in (([0, 2, 1] * 10, "softmax"), ([1, 2, 3], "softmax"), ([1, 2, 3] * 10, "squared")):
         Recorder(None, labels, ["one"], loss)  # a warning would be an error
 
 
