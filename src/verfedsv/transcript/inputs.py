@@ -48,10 +48,9 @@ class Labels:
     @property
     def doubts(self) -> list[str]:
         """Sentences on classes that may be mistakes."""
-        if self.classes is None and self.loss.name == "softmax" and len(self.numbers) >= _FEW:
-            if self.numbers.min() == 1:
-                return ["no label is 0, and classes are numbered from 0; if yours are numbered from 1, subtract 1"]
-            return []
+        is_softmax = self.classes is None and self.loss.name == "softmax"
+        if is_softmax and len(self.numbers) >= _FEW and self.numbers.min() == 1:
+            return ["no label is 0, and classes are numbered from 0; if yours are numbered from 1, subtract 1"]
         if self.classes in (None, _TRUTH):
             return []
         counts = np.bincount(self.numbers, minlength=len(self.classes)).tolist()
