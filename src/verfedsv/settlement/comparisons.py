@@ -215,7 +215,7 @@ def _numbers(claim: Claim, again: Valuation) -> Iterator[_Numbers]:
     size, moved = np.abs(rounds).mean(axis=0), np.abs(rounds).sum(axis=0)
     stated, true = _floats([*said["values"], said["server_value"]]), np.append(again.values, again.server_value)
     left = np.append(again.estimator_errors, errors[:, -1].mean())
-    net, rounding = np.minimum(size, np.abs(true)), np.fmin(ROUNDING * size, left)
+    net, rounding = np.minimum(size, np.abs(true)), np.minimum(ROUNDING * size, _known(left))
     yield _Numbers(named("value"), stated, true, net, left, n_rounds, rounding)
     stated, ends = _floats([books["start"], books["end"]]), ["loss at the start", "loss at the end"]
     yield _Numbers(ends.__getitem__, stated, again.losses[[0, -1]], np.abs(again.losses).max(), 0.0)
@@ -309,7 +309,7 @@ def check_sums(claim: Claim) -> None:
     rest = books["start"] - books["end"] - books["clients"] - books["server"]
     stated, least = books["unaccounted"], ROUNDING * max(abs(books["start"]), abs(books["end"]))
     if adds_up:
-        errors = said["n_rounds"] * np.nansum(_floats([*said["estimator_errors"], said["server_error"]]))
+        errors = said["n_rounds"] * _known(_floats([*said["estimator_errors"], said["server_error"]])).sum()
         least += min(ROUNDING * (books["clients_moved"] + books["server_moved"]), errors)
     if (adds_up and stated) or not math.isclose(stated, rest, rel_tol=ROUNDING, abs_tol=least):
         raise Difference(_say_both(claim.who, "its books give", "what is unaccounted for", stated, rest))
@@ -318,6 +318,11 @@ def check_sums(claim: Claim) -> None:
 def _floats(column: Any) -> Floats:
     """Return numbers of JSON as an array, NaN for null."""
     return np.array(column, np.float64)
+
+
+def _known(errors: Floats) -> Floats:
+    """Return errors, zero where they are unknown: they excuse nothing."""
+    return np.where(np.isfinite(errors), errors, 0.0)
 
 
 def check_payouts(stated: Statement) -> Iterator[Check]:
