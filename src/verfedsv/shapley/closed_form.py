@@ -20,7 +20,7 @@ from verfedsv.losses import Array, CubicForm, Floats, Logistic, Loss, Softmax
 from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.class_sums import sum_classes, sum_softmax
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.game import LARGEST_EMBEDDING, Block, RoundGame
+from verfedsv.shapley.game import LARGEST_EMBEDDING, MOST_SAMPLES, Block, RoundGame, block_size
 from verfedsv.shapley.moments import (
     RUN,
     TILE,
@@ -29,6 +29,7 @@ from verfedsv.shapley.moments import (
     Moments,
     add_scalar_moments,
     are_valid,
+    read_ahead,
     sum_moments,
     truncation_of,
 )
@@ -63,7 +64,8 @@ def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Est
         total = np.zeros(2 * n_players + 1)
     else:
         # An array for each block, not an Estimate: small rounds spend most of their time in the interpreter.
-        total = compensated_sum(game.map_blocks(lambda block: sum_third_order(block, game.loss), samples=samples))
+        sums = game.map_blocks(lambda block: sum_third_order(block, game.loss), size=_size(game), samples=samples)
+        total = compensated_sum(sums)
         if not np.isfinite(total[-1]):
             game.raise_not_finite()
         total /= game.n_samples
@@ -72,6 +74,13 @@ def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Est
         errors[errors > UNKNOWN] = np.inf
     # The loss is evaluated before, in the middle of, and after the round.
     return Estimate(values, errors, utility, _METHODS, n_evaluations=3 * n_summed)
+
+
+def _size(game: RoundGame) -> int | None:
+    """Return the size of blocks: long ones where they need not fit the cache, as a block is read ahead tile by tile."""
+    if not game.is_plain:
+        return None
+    return max(block_size(game.n_players, game.n_classes), min(MOST_SAMPLES, game.n_samples // 16))
 
 
 def sum_third_order(block: Block, loss: Loss) -> Floats:
@@ -170,7 +179,7 @@ def _sum_scalars(
             constants,
             coefficients,
         )
-        _add_values(previous, current, start + first, coefficients, values, lost, errors)
+        _add_values(previous, current, start + first, 0, coefficients, values, lost, errors)
     return values, errors
 
 
@@ -202,12 +211,16 @@ def sum_logistic(
                 absolute[i] += abs(own[i])
         if not are_valid(absolute):
             return values, errors, np.nan
-        of_tile = expand_logistic(base, total, labels[first : first + n], slope, third)
-        decrease, decrease_lost = add(decrease, decrease_lost, of_tile)
+        for i in range(0, n, 2 * RUN):  # not all at once: one long step makes all of them expensive
+            j = min(i + 2 * RUN, n)
+            own_labels = labels[first + i : first + j]
+            of_part = expand_logistic(base[i:j], total[i:j], own_labels, slope[i:j], third[i:j])
+            decrease, decrease_lost = add(decrease, decrease_lost, of_part)
         # Not in place, which would not be vectorised.
         coefficients = linear[:n], quadratic[:n], error[:n]
         _write_coefficients(total, squares, path, absolute, slope, third, constants, coefficients)
-        _add_values(previous, current, start + first, coefficients, values, lost, errors)
+        n_ahead = min(n, n_samples - first - n)
+        _add_values(previous, current, start + first, n_ahead, coefficients, values, lost, errors)
     return values, errors, decrease
 
 
@@ -241,36 +254,64 @@ def _add_values(
     previous: Array,
     current: Array,
     first: int,
+    n_ahead: int,
     coefficients: Coefficients,
     values: Floats,
     lost: Floats,
     errors: Floats,
 ) -> None:
-    """Add the values and errors of all clients for the samples from `first` on, in compensated runs."""
+    """Add the values and errors of all clients for the samples from `first` on, in compensated runs.
+
+    Four clients at a time, so that the coefficients are read a quarter as often; the last group is filled up with its
+    last client, as another loop would round the values of identical clients differently. Meanwhile the `n_ahead`
+    samples after these are read into the cache.
+    """
     linear, quadratic, error = coefficients
-    n = len(linear)
-    for k in range(len(previous)):
-        value, value_lost, error_of_client = values[k], lost[k], errors[k]
+    n, last = len(linear), len(previous) - 1
+    for k in range(0, last + 1, 4):
+        k1, k2, k3 = min(k + 1, last), min(k + 2, last), min(k + 3, last)
         for i in range(0, n, RUN):
             j = min(i + RUN, n)
-            of_run, error_of_run = _sum_run(
-                previous[k, first + i : first + j],
-                current[k, first + i : first + j],
-                linear[i:j],
-                quadratic[i:j],
-                error[i:j],
+            a, b = first + i, first + j
+            for m in range(k, k3 + 1):
+                read_ahead(previous[m], (a + n, first + n + min(j, n_ahead)))
+                read_ahead(current[m], (a + n, first + n + min(j, n_ahead)))
+            v0, v1, v2, v3, e0, e1, e2, e3 = _sum_four(
+                (previous[k, a:b], previous[k1, a:b], previous[k2, a:b], previous[k3, a:b]),
+                (current[k, a:b], current[k1, a:b], current[k2, a:b], current[k3, a:b]),
+                (linear[i:j], quadratic[i:j], error[i:j]),
             )
-            value, value_lost = add(value, value_lost, of_run)
-            error_of_client += error_of_run
-        values[k], lost[k], errors[k] = value, value_lost, error_of_client
+            values[k], lost[k] = add(values[k], lost[k], v0)
+            errors[k] += e0
+            if k1 == k + 1:
+                values[k1], lost[k1] = add(values[k1], lost[k1], v1)
+                errors[k1] += e1
+            if k2 == k + 2:
+                values[k2], lost[k2] = add(values[k2], lost[k2], v2)
+                errors[k2] += e2
+            if k3 == k + 3:
+                values[k3], lost[k3] = add(values[k3], lost[k3], v3)
+                errors[k3] += e3
+
+
+Four = tuple[Array, Array, Array, Array]
 
 
 @inlined
-def _sum_run(before: Array, after: Array, linear: Floats, quadratic: Floats, error: Floats) -> tuple[float, float]:
-    """Return a client's value and error, summed over a run of samples."""
-    value, error_of_client = 0.0, 0.0
-    for i in range(len(before)):
-        d = np.float64(after[i]) - np.float64(before[i])
-        value += d * (quadratic[i] * d - linear[i])
-        error_of_client += abs(d) * error[i]
-    return value, error_of_client
+def _sum_four(before: Four, after: Four, of_run: Coefficients) -> tuple[float, ...]:
+    """Return the values of four clients, summed over a run of samples, and then their errors."""
+    linear, quadratic, error = of_run
+    (before0, before1, before2, before3), (after0, after1, after2, after3) = before, after
+    v0, v1, v2, v3, e0, e1, e2, e3 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(linear)):
+        d0, d1 = np.float64(after0[i]) - before0[i], np.float64(after1[i]) - before1[i]
+        d2, d3 = np.float64(after2[i]) - before2[i], np.float64(after3[i]) - before3[i]
+        v0 += d0 * (quadratic[i] * d0 - linear[i])
+        v1 += d1 * (quadratic[i] * d1 - linear[i])
+        v2 += d2 * (quadratic[i] * d2 - linear[i])
+        v3 += d3 * (quadratic[i] * d3 - linear[i])
+        e0 += abs(d0) * error[i]
+        e1 += abs(d1) * error[i]
+        e2 += abs(d2) * error[i]
+        e3 += abs(d3) * error[i]
+    return v0, v1, v2, v3, e0, e1, e2, e3

@@ -35,6 +35,9 @@ BLOCK_ELEMENTS = 2**18
 """Embeddings of all clients in one block, 2 MB of float64: smaller blocks lose time to the interpreter, larger ones
 leave the cache."""
 
+MOST_SAMPLES = 12_288
+"""Samples of the largest block: larger ones were no faster and leave less to share among threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -162,6 +165,14 @@ class RoundGame:
         narrow = narrow and self.previous_offset is None
         return np.dtype(np.float32 if narrow else np.float64)
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether compiled loops read the embeddings without a copy; otherwise they are copied block by block."""
+        arrays = self.previous, self.current
+        return self.previous_offset is None and all(
+            a.dtype == self.dtype and a.flags.c_contiguous and a.flags.writeable and a.flags.aligned for a in arrays
+        )
+
     def __call__(self, coalitions: ArrayLike) -> Floats:
         """Return the utility of each coalition, a row of booleans over players, by the definition."""
         given = np.atleast_2d(as_array("coalitions", coalitions))
@@ -205,7 +216,7 @@ class RoundGame:
             previous = np.concatenate([previous[:, part], self.previous_offset[np.newaxis, part]], dtype=self.dtype)
             current = np.concatenate([current[:, part], self.offset[np.newaxis, part]], dtype=self.dtype)
             offset = None
-        elif isinstance(part, slice) and _is_plain(previous, self.dtype) and _is_plain(current, self.dtype):
+        elif isinstance(part, slice) and self.is_plain:
             start = part.start
         else:
             previous = np.ascontiguousarray(previous[:, part], dtype=self.dtype)
@@ -265,13 +276,7 @@ class RoundGame:
 
 def block_size(n_players: int, n_classes: int) -> int:
     """Return the number of samples in a block of about `BLOCK_ELEMENTS` embeddings."""
-    # At most 12,288: with few players, larger blocks were no faster and leave less to share among threads.
-    return min(12_288, max(16, BLOCK_ELEMENTS // (n_players * n_classes)))
-
-
-def _is_plain(array: Array, dtype: np.dtype[Any]) -> bool:
-    # Compiled loops read such an array without a copy; others are copied block by block.
-    return array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable and array.flags.aligned
+    return min(MOST_SAMPLES, max(16, BLOCK_ELEMENTS // (n_players * n_classes)))
 
 
 def _as_embeddings(name: str, embeddings: ArrayLike) -> Array:
