@@ -1,8 +1,12 @@
+from decimal import Context, Decimal
+
 import numpy as np
 import pytest
 
 from tests.games import LOSSES, mean_loss
+from verfedsv.compiled import compiled
 from verfedsv.errors import InputError
+from verfedsv.loss_loops import expand_logistic
 from verfedsv.losses import LOSSES as LOSS_OBJECTS
 from verfedsv.losses import dot, get_loss
 
@@ -247,3 +251,26 @@ def test_cumulants_on_the_unit_interval():
         assert abs(third) <= min(0.09625, second) + 1e-15
         assert -0.125 - 1e-15 <= fourth <= 0.049
         assert abs(fourth) <= second + 1e-15
+
+
+@pytest.mark.parametrize("step", [1e-9, 0.01, -0.35, 0.35, 0.36, -3.0])
+def test_the_decrease_of_the_logistic_loss_is_precise(step):
+    """To a few units in the last place for short steps; else to those of the two losses."""
+    for base in (-30.0, -3.0, -0.1, 0.0, 0.3, 2.0, 12.0):
+        for label in (1.0, -1.0):
+            before, after = (
+                PRECISE.ln(PRECISE.add(1, PRECISE.exp(Decimal(-label) * (Decimal(base) + Decimal(moved)))))
+                for moved in (0.0, step)
+            )
+            found = expand(np.array([base]), np.array([step]), np.array([label]))
+            error = abs(Decimal(found) - (before - after))
+            size = abs(before - after) if abs(step) <= 0.35 else before + after
+            assert error <= Decimal("1e-15") * (1 + abs(int(base))) * size  # the base is rounded, too
+
+
+PRECISE = Context(prec=50)
+
+
+@compiled
+def expand(base, step, labels):
+    return expand_logistic(base, step, labels, np.empty(len(base)), np.empty(len(base)))

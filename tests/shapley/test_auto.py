@@ -156,10 +156,10 @@ def test_draws_are_not_more_than_the_bound_takes():
 def test_values_of_tiny_steps_are_not_moved_by_the_rounding_of_the_utility():
     """The loss falls by a difference of rounded losses; the closed form of the values is far more accurate."""
     rng = np.random.default_rng(3)
-    previous, labels = rng.normal(size=(5, 257)), rng.integers(0, 2, 257)
+    previous, labels = rng.normal(size=(5, 257, 3)), rng.integers(0, 3, 257)
     current = previous + 1e-6 * rng.normal(size=previous.shape)
-    result = verfedsv.shapley_values(previous, current, labels)
-    raw = third_order(RoundGame.from_arrays(previous, current, labels))
+    result = verfedsv.shapley_values(previous, current, labels, "softmax")
+    raw = third_order(RoundGame.from_arrays(previous, current, labels, "softmax"))
     assert abs(raw.utility - raw.values.sum()) > raw.errors.sum()
     np.testing.assert_array_equal(result.values, raw.values)
     np.testing.assert_array_equal(result.errors, raw.errors)

@@ -7,7 +7,18 @@ import numpy as np
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.loss_loops import expand_softmax
 from verfedsv.losses import Array, CubicForm, Floats
-from verfedsv.shapley.moments import RUN, BoundConstants, Moments, are_valid, truncation_of
+from verfedsv.shapley.moments import (
+    RUN,
+    BoundConstants,
+    Moments,
+    add_scalar_moments,
+    are_valid,
+    read_ahead,
+    truncation_of,
+)
+
+PADDING = 8
+"""Numbers between the lines of transposed changes: lines a power of two apart would share a few lines of the cache."""
 
 
 @compiled
@@ -29,7 +40,8 @@ def sum_classes(
     n_samples, n_classes = gradient.shape
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
     most = min(RUN, n_samples)
-    change, spreads, before = np.empty((n_clients, n_classes, most)), np.empty((n_clients, most)), np.empty(most)
+    change, of_clients = np.empty((n_clients, n_classes, RUN + PADDING)), np.empty((2, n_clients, most))
+    scratch = np.empty(most)
     linear, weights, centre, total, squares = np.empty((5, n_classes, most))
     for first in range(0, n_samples, most):
         n = min(most, n_samples - first)
@@ -41,11 +53,10 @@ def sum_classes(
         _transpose(moments.squares[part], squares)
         at = (start + first) * n_classes
         for k in range(n_clients):
-            for c in range(n_classes):
-                _transpose_change(previous[k], current[k], at + c, n_classes, before[:n], change[k, c])
-            _write_spread(change[k], constants.uses_range, spreads[k, :n])
+            _transpose_change(previous[k, at : at + n * n_classes], current[k, at : at + n * n_classes], n, change[k])
+            _write_spread(change[k], constants.uses_range, scratch[:n], of_clients[0, k, :n])
         tile = Moments(total, total, squares, moments.path[part], moments.magnitude[part])
-        _add_values(change, spreads, tile, linear, CubicForm(weights, centre), constants, values, lost, errors)
+        _add_values(change, of_clients, tile, linear, CubicForm(weights, centre), constants, values, lost, errors)
     return values, errors
 
 
@@ -68,47 +79,48 @@ def sum_softmax(
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
     decrease, decrease_lost = 0.0, 0.0
     most = min(RUN, n_samples)
-    change, spreads = np.empty((n_clients, n_classes, most)), np.empty((n_clients, most))
+    change, of_clients = np.empty((n_clients, n_classes, RUN + PADDING)), np.empty((2, n_clients, most))
+    scratch = np.empty(most)
     shape = n_classes, most
     base, total, squares, absolute = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
     p, linear = np.empty(shape), np.empty(shape)
-    paths, magnitudes, before = np.empty(most), np.empty(most), np.empty(most)
+    paths, magnitudes = np.empty(most), np.empty(most)
+    sums = np.empty((5, most * n_classes))
     for first in range(0, n_samples, most):
         n = min(most, n_samples - first)
         path, magnitude = paths[:n], magnitudes[:n]
-        base[:], total[:], squares[:], absolute[:], path[:], magnitude[:] = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        path[:], magnitude[:] = 0.0, 0.0
+        size, at = n * n_classes, (start + first) * n_classes
+        sums[:] = 0.0
         if len(offset) > 0:
-            _transpose(offset[first : first + n], base)
-            for c in range(n_classes):
-                _write_larger(base[c, :n], absolute[c, :n])
-        at = (start + first) * n_classes
-        for k in range(n_clients):
-            for c in range(n_classes):
-                _transpose_change(previous[k], current[k], at + c, n_classes, before[:n], change[k, c])
-                sums = base[c, :n], total[c, :n], squares[c, :n], absolute[c, :n]
-                _add_class_moments(before[:n], change[k, c, :n], sums)
-            _write_spread(change[k], constants.uses_range, spreads[k, :n])
-            _accumulate(path, spreads[k, :n])
-        if not are_valid(absolute.ravel()):
+            own = offset[first : first + n].ravel()
+            for i in range(size):
+                sums[0, i] = own[i]
+                sums[3, i] = abs(own[i])
+        # In the order of the embeddings: only the sums are transposed, not what is summed.
+        add_scalar_moments(
+            previous, current, at, (sums[0, :size], sums[1, :size], sums[2, :size], sums[3, :size], sums[4, :size])
+        )
+        if not are_valid(sums[3, :size]):
             return values, errors, np.nan
+        _transpose(sums[0, :size].reshape(n, n_classes), base)
+        _transpose(sums[1, :size].reshape(n, n_classes), total)
+        _transpose(sums[2, :size].reshape(n, n_classes), squares)
+        _transpose(sums[3, :size].reshape(n, n_classes), absolute)
+        ahead = at + size, at + size + min(size, (n_samples - first - n) * n_classes)
+        for k in range(n_clients):
+            read_ahead(previous[k], ahead)
+            read_ahead(current[k], ahead)
+            _transpose_change(previous[k, at : at + size], current[k, at : at + size], n, change[k])
+            _write_spread(change[k], constants.uses_range, scratch[:n], of_clients[0, k, :n])
+            _accumulate(path, of_clients[0, k, :n])
         for c in range(n_classes):
             _write_larger(absolute[c, :n], magnitude)
         of_tile = expand_softmax(base, total, labels[first : first + n], p, linear)
         decrease, decrease_lost = add(decrease, decrease_lost, of_tile)
         tile = Moments(base, total, squares, path, magnitude)
-        _add_values(change, spreads, tile, linear, CubicForm(p, p), constants, values, lost, errors)
+        _add_values(change, of_clients, tile, linear, CubicForm(p, p), constants, values, lost, errors)
     return values, errors, decrease
-
-
-@inlined
-def _add_class_moments(before: Floats, change: Floats, sums: tuple[Floats, Floats, Floats, Floats]) -> None:
-    base, total, squares, absolute = sums
-    for i in range(len(before)):
-        h, d = before[i], change[i]
-        base[i] += h
-        total[i] += d
-        squares[i] += d * d
-        absolute[i] += abs(h) + abs(d)
 
 
 @inlined
@@ -134,32 +146,36 @@ def _transpose(rows: Floats, plane: Floats) -> None:
 
 
 @inlined
-def _transpose_change(previous: Array, current: Array, at: int, n_classes: int, before: Floats, change: Floats) -> None:
-    """Write a client's embeddings and changes of one class, for samples that begin at index `at`."""
-    last = at + len(before) * n_classes - n_classes + 1
-    old, new, line = previous[at:last], current[at:last], change[: len(before)]
-    for i in range(len(before)):
-        before[i] = old[i * n_classes]
-        line[i] = np.float64(new[i * n_classes]) - before[i]
+def _transpose_change(before: Array, after: Array, n_samples: int, change: Floats) -> None:
+    """Write a client's changes, (samples, classes) in one line, as (classes, samples)."""
+    n_classes = len(change)
+    for c in range(n_classes):
+        old, new, line = before[c:], after[c:], change[c, :n_samples]
+        for i in range(n_samples):
+            line[i] = np.float64(new[i * n_classes]) - np.float64(old[i * n_classes])
 
 
 @inlined
-def _write_spread(change: Floats, uses_range: bool, spread: Floats) -> None:
-    """Write the spreads of a client's changes, (classes, samples): their ranges over classes or their norms."""
-    n_classes, n = len(change), len(spread)
+def _write_spread(change: Floats, uses_range: bool, smallest: Floats, spread: Floats) -> None:
+    """Write the spreads of a client's changes, (classes, samples): their ranges over classes or their norms.
+
+    `smallest` is scratch space.
+    """
+    n = len(spread)
     if uses_range:
-        smallest, largest = np.empty(n), np.empty(n)
-        smallest[:], largest[:] = np.inf, -np.inf
-        for c in range(n_classes):
+        first = change[0, :n]
+        for i in range(n):
+            smallest[i] = spread[i] = first[i]
+        for c in range(1, len(change)):
             d = change[c, :n]
             for i in range(n):
                 smallest[i] = min(smallest[i], d[i])
-                largest[i] = max(largest[i], d[i])
+                spread[i] = max(spread[i], d[i])
         for i in range(n):
-            spread[i] = largest[i] - smallest[i]
+            spread[i] -= smallest[i]
     else:
         spread[:] = 0.0
-        for c in range(n_classes):
+        for c in range(len(change)):
             d = change[c, :n]
             for i in range(n):
                 spread[i] += d[i] * d[i]
@@ -170,7 +186,7 @@ def _write_spread(change: Floats, uses_range: bool, spread: Floats) -> None:
 @inlined
 def _add_values(
     change: Floats,
-    spreads: Floats,
+    of_clients: Floats,
     moments: Moments,
     linear: Floats,
     cubic: CubicForm,
@@ -181,17 +197,20 @@ def _add_values(
 ) -> None:
     """Add the values and errors of all clients for a run of samples.
 
+    `of_clients`, (2, clients, samples), holds the spreads of their changes, and then gets the means of these.
     `linear`, (classes, samples), holds the gradient, and is overwritten with the factors of a client's change.
     """
     n = len(moments.path)
-    mean, truncation, rounding = np.empty(n), np.empty(n), np.empty(n)
+    truncation, rounding = np.empty(n), np.empty(n)
     quadratic = np.empty(linear.shape)
-    _write_coefficients(change, moments.total, cubic, mean, linear, quadratic)
+    spreads, means = of_clients[0], of_clients[1]
+    for k in range(len(change)):
+        _write_mean(change[k], cubic.centre, means[k, :n])
+    _write_coefficients(change, means, moments.total, cubic, n, linear, quadratic)
     _write_errors(moments, linear, quadratic, constants, truncation, rounding)
     for k in range(len(change)):
-        _write_mean(change[k], cubic.centre, mean)
         value, error = _sum_client(
-            change[k], mean, spreads[k, :n], linear, quadratic, truncation, rounding, constants.uses_range
+            change[k], means[k, :n], spreads[k, :n], linear, quadratic, truncation, rounding, constants.uses_range
         )
         values[k], lost[k] = add(values[k], lost[k], value)
         errors[k] += error
@@ -210,22 +229,21 @@ def _write_mean(vectors: Floats, centre: Floats, mean: Floats) -> None:
 
 @inlined
 def _write_coefficients(
-    change: Floats, total: Floats, cubic: CubicForm, mean: Floats, linear: Floats, quadratic: Floats
+    change: Floats, means: Floats, total: Floats, cubic: CubicForm, n: int, linear: Floats, quadratic: Floats
 ) -> None:
     """Write the factors of a client's change and of its centred square; `linear` holds the gradient before."""
     weights, centre = cubic
     n_clients, n_classes, _ = change.shape
-    n = len(mean)
     # The sums of centred squares are gathered in `quadratic` until it is written.
     for c in range(n_classes):
         quadratic[c, :n] = 0.0
     for k in range(n_clients):
-        _write_mean(change[k], centre, mean)
+        mean = means[k, :n]
         for c in range(n_classes):
             d, squares = change[k, c, :n], quadratic[c, :n]
             for i in range(n):
                 squares[i] += (d[i] - mean[i]) ** 2
-    mean_cubic = np.zeros(n)
+    mean, mean_cubic = np.empty(n), np.zeros(n)
     _write_mean(total, centre, mean)
     for c in range(n_classes):
         of_total, weight, of_linear, of_quadratic = total[c, :n], weights[c, :n], linear[c, :n], quadratic[c, :n]
