@@ -251,21 +251,32 @@ def _multiply(columns: Floats, starts: Array, ranks: Array, weights: Floats, pla
     """
     n_samples = columns.shape[1]
     n_classes = len(weights)
-    # 512 at a time: they stay in the first-level cache during the loop over the rank. Class by class, as loops over few
+    # 128 at a time: they stay in the first-level cache during the loop over the rank. Class by class, as loops over few
     # classes are not vectorised.
-    of_class = np.empty(512)
+    of_class = np.empty(128)
     first_weight = 0
     for k in range(len(players)):
         result = table[players[k]].reshape(n_samples * n_classes)
-        for first in range(0, n_samples, 512):
-            last = min(first + 512, n_samples)
+        for first in range(0, n_samples, 128):
+            last = min(first + 128, n_samples)
             for c in range(n_classes):
                 part = result[first:last] if n_classes == 1 else of_class[: last - first]
                 part[:] = 0.0
-                for a in range(ranks[k]):
+                # Four columns at a time, so that the sums are read and written a quarter as often.
+                a = 0
+                while a + 4 <= ranks[k]:
+                    at, w = starts[k] + a, first_weight + a
+                    column0, column1 = columns[at, first:last], columns[at + 1, first:last]
+                    column2, column3 = columns[at + 2, first:last], columns[at + 3, first:last]
+                    w0, w1, w2, w3 = weights[c, w], weights[c, w + 1], weights[c, w + 2], weights[c, w + 3]
+                    for i in range(len(part)):
+                        part[i] += (w0 * column0[i] + w1 * column1[i]) + (w2 * column2[i] + w3 * column3[i])
+                    a += 4
+                while a < ranks[k]:
                     column, weight = columns[starts[k] + a, first:last], weights[c, first_weight + a]
                     for i in range(len(part)):
                         part[i] += weight * column[i]
+                    a += 1
                 if n_classes > 1:
                     interleaved = result[first * n_classes + c : last * n_classes]
                     for i in range(len(part)):
