@@ -42,6 +42,7 @@ def test_a_summary_has_the_numbers_of_the_valuation(folder):
     assert summary.quarters == (3, 6, 9, 12)
     np.testing.assert_allclose(summary.clients[0].quarters[-1], valuation.values.max() * 12)
     assert summary.books == valuation.books
+    assert f"{summary.recorded}, by verfedsv {verfedsv.__version__}" in to_markdown(summary)
     assert json.loads(summary.to_json())["books"] == valuation.books._asdict()
 
 

@@ -30,7 +30,7 @@ from verfedsv.settlement.explanation import explain
 from verfedsv.settlement.payouts import check_settlement
 from verfedsv.shapley import Progress
 from verfedsv.shapley.result import count
-from verfedsv.texts import printable
+from verfedsv.texts import LONGEST_NAME, printable, shortened
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.description import Description
 from verfedsv.transcript.verification import Verified
@@ -84,6 +84,7 @@ def summarise_valuation(
         build(valuation, facts_of(folder, transcript, faults), _count_uploads(description, verified), metrics, rounds),
         run=printable(folder.path.resolve().name),
         recorded=description.created,
+        recorded_by=shortened(printable(description.package), LONGEST_NAME),
         n_recorded=description.n_samples,
         n_classes=description.n_classes or 1,
     )

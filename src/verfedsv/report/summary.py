@@ -146,6 +146,7 @@ class Summary:
     run: str = ""
     package: str = f"verfedsv {__version__}"
     recorded: str = ""
+    recorded_by: str = ""
     head: str
     mode: Mode
     loss: str

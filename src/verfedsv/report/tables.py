@@ -279,7 +279,7 @@ def _facts(summary: Summary) -> Table:
         samples += f" of {summary.n_recorded:,}"
     planned = f" of {summary.n_planned:,} planned" if summary.is_unfinished else ""
     recorded = {
-        "recorded": summary.recorded,
+        "recorded": f"{summary.recorded}, by {summary.recorded_by}" if summary.recorded_by else summary.recorded,
         "training": summary.mode,
         "loss": summary.loss,
         "clients": f"{len(summary.clients):,}",
