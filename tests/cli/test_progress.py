@@ -1,5 +1,7 @@
+import io
 import signal
 
+import numba
 import pytest
 import typer
 from rich.console import Console
@@ -10,23 +12,34 @@ from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar, s
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_bar_count_and_time_keep_their_places(width):
     """For any text, which is cut at the end of the line."""
-    console = Console(width=width, force_terminal=True, color_system=None)
-    bar = progress_bar(console)
-    lines = []
-    for text in (
-        "training",
-        "loss 0.3249, accuracy 84.91%; a client with a long name 41%, another 25%, and one more 11%",
-    ):
-        task = bar.add_task(text, total=720, completed=436)
-        with console.capture() as captured:
-            console.print(bar.get_renderable())
-        bar.remove_task(task)
-        lines.append(captured.get().splitlines())
+    plain, lines = Console(width=width, color_system=None), []
+    with progress_bar(Console(file=io.StringIO(), force_terminal=True)) as bar:
+        for text in (
+            "training",
+            "loss 0.3249, accuracy 84.91%; a client with a long name 41%, another 25%, and one more 11%",
+        ):
+            task = bar.add_task(text, total=720, completed=436)
+            with plain.capture() as captured:
+                plain.print(bar.get_renderable())
+            bar.remove_task(task)
+            lines.append(captured.get().splitlines())
     (short,), (long,) = lines
     assert short[: short.index("training")] == long[: long.index("loss")]
     assert short.index("436/720") == 11
     assert len(long) <= width
     assert long.endswith("…") == (width < 120)
+
+
+@pytest.mark.parametrize("is_interactive", [True, False])
+def test_compiling_is_said_once(is_interactive):
+    """To people only; not if everything is compiled already."""
+    console = Console(width=120, file=io.StringIO(), force_interactive=is_interactive, force_terminal=True)
+    loops = [numba.njit(function) for function in (lambda x: x + 1, lambda x: x + 2)]
+    for n_expected in (1, 0):
+        before = console.file.getvalue().count("Compiling loops")
+        with progress_bar(console):
+            assert [loop(1) for loop in loops] == [2, 3]
+        assert console.file.getvalue().count("Compiling loops") - before == is_interactive * n_expected
 
 
 def test_an_interrupt_is_one_line(capsys):

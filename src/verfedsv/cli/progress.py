@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import typer
 from rich.console import Console
@@ -16,12 +16,35 @@ from verfedsv.cli.output import explain_warnings
 EXIT_INTERRUPTED = 130
 
 
-def progress_bar(console: Console) -> Progress:
-    """Return a bar with count, time and a text, which is cut where the terminal ends."""
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Progress]:
+    """Yield a bar with count, time and a text, which is cut where the terminal ends."""
     text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
     fixed = [kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeRemainingColumn)]
     columns = BarColumn(bar_width=10), *fixed, text
-    return Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_interactive)
+    bar = Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_interactive)
+    with bar, _say_if_compiling(console) if console.is_interactive else nullcontext():
+        yield bar
+
+
+def _say_if_compiling(console: Console) -> AbstractContextManager[object]:
+    """Say once if loops are compiled within: on a new machine that is most of the time of a first command."""
+    from numba.core.event import Event, Listener, install_listener  # those who show progress import numba anyway
+
+    class Announcer(Listener):
+        has_said = False
+
+        def on_start(self, event: Event) -> None:  # noqa: ARG002
+            if not self.has_said:
+                self.has_said = True
+                text = "Compiling loops for this processor: some seconds, once on each machine."
+                console.print(text, style="dim", highlight=False)
+
+        def on_end(self, event: Event) -> None:
+            pass
+
+    manager: AbstractContextManager[object] = install_listener("numba:compile", Announcer())
+    return manager
 
 
 def follow(bar: Progress, task: TaskID, check: Callable[[], None]) -> Callable[[int, int], None]:
