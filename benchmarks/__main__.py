@@ -53,6 +53,23 @@ arrays by as many threads, called in turn; medians. A number is one of the two e
 
 {reading}
 
+## What bounds each step
+
+Measured once by hand, on one core of this machine with the data in its caches, where nothing else is said.
+
+- **Closed form, scalar embeddings**: reading the input, see above. From the caches, 0.3 ns a client and sample for each
+  of its two passes, and 5 ns a sample for derivatives and bound.
+- **Closed form, softmax**: 2 ns a client, sample and class, in passes over the changes, which leave the first-level
+  cache: moments 0.3, transposing 0.4, spreads 0.2, means 0.2, coefficients 0.3, values 0.3. The other 0.4 are three
+  exponentials for each sample and class, shared by 14 clients.
+- **`exact` and `permutation`**: a multiplication for each coalition and sample, 0.3 to 0.4 ns.
+- **Completion**: the normal equations. A sweep takes 46 ns an observation of 7 classes at rank 2, 62 at rank 4 and 106
+  at rank 8, several times its multiply-adds: loops over a small rank are too short for vector instructions.
+- **Embeddings from factors**: 0.7 ns a number at rank 4, 1.3 at rank 12, for 7 classes.
+- **Recording**: SHA-256, see below.
+- **Import and first call**: 0.5 s, of which numba takes 0.3. On a new machine, compiling adds 4 s to the first call of
+  `shapley_values` and 12 s to the first completed training; the command line says so while it waits.
+
 ## Memory
 
 Beyond the input, the closed form holds the labels (8 bytes a sample) and for each thread one block of at most 12,288
