@@ -8,7 +8,7 @@ SOURCES := src tests benchmarks experiments scripts examples
 # Numerical tests, which `make test` runs once more with loops compiled for another processor: a generic one, without AVX
 # or FMA, or CPU, an LLVM name (haswell, znver3, skylake-avx512). An empty NUMBA_CPU_FEATURES means those of that processor;
 # if it were unset, numba would use those of this machine.
-NUMERIC := tests/test_compiled.py tests/test_losses.py tests/completion tests/shapley tests/valuation tests/federation
+NUMERIC := tests/test_compiled.py tests/test_vectors.py tests/test_losses.py tests/completion tests/shapley tests/valuation tests/federation
 CPU ?= generic
 ANOTHER := NUMBA_CPU_NAME=$(CPU) NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-$(CPU)
 # The folder of the data sets that do not ship with the package.
