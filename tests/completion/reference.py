@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -48,7 +48,7 @@ class PlainSolver:
     regularization: float
     tolerance: float
     max_sweeps: int
-    n_sweeps: int = 0
+    fit_sweeps: list[int] = field(default_factory=list)
 
     @property
     def n_classes(self) -> int:
@@ -83,11 +83,11 @@ class PlainSolver:
             for t in range(n_rounds):
                 seen = h[is_used[t]]
                 w[t] = np.linalg.solve(seen.T @ seen + penalty, seen.T @ self.matrix[t][:, is_used[t]].T).T
-            self.n_sweeps += 1
             left = float(np.square(self._residuals(w, h)[is_used]).sum())
             if has_settled(before, left, size, self.tolerance, None if n_sweeps is None else sweep >= n_sweeps):
                 break
             before = left
+        self.fit_sweeps.append(sweep)
 
         def used(t: int) -> tuple[Array, Array]:
             return np.flatnonzero(is_used[t]), self.matrix[t][:, is_used[t]].T

@@ -64,7 +64,7 @@ def test_sweeps_equal_those_of_the_plain_solver(loss, rank, fraction):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
     for a, b in zip(fast.errors(ours, is_held_out), plain.errors(theirs, is_held_out), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-7)
-    assert fast.n_sweeps == plain.n_sweeps == 7
+    assert fast.fit_sweeps == plain.fit_sweeps == [7]
 
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
@@ -154,6 +154,25 @@ def test_auto_finds_the_rank(rank):
     report = complete(batches, uploads, 400).report
     assert report.rank == rank
     assert report.held_out_rmse == pytest.approx(0.01, rel=0.3)
+
+
+def test_a_higher_rank_starts_from_the_best_fit(monkeypatch):
+    """Of a matrix of rank 3, ranks 2 to 4 start from the fit of the rank before, and rank 5 from that of rank 3."""
+    starts, fits = {}, {}
+
+    def fit(solver, rounds, is_held_out, n_sweeps=None):
+        factors = plainly(solver, rounds, is_held_out, n_sweeps)
+        if is_held_out.any():
+            starts[rounds.shape[2]], fits[rounds.shape[2]] = rounds, factors.rounds
+        return factors
+
+    plainly = CompiledSolver.fit
+    monkeypatch.setattr(CompiledSolver, "fit", fit)
+    _, batches, uploads = low_rank(rank=3, n_samples=400, batch=150, n_rounds=60, noise=0.01)
+    assert complete(batches, uploads, 400).report.rank == 3
+    assert list(starts) == [1, 2, 3, 4, 5]
+    for rank, before in ((2, 1), (3, 2), (4, 3), (5, 3)):
+        np.testing.assert_array_equal(starts[rank][:, :, :before], fits[before])
 
 
 def test_the_held_out_error_is_that_of_missing_embeddings():
@@ -304,3 +323,12 @@ def test_a_short_batch_does_not_draw_its_round_to_zero(loss):
         assert (np.square(errors).mean(axis=(1, 2)) < np.square(change).mean(axis=(1, 2))).all()
         plain = complete_plainly(training.batches, training.uploads(client), 303)
         np.testing.assert_allclose(full(result), full(plain), atol=1e-6)
+
+
+def test_one_round_of_several_classes():
+    """A matrix of as many rows as classes is completed, too."""
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(3, 2)) @ rng.normal(size=(2, 12))
+    result = complete([np.arange(12)], [matrix.T], 20, rank=2, regularization=1e-9)
+    np.testing.assert_allclose(result.embeddings(0)[:12], matrix.T, atol=1e-4)
+    assert not result.embeddings(0)[12:].any()

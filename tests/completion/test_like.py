@@ -36,7 +36,15 @@ def test_what_was_chosen_is_chosen_again(training):
 
 
 @pytest.mark.parametrize(
-    "claim", [{"rank": 1}, {"rank": 32}, {"regularization": 0.1}, {"regularization": 1e-6}, {"fit_sweeps": (1, 1)}]
+    "claim",
+    [
+        {"rank": 1},
+        {"rank": 32},
+        {"regularization": 0.1},
+        {"regularization": 1e-6},
+        {"fit_sweeps": (1,) * 100},
+        {"fit_sweeps": ()},
+    ],
 )
 def test_a_claim_has_no_say_where_rounding_does_not_decide(training, claim):
     """Another rank, lambda or number of sweeps is not taken over."""
@@ -55,6 +63,15 @@ def test_close_choices_follow_the_claim(training, monkeypatch):
     claimed = replace(first.report, rank=2, regularization=1e-2)
     again = completion(training, claimed)
     assert (again.report.rank, again.report.regularization) == (2, 1e-2)
+
+
+def test_every_fit_ends_as_claimed_where_rounding_decides(training, monkeypatch):
+    """Also those that were not chosen, as a fit starts from one of a lower rank: if every end counts as close."""
+    first = completion(training)
+    monkeypatch.setattr(sys.modules[complete_with.__module__], "TIE", 1e9)
+    monkeypatch.setattr(sys.modules[has_settled.__module__], "CLOSE", 1e9)
+    claimed = replace(first.report, rank=3, regularization=0.1, fit_sweeps=(5, 2, 4, 3))
+    assert completion(training, claimed).report.fit_sweeps == (5, 2, 4, 3)
 
 
 def test_a_tie_is_a_matter_of_rounding():
@@ -95,7 +112,7 @@ def test_sweeps_of_an_exact_fit_are_not_for_the_claim_to_choose():
             batch = rng.permutation(24)[:8]
             recorder.log(batch, dict(zip("ab", 30.0 * t * data[:, batch], strict=True)))
     first = value(recorder, regularization=1e-6)
-    for sweeps in ((1, 1), (100, 100), (100, 1)):
+    for sweeps in ((1,) * 9, (100,) * 9, (100, 1) * 9):
         claim = replace(first, completion=tuple(replace(report, fit_sweeps=sweeps) for report in first.completion))
         np.testing.assert_array_equal(value(recorder, regularization=1e-6, like=claim).per_round, first.per_round)
 

@@ -26,7 +26,8 @@ CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
 
 HELPS, EXACT, PATIENCE = 0.02, 1e-6, 2
 """A rank helps if it lowers the held-out error by the fraction `HELPS`, or by 1/sqrt(n) if only few, n, are held out:
-less may be chance. The search ends once the error is below `EXACT` times the size of the embeddings."""
+less may be chance. The search ends once the error is below `EXACT` times the size of the embeddings. A continued
+completion tries one rank that does not help: with two, it took more sweeps than a fresh one."""
 
 REGULARIZATIONS, COARSE = (0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6), 0.1
 """The lambdas that `regularization="auto"` tries, the paper's first, until the held-out error is below `COARSE` times
@@ -45,9 +46,9 @@ class CompletionReport:
     `held_out_rmse` and `held_out_largest` are errors on uploads that were held out of the fit, NaN and 0 if there were
     none; `held_out_size` is the root mean square of these uploads. `expected_rmse` and `expected_size` are the same for
     all embeddings, uploaded or not, as `expected_errors` estimates them. `train_rmse` and `train_largest` are errors of
-    the returned factors, which are fitted to all uploads. `n_sweeps` is the number of all sweeps, `fit_sweeps` those of
-    the chosen fit and of the last one. `n_unseen` samples were never uploaded. `n_withheld` embeddings were completed
-    although another client uploaded the same sample in the same round. The rank is 0 if nothing was missing.
+    the returned factors, which are fitted to all uploads. `fit_sweeps` are the sweeps of each fit, in order, `n_sweeps`
+    is their sum. `n_unseen` samples were never uploaded. `n_withheld` embeddings were completed although another client
+    uploaded the same sample in the same round. The rank is 0 if nothing was missing.
     """
 
     rank: int
@@ -63,13 +64,13 @@ class CompletionReport:
     n_held_out: int
     n_unseen: int
     n_sweeps: int
-    fit_sweeps: tuple[int, int]
+    fit_sweeps: tuple[int, ...]
     n_withheld: int = 0
 
     @classmethod
     def of_uploads(cls, n_observations: int, n_unseen: int) -> CompletionReport:
         """Return the report if nothing was missing."""
-        return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, n_observations, 0, n_unseen, 0, (0, 0))
+        return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, n_observations, 0, n_unseen, 0, ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,20 +165,18 @@ def complete_with(
     pattern, n_classes = solver.pattern, solver.n_classes
     is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
     nothing_held_out = np.zeros_like(is_held_out)
-    earlier = _continued(start, pattern.n_rounds, n_classes) if isinstance(start, Completion) else None
+    earlier = _continued(start, pattern.n_rounds, n_classes)
     largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))
     # If nothing can be held out, nothing shows whether a higher rank helps.
-    ranks = _ranks(rank, 1 if earlier is None else earlier.shape[2], largest_rank, can_choose=bool(is_held_out.any()))
+    ranks = _ranks(rank, max(1, earlier.shape[2]), largest_rank, can_choose=bool(is_held_out.any()))
     begin = _begin(solver, is_held_out, (pattern.n_rounds, n_classes, ranks[-1]), start, seed)
     zeros = Factors(np.zeros((pattern.n_rounds, n_classes, 1)), np.zeros((pattern.n_samples, 1)))
     without_fit = solver.errors(zeros, is_held_out)[1]
     best = _Search(solver, begin, earlier, ranks, is_held_out, without_fit, like).over(_weights(regularization, start))
     solver.regularization = best.regularization
-    factors, n_sweeps = best.factors, best.n_sweeps
+    factors = best.factors
     if is_held_out.any():
-        before = solver.n_sweeps
-        factors = solver.fit(factors.rounds, nothing_held_out, None if like is None else like.fit_sweeps[1])
-        n_sweeps = solver.n_sweeps - before
+        factors = solver.fit(factors.rounds, nothing_held_out, _sweeps_of_next_fit(solver, like))
     used, _ = solver.errors(factors, nothing_held_out)
     expected_rmse, expected_size = expected_errors(pattern, factors, best.regularization, best.errors.rmse)
     report = CompletionReport(
@@ -193,8 +192,8 @@ def complete_with(
         n_observations=len(is_held_out),
         n_held_out=int(is_held_out.sum()),
         n_unseen=int((~pattern.is_seen).sum()),
-        n_sweeps=solver.n_sweeps,
-        fit_sweeps=(best.n_sweeps, n_sweeps),
+        n_sweeps=sum(solver.fit_sweeps),
+        fit_sweeps=tuple(solver.fit_sweeps),
     )
     return Completion(factors.rounds, factors.samples, report)
 
@@ -220,19 +219,18 @@ class _Choice(NamedTuple):
     factors: Factors
     errors: FitErrors
     regularization: float
-    n_sweeps: int
 
 
 class _Search(NamedTuple):
     """A search for the rank and lambda with the smallest held-out error.
 
-    A fit starts from the `earlier` factors of the rounds, if any, and further columns of `begin`. `without_fit` are the
-    errors of zeros.
+    For each lambda, the first fit starts from the `earlier` factors of the rounds, those of higher ranks from the best
+    so far, with further columns of `begin`. `without_fit` are the errors of zeros.
     """
 
     solver: CompiledSolver
     begin: Floats
-    earlier: Floats | None
+    earlier: Floats
     ranks: Sequence[int]
     is_held_out: NDArray[np.bool_]
     without_fit: FitErrors
@@ -259,27 +257,29 @@ class _Search(NamedTuple):
         helps = max(HELPS, n_held_out**-0.5) if n_held_out else 1.0
         lowest, *higher = self.ranks
         best = self._fit(lowest, self.earlier)
-        failures, patience = 0, PATIENCE if self.earlier is None else 1
+        failures, patience = 0, 1 if self.earlier.size else PATIENCE
         for rank in higher:
             is_wanted = None if self.like is None else self.like.rank >= rank
             if failures == patience or not _is_below(EXACT * self.without_fit.rmse, best.errors.rmse, is_wanted):
                 break
-            choice = self._fit(rank, None if self.earlier is None else best.factors.rounds)
+            choice = self._fit(rank, best.factors.rounds)
             if _is_below(choice.errors.rmse, (1 - helps) * best.errors.rmse, is_wanted):
                 best, failures = choice, 0
             else:
                 failures += 1
         return best
 
-    def _fit(self, rank: int, earlier: Floats | None) -> _Choice:
-        solver, like = self.solver, self.like
-        kept = self.begin[:, :, :0] if earlier is None else earlier[:, :, :rank]
-        rounds = np.concatenate([kept, self.begin[:, :, kept.shape[2] : rank]], axis=2)
-        is_like = like is not None and (rank, solver.regularization) == (like.rank, like.regularization)
-        before = solver.n_sweeps
-        factors = solver.fit(rounds, self.is_held_out, like.fit_sweeps[0] if like is not None and is_like else None)
-        errors = solver.errors(factors, self.is_held_out)[1]
-        return _Choice(factors, errors, solver.regularization, solver.n_sweeps - before)
+    def _fit(self, rank: int, known: Floats) -> _Choice:
+        solver = self.solver
+        rounds = np.concatenate([known[:, :, :rank], self.begin[:, :, known.shape[2] : rank]], axis=2)
+        factors = solver.fit(rounds, self.is_held_out, _sweeps_of_next_fit(solver, self.like))
+        return _Choice(factors, solver.errors(factors, self.is_held_out)[1], solver.regularization)
+
+
+def _sweeps_of_next_fit(solver: CompiledSolver, like: CompletionReport | None) -> int | None:
+    """Return the sweeps of the next fit in `like`, None if it has no such fit."""
+    n_fits = len(solver.fit_sweeps)
+    return like.fit_sweeps[n_fits] if like is not None and n_fits < len(like.fit_sweeps) else None
 
 
 def _is_below(error: float, limit: float, if_close: bool | None) -> bool:
@@ -303,8 +303,13 @@ def _begin(
     raise InputError(f"start must be 'spectral', 'random' or an earlier Completion; received {start!r}")
 
 
-def _continued(start: Completion, n_rounds: int, n_classes: int) -> Floats:
-    """Return the factors of the rounds of an earlier completion; new rounds get those of its last one."""
+def _continued(start: Start | Completion, n_rounds: int, n_classes: int) -> Floats:
+    """Return the factors of the rounds of an earlier completion, of rank 0 if there is none.
+
+    New rounds get those of its last one.
+    """
+    if not isinstance(start, Completion):
+        return np.empty((n_rounds, n_classes, 0))
     n_before, n_classes_before, _ = start.rounds.shape
     if n_before > n_rounds or n_classes_before != n_classes:
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -51,7 +51,7 @@ class FitErrors(NamedTuple):
 class CompiledSolver:
     """Alternating least squares on the observations of one client that are not held out.
 
-    `values` are (observations, classes), in the order of `pattern`; `n_sweeps` counts the sweeps of all fits.
+    `values` are (observations, classes), in the order of `pattern`; `fit_sweeps` are the sweeps of each fit so far.
     """
 
     pattern: Pattern
@@ -60,7 +60,7 @@ class CompiledSolver:
     tolerance: float
     max_sweeps: int
     n_threads: int
-    n_sweeps: int = 0
+    fit_sweeps: list[int] = field(default_factory=list)
 
     @property
     def n_classes(self) -> int:
@@ -84,10 +84,10 @@ class CompiledSolver:
             if left < EXACT_BELOW * size:
                 fitted, _ = self.errors(Factors(rounds, samples), is_held_out)
                 left = fitted.n_observations * fitted.rmse**2
-            self.n_sweeps += 1
             if has_settled(before, left, size, self.tolerance, None if n_sweeps is None else sweep >= n_sweeps):
                 break
             before = left
+        self.fit_sweeps.append(sweep)
         if not (np.isfinite(rounds).all() and np.isfinite(samples).all()):
             raise InputError(
                 f"the least squares of completion broke down at regularization {self.regularization:g} and rank "
@@ -130,19 +130,21 @@ class CompiledSolver:
 
     def _sweep(self, rounds: Floats, samples: Floats, is_held_out: NDArray[np.bool_], size: float) -> float:
         """Solve for the samples, then for the rounds, in place; return the sum of squared errors."""
-        n_rounds, n_classes, rank = rounds.shape
-        by_round = sweeps.sum_classes(rounds)
+        _, n_classes, rank = rounds.shape
+        by_round, lines = sweeps.padded(sweeps.sum_classes(rounds)), sweeps.as_lines(rounds)
 
         def solve_samples(first: int, last: int) -> tuple[Floats, Floats]:
-            gram, target = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
+            gram, target = np.zeros(by_round.shape), np.zeros(lines.shape)
             observed = self._observed(is_held_out)
-            sweeps.sweep_samples(first, last, observed, by_round, rounds, self.regularization, samples, gram, target)
+            sweeps.sweep_samples(first, last, observed, by_round, lines, self.regularization, samples, gram, target)
             return gram, target
 
-        gram, target = np.zeros((n_rounds, rank * (rank + 1) // 2)), np.zeros((n_rounds, n_classes, rank))
+        sums, products = np.zeros(by_round.shape), np.zeros(lines.shape)
         for gram_of_part, target_of_part in self._map(solve_samples):
-            gram += gram_of_part
-            target += target_of_part
+            sums += gram_of_part
+            products += target_of_part
+        gram = np.ascontiguousarray(sums[:, : rank * (rank + 1) // 2])
+        target = np.ascontiguousarray(sweeps.from_lines(products, n_classes, rank))
         sweeps.solve_rounds(gram, target, self.regularization, rounds)
         # With w solved for, the squared errors and the penalty on w add up to |x|^2 - w . (sum of x h).
         return size - float(np.vdot(rounds, target)) - self.regularization * float(np.vdot(rounds, rounds))

@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verfedsv.compiled import compiled, inlined, inlined_in_order
+from verfedsv.compiled import compiled, inlined
 from verfedsv.losses import Array, Floats
+from verfedsv.vectors import LANES, fill, load, load_first, root, store, sum_lanes
 
 
 class Observed(NamedTuple):
@@ -32,13 +33,33 @@ class Observed(NamedTuple):
     values: Array
 
 
+def as_lines(rounds_factor: Floats) -> Floats:
+    """Return the factors of the rounds as `sweep_samples` takes them, padded to whole vectors.
+
+    (rounds, rank, classes), or (rounds, 1, rank) if there is one class.
+    """
+    lines = rounds_factor if rounds_factor.shape[1] == 1 else rounds_factor.transpose(0, 2, 1)
+    return padded(lines)
+
+
+def from_lines(lines: Floats, n_classes: int, rank: int) -> Floats:
+    """Return (rounds, classes, rank) from the form of `as_lines`."""
+    return lines[:, :, :rank] if n_classes == 1 else lines[:, :, :n_classes].transpose(0, 2, 1)
+
+
+def padded(array: Floats) -> Floats:
+    """Return an array with zeros up to the next whole vector, along its last axis."""
+    n_missing = -array.shape[-1] % LANES
+    return np.ascontiguousarray(np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, n_missing)]))
+
+
 @compiled
 def sweep_samples(
     first: int,
     last: int,
     observed: Observed,
     by_round: Floats,
-    rounds_factor: Floats,
+    lines: Floats,
     regularization: float,
     samples_factor: Floats,
     gram: Floats,
@@ -46,45 +67,189 @@ def sweep_samples(
 ) -> None:
     """Solve for samples `first` to `last` - 1, and add them to the normal equations of the rounds.
 
-    `by_round`, (rounds, packed), are the sums over classes of w w'. `gram`, (rounds, packed), and `target`, (rounds,
-    classes, rank), receive the sums over samples of h h' and of x h, the two sides of the equations.
+    `by_round`, (rounds, packed), are the sums over classes of w w', padded, and `lines` the factors, see `as_lines`.
+    `gram` and `target`, shaped alike, receive the sums over samples of h h' and of x h, the two sides of the equations.
     """
-    starts, rounds, is_held_out, values = observed
-    n_classes, rank = rounds_factor.shape[1:]
-    size = rank * (rank + 1) // 2
-    matrix, h = np.empty(size), np.empty(rank)
-    for i in range(first, last):
-        matrix[:], h[:] = 0.0, 0.0
-        for p in range(starts[i], starts[i + 1]):
-            if is_held_out[p]:
-                continue
-            t = rounds[p]
-            _add(matrix, by_round[t])
-            for c in range(n_classes):
-                _add_scaled(h, rounds_factor[t, c], values[p, c])
-        _solve(matrix, h, regularization)
-        samples_factor[i] = h
-        for a in range(rank):
-            for b in range(a + 1):
-                matrix[a * (a + 1) // 2 + b] = h[a] * h[b]
-        for p in range(starts[i], starts[i + 1]):
-            if is_held_out[p]:
-                continue
-            t = rounds[p]
-            _add(gram[t], matrix)
-            for c in range(n_classes):
-                _add_scaled(target[t, c], h, values[p, c])
+    starts = observed.starts
+    rank, stride = samples_factor.shape[1], by_round.shape[1]
+    n_classes, width = observed.values.shape[1], lines.shape[2]
+    # Flat: vectors are read from an index.
+    by_round, lines, values = (
+        by_round.reshape(by_round.size),
+        lines.reshape(lines.size),
+        observed.values.reshape(observed.values.size),
+    )
+    gram, target = gram.reshape(gram.size), target.reshape(target.size)
+    packed, own = np.zeros(stride), np.zeros(max(rank, width))
+    # The equations of eight samples are solved together, a lane for each.
+    matrices, h = np.zeros(rank * (rank + 1) // 2 * LANES), np.zeros(rank * LANES)
+    for block in range(first, last, LANES):
+        n = min(LANES, last - block)
+        for s in range(n):
+            part = starts[block + s], starts[block + s + 1]
+            _sum_rounds(observed, part, by_round, stride, packed)
+            for j in range(rank * (rank + 1) // 2):
+                matrices[j * LANES + s] = packed[j]
+            if n_classes == 1:
+                _sum_products(observed, part, values, lines, width, own)
+            else:
+                _sum_products_of_classes(observed, part, values, lines, width, rank, own)
+            for a in range(rank):
+                h[a * LANES + s] = own[a]
+        _factorise_eight(matrices, rank, regularization)
+        _substitute_eight(matrices, h, rank)
+        for s in range(n):
+            part = starts[block + s], starts[block + s + 1]
+            for a in range(rank):
+                own[a] = samples_factor[block + s, a] = h[a * LANES + s]
+                for b in range(a + 1):
+                    packed[a * (a + 1) // 2 + b] = own[a] * own[b]
+            if n_classes == 1:
+                _add_to_rounds(observed, part, values, packed, own, width, gram, target)
+            else:
+                _add_classes_to_rounds(observed, part, values, packed, own, rank, width, gram, target)
+
+
+@inlined
+def _sum_rounds(observed: Observed, part: tuple[int, int], by_round: Floats, stride: int, packed: Floats) -> None:
+    """Write the sum of w w' over the rounds of a sample."""
+    for j in range(0, stride, LANES):
+        total = fill(0.0)
+        for p in range(part[0], part[1]):
+            if not observed.is_held_out[p]:
+                total = total + load(by_round, observed.rounds[p] * stride + j)
+        store(packed, j, total)
+
+
+@inlined
+def _sum_products(
+    observed: Observed, part: tuple[int, int], values: Array, lines: Floats, width: int, result: Floats
+) -> None:
+    """Write the sum of x w over the rounds of a sample of one class."""
+    for j in range(0, width, LANES):
+        total = fill(0.0)
+        for p in range(part[0], part[1]):
+            if not observed.is_held_out[p]:
+                total = total + load(lines, observed.rounds[p] * width + j) * np.float64(values[p])
+        store(result, j, total)
+
+
+@inlined
+def _sum_products_of_classes(
+    observed: Observed, part: tuple[int, int], values: Array, lines: Floats, width: int, rank: int, result: Floats
+) -> None:
+    """Write the sum of x w over the rounds and classes of a sample."""
+    n_classes = observed.values.shape[1]
+    for a in range(rank):
+        total = fill(0.0)
+        for p in range(part[0], part[1]):
+            if not observed.is_held_out[p]:
+                at = (observed.rounds[p] * rank + a) * width
+                for c in range(0, n_classes, LANES):
+                    total = total + load(lines, at + c) * load_first(values, p * n_classes + c, n_classes - c)
+        result[a] = sum_lanes(total)
+
+
+@inlined
+def _add_to_rounds(
+    observed: Observed,
+    part: tuple[int, int],
+    values: Array,
+    packed: Floats,
+    h: Floats,
+    width: int,
+    gram: Floats,
+    target: Floats,
+) -> None:
+    """Add h h' and x h to the rounds of a sample of one class."""
+    for p in range(part[0], part[1]):
+        if not observed.is_held_out[p]:
+            at, x = observed.rounds[p] * len(packed), np.float64(values[p])
+            for j in range(0, len(packed), LANES):
+                store(gram, at + j, load(gram, at + j) + load(packed, j))
+            at = observed.rounds[p] * width
+            for j in range(0, width, LANES):
+                store(target, at + j, load(target, at + j) + load(h, j) * x)
+
+
+@inlined
+def _add_classes_to_rounds(
+    observed: Observed,
+    part: tuple[int, int],
+    values: Array,
+    packed: Floats,
+    h: Floats,
+    rank: int,
+    width: int,
+    gram: Floats,
+    target: Floats,
+) -> None:
+    """Add h h' and, for all classes, x h to the rounds of a sample."""
+    n_classes = observed.values.shape[1]
+    for p in range(part[0], part[1]):
+        if not observed.is_held_out[p]:
+            at = observed.rounds[p] * len(packed)
+            for j in range(0, len(packed), LANES):
+                store(gram, at + j, load(gram, at + j) + load(packed, j))
+            for c in range(0, n_classes, LANES):
+                x = load_first(values, p * n_classes + c, n_classes - c)
+                for a in range(rank):
+                    at = (observed.rounds[p] * rank + a) * width + c
+                    store(target, at, load(target, at) + x * h[a])
+
+
+@inlined
+def _factorise_eight(matrices: Floats, rank: int, regularization: float) -> None:
+    """Replace eight packed matrices by the Cholesky factors of (matrix + regularization I), diagonals inverted."""
+    for a in range(rank):
+        row = a * (a + 1) // 2
+        for b in range(a + 1):
+            column = b * (b + 1) // 2
+            total = load(matrices, (row + b) * LANES)
+            for j in range(b):
+                total = total - load(matrices, (row + j) * LANES) * load(matrices, (column + j) * LANES)
+            if b == a:
+                store(matrices, (row + a) * LANES, 1.0 / root(total + regularization))
+            else:
+                store(matrices, (row + b) * LANES, total * load(matrices, (column + b) * LANES))
+
+
+@inlined
+def _substitute_eight(factors: Floats, vectors: Floats, rank: int) -> None:
+    """Replace eight vectors by the solutions of L L' x = vector, with L packed factors whose diagonals are inverted."""
+    for a in range(rank):
+        row = a * (a + 1) // 2
+        total = load(vectors, a * LANES)
+        for j in range(a):
+            total = total - load(factors, (row + j) * LANES) * load(vectors, j * LANES)
+        store(vectors, a * LANES, total * load(factors, (row + a) * LANES))
+    for a in range(rank - 1, -1, -1):
+        total = load(vectors, a * LANES)
+        for j in range(a + 1, rank):
+            total = total - load(factors, (j * (j + 1) // 2 + a) * LANES) * load(vectors, j * LANES)
+        store(vectors, a * LANES, total * load(factors, (a * (a + 1) // 2 + a) * LANES))
 
 
 @compiled
 def solve_rounds(gram: Floats, target: Floats, regularization: float, rounds_factor: Floats) -> None:
-    """Solve the normal equations of all rounds; `gram` is overwritten."""
-    n_rounds, n_classes, _ = rounds_factor.shape
-    for t in range(n_rounds):
-        _factorise(gram[t], target.shape[2], regularization)
+    """Solve the normal equations of all rounds: `gram`, (rounds, packed), and `target`, (rounds, classes, rank)."""
+    n_rounds, n_classes, rank = rounds_factor.shape
+    size = rank * (rank + 1) // 2
+    matrices, h = np.zeros(size * LANES), np.zeros(rank * LANES)
+    for block in range(0, n_rounds, LANES):
+        n = min(LANES, n_rounds - block)
+        for s in range(n):
+            for j in range(size):
+                matrices[j * LANES + s] = gram[block + s, j]
+        _factorise_eight(matrices, rank, regularization)
         for c in range(n_classes):
-            rounds_factor[t, c] = target[t, c]
-            _substitute(gram[t], rounds_factor[t, c])
+            for s in range(n):
+                for a in range(rank):
+                    h[a * LANES + s] = target[block + s, c, a]
+            _substitute_eight(matrices, h, rank)
+            for s in range(n):
+                for a in range(rank):
+                    rounds_factor[block + s, c, a] = h[a * LANES + s]
 
 
 @compiled
@@ -132,55 +297,3 @@ def sum_squares(values: Array, is_held_out: Array) -> float:
             for c in range(values.shape[1]):
                 total += np.float64(values[p, c]) ** 2
     return total
-
-
-@inlined_in_order
-def _add(total: Floats, term: Floats) -> None:
-    for j in range(len(total)):
-        total[j] += term[j]
-
-
-@inlined_in_order
-def _add_scaled(total: Floats, term: Floats, scale: float) -> None:
-    for j in range(len(total)):
-        total[j] += term[j] * scale
-
-
-@inlined_in_order
-def _solve(matrix: Floats, vector: Floats, regularization: float) -> None:
-    """Replace `vector` by the solution of (matrix + regularization I) x = vector; `matrix` is overwritten."""
-    _factorise(matrix, len(vector), regularization)
-    _substitute(matrix, vector)
-
-
-@inlined
-def _factorise(matrix: Floats, rank: int, regularization: float) -> None:
-    """Replace a packed matrix by the Cholesky factor of (matrix + regularization I), its diagonal inverted."""
-    for a in range(rank):
-        row = a * (a + 1) // 2
-        for b in range(a + 1):
-            column = b * (b + 1) // 2
-            total = matrix[row + b]
-            for j in range(b):
-                total -= matrix[row + j] * matrix[column + j]
-            if b == a:
-                matrix[row + a] = 1 / np.sqrt(total + regularization)
-            else:
-                matrix[row + b] = total * matrix[column + b]
-
-
-@inlined
-def _substitute(factor: Floats, vector: Floats) -> None:
-    """Replace `vector` by the solution of L L' x = vector, with L a packed factor whose diagonal is inverted."""
-    rank = len(vector)
-    for a in range(rank):
-        row = a * (a + 1) // 2
-        total = vector[a]
-        for j in range(a):
-            total -= factor[row + j] * vector[j]
-        vector[a] = total * factor[row + a]
-    for a in range(rank - 1, -1, -1):
-        total = vector[a]
-        for j in range(a + 1, rank):
-            total -= factor[j * (j + 1) // 2 + a] * vector[j]
-        vector[a] = total * factor[a * (a + 1) // 2 + a]
