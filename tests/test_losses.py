@@ -1,4 +1,4 @@
-from decimal import Context, Decimal
+from decimal import Context, Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -6,9 +6,10 @@ import pytest
 from tests.games import LOSSES, mean_loss
 from verfedsv.compiled import compiled
 from verfedsv.errors import InputError
-from verfedsv.loss_loops import expand_logistic
+from verfedsv.loss_loops import expand_logistic, expand_softmax
 from verfedsv.losses import LOSSES as LOSS_OBJECTS
 from verfedsv.losses import dot, get_loss
+from verfedsv.vectors import LANES, load, sum_lanes
 
 N_CLASSES = {"logistic": 1, "softmax": 4, "squared": 2}
 
@@ -262,15 +263,47 @@ def test_the_decrease_of_the_logistic_loss_is_precise(step):
                 PRECISE.ln(PRECISE.add(1, PRECISE.exp(Decimal(-label) * (Decimal(base) + Decimal(moved)))))
                 for moved in (0.0, step)
             )
-            found = expand(np.array([base]), np.array([step]), np.array([label]))
-            error = abs(Decimal(found) - (before - after))
+            eight = np.zeros((3, LANES))
+            eight[:, 5] = base, step, label
+            error = abs(Decimal(expand(*eight)) - (before - after))
             size = abs(before - after) if abs(step) <= 0.35 else before + after
             assert error <= Decimal("1e-15") * (1 + abs(int(base))) * size  # the base is rounded, too
 
 
-PRECISE = Context(prec=50)
+@pytest.mark.parametrize("n_classes", [2, 7, 26])
+@pytest.mark.parametrize("step", [1e-12, 1e-6, 0.01, 0.3, 0.6, 5.0, 50.0])
+def test_the_decrease_of_the_softmax_loss_is_precise(step, n_classes):
+    """To a few units of the mean relative step if it is short; else to those of the two losses."""
+    rng = np.random.default_rng(0)
+    for scale in (0.1, 1.0, 10.0, 40.0) * 5:
+        base, change = np.zeros((2, n_classes, LANES))
+        base[:, 2], change[:, 2] = scale * rng.normal(size=n_classes), rng.uniform(-step, step, n_classes)
+        label = int(rng.integers(n_classes))
+        with localcontext(PRECISE):
+            before = [Decimal(x) for x in base[:, 2]]
+            after = [x + Decimal(d) for x, d in zip(before, change[:, 2], strict=True)]
+            losses = [sum((x.exp() for x in points), Decimal(0)).ln() - points[label] for points in (before, after)]
+            decrease = losses[0] - losses[1]
+        labels, p, gradient = np.full(LANES, label), np.empty(n_classes * LANES), np.empty(n_classes * LANES)
+        found = expand_classes(base.reshape(-1), change.reshape(-1), labels, p, gradient)
+        relative = np.abs(change[:, 2] - change[label, 2])
+        is_short = relative.max() / 2 <= 0.35
+        size = Decimal(float(p.reshape(n_classes, LANES)[:, 2] @ relative)) if is_short else sum(losses)
+        assert abs(Decimal(found) - decrease) <= Decimal("1e-15") * (2 + int(scale)) * size
+        middle = np.exp(base + change / 2 - (base + change / 2).max(axis=0))
+        np.testing.assert_allclose(p.reshape(n_classes, LANES), middle / middle.sum(axis=0), rtol=1e-14)
+        expected = p.reshape(n_classes, LANES) - (np.arange(n_classes)[:, np.newaxis] == label)
+        np.testing.assert_array_equal(gradient.reshape(n_classes, LANES), expected)
+
+
+PRECISE = Context(prec=120)
 
 
 @compiled
 def expand(base, step, labels):
-    return expand_logistic(base, step, labels, np.empty(len(base)), np.empty(len(base)))
+    return sum_lanes(expand_logistic(load(base, 0), load(step, 0), load(labels, 0))[2])
+
+
+@compiled
+def expand_classes(base, step, labels, p, gradient):
+    return expand_softmax(base, step, labels, 0, p, gradient, np.empty(LANES))

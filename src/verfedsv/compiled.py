@@ -76,7 +76,7 @@ def _from_bits(_typing_context: Any, _bits: Any) -> Any:
 
 @intrinsic
 def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:
-    """Have the processor read the cache line of an item of a contiguous array ahead of its use."""
+    """Have the processor read the cache line of an item of a contiguous array, by its flat index, ahead of its use."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         content = make_array(signature.args[0])(context, builder, arguments[0])  # type: ignore[no-untyped-call]

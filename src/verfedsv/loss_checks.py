@@ -62,8 +62,8 @@ def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: i
     # If the constants are right, the root is the scale on which derivatives change.
     h = 0.05 * (math.sqrt(third / fifth) if 0 < third < math.inf and 0 < fifth < math.inf else 1.0)
     line = [x + step * h * w for step in STEPS]
-    values = [_shaped(loss, "value", loss.value(point, labels), (n_points,)) for point in line]
-    gradients = [_shaped(loss, "gradient", loss.gradient(point, labels), x.shape) for point in line]
+    values = [as_shaped(loss, "value", loss.value(point, labels), (n_points,)) for point in line]
+    gradients = [as_shaped(loss, "gradient", loss.gradient(point, labels), x.shape) for point in line]
     thirds = [_third(loss, point, labels, w) for point in line]
     size = _largest(values)
     together = np.asarray(loss.value(np.stack(line), labels))
@@ -75,7 +75,7 @@ def _check(loss: Loss, given: Array, encoded: Array, n_classes: int, n_points: i
     _compare(loss, "the slope by gradient", dot(gradients[2], w), slope, x, ROUNDING * size / h)
     noise = ROUNDING * _largest(gradients) / h**2
     _compare(loss, "the third derivative by cubic_form", thirds[2], _derivative(gradients, SECOND, h**2), x, noise)
-    far = [_shaped(loss, "gradient", loss.gradient(point, labels), x.shape) for point in (FAR * v, -FAR * v)]
+    far = [as_shaped(loss, "gradient", loss.gradient(point, labels), x.shape) for point in (FAR * v, -FAR * v)]
     jumps = gradients[2] - np.stack([loss.gradient(x[::-1], labels), *far])
     bent, fifths = _derivative(gradients, FIRST, h), _derivative(thirds, SECOND, h**2)
     found = {
@@ -102,7 +102,7 @@ def _norm(v: Floats) -> Floats:
 
 def _third(loss: Loss, x: Floats, labels: Array, w: Floats) -> Floats:
     """Return D^3 f(x)[w, w, .] by the loss's cubic form."""
-    weights, centre = (_shaped(loss, "cubic_form", part, x.shape) for part in loss.cubic_form(x, labels))
+    weights, centre = (as_shaped(loss, "cubic_form", part, x.shape) for part in loss.cubic_form(x, labels))
     product = weights * (w - dot(centre, w)) ** 2
     return np.asarray(product - centre * product.sum(axis=-1, keepdims=True))
 
@@ -111,8 +111,9 @@ def _derivative(at_steps: list[Floats], weights: Floats, divisor: float) -> Floa
     return np.asarray(np.tensordot(weights, at_steps, axes=1) / divisor)
 
 
-def _shaped(loss: Loss, method: str, result: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    array = np.asarray(result)
+def as_shaped(loss: Loss, method: str, result: ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """Return what a method of a loss returned as contiguous float64; raise InputError if it is something else."""
+    array = np.ascontiguousarray(as_array(f"what {method} of loss {loss.name!r} returns", result), dtype=np.float64)
     if array.shape != shape or not np.isfinite(array).all():
         what = "numbers that are not finite" if array.shape == shape else f"shape {array.shape}"
         raise InputError(f"loss {loss.name!r}: {method} must return finite numbers of shape {shape}; received {what}")

@@ -6,10 +6,27 @@ from collections.abc import Callable
 
 import numpy as np
 
-from verfedsv.compiled import Array, Floats, compiled, exp, inlined, log_of_ratio, sigmoid, softplus
+from verfedsv.compiled import Array, Floats, compiled, exp, inlined, sigmoid, softplus
+from verfedsv.vectors import (
+    LANES,
+    Vector,
+    absolute,
+    exp_lanes,
+    fill,
+    if_equal,
+    if_larger,
+    larger,
+    largest_lane,
+    load,
+    load_apart,
+    store,
+    sum_lanes,
+    twice_artanh,
+)
 
 _SHORT = 0.35
-"""Steps up to which eleven derivatives suffice: the next term is below the rounding error of the decrease."""
+"""Limit of the series: of the step for the logistic loss, of half the step relative to the label's for softmax. Terms
+left out are below the rounding error. Eight samples take the series together, or none of them."""
 
 
 def each(function: Callable[[Floats, Floats], None], x: Array) -> Floats:
@@ -56,93 +73,109 @@ def logistic_third_each(x: Floats, result: Floats) -> None:
 
 
 @inlined
-def expand_logistic(base: Floats, step: Floats, labels: Floats, gradient: Floats, weights: Floats) -> float:
-    """Write gradient and third derivative at the midpoints of scalar steps; return the decrease of the loss."""
-    n_long = 0
-    for i in range(len(base)):
-        sign, middle = -labels[i], base[i] + 0.5 * step[i]
-        # Both tails of the sigmoid from one exponential, each to full relative precision.
-        small = exp(-abs(middle))
-        large = 1 / (1 + small)
-        small *= large
-        gradient[i] = sign * (large if sign * middle > 0 else small)
-        weights[i] = small * large * (small - large if middle > 0 else large - small)
-        n_long += abs(step[i]) > _SHORT
-    decrease = 0.0
-    if n_long == 0:
+def expand_logistic(base: Vector, step: Vector, labels: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return gradients and third derivatives at the midpoints of scalar steps, and the decreases of the loss."""
+    middle, zero = base + 0.5 * step, fill(0.0)
+    # Both tails of the sigmoid from one exponential, each to full relative precision.
+    small = exp_lanes(zero - absolute(middle))
+    large = 1.0 / (1.0 + small)
+    small = small * large
+    gradient = (zero - labels) * if_larger(labels * middle, zero, small, large)
+    third = small * large * if_larger(middle, zero, small - large, large - small)
+    if largest_lane(absolute(step)) <= _SHORT:
         # Taylor's series around the midpoint, whose even terms cancel: no exponentials, and no cancellation.
-        for i in range(len(base)):
-            slope, half = gradient[i], 0.5 * step[i]
-            u, h = abs(slope) * (1 - abs(slope)), half * half
-            ninth = 1 + u * (u * (5040 - 20160 * u) - 252)
-            eleventh = 1 + u * (u * (52920 + u * (1814400 * u - 604800)) - 1020)
-            tail = (1 + u * (360 * u - 60)) / 5040 + h * (ninth / 362880 + h * eleventh / 39916800)
-            tail = 1 / 6 + h * ((1 - 12 * u) / 120 + h * tail)
-            decrease -= step[i] * (slope + weights[i] * h * tail)
-        return decrease
-    for i in range(len(base)):
+        half, slope = 0.5 * step, absolute(gradient)
+        u, h = slope * (1.0 - slope), half * half
+        ninth = 1.0 + u * (u * (5040.0 - 20160.0 * u) - 252.0)
+        eleventh = 1.0 + u * (u * (52920.0 + u * (1814400.0 * u - 604800.0)) - 1020.0)
+        tail = (1.0 + u * (360.0 * u - 60.0)) * (1 / 5040) + h * (ninth * (1 / 362880) + h * eleventh * (1 / 39916800))
+        tail = 1 / 6 + h * ((1.0 - 12.0 * u) * (1 / 120) + h * tail)
+        decrease = zero - step * (gradient + third * h * tail)
+    else:
         # log(1 + e^x) is max(x, 0) + log(1 + e^-|x|); the difference of two logarithms takes one series.
-        before, after = -labels[i] * base[i], -labels[i] * (base[i] + step[i])
-        decrease += (max(before, 0.0) - max(after, 0.0)) + log_of_ratio(exp(-abs(before)), exp(-abs(after)))
+        before, after = zero - labels * base, zero - labels * (base + step)
+        y, z = exp_lanes(zero - absolute(before)), exp_lanes(zero - absolute(after))
+        decrease = (larger(before, zero) - larger(after, zero)) + twice_artanh((y - z) / (2.0 + (y + z)))
+    return gradient, third, decrease
+
+
+@inlined
+def expand_softmax(
+    base: Floats, step: Floats, labels: Array, first: int, p: Floats, gradient: Floats, line: Floats
+) -> float:
+    """Write softmax and gradient at the midpoints of eight steps; return the summed decrease of the loss.
+
+    Eight numbers for each class. The labels begin with the `first`; `line` is space for eight numbers.
+    """
+    n_classes = len(base) // LANES
+    top = fill(-np.inf)
+    for c in range(0, n_classes * LANES, LANES):
+        x = load(base, c) + 0.5 * load(step, c)
+        store(p, c, x)
+        top = larger(top, x)
+    total = fill(0.0)
+    for c in range(0, n_classes * LANES, LANES):
+        x = exp_lanes(load(p, c) - top)
+        store(p, c, x)
+        total = total + x
+    total = 1.0 / total
+    for i in range(LANES):
+        line[i] = step[labels[first + i] * LANES + i]
+    of_label = load(line, 0)
+    # With u_c half the step of class c relative to that of the label, the decrease is -log(sum p e^u / sum p e^-u), or
+    # -2 artanh(sum p sinh u / sum p cosh u): short series, and no difference of losses.
+    odd, even, longest = fill(0.0), fill(0.0), fill(0.0)
+    for c in range(0, n_classes * LANES, LANES):
+        weight = load(p, c) * total
+        store(p, c, weight)
+        store(gradient, c, weight)
+        u = 0.5 * (load(step, c) - of_label)
+        longest = larger(longest, absolute(u))
+        s = u * u
+        tail = 1 / 5040 + s * (1 / 362880 + s * (1 / 39916800 + s * (1 / 6227020800)))
+        odd = odd + weight * u * (1.0 + s * (1 / 6 + s * (1 / 120 + s * tail)))
+        tail = 1 / 720 + s * (1 / 40320 + s * (1 / 3628800 + s * (1 / 479001600)))
+        even = even + weight * (1.0 + s * (1 / 2 + s * (1 / 24 + s * tail)))
+    for i in range(LANES):
+        gradient[labels[first + i] * LANES + i] -= 1
+    if largest_lane(longest) <= _SHORT:
+        decrease: float = -sum_lanes(twice_artanh(odd / even))
+    else:
+        decrease = _decrease_softmax(base, step, labels, first, line)
     return decrease
 
 
 @inlined
-def expand_softmax(base: Floats, step: Floats, labels: Array, p: Floats, gradient: Floats) -> float:
-    """Write softmax and gradient at the midpoints of steps, (classes, samples); return the decrease of the loss.
+def _decrease_softmax(base: Floats, step: Floats, labels: Array, first: int, line: Floats) -> float:
+    """Return the summed decrease of the loss over eight steps of any length.
 
     The loss is log(1 + sum over other classes of exp(x_c - x_top)) + x_top - x_y: both parts are relative to the
     largest class, so that a small loss is not lost beside a large embedding.
     """
-    n_classes, n = len(base), len(labels)
-    decrease = 0.0
-    top, index, before, after, others = np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n)
-    # Written out three times: with arrays that change places, the loops would not be vectorised.
-    _write_points(base, step, 0.0, p, top, index)
-    for i in range(n):
-        decrease += top[i] - p[labels[i], i]
-    _write_powers(p, top, index, before)
-    _write_points(base, step, 1.0, p, top, index)
-    for i in range(n):
-        decrease -= top[i] - p[labels[i], i]
-    _write_powers(p, top, index, after)
-    for i in range(n):
-        decrease += np.log1p((before[i] - after[i]) / (1 + after[i]))
-    _write_points(base, step, 0.5, p, top, index)
-    _write_powers(p, top, index, others)
-    for c in range(n_classes):
-        x, slope = p[c, :n], gradient[c, :n]
-        for i in range(n):
-            x[i] /= 1 + others[i]
-            slope[i] = x[i]
-    for i in range(n):
-        gradient[labels[i], i] -= 1
-    return decrease
-
-
-@inlined
-def _write_points(base: Floats, step: Floats, time: float, x: Floats, top: Floats, index: Floats) -> None:
-    """Write the points at a fraction `time` of the steps, the largest number of each sample, and its class."""
-    n = len(top)
-    top[:], index[:] = -np.inf, 0.0
-    for c in range(len(base)):
-        line, old, moved = x[c, :n], base[c, :n], step[c, :n]
-        for i in range(n):
-            line[i] = old[i] + time * moved[i]
-            index[i] = c if line[i] > top[i] else index[i]
-            top[i] = max(top[i], line[i])
-
-
-@inlined
-def _write_powers(x: Floats, top: Floats, index: Floats, others: Floats) -> None:
-    """Replace x_c by exp(x_c - x_top), and write their sums over all classes but the largest."""
-    n = len(top)
-    others[:] = 0.0
-    for c in range(len(x)):
-        line = x[c, :n]
-        for i in range(n):
-            line[i] = exp(line[i] - top[i])
-            others[i] += 0.0 if index[i] == c else line[i]
+    n_classes = len(base) // LANES
+    for i in range(LANES):
+        line[i] = base[labels[first + i] * LANES + i]
+    of_label, decrease = load(line, 0), fill(0.0)
+    for i in range(LANES):
+        line[i] = step[labels[first + i] * LANES + i]
+    step_of_label = load(line, 0)
+    before, after = fill(0.0), fill(0.0)
+    for time in (0.0, 1.0):
+        top, index = fill(-np.inf), fill(0.0)
+        for c in range(n_classes):
+            x = load(base, c * LANES) + time * load(step, c * LANES)
+            index = if_larger(x, top, fill(float(c)), index)
+            top = larger(x, top)
+        before, after = after, fill(0.0)
+        for c in range(n_classes):
+            x = load(base, c * LANES) + time * load(step, c * LANES)
+            after = after + if_equal(index, fill(float(c)), fill(0.0), exp_lanes(x - top))
+        decrease = (top - (of_label + time * step_of_label)) - decrease
+    store(line, 0, (before - after) / (1.0 + after))
+    for i in range(LANES):
+        line[i] = np.log1p(line[i])
+    total: float = sum_lanes(load(line, 0) - decrease)
+    return total
 
 
 @compiled
@@ -160,14 +193,32 @@ def _softmax_each(x: Floats, p: Floats) -> None:
 
 
 @compiled
-def log_partition_each(x: Floats, result: Floats) -> None:
-    """Write log(sum_c exp(x_c)) minus the largest x_c."""
+def softmax_losses(x: Floats, labels: Array, result: Floats) -> None:
+    """Write the softmax losses of embeddings, (..., samples, classes); there must be at least eight samples.
+
+    The loss is log(1 + sum over other classes of exp(x_c - x_top)) + x_top - x_y: both parts are relative to the
+    largest class, so that a small loss is not lost beside a large embedding.
+    """
     n_rows, n_samples, n_classes = x.shape
+    numbers, line = x.reshape(x.size), np.empty(LANES)
     for row in range(n_rows):
-        for i in range(n_samples):
-            top = x[row, i].argmax()
-            others = 0.0
+        for first in range(0, n_samples, LANES):
+            i = min(first, n_samples - LANES)  # the last block may repeat samples of the one before
+            at = (row * n_samples + i) * n_classes
+            top, index = fill(-np.inf), fill(0.0)
             for c in range(n_classes):
-                if c != top:
-                    others += exp(x[row, i, c] - x[row, i, top])
-            result[row, i] = np.log1p(others)
+                each_x = load_apart(numbers, at + c, n_classes)
+                index = if_larger(each_x, top, fill(float(c)), index)
+                top = larger(each_x, top)
+            others = fill(0.0)
+            for c in range(n_classes):
+                power = exp_lanes(load_apart(numbers, at + c, n_classes) - top)
+                others = others + if_equal(index, fill(float(c)), fill(0.0), power)
+            store(line, 0, others)
+            for j in range(LANES):
+                line[j] = np.log1p(line[j])
+            others = load(line, 0)
+            for j in range(LANES):
+                line[j] = numbers[at + j * n_classes + labels[i + j]]
+            store(line, 0, others + (top - load(line, 0)))
+            result[row, i : i + LANES] = line

@@ -20,12 +20,13 @@ from verfedsv.errors import InputError
 from verfedsv.loss_loops import (
     as_rows,
     each,
-    log_partition_each,
     logistic_third_each,
     sigmoid_each,
     softmax,
+    softmax_losses,
     softplus_each,
 )
+from verfedsv.vectors import LANES
 
 CONSTANTS = ("lipschitz", "smoothness", "gradient_range", "third_derivative", "fifth_derivative")
 
@@ -207,12 +208,13 @@ class Softmax(LogPartitionLoss):
         return vector.astype(np.intp)
 
     def value(self, x: Array, labels: Array) -> Array:
-        rows = as_rows(x)
+        rows, n_samples = as_rows(x), len(labels)
+        if n_samples < LANES:
+            rows = np.pad(rows, ((0, 0), (0, LANES - n_samples), (0, 0)))
+            labels = np.pad(labels, (0, LANES - n_samples))
         result = np.empty(rows.shape[:-1])
-        log_partition_each(rows, result)
-        # Both parts are relative to the largest class, so that a small loss is not lost beside a large embedding.
-        result += rows.max(axis=-1) - self.label_part(rows, labels)
-        return result.reshape(x.shape[:-1])
+        softmax_losses(rows, labels, result)
+        return result[:, :n_samples].reshape(x.shape[:-1])
 
     def gradient(self, x: Array, labels: Array) -> Array:
         p = softmax(x)

@@ -7,6 +7,7 @@ import verfedsv
 from tests.games import LOSSES, random_game
 from verfedsv.data import load_adult_round
 from verfedsv.errors import ToleranceWarning
+from verfedsv.losses import Logistic
 from verfedsv.shapley import plan
 from verfedsv.shapley.closed_form import third_order
 from verfedsv.shapley.confidence import radius_of_sum
@@ -156,10 +157,27 @@ def test_draws_are_not_more_than_the_bound_takes():
 def test_values_of_tiny_steps_are_not_moved_by_the_rounding_of_the_utility():
     """The loss falls by a difference of rounded losses; the closed form of the values is far more accurate."""
     rng = np.random.default_rng(3)
-    previous, labels = rng.normal(size=(5, 257, 3)), rng.integers(0, 3, 257)
+    previous, labels = rng.normal(size=(5, 257, 3)), rng.normal(size=(257, 3))
     current = previous + 1e-6 * rng.normal(size=previous.shape)
-    result = verfedsv.shapley_values(previous, current, labels, "softmax")
-    raw = third_order(RoundGame.from_arrays(previous, current, labels, "softmax"))
+    result = verfedsv.shapley_values(previous, current, labels, "squared")
+    raw = third_order(RoundGame.from_arrays(previous, current, labels, "squared"))
     assert abs(raw.utility - raw.values.sum()) > raw.errors.sum()
     np.testing.assert_array_equal(result.values, raw.values)
     np.testing.assert_array_equal(result.errors, raw.errors)
+
+
+def test_sampling_counts_the_losses_that_it_evaluates(monkeypatch):
+    """All but the two for each sample by which the control variate is scaled."""
+    rng = np.random.default_rng(0)
+    previous, change = rng.normal(size=(2, 6, 100))
+    game = RoundGame.from_arrays(previous, previous + change, rng.integers(0, 2, 100), n_threads=1)
+    counted, value = [], Logistic.value
+
+    def counting(self, x, labels):
+        result = value(self, x, labels)
+        counted.append(result.size)
+        return result
+
+    monkeypatch.setattr(Logistic, "value", counting)
+    found = draw(game, np.arange(100), 5, (0, 0))
+    assert sum(counted) == found.n_evaluations + 2 * 100

@@ -210,3 +210,42 @@ def test_embeddings_that_cannot_be_computed_with_are_found(n_classes, bad, name)
     loss = "softmax" if n_classes > 1 else "logistic"
     with pytest.raises(verfedsv.InputError, match=r"finite|less than"):
         verfedsv.shapley_values(labels=labels, loss=loss, method="closed-form", **arrays)
+
+
+@pytest.mark.parametrize("n_classes", [1, 3])
+def test_what_a_loss_of_ones_own_returns_is_converted_and_checked(n_classes):
+    """Whole numbers are taken as they are; another shape than that of the embeddings is an error, in every block."""
+
+    class Half(verfedsv.Loss):
+        """Half the squared distance, its third derivative in whole numbers; the gradient of many samples as asked."""
+
+        name = "half"
+        lipschitz, smoothness, gradient_range = np.inf, 1.0, np.inf
+        third_derivative = fifth_derivative = 0.0
+
+        def __init__(self, asked):
+            self.asked = asked
+
+        def encode(self, labels, n_classes):
+            return np.asarray(labels, float).reshape(-1, n_classes)
+
+        def value(self, x, labels):
+            return np.square(x - labels).sum(axis=-1) / 2
+
+        def gradient(self, x, labels):
+            gradient = x - labels
+            return gradient if len(x) <= 8 else self.asked(gradient)
+
+        def cubic_form(self, x, labels):  # noqa: ARG002
+            return verfedsv.CubicForm(np.zeros(x.shape, int), np.zeros(x.shape, bool))
+
+    rng = np.random.default_rng(0)
+    previous, change = rng.normal(size=(2, 3, 70, n_classes))
+    labels = rng.normal(size=(70, n_classes))
+    expected = verfedsv.shapley_values(previous, previous + change, labels, "squared", "closed-form")
+    for same in (lambda g: g, lambda g: g.tolist(), lambda g: g.astype(np.longdouble), lambda g: g.astype(">f8")):
+        result = verfedsv.shapley_values(previous, previous + change, labels, Half(same), "closed-form")
+        np.testing.assert_allclose(result.values, expected.values, rtol=1e-13)
+    for wrong in (lambda g: g[:8], lambda g: g[..., 0], lambda g: g + 0j, lambda g: np.where(g > 1, np.nan, g)):
+        with pytest.raises(verfedsv.InputError, match="'half'"):
+            verfedsv.shapley_values(previous, previous + change, labels, Half(wrong), "closed-form")

@@ -340,9 +340,9 @@ def test_a_valuation_read_from_json_can_be_continued(tmp_path):
 def test_a_running_synchronous_training_can_be_watched():
     """Completion starts from the earlier factors; values differ from a cold start by less than their errors."""
     training = train(n_samples=500, batch=50, n_epochs=20)
-    recorder = training.record(last=120)
+    recorder = training.record(last=160)
     earlier = value(recorder)
-    training.record(recorder=recorder, first=120)
+    training.record(recorder=recorder, first=160)
     warm, cold = value(recorder, since=earlier), value(recorder)
     assert (np.abs(warm.values - cold.values) <= cold.errors).all()
     assert sum(r.n_sweeps for r in warm.completion) < sum(r.n_sweeps for r in cold.completion)

@@ -30,15 +30,19 @@ class Auto(Estimator):
 
     def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
         """Return the closed form, or for another semivalue its enumerated or sampled values."""
-        if plan.semivalue == SHAPLEY:
+        if self.is_closed_form(plan.semivalue):
             return third_order(game)
         if plan.semivalue == LEAVE_ONE_OUT or _can_enumerate(game, plan.n_samples, ENUMERATION_LIMIT):
             return Exact().estimate(game, plan, call)
         return Permutation().estimate(game, plan, call)
 
-    def can_refine(self, semivalue: Semivalue) -> bool:
+    def is_closed_form(self, semivalue: Semivalue) -> bool:
         """Return whether the semivalue has a closed form."""
         return semivalue == SHAPLEY
+
+    def can_refine(self, semivalue: Semivalue) -> bool:
+        """Return whether the semivalue has a closed form."""
+        return self.is_closed_form(semivalue)
 
     def refine(self, game: RoundGame, plan: Plan, call: int, allowed: Allowance) -> Estimate:
         """Return values with at most the allowed errors, if possible.

@@ -1,24 +1,76 @@
-"""The loops of the closed form for embeddings of several classes."""
+"""The loops of the closed form for embeddings of several classes.
+
+Blocks of eight samples are valued in vectors, one lane for each sample: loops over few classes and clients then keep
+their sums in registers, and all numbers of a block stay in the first-level cache. Arrays are flat, as each slice in a
+loop costs two atomic operations, to count references.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.loss_loops import expand_softmax
 from verfedsv.losses import Array, CubicForm, Floats
-from verfedsv.shapley.moments import (
-    RUN,
-    BoundConstants,
-    Moments,
-    add_scalar_moments,
-    are_valid,
-    read_ahead,
-    truncation_of,
+from verfedsv.shapley.moments import RUN, BoundConstants, Moments, are_valid, read_ahead, truncation_each
+from verfedsv.vectors import (
+    LANES,
+    Vector,
+    absolute,
+    fill,
+    larger,
+    load,
+    load_apart,
+    root,
+    smaller,
+    store,
+    sum_lanes,
 )
 
-PADDING = 8
-"""Numbers between the lines of transposed changes: lines a power of two apart would share a few lines of the cache."""
+
+class Block(NamedTuple):
+    """A block of eight samples, eight numbers for each of the classes, clients or both.
+
+    `change` are the changes of the clients, (clients, classes); `base` and `total` the sums over clients of embeddings
+    and changes; `weights` and `centre` the cubic form; `linear` the gradient, and then the factors of a client's
+    change, as `quadratic` those of its centred square. `spreads`, `means` and `sizes` are, for each client, the spread
+    of its change, its mean under `centre` and its summed absolute values; `values` and `errors` are summed over blocks.
+    """
+
+    change: Floats
+    base: Floats
+    total: Floats
+    weights: Floats
+    centre: Floats
+    linear: Floats
+    quadratic: Floats
+    spreads: Floats
+    means: Floats
+    sizes: Floats
+    values: Floats
+    errors: Floats
+
+
+@inlined
+def new_block(n_clients: int, n_classes: int, is_softmax: bool) -> Block:
+    """Return space for a block; softmax has the same weights and centre."""
+    centre = np.empty(n_classes * LANES)
+    return Block(
+        np.empty(n_clients * n_classes * LANES),
+        np.empty(n_classes * LANES),
+        np.empty(n_classes * LANES),
+        centre if is_softmax else np.empty(n_classes * LANES),
+        centre,
+        np.empty(n_classes * LANES),
+        np.empty(n_classes * LANES),
+        np.empty(n_clients * LANES),
+        np.empty(n_clients * LANES),
+        np.empty(n_clients * LANES),
+        np.empty(n_clients * LANES),
+        np.empty(n_clients * LANES),
+    )
 
 
 @compiled
@@ -31,32 +83,44 @@ def sum_classes(
     cubic: CubicForm,
     constants: BoundConstants,
 ) -> tuple[Floats, Floats]:
-    """Return the values and errors of all clients, summed over samples.
-
-    Runs of samples are transposed to (classes, samples), as loops over a few classes are not vectorised: 2.5 times
-    faster for seven classes.
-    """
+    """Return the values and errors of all clients, summed over samples."""
     n_clients = len(previous)
     n_samples, n_classes = gradient.shape
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
-    most = min(RUN, n_samples)
-    change, of_clients = np.empty((n_clients, n_classes, RUN + PADDING)), np.empty((2, n_clients, most))
-    scratch = np.empty(most)
-    linear, weights, centre, total, squares = np.empty((5, n_classes, most))
-    for first in range(0, n_samples, most):
-        n = min(most, n_samples - first)
-        part = slice(first, first + n)
-        _transpose(gradient[part], linear)
-        _transpose(cubic.weights[part], weights)
-        _transpose(cubic.centre[part], centre)
-        _transpose(moments.total[part], total)
-        _transpose(moments.squares[part], squares)
+    block = new_block(n_clients, n_classes, False)
+    width = RUN * n_classes
+    sums, changes, lines, magnitudes = (
+        np.zeros(4 * width),
+        np.zeros(n_clients * width),
+        np.zeros(5 * width),
+        np.zeros(RUN),
+    )
+    for first in range(0, n_samples, RUN):
+        n = min(RUN, n_samples - first)
+        size, part = n * n_classes, slice(first, first + n)
+        if n < RUN:
+            changes[:], lines[:], magnitudes[:] = 0.0, 0.0, 0.0
+        sums[:] = 0.0
         at = (start + first) * n_classes
-        for k in range(n_clients):
-            _transpose_change(previous[k, at : at + n * n_classes], current[k, at : at + n * n_classes], n, change[k])
-            _write_spread(change[k], constants.uses_range, scratch[:n], of_clients[0, k, :n])
-        tile = Moments(total, total, squares, moments.path[part], moments.magnitude[part])
-        _add_values(change, of_clients, tile, linear, CubicForm(weights, centre), constants, values, lost, errors)
+        _add_changes(previous, current, at, size, sums, changes)
+        lines[:size] = gradient[part].ravel()
+        lines[width : width + size] = cubic.weights[part].ravel()
+        lines[2 * width : 2 * width + size] = cubic.centre[part].ravel()
+        lines[3 * width : 3 * width + size] = moments.total[part].ravel()
+        lines[4 * width : 4 * width + size] = moments.squares[part].ravel()
+        magnitudes[:n] = moments.magnitude[part]
+        block.values[:], block.errors[:] = 0.0, 0.0
+        for b in range(0, n, LANES):
+            energy = fill(0.0)
+            for c in range(n_classes):
+                store(block.linear, c * LANES, load_apart(lines, b * n_classes + c, n_classes))
+                store(block.weights, c * LANES, load_apart(lines, width + b * n_classes + c, n_classes))
+                store(block.centre, c * LANES, load_apart(lines, 2 * width + b * n_classes + c, n_classes))
+                store(block.total, c * LANES, load_apart(lines, 3 * width + b * n_classes + c, n_classes))
+                energy += load_apart(lines, 4 * width + b * n_classes + c, n_classes)
+            _read_changes(changes, b, n_classes, block.change)
+            add_block(block, energy, load(magnitudes, b), constants)
+        add_run(block, values, lost, errors)
     return values, errors
 
 
@@ -72,245 +136,176 @@ def sum_softmax(
 ) -> tuple[Floats, Floats, float]:
     """Return the same for the softmax loss with an `offset`, (samples, classes) or empty, and the decrease of the loss.
 
-    A run of samples goes through all steps before the next, so embeddings are read and transposed once. The decrease is
-    NaN if an embedding is not finite or too large.
+    The decrease is NaN if an embedding is not finite or too large.
     """
     n_clients, n_samples = len(previous), len(labels)
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
     decrease, decrease_lost = 0.0, 0.0
-    most = min(RUN, n_samples)
-    change, of_clients = np.empty((n_clients, n_classes, RUN + PADDING)), np.empty((2, n_clients, most))
-    scratch = np.empty(most)
-    shape = n_classes, most
-    base, total, squares, absolute = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
-    p, linear = np.empty(shape), np.empty(shape)
-    paths, magnitudes = np.empty(most), np.empty(most)
-    sums = np.empty((5, most * n_classes))
-    for first in range(0, n_samples, most):
-        n = min(most, n_samples - first)
-        path, magnitude = paths[:n], magnitudes[:n]
-        path[:], magnitude[:] = 0.0, 0.0
+    block, line = new_block(n_clients, n_classes, True), np.empty(LANES)
+    width = RUN * n_classes
+    sums, changes, own_labels = np.zeros(4 * width), np.zeros(n_clients * width), np.zeros(RUN, np.intp)
+    for first in range(0, n_samples, RUN):
+        n = min(RUN, n_samples - first)
         size, at = n * n_classes, (start + first) * n_classes
+        if n < RUN:
+            changes[:], own_labels[:] = 0.0, 0
+        own_labels[:n] = labels[first : first + n]
         sums[:] = 0.0
         if len(offset) > 0:
             own = offset[first : first + n].ravel()
             for i in range(size):
-                sums[0, i] = own[i]
-                sums[3, i] = abs(own[i])
-        # In the order of the embeddings: only the sums are transposed, not what is summed.
-        add_scalar_moments(
-            previous, current, at, (sums[0, :size], sums[1, :size], sums[2, :size], sums[3, :size], sums[4, :size])
-        )
-        if not are_valid(sums[3, :size]):
+                sums[i] = own[i]
+                sums[3 * width + i] = abs(own[i])
+        _add_changes(previous, current, at, size, sums, changes)
+        if not are_valid(sums[3 * width : 3 * width + size]):
             return values, errors, np.nan
-        _transpose(sums[0, :size].reshape(n, n_classes), base)
-        _transpose(sums[1, :size].reshape(n, n_classes), total)
-        _transpose(sums[2, :size].reshape(n, n_classes), squares)
-        _transpose(sums[3, :size].reshape(n, n_classes), absolute)
-        ahead = at + size, at + size + min(size, (n_samples - first - n) * n_classes)
-        for k in range(n_clients):
-            read_ahead(previous[k], ahead)
-            read_ahead(current[k], ahead)
-            _transpose_change(previous[k, at : at + size], current[k, at : at + size], n, change[k])
-            _write_spread(change[k], constants.uses_range, scratch[:n], of_clients[0, k, :n])
-            _accumulate(path, of_clients[0, k, :n])
-        for c in range(n_classes):
-            _write_larger(absolute[c, :n], magnitude)
-        of_tile = expand_softmax(base, total, labels[first : first + n], p, linear)
-        decrease, decrease_lost = add(decrease, decrease_lost, of_tile)
-        tile = Moments(base, total, squares, path, magnitude)
-        _add_values(change, of_clients, tile, linear, CubicForm(p, p), constants, values, lost, errors)
+        n_ahead = min(size, (n_samples - first - n) * n_classes)
+        block.values[:], block.errors[:] = 0.0, 0.0
+        of_run = 0.0
+        for b in range(0, n, LANES):
+            energy, magnitude = fill(0.0), fill(0.0)
+            for c in range(n_classes):
+                store(block.base, c * LANES, load_apart(sums, b * n_classes + c, n_classes))
+                store(block.total, c * LANES, load_apart(sums, width + b * n_classes + c, n_classes))
+                energy += load_apart(sums, 2 * width + b * n_classes + c, n_classes)
+                magnitude = larger(magnitude, load_apart(sums, 3 * width + b * n_classes + c, n_classes))
+            _read_changes(changes, b, n_classes, block.change)
+            # A part of the next run with each block, as the processor waits if many reads are under way.
+            ahead = at + size + b * n_classes, at + size + min((b + LANES) * n_classes, n_ahead)
+            for k in range(n_clients):
+                read_ahead(previous, k, ahead)
+                read_ahead(current, k, ahead)
+            of_run += expand_softmax(block.base, block.total, own_labels, b, block.centre, block.linear, line)
+            add_block(block, energy, magnitude, constants)
+        decrease, decrease_lost = add(decrease, decrease_lost, of_run)
+        add_run(block, values, lost, errors)
     return values, errors, decrease
 
 
 @inlined
-def _write_larger(numbers: Floats, largest: Floats) -> None:
-    """Replace `largest` by the absolute number where that is larger."""
-    for i in range(len(numbers)):
-        largest[i] = max(largest[i], abs(numbers[i]))
+def _add_changes(previous: Array, current: Array, first: int, size: int, sums: Floats, changes: Floats) -> None:
+    """Write the changes of all clients in `size` numbers, and add to base, total, squares and absolute sums.
 
-
-@inlined
-def _accumulate(total: Floats, term: Floats) -> None:
-    for i in range(len(total)):
-        total[i] += term[i]
-
-
-@inlined
-def _transpose(rows: Floats, plane: Floats) -> None:
-    """Write (samples, classes) as (classes, samples)."""
-    for c in range(rows.shape[1]):
-        column, line = rows[:, c], plane[c, : len(rows)]
-        for i in range(len(line)):
-            line[i] = column[i]
-
-
-@inlined
-def _transpose_change(before: Array, after: Array, n_samples: int, change: Floats) -> None:
-    """Write a client's changes, (samples, classes) in one line, as (classes, samples)."""
-    n_classes = len(change)
-    for c in range(n_classes):
-        old, new, line = before[c:], after[c:], change[c, :n_samples]
-        for i in range(n_samples):
-            line[i] = np.float64(new[i * n_classes]) - np.float64(old[i * n_classes])
-
-
-@inlined
-def _write_spread(change: Floats, uses_range: bool, smallest: Floats, spread: Floats) -> None:
-    """Write the spreads of a client's changes, (classes, samples): their ranges over classes or their norms.
-
-    `smallest` is scratch space.
+    In the order of the embeddings, two clients at a time, so that the sums are read and written half as often.
     """
-    n = len(spread)
-    if uses_range:
-        first = change[0, :n]
-        for i in range(n):
-            smallest[i] = spread[i] = first[i]
-        for c in range(1, len(change)):
-            d = change[c, :n]
-            for i in range(n):
-                smallest[i] = min(smallest[i], d[i])
-                spread[i] = max(spread[i], d[i])
-        for i in range(n):
-            spread[i] -= smallest[i]
-    else:
-        spread[:] = 0.0
-        for c in range(len(change)):
-            d = change[c, :n]
-            for i in range(n):
-                spread[i] += d[i] * d[i]
-        for i in range(n):
-            spread[i] = np.sqrt(spread[i])
+    width, last = len(sums) // 4, first + size
+    base, total = sums[:size], sums[width : width + size]
+    squares, magnitude = sums[2 * width : 2 * width + size], sums[3 * width : 3 * width + size]
+    k = 0
+    while k + 2 <= len(previous):
+        before0, before1 = previous[k, first:last], previous[k + 1, first:last]
+        after0, after1 = current[k, first:last], current[k + 1, first:last]
+        change0, change1 = changes[k * width : k * width + size], changes[(k + 1) * width : (k + 1) * width + size]
+        for i in range(size):
+            h0, h1 = np.float64(before0[i]), np.float64(before1[i])
+            d0, d1 = after0[i] - h0, after1[i] - h1
+            change0[i], change1[i] = d0, d1
+            base[i] += h0 + h1
+            total[i] += d0 + d1
+            squares[i] += d0 * d0 + d1 * d1
+            magnitude[i] += (abs(h0) + abs(h1)) + (abs(d0) + abs(d1))
+        k += 2
+    if k < len(previous):
+        before, after, change = previous[k, first:last], current[k, first:last], changes[k * width : k * width + size]
+        for i in range(size):
+            h = np.float64(before[i])
+            d = after[i] - h
+            change[i] = d
+            base[i] += h
+            total[i] += d
+            squares[i] += d * d
+            magnitude[i] += abs(h) + abs(d)
 
 
 @inlined
-def _add_values(
-    change: Floats,
-    of_clients: Floats,
-    moments: Moments,
-    linear: Floats,
-    cubic: CubicForm,
-    constants: BoundConstants,
-    values: Floats,
-    lost: Floats,
-    errors: Floats,
-) -> None:
-    """Add the values and errors of all clients for a run of samples.
-
-    `of_clients`, (2, clients, samples), holds the spreads of their changes, and then gets the means of these.
-    `linear`, (classes, samples), holds the gradient, and is overwritten with the factors of a client's change.
-    """
-    n = len(moments.path)
-    truncation, rounding = np.empty(n), np.empty(n)
-    quadratic = np.empty(linear.shape)
-    spreads, means = of_clients[0], of_clients[1]
-    for k in range(len(change)):
-        _write_mean(change[k], cubic.centre, means[k, :n])
-    _write_coefficients(change, means, moments.total, cubic, n, linear, quadratic)
-    _write_errors(moments, linear, quadratic, constants, truncation, rounding)
-    for k in range(len(change)):
-        value, error = _sum_client(
-            change[k], means[k, :n], spreads[k, :n], linear, quadratic, truncation, rounding, constants.uses_range
-        )
-        values[k], lost[k] = add(values[k], lost[k], value)
-        errors[k] += error
-
-
-@inlined
-def _write_mean(vectors: Floats, centre: Floats, mean: Floats) -> None:
-    """Write the means under `centre` of vectors, (classes, samples)."""
-    n = len(mean)
-    mean[:] = 0.0
-    for c in range(len(vectors)):
-        v, weight = vectors[c, :n], centre[c, :n]
-        for i in range(n):
-            mean[i] += weight[i] * v[i]
-
-
-@inlined
-def _write_coefficients(
-    change: Floats, means: Floats, total: Floats, cubic: CubicForm, n: int, linear: Floats, quadratic: Floats
-) -> None:
-    """Write the factors of a client's change and of its centred square; `linear` holds the gradient before."""
-    weights, centre = cubic
-    n_clients, n_classes, _ = change.shape
-    # The sums of centred squares are gathered in `quadratic` until it is written.
-    for c in range(n_classes):
-        quadratic[c, :n] = 0.0
-    for k in range(n_clients):
-        mean = means[k, :n]
+def _read_changes(changes: Floats, first: int, n_classes: int, change: Floats) -> None:
+    """Transpose the changes of eight samples, of all clients."""
+    for k in range(len(change) // (n_classes * LANES)):
         for c in range(n_classes):
-            d, squares = change[k, c, :n], quadratic[c, :n]
-            for i in range(n):
-                squares[i] += (d[i] - mean[i]) ** 2
-    mean, mean_cubic = np.empty(n), np.zeros(n)
-    _write_mean(total, centre, mean)
-    for c in range(n_classes):
-        of_total, weight, of_linear, of_quadratic = total[c, :n], weights[c, :n], linear[c, :n], quadratic[c, :n]
-        for i in range(n):
-            centred = of_total[i] - mean[i]
-            term = weight[i] * (centred * centred / 24 + of_quadratic[i] / 12)
-            of_linear[i] += term
-            mean_cubic[i] += term
-            of_quadratic[i] = weight[i] * centred / 12
-    for c in range(n_classes):
-        of_linear, weight = linear[c, :n], centre[c, :n]
-        for i in range(n):
-            of_linear[i] -= weight[i] * mean_cubic[i]
+            numbers = load_apart(changes, (k * RUN + first) * n_classes + c, n_classes)
+            store(change, (k * n_classes + c) * LANES, numbers)
 
 
 @inlined
-def _write_errors(
-    moments: Moments,
-    linear: Floats,
-    quadratic: Floats,
-    constants: BoundConstants,
-    truncation: Floats,
-    rounding: Floats,
-) -> None:
-    """Write the factors of the spread of a client's change, and of its summed absolute change, in its error."""
-    total, squares, path, magnitude = moments.total, moments.squares, moments.path, moments.magnitude
-    n_classes, n = len(total), len(path)
-    length, energy, largest_linear, largest_quadratic = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
-    for c in range(n_classes):
-        of_total, of_squares = total[c, :n], squares[c, :n]
-        for i in range(n):
-            length[i] += of_total[i] * of_total[i]
-            energy[i] += of_squares[i]
-        of_linear, of_quadratic = linear[c, :n], quadratic[c, :n]
-        for i in range(n):
-            largest_linear[i] = max(largest_linear[i], abs(of_linear[i]))
-            largest_quadratic[i] = max(largest_quadratic[i], abs(of_quadratic[i]))
-    for i in range(n):
-        truncation[i] = truncation_of(np.sqrt(length[i]), energy[i], path[i], constants)
-        # The size of a term of the sum, per unit of the change of a class.
-        size = largest_linear[i] + largest_quadratic[i] * magnitude[i]
-        rounding[i] = constants.midpoint_rounding * magnitude[i] + constants.gradient_rounding
-        rounding[i] += constants.sum_rounding * size
+def add_block(block: Block, energy: Vector, magnitude: Vector, constants: BoundConstants) -> None:
+    """Add the values and errors of all clients in a block to those of the run.
 
-
-@inlined
-def _sum_client(
-    change: Floats,
-    mean: Floats,
-    spread: Floats,
-    linear: Floats,
-    quadratic: Floats,
-    truncation: Floats,
-    rounding: Floats,
-    uses_range: bool,
-) -> tuple[float, float]:
-    """Return a client's value and error, summed over a run of samples."""
-    n = len(mean)
+    `energy` are the summed squares of all changes, `magnitude` the largest over classes of the summed absolute numbers.
+    """
+    n_clients, n_classes = len(block.spreads) // LANES, len(block.total) // LANES
+    path = fill(0.0)
+    for k in range(n_clients):
+        at = k * n_classes * LANES
+        d = load(block.change, at)
+        smallest, largest, squares = d, d, d * d
+        mean, size = d * load(block.centre, 0), absolute(d)
+        for c in range(LANES, n_classes * LANES, LANES):
+            d = load(block.change, at + c)
+            if constants.uses_range:
+                smallest, largest = smaller(smallest, d), larger(largest, d)
+            else:
+                squares = squares + d * d
+            mean = mean + d * load(block.centre, c)
+            size = size + absolute(d)
+        spread = largest - smallest if constants.uses_range else root(squares)
+        path = path + spread
+        store(block.spreads, k * LANES, spread)
+        store(block.means, k * LANES, mean)
+        store(block.sizes, k * LANES, size)
+    length, largest_linear, largest_quadratic = _write_coefficients(block)
+    truncation = truncation_each(root(length), energy, path, constants)
+    # The size of a term of the sum, per unit of the change of a class.
+    size = largest_linear + largest_quadratic * magnitude
+    rounding = constants.midpoint_rounding * magnitude + constants.gradient_rounding + constants.sum_rounding * size
     # A loss whose spread is the range does not see a change of all classes alike, so the rounding of such a change must
     # not be multiplied by the others' changes.
-    shift = 1.0 if uses_range else 0.0
-    value, error = 0.0, 0.0
-    for c in range(len(change)):
-        d, of_linear, of_quadratic = change[c, :n], linear[c, :n], quadratic[c, :n]
-        for i in range(n):
-            value += of_quadratic[i] * (d[i] - mean[i]) ** 2 - of_linear[i] * (d[i] - shift * mean[i])
-            error += abs(d[i]) * rounding[i]
-    for i in range(n):
-        error += spread[i] * truncation[i]
-    return value, error
+    shift = 1.0 if constants.uses_range else 0.0
+    for k in range(n_clients):
+        at, mean, value = k * n_classes * LANES, load(block.means, k * LANES), fill(0.0)
+        for c in range(0, n_classes * LANES, LANES):
+            d = load(block.change, at + c)
+            centred, seen = d - mean, d - shift * mean
+            value = value + (load(block.quadratic, c) * centred * centred - load(block.linear, c) * seen)
+        error = load(block.spreads, k * LANES) * truncation + load(block.sizes, k * LANES) * rounding
+        store(block.values, k * LANES, load(block.values, k * LANES) + value)
+        store(block.errors, k * LANES, load(block.errors, k * LANES) + error)
+
+
+@inlined
+def _write_coefficients(block: Block) -> tuple[Vector, Vector, Vector]:
+    """Write the factors of a client's change and of its centred square.
+
+    Return the squared norm of the total, and the largest factors over classes.
+    """
+    n_clients, n_classes = len(block.spreads) // LANES, len(block.total) // LANES
+    mean, length = fill(0.0), fill(0.0)
+    for c in range(0, n_classes * LANES, LANES):
+        total = load(block.total, c)
+        mean = mean + total * load(block.centre, c)
+        length = length + total * total
+    mean_cubic, largest_linear, largest_quadratic = fill(0.0), fill(0.0), fill(0.0)
+    for c in range(0, n_classes * LANES, LANES):
+        squares = fill(0.0)
+        for k in range(n_clients):
+            centred = load(block.change, k * n_classes * LANES + c) - load(block.means, k * LANES)
+            squares = squares + centred * centred
+        weight, centred = load(block.weights, c), load(block.total, c) - mean
+        term = weight * (centred * centred * (1 / 24) + squares * (1 / 12))
+        mean_cubic = mean_cubic + term
+        quadratic = weight * centred * (1 / 12)
+        store(block.linear, c, load(block.linear, c) + term)
+        store(block.quadratic, c, quadratic)
+        largest_quadratic = larger(largest_quadratic, absolute(quadratic))
+    for c in range(0, n_classes * LANES, LANES):
+        linear = load(block.linear, c) - load(block.centre, c) * mean_cubic
+        store(block.linear, c, linear)
+        largest_linear = larger(largest_linear, absolute(linear))
+    return length, largest_linear, largest_quadratic
+
+
+@inlined
+def add_run(block: Block, values: Floats, lost: Floats, errors: Floats) -> None:
+    """Add the values and errors of a run of samples, compensated."""
+    for k in range(len(values)):
+        values[k], lost[k] = add(values[k], lost[k], sum_lanes(load(block.values, k * LANES)))
+        errors[k] += sum_lanes(load(block.errors, k * LANES))

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.errors import InputError
+from verfedsv.loss_checks import as_shaped
 from verfedsv.loss_loops import expand_logistic
 from verfedsv.losses import Array, CubicForm, Floats, Logistic, Loss, Softmax
-from verfedsv.shapley.blocks import compensated_sum
+from verfedsv.shapley.blocks import compensated_sum, split
 from verfedsv.shapley.class_sums import sum_classes, sum_softmax
 from verfedsv.shapley.estimate import Estimate
+from verfedsv.shapley.factor_sums import FactoredRounds, sum_logistic_rounds, sum_softmax_rounds
 from verfedsv.shapley.game import LARGEST_EMBEDDING, MOST_SAMPLES, Block, RoundGame, block_size
 from verfedsv.shapley.moments import (
     RUN,
@@ -30,11 +32,16 @@ from verfedsv.shapley.moments import (
     add_scalar_moments,
     are_valid,
     read_ahead,
+    scalar_coefficients,
     sum_moments,
     truncation_of,
 )
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
+from verfedsv.vectors import LANES, Vector, fill, load, load_first, store, sum_lanes
+
+MOST_NUMBERS = 2**29
+"""Embeddings of all rounds that one call of a compiled loop values, in less than a second: Ctrl-C waits for it."""
 
 _METHODS = frozenset({"closed-form"})
 
@@ -51,6 +58,10 @@ class ClosedForm(Estimator):
                 f"method 'closed-form' computes Shapley values only; for semivalue {str(semivalue)!r} use method "
                 "'auto', 'exact' or 'permutation'"
             )
+
+    def is_closed_form(self, semivalue: Semivalue) -> bool:
+        """Return whether the semivalue is Shapley's."""
+        return semivalue == SHAPLEY
 
     def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:  # noqa: ARG002  # nothing to choose
         """Return the values to third order, with certified errors; not yet balanced."""
@@ -72,8 +83,29 @@ def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Est
     values, errors, utility = total[:n_players], total[n_players:-1], np.asarray(total[-1])
     if max(game.loss.smoothness, game.loss.fifth_derivative) == math.inf:
         errors[errors > UNKNOWN] = np.inf
-    # The loss is evaluated before, in the middle of, and after the round.
+    # Counted as one evaluation before, one in the middle of, and one after the round.
     return Estimate(values, errors, utility, _METHODS, n_evaluations=3 * n_summed)
+
+
+def third_order_of_factors(rounds: FactoredRounds, labels: Array, loss: Loss) -> Estimate | None:
+    """Return the values of several rounds, (rounds, players), summed over samples, from products of factors.
+
+    None if the loss has no such loop, or an embedding is not finite or too large.
+    """
+    if type(loss) not in (Logistic, Softmax):
+        return None
+    n_players, n_samples, n_classes = rounds.table.shape
+    constants = BoundConstants.of(loss, n_players, n_samples, n_classes)
+    sum_rounds = sum_softmax_rounds if type(loss) is Softmax else sum_logistic_rounds
+    n_evaluations = 3 * int(rounds.moves.any(axis=1).sum())
+    at_a_time = RUN * max(1, MOST_NUMBERS // max(1, rounds.moves.size * n_classes * RUN))
+
+    def of_part(part: slice) -> Estimate:
+        sums = sum_rounds(rounds, labels, part.start, part.stop, constants)
+        return Estimate(*sums, _METHODS, n_evaluations=n_evaluations * (part.stop - part.start))
+
+    found = Estimate.sum(map(of_part, split(n_samples, at_a_time)))
+    return found if np.isfinite(found.utility).all() else None
 
 
 def _size(game: RoundGame) -> int | None:
@@ -88,7 +120,7 @@ def sum_third_order(block: Block, loss: Loss) -> Floats:
 
     The utility is NaN if an embedding is not finite or too large.
     """
-    constants = BoundConstants.of(loss, block)
+    constants = BoundConstants.of(loss, len(block.previous), block.n_samples, block.n_classes)
     arrays = block.previous, block.current, block.start, block.labels
     # Not isinstance: a subclass may have other derivatives.
     if type(loss) is Logistic:
@@ -102,7 +134,9 @@ def sum_third_order(block: Block, loss: Loss) -> Floats:
         if not moments.magnitude.max() < LARGEST_EMBEDDING:
             return np.full(2 * len(block.previous) + 1, np.nan)
         middle, end = moments.base + 0.5 * moments.total, moments.base + moments.total
-        gradient, cubic = loss.gradient(middle, labels), loss.cubic_form(middle, labels)
+        gradient = as_shaped(loss, "gradient", loss.gradient(middle, labels), middle.shape)
+        weights, centre = (as_shaped(loss, "cubic_form", a, middle.shape) for a in loss.cubic_form(middle, labels))
+        cubic = CubicForm(weights, centre)
         values, errors = _sum_over_samples(block, moments, gradient, cubic, constants)
         decrease = loss.value(moments.base, labels).sum() - loss.value(end, labels).sum()
     return np.concatenate([values, errors, [decrease]])
@@ -127,7 +161,7 @@ def sample_errors(game: RoundGame) -> Floats:
     """Return for each sample a bound on the truncation error of any client's value, (samples,)."""
 
     def largest(block: Block) -> Floats:
-        constants = BoundConstants.of(game.loss, block)
+        constants = BoundConstants.of(game.loss, len(block.previous), block.n_samples, block.n_classes)
         moments = sum_moments(block, constants.uses_range)
         energy = moments.squares.sum(axis=-1)
         length = np.sqrt(np.square(moments.total).sum(axis=-1))
@@ -167,20 +201,27 @@ def _sum_scalars(
     total, squares = moments.total.ravel(), moments.squares.ravel()
     linear, quadratic, error = np.empty(TILE), np.empty(TILE), np.empty(TILE)
     for first in range(0, n_samples, TILE):
-        part = slice(first, min(first + TILE, n_samples))
-        coefficients = linear[: part.stop - first], quadratic[: part.stop - first], error[: part.stop - first]
-        _write_coefficients(
-            total[part],
-            squares[part],
-            moments.path[part],
-            moments.magnitude[part],
-            slope[part],
-            third[part],
-            constants,
-            coefficients,
-        )
+        n = min(TILE, n_samples - first)
+        for i in range(0, n, LANES):
+            at, left = first + i, n - i
+            sums = (
+                load_first(total, at, left),
+                load_first(squares, at, left),
+                load_first(moments.path, at, left),
+                load_first(moments.magnitude, at, left),
+            )
+            of_samples = scalar_coefficients(load_first(slope, at, left), load_first(third, at, left), sums, constants)
+            _store(of_samples, linear, quadratic, error, i)
+        coefficients = linear[:n], quadratic[:n], error[:n]
         _add_values(previous, current, start + first, 0, coefficients, values, lost, errors)
     return values, errors
+
+
+@inlined
+def _store(numbers: tuple[Vector, Vector, Vector], first: Floats, second: Floats, third: Floats, index: int) -> None:
+    store(first, index, numbers[0])
+    store(second, index, numbers[1])
+    store(third, index, numbers[2])
 
 
 @compiled
@@ -196,57 +237,37 @@ def sum_logistic(
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
     decrease, decrease_lost = 0.0, 0.0
     sums = np.empty(TILE), np.empty(TILE), np.empty(TILE), np.empty(TILE), np.empty(TILE)
-    slopes, thirds = np.empty(TILE), np.empty(TILE)
     linear, quadratic, error = np.empty(TILE), np.empty(TILE), np.empty(TILE)
     for first in range(0, n_samples, TILE):
         n = min(TILE, n_samples - first)
-        base, total, squares, absolute, path = sums[0][:n], sums[1][:n], sums[2][:n], sums[3][:n], sums[4][:n]
-        slope, third = slopes[:n], thirds[:n]
-        base[:], total[:], squares[:], absolute[:], path[:] = 0.0, 0.0, 0.0, 0.0, 0.0
-        add_scalar_moments(previous, current, start + first, (base, total, squares, absolute, path))
+        for i in range(TILE):
+            sums[0][i], sums[1][i], sums[2][i], sums[3][i], sums[4][i] = 0.0, 0.0, 0.0, 0.0, 0.0
+        add_scalar_moments(
+            previous, current, start + first, (sums[0][:n], sums[1][:n], sums[2][:n], sums[3][:n], sums[4][:n])
+        )
         if len(offset) > 0:
-            own = offset[first : first + n]
             for i in range(n):
-                base[i] += own[i]
-                absolute[i] += abs(own[i])
-        if not are_valid(absolute):
+                sums[0][i] += offset[first + i]
+                sums[3][i] += abs(offset[first + i])
+        if not are_valid(sums[3]):
             return values, errors, np.nan
-        for i in range(0, n, 2 * RUN):  # not all at once: one long step makes all of them expensive
-            j = min(i + 2 * RUN, n)
-            own_labels = labels[first + i : first + j]
-            of_part = expand_logistic(base[i:j], total[i:j], own_labels, slope[i:j], third[i:j])
-            decrease, decrease_lost = add(decrease, decrease_lost, of_part)
-        # Not in place, which would not be vectorised.
+        for run in range(0, n, RUN):
+            of_run = fill(0.0)
+            for i in range(run, min(run + RUN, n), LANES):
+                total = load(sums[1], i)
+                signs = load_first(labels, first + i, n - i)
+                slope, third, of_block = expand_logistic(load(sums[0], i), total, signs)
+                moments = total, load(sums[2], i), load(sums[4], i), load(sums[3], i)
+                _store(scalar_coefficients(slope, third, moments, constants), linear, quadratic, error, i)
+                of_run = of_run + of_block
+            decrease, decrease_lost = add(decrease, decrease_lost, sum_lanes(of_run))
         coefficients = linear[:n], quadratic[:n], error[:n]
-        _write_coefficients(total, squares, path, absolute, slope, third, constants, coefficients)
         n_ahead = min(n, n_samples - first - n)
         _add_values(previous, current, start + first, n_ahead, coefficients, values, lost, errors)
     return values, errors, decrease
 
 
 Coefficients = tuple[Floats, Floats, Floats]
-
-
-@inlined
-def _write_coefficients(
-    total: Floats,
-    energy: Floats,
-    path: Floats,
-    magnitude: Floats,
-    slope: Floats,
-    third: Floats,
-    constants: BoundConstants,
-    coefficients: Coefficients,
-) -> None:
-    """Write the factors of a client's change, of its square and of its absolute value."""
-    linear, quadratic, error = coefficients
-    for i in range(len(total)):
-        of_change = slope[i] + third[i] * (total[i] * total[i] / 24 + energy[i] / 12)
-        of_square = third[i] * total[i] / 12
-        truncation = truncation_of(abs(total[i]), energy[i], path[i], constants)
-        size = abs(of_change) + abs(of_square) * magnitude[i]
-        linear[i], quadratic[i] = of_change, of_square
-        error[i] = truncation + constants.midpoint_rounding * magnitude[i] + constants.sum_rounding * size
 
 
 @inlined
@@ -274,8 +295,8 @@ def _add_values(
             j = min(i + RUN, n)
             a, b = first + i, first + j
             for m in range(k, k3 + 1):
-                read_ahead(previous[m], (a + n, first + n + min(j, n_ahead)))
-                read_ahead(current[m], (a + n, first + n + min(j, n_ahead)))
+                read_ahead(previous, m, (a + n, first + n + min(j, n_ahead)))
+                read_ahead(current, m, (a + n, first + n + min(j, n_ahead)))
             v0, v1, v2, v3, e0, e1, e2, e3 = _sum_four(
                 (previous[k, a:b], previous[k1, a:b], previous[k2, a:b], previous[k3, a:b]),
                 (current[k, a:b], current[k1, a:b], current[k2, a:b], current[k3, a:b]),

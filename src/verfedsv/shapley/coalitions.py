@@ -158,6 +158,14 @@ def _sum_of_logs(left: Floats, right: Floats, zero_class: float, group: int) -> 
     return total
 
 
+@inlined
+def _multiply(left: Floats, right: Floats, result: Floats) -> None:
+    """Write products; an expression of arrays would take as long to compile as the loop around it."""
+    for c in range(len(left)):
+        for i in range(left.shape[1]):
+            result[c, i] = left[c, i] * right[c, i]
+
+
 @compiled
 def _subset_sums(start: Floats, steps: Floats, n_free: int, zero_class: float, group: int) -> Floats:
     n_classes, n_samples = start.shape
@@ -168,8 +176,8 @@ def _subset_sums(start: Floats, steps: Floats, n_free: int, zero_class: float, g
     low = np.ones((2**n_low, n_classes, n_samples))
     for k in range(n_low):
         for s in range(2**k):
-            low[2**k + s] = low[s] * steps[k]
-    states = np.empty((n_high + 1, n_classes, n_samples))
+            _multiply(low[s], steps[k], low[2**k + s])
+    states, ones = np.empty((n_high + 1, n_classes, n_samples)), np.ones(start.shape)
     states[n_high] = start
     result = np.empty(2**n_free)
     for row in range(2**n_high):
@@ -179,10 +187,7 @@ def _subset_sums(start: Floats, steps: Floats, n_free: int, zero_class: float, g
         if row == 0:
             bit = n_high - 1
         while bit >= 0:
-            if (row >> bit) & 1:
-                states[bit] = states[bit + 1] * steps[n_low + bit]
-            else:
-                states[bit] = states[bit + 1]
+            _multiply(states[bit + 1], steps[n_low + bit] if (row >> bit) & 1 else ones, states[bit])
             bit -= 1
         for s in range(2**n_low):
             result[row * 2**n_low + s] = _sum_of_logs(low[s], states[0], zero_class, group)
@@ -199,7 +204,7 @@ def _chain_sums(start: Floats, steps: Floats, orders: Array, zero_class: float, 
         for step in range(n_clients + 1):
             # Multiplied first, then summed by the same loop: a client that did not move changes no bit of the sum.
             if step > 0:
-                state *= steps[orders[row, step - 1]]
+                _multiply(state, steps[orders[row, step - 1]], state)
             result[row, step] = _sum_of_logs(state, ones, zero_class, group)
     return result
 
@@ -215,7 +220,7 @@ def _toggle_sums(
         state = start.copy()
         for m in range(n_clients):
             if members[row, m]:
-                state *= steps[m]
+                _multiply(state, steps[m], state)
         here, factor = 0.0, ones
         for m in range(-1, n_clients):
             if m >= 0:

@@ -88,6 +88,11 @@ class Estimate:
             total = total._with(arrays, (total, part))
         return total
 
+    def with_players(self, n_players: int) -> Estimate:
+        """Return the estimate with zeros for missing last players."""
+        missing = [(0, 0)] * (self.values.ndim - 1) + [(0, n_players - self.values.shape[-1])]
+        return self._with({name: np.pad(getattr(self, name), missing) for name in _PER_PLAYER})
+
     def as_round(self) -> Estimate:
         """Return the estimate of a game as one of a single round, (1, players)."""
         return self._with({name: getattr(self, name)[np.newaxis] for name in ("utility", *_PER_PLAYER)})
@@ -157,8 +162,8 @@ def _balance(values: Floats, errors: Floats, utilities: Floats) -> None:
     # Compiled for small rounds: 16 calls of NumPy took a tenth of the time of 500 samples.
     for t in range(len(values)):
         allowed, gap = errors[t].sum(), utilities[t] - values[t].sum()
-        # A gap larger than the summed errors is an error of the utility: for tiny steps, a difference of rounded
-        # losses. Spreading it would cost the values digits.
+        # A gap larger than the summed errors is an error of the utility: for tiny steps and most losses, a difference
+        # of rounded losses. Spreading it would cost the values digits.
         fraction = gap / allowed if abs(gap) <= allowed < np.inf and allowed > 0 else 0.0
         for m in range(values.shape[1]):
             move = fraction * errors[t, m] if fraction != 0 else 0.0  # infinite errors leave the values as they are

@@ -9,6 +9,7 @@ import numpy as np
 from verfedsv.compiled import compiled, inlined, inlined_in_order, prefetch
 from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.game import LARGEST_EMBEDDING, Block
+from verfedsv.vectors import Vector, absolute, root, smaller
 
 RUN = 64
 """Samples summed plainly; the sums of runs are added with compensation, so that rounding errors do not grow with the
@@ -16,8 +17,8 @@ size of a block. Runs of 512 were 4 % faster, with an error bound seven times as
 
 
 TILE = 1024
-"""Samples of scalar embeddings processed at a time: their sums stay in the first-level cache, the embeddings of all
-clients in the second-level cache."""
+"""Samples of scalar embeddings processed at a time: their sums stay in the first-level cache, the embeddings of
+60 clients in the second-level cache."""
 
 
 UNBOUNDED, UNKNOWN = 1e250, 1e150
@@ -55,11 +56,10 @@ class BoundConstants(NamedTuple):
     sum_rounding: float = 0.0
 
     @classmethod
-    def of(cls, loss: Loss, block: Block) -> BoundConstants:
+    def of(cls, loss: Loss, n_clients: int, n_samples: int, n_classes: int) -> BoundConstants:
         """Return the constants of a loss for the size of a block."""
         unit = float(np.finfo(np.float64).eps / 2)
         smoothness, fifth = min(loss.smoothness, UNBOUNDED), min(loss.fifth_derivative, UNBOUNDED)
-        n_clients, n_classes = len(block.previous), block.n_classes
         uses_range = loss.shift_invariant and n_classes > 1
         return cls(
             fifth / 24,
@@ -67,7 +67,7 @@ class BoundConstants(NamedTuple):
             uses_range,
             (4 + n_clients) * unit * smoothness,
             (8 + n_classes) * unit if n_classes > 1 else 0.0,
-            (16 + 2 * min(RUN, block.n_samples) * n_classes) * unit,
+            (20 + 2 * min(RUN, n_samples) * n_classes) * unit,
         )
 
 
@@ -155,10 +155,11 @@ def are_valid(magnitude: Floats) -> bool:
 
 
 @inlined
-def read_ahead(row: Array, part: tuple[int, int]) -> None:
+def read_ahead(array: Array, row: int, part: tuple[int, int]) -> None:
     """Have the processor read a part of a row, from its first to before its last index, into the cache."""
-    for i in range(part[0], part[1], 64 // row.itemsize):
-        prefetch(row, i)  # type: ignore[call-arg]  # the context comes from numba
+    begin = row * array.shape[1]
+    for i in range(begin + part[0], begin + part[1], 64 // array.itemsize):
+        prefetch(array, i)  # type: ignore[call-arg]  # the context comes from numba
 
 
 @inlined
@@ -214,3 +215,30 @@ def truncation_of(length: float, energy: float, path: float, constants: BoundCon
     moment: float = reach * (reach / 80 + energy / 12) + energy * energy * (2 / 15)
     half_path = 0.25 * path * path
     return constants.fifth * min(half_path * half_path, constants.norm * moment)
+
+
+@inlined
+def truncation_each(length: Vector, energy: Vector, path: Vector, constants: BoundConstants) -> Vector:
+    """Return the bound of `truncation_of` for eight samples."""
+    reach = length + root(energy)
+    reach = reach * reach
+    moment = reach * (reach * (1 / 80) + energy * (1 / 12)) + energy * energy * (2 / 15)
+    half_path = 0.25 * path * path
+    return constants.fifth * smaller(half_path * half_path, constants.norm * moment)
+
+
+@inlined
+def scalar_coefficients(
+    slope: Vector, third: Vector, moments: tuple[Vector, Vector, Vector, Vector], constants: BoundConstants
+) -> tuple[Vector, Vector, Vector]:
+    """Return the factors of a client's change, of its square and of its absolute value, for eight samples.
+
+    From the first and third derivatives and the moments: total, squares, path and magnitude.
+    """
+    total, energy, path, magnitude = moments
+    linear = slope + third * (total * total * (1 / 24) + energy * (1 / 12))
+    quadratic = third * total * (1 / 12)
+    size = absolute(linear) + absolute(quadratic) * magnitude
+    error = truncation_each(absolute(total), energy, path, constants)
+    error = error + (constants.midpoint_rounding * magnitude + constants.sum_rounding * size)
+    return linear, quadratic, error

@@ -71,6 +71,10 @@ class Estimator(ABC):
         with those of all other calls.
         """
 
+    def is_closed_form(self, semivalue: Semivalue) -> bool:  # noqa: ARG002  # most are not
+        """Return whether `estimate` returns the closed form."""
+        return False
+
     def can_refine(self, semivalue: Semivalue) -> bool:  # noqa: ARG002  # Auto's
         """Return whether `refine` can lower its errors."""
         return False

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.compiled import compiled
+from verfedsv.loss_checks import as_shaped
 from verfedsv.losses import Array, CubicForm, Floats, Loss, dot
 from verfedsv.shapley.closed_form import cubic_values
 from verfedsv.shapley.confidence import radius_of_sum
@@ -164,7 +165,7 @@ def _draw(block: Block, loss: Loss, rng: np.random.Generator, n_draws: int) -> E
         np.asarray(values.sum()),  # the same for every permutation
         frozenset({"sampling"}),
         "confidence",
-        n_evaluations=8 * n_draws * len(change) * block.n_samples,
+        n_evaluations=4 * n_draws * (len(change) + 1) * block.n_samples,
         variance=squares,
         largest=remainder.largest.max(axis=1),
     )
@@ -181,7 +182,11 @@ class _Remainder:
         self.change = block.change()
         self.half = 0.5 * self.change.sum(axis=0)
         self._middle = block.base() + self.half
-        self.cubic = loss.cubic_form(self._middle, block.labels)
+        weights, centre = loss.cubic_form(self._middle, block.labels)
+        shape = self._middle.shape
+        self.cubic = CubicForm(
+            as_shaped(loss, "cubic_form", weights, shape), as_shaped(loss, "cubic_form", centre, shape)
+        )
         spread = loss.spread(self.change)
         reach = 0.5 * spread.sum(axis=0)  # upper bound on the spread of u
         slope = dot(loss.gradient(self._middle, block.labels), self.half)[:, 0]
@@ -203,9 +208,7 @@ class _Remainder:
 
     def _cubic(self, u: Floats) -> Floats:
         centred = u - dot(self.cubic.centre, u)
-        result: Floats = (self.cubic.weights * centred * centred * centred).sum(axis=-1)
-        result /= 6
-        return result
+        return np.asarray(dot(self.cubic.weights * centred * centred, centred)[..., 0] / 6)
 
 
 @compiled

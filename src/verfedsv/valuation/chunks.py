@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -20,7 +21,9 @@ from numpy.typing import NDArray
 
 from verfedsv.compiled import compiled
 from verfedsv.losses import Array, Floats, Loss
+from verfedsv.shapley.factor_sums import FactoredRounds
 from verfedsv.shapley.game import RoundGame
+from verfedsv.vectors import LANES, fill, load, load_first, store
 
 MOST_ELEMENTS = 2**22
 """How many uploaded numbers, offsets included, are held in memory and valued together."""
@@ -57,11 +60,46 @@ class Columns(NamedTuple):
     @classmethod
     def of(cls, factors: SampleFactors) -> Columns:
         """Return a copy of factors in that form."""
-        starts = np.cumsum([0, *(own.shape[1] for own in factors.values())]).tolist()
-        rows = np.empty((starts[-1], max((len(own) for own in factors.values()), default=0)))
-        for start, own in zip(starts, factors.values(), strict=False):
-            rows[start : start + own.shape[1]] = own.T
-        return cls(rows, dict(zip(factors, starts, strict=False)))
+        starts = cls.starts_of(factors)
+        n_ranks = sum(own.shape[1] for own in factors.values())
+        rows = np.empty((n_ranks, max((len(own) for own in factors.values()), default=0)))
+        for player, own in factors.items():
+            rows[starts[player] : starts[player] + own.shape[1]] = own.T
+        return cls(rows, starts)
+
+    @staticmethod
+    def starts_of(factors: SampleFactors) -> dict[int, int]:
+        """Return the first row of each player, in the order of the players."""
+        starts, n_ranks = dict[int, int](), 0
+        for player, own in sorted(factors.items()):
+            starts[player] = n_ranks
+            n_ranks += own.shape[1]
+        return starts
+
+
+class Weights(NamedTuple):
+    """The changes of some rounds in which all samples of every player change or none, as the compiled loop takes them.
+
+    `values`, (rounds, classes, ranks), are those of all players with factors, stacked as their columns; `moved`,
+    (rounds, players), says who changes.
+    """
+
+    values: Floats
+    moved: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rounds: Sequence[Round], factors: SampleFactors, n_players: int, n_classes: int) -> Weights | None:
+        """Return rounds in that form, or None if some samples of a player change without the others."""
+        if not factors or any(change.samples is not None for changes in rounds for change in changes):
+            return None
+        starts = Columns.starts_of(factors)
+        values = np.zeros((len(rounds), n_classes, sum(own.shape[1] for own in factors.values())))
+        moved = np.zeros((len(rounds), n_players), np.bool_)
+        for t, changes in enumerate(rounds):
+            for player, _, weights in changes:
+                values[t, :, starts[player] : starts[player] + weights.shape[1]] = weights
+                moved[t, player] = True
+        return cls(values, moved)
 
 
 def apply(table: Floats, changes: Round, columns: Columns) -> None:
@@ -136,13 +174,38 @@ class Chunk:
 
     def part(self, samples: slice, index: int) -> Chunk:
         """Return some of the samples, in all rounds; the samples of every change must be sorted."""
-        return replace(
+        is_of_all = self._weights is not None
+        result = replace(
             self,
             labels=self.labels[samples],
             table=np.ascontiguousarray(self.table[:, samples]),
-            rounds=[[_cut(change, samples) for change in changes] for changes in self.rounds],
+            rounds=self.rounds if is_of_all else [[_cut(each, samples) for each in changes] for changes in self.rounds],
             factors={player: own[samples] for player, own in self.factors.items()},
             index=index,
+        )
+        vars(result)["_weights"] = self._weights  # the same for all parts
+        return result
+
+    @cached_property
+    def _weights(self) -> Weights | None:
+        return Weights.of(self.rounds, self.factors, len(self.table), self.n_classes)
+
+    @property
+    def factored(self) -> FactoredRounds | None:
+        """All rounds as products of factors, or None if some samples of a player change without the others."""
+        if self._weights is None:
+            return None
+        values, moved = self._weights
+        # A server without a part in the sum is no player.
+        has_server = moved[:, self.n_clients :].any() or self.table[self.n_clients :].any()
+        n_players = len(self.table) if has_server else self.n_clients
+        ranks = [self.factors[player].shape[1] if player in self.factors else 0 for player in range(n_players)]
+        return FactoredRounds(
+            Columns.of(self.factors).rows,
+            np.cumsum([0, *ranks]),
+            values,
+            np.ascontiguousarray(moved[:, :n_players]),
+            self.table[:n_players],
         )
 
     def advance(self) -> None:
@@ -247,38 +310,25 @@ def _cut(change: Change, part: slice) -> Change:
 def _multiply(columns: Floats, starts: Array, ranks: Array, weights: Floats, players: Array, table: Floats) -> None:
     """Write the embeddings of some players for all samples into a table: their weights times their columns.
 
-    `weights`, (classes, ranks), are those of all these players side by side.
+    `weights`, (classes, ranks), are those of all these players side by side. Products are added in the same order as
+    where rounds are valued from their factors.
     """
-    n_samples = columns.shape[1]
-    n_classes = len(weights)
-    # 128 at a time: they stay in the first-level cache during the loop over the rank. Class by class, as loops over few
-    # classes are not vectorised.
-    of_class = np.empty(128)
-    first_weight = 0
+    n_samples, n_classes = columns.shape[1], len(weights)
+    lines, first_weight = np.empty(n_classes * LANES), 0
     for k in range(len(players)):
-        result = table[players[k]].reshape(n_samples * n_classes)
-        for first in range(0, n_samples, 128):
-            last = min(first + 128, n_samples)
+        for i in range(0, n_samples, LANES):
+            n = min(LANES, n_samples - i)
             for c in range(n_classes):
-                part = result[first:last] if n_classes == 1 else of_class[: last - first]
-                part[:] = 0.0
-                # Four columns at a time, so that the sums are read and written a quarter as often.
-                a = 0
-                while a + 4 <= ranks[k]:
-                    at, w = starts[k] + a, first_weight + a
-                    column0, column1 = columns[at, first:last], columns[at + 1, first:last]
-                    column2, column3 = columns[at + 2, first:last], columns[at + 3, first:last]
-                    w0, w1, w2, w3 = weights[c, w], weights[c, w + 1], weights[c, w + 2], weights[c, w + 3]
-                    for i in range(len(part)):
-                        part[i] += (w0 * column0[i] + w1 * column1[i]) + (w2 * column2[i] + w3 * column3[i])
-                    a += 4
-                while a < ranks[k]:
-                    column, weight = columns[starts[k] + a, first:last], weights[c, first_weight + a]
-                    for i in range(len(part)):
-                        part[i] += weight * column[i]
-                    a += 1
-                if n_classes > 1:
-                    interleaved = result[first * n_classes + c : last * n_classes]
-                    for i in range(len(part)):
-                        interleaved[i * n_classes] = part[i]
+                total = fill(0.0)
+                for a in range(ranks[k]):
+                    at = (starts[k] + a) * n_samples + i
+                    column = load(columns, at) if n == LANES else load_first(columns, at, n)
+                    total = total + column * weights[c, first_weight + a]
+                store(lines, c * LANES, total)
+            if n_classes == 1 and n == LANES:
+                store(table, players[k] * n_samples + i, load(lines, 0))
+            else:
+                for j in range(n):
+                    for c in range(n_classes):
+                        table[players[k], i + j, c] = lines[c * LANES + j]
         first_weight += ranks[k]

@@ -53,7 +53,7 @@ class _Report(BaseModel):
     n_held_out: Count
     n_unseen: Count
     n_sweeps: Count
-    fit_sweeps: tuple[Count, Count]
+    fit_sweeps: tuple[Count, ...]
     n_withheld: Count
 
 
