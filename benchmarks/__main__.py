@@ -59,16 +59,25 @@ Measured once by hand, on one core of this machine with the data in its caches, 
 
 - **Closed form, scalar embeddings**: reading the input, see above. From the caches, 0.3 ns a client and sample for each
   of its two passes, and 5 ns a sample for derivatives and bound.
-- **Closed form, softmax**: 2 ns a client, sample and class, in passes over the changes, which leave the first-level
-  cache: moments 0.3, transposing 0.4, spreads 0.2, means 0.2, coefficients 0.3, values 0.3. The other 0.4 are three
-  exponentials for each sample and class, shared by 14 clients.
-- **`exact` and `permutation`**: a multiplication for each coalition and sample, 0.3 to 0.4 ns.
-- **Completion**: the normal equations. A sweep takes 46 ns an observation of 7 classes at rank 2, 62 at rank 4 and 106
-  at rank 8, several times its multiply-adds: loops over a small rank are too short for vector instructions.
-- **Embeddings from factors**: 0.7 ns a number at rank 4, 1.3 at rank 12, for 7 classes.
+- **Closed form, softmax**: reading, and 0.9 ns a client, sample and class for 7 classes or more (1.3 for 2): 0.5 for
+  values and bounds, 0.2 for transposing, 0.2 for an exponential and a series for each sample and class, shared by 14
+  clients; 0.4 if a step is too long for the series. Reading ahead hides a part of the reading only.
+- **Completed rounds**: 1.3 ns a number for 7 classes and 14 clients at rank 4, 1.7 for 2 classes, 1.7 for scalars of 8
+  clients at rank 5. Nothing is read from memory; loads from the first-level cache bound it, about 20 for a vector of
+  eight numbers.
+- **`exact` and `permutation`**: a multiplication for each coalition and sample, 0.3 to 0.4 ns: two loads, and a
+  logarithm for up to 64 samples.
+- **Sampling in `auto`**: the softmax loss, 3 ns a sample and class, most of it the exponential and the logarithm.
+- **Completion**: the normal equations, which a sample adds to those of its rounds, scattered over the second-level
+  cache. A sweep takes 20 ns an observation of 7 classes at rank 2, 33 at rank 4 and 70 at rank 8; of scalars 11 at rank
+  3, 16 at rank 5 and 26 at rank 8.
+- **float32**: arithmetic is in float64, so that the certified error is that of float64. With 14 clients it takes some
+  20 operations a number, 0.7 ns on one core if nothing else did, where reading takes 1.0 ns in float64 and 0.5 ns in
+  float32: even if all of it overlapped, float32 could not be more than 1.4 times as fast.
 - **Recording**: SHA-256, see below.
-- **Import and first call**: 0.5 s, of which numba takes 0.3. On a new machine, compiling adds 4 s to the first call of
-  `shapley_values` and 12 s to the first completed training; the command line says so while it waits.
+- **Import and first call**: `import verfedsv` takes a millisecond, its first use 0.4 s, of which numba takes 0.3. On
+  a new machine, compiling adds 3 s to the first call of `shapley_values` (softmax: 4 s, `exact`: 3 s more) and 13 s to
+  the first completed training (softmax: 18 s); on a terminal, the command line says so while it waits.
 
 ## Memory
 
