@@ -242,7 +242,6 @@ def test_a_client_with_labels_only_is_no_player(tmp_path):
 
 def test_the_perceptron(tmp_path):
     """Two layers for each client, trained and continued to the same result."""
-    pytest.importorskip("torch")
     text = SYNCHRONOUS + '[model]\nkind = "perceptron"\nhidden = 8\n'
     whole = make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml")
     finish(whole)
@@ -250,9 +249,6 @@ def test_the_perceptron(tmp_path):
     finish(make(tmp_path, text), should_stop=lambda: next(n_asked) == 11)
     finish(make(tmp_path, text), resume=True)
     assert entries(tmp_path / "out") == entries(tmp_path / "whole")
-    import torch
-
-    assert torch.get_num_threads() == 1
 
 
 def test_embeddings_that_are_too_large_end_the_training(tmp_path):

@@ -5,7 +5,7 @@ from verfedsv.federation.clients import Client
 from verfedsv.federation.clocks import RealClock, VirtualClock
 from verfedsv.federation.evaluation import Evaluation
 from verfedsv.federation.messages import from_bytes, to_bytes
-from verfedsv.federation.models import Linear, Model, Rate
+from verfedsv.federation.models import Linear, Model, Perceptron, Rate
 from verfedsv.federation.schedules import AsynchronousSchedule, SynchronousSchedule
 from verfedsv.federation.server import Server
 from verfedsv.federation.synchronous import synchronous_rounds
@@ -19,6 +19,7 @@ __all__ = [
     "InProcess",
     "Linear",
     "Model",
+    "Perceptron",
     "Rate",
     "RealClock",
     "Server",

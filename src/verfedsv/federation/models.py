@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
 
-from verfedsv.arguments import as_positive
+from verfedsv.arguments import as_positive, as_whole
 from verfedsv.data.vertical import Matrix
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats
@@ -67,3 +68,42 @@ class Linear:
 
     def restore(self, state: State) -> None:
         self.weights = np.array(state["weights"])
+
+
+class Perceptron:
+    """Two layers with ReLU between them, trained by plain gradient descent: the paper's model for RCV1.
+
+    Weights start uniformly distributed as by Glorot and Bengio, from a seed; biases start at zero, so that many clients
+    of the same seed do not add up theirs. Written in NumPy because torch makes sparse features dense: a step on 500
+    documents with 3,374 words takes a tenth of the time.
+    """
+
+    def __init__(self, n_features: int, n_classes: int, *, hidden: int = 32, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        sizes = n_features, as_whole("hidden", hidden, at_least=1), n_classes
+        self._weights = [rng.uniform(-1, 1, shape) * np.sqrt(6 / sum(shape)) for shape in pairwise(sizes)]
+        self._biases = [np.zeros(size) for size in sizes[1:]]
+
+    def embed(self, features: Matrix) -> Floats:
+        result: Floats = np.maximum(self._inner(features), 0) @ self._weights[1] + self._biases[1]
+        return result
+
+    def learn(self, features: Matrix, gradient: Floats, rate: float) -> None:
+        inner = self._inner(features)
+        of_inner = np.where(inner > 0, gradient @ self._weights[1].T, 0)
+        inputs, gradients = (features, np.maximum(inner, 0)), (of_inner, gradient)
+        for layer, (x, g) in enumerate(zip(inputs, gradients, strict=True)):
+            self._weights[layer] -= rate * (x.T @ g)
+            self._biases[layer] -= rate * g.sum(axis=0)
+
+    def _inner(self, features: Matrix) -> Floats:
+        result: Floats = features @ self._weights[0] + self._biases[0]
+        return result
+
+    def state(self) -> State:
+        names = "first_weights", "second_weights", "first_biases", "second_biases"
+        return {name: array.copy() for name, array in zip(names, self._weights + self._biases, strict=True)}
+
+    def restore(self, state: State) -> None:
+        self._weights = [np.array(state["first_weights"]), np.array(state["second_weights"])]
+        self._biases = [np.array(state["first_biases"]), np.array(state["second_biases"])]

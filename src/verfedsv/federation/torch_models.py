@@ -114,13 +114,3 @@ def _rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
     if not all("lr" in group for group in optimizer.param_groups):
         raise InputError(f"the optimiser {name} has no learning rate (lr) that could be set in each step")
     return [float(group["lr"]) for group in optimizer.param_groups]
-
-
-def perceptron(n_features: int, n_classes: int, *, hidden: int = 32, seed: int = 0) -> TorchModel:
-    """Return the paper's model for RCV1: two layers with ReLU between them, initialised from a seed."""
-    with _GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = torch.nn.Sequential(
-            torch.nn.Linear(n_features, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, n_classes)
-        )
-        return TorchModel(module)

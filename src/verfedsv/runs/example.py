@@ -41,7 +41,7 @@ clients = 8               # the features are split into this many blocks, one pe
 # period = 0.02           # for example: seconds between two uploads of this client, in asynchronous training only
 
 [model]
-kind = "linear"           # or perceptron: two layers, ReLU between them (needs torch)
+kind = "linear"           # or perceptron: two layers, ReLU between them
 # hidden = 32             # default, of the perceptron only
 
 [training]

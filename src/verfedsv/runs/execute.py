@@ -22,11 +22,12 @@ import numpy as np
 from verfedsv.data.catalogue import get_data_set, load
 from verfedsv.data.tables import ClientFile, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
-from verfedsv.errors import DivergedError, InputError, TranscriptError, how_to_install
+from verfedsv.errors import DivergedError, InputError, TranscriptError
 from verfedsv.federation import (
     AsynchronousSchedule,
     Evaluation,
     Linear,
+    Perceptron,
     Rate,
     RealClock,
     Server,
@@ -292,15 +293,5 @@ def record_training(path: Path | None, data: VerticalData, **options: Any) -> Re
 
 
 def build_model(kind: Literal["linear", "perceptron"], hidden: int, seed: int) -> BuildModel:
-    """Return a factory for the model of each client; raise InputError if the perceptron lacks torch."""
-    if kind == "linear":
-        return Linear
-    try:
-        import torch
-
-        from verfedsv.federation.torch_models import perceptron
-    except ImportError:
-        raise InputError(f"the perceptron needs torch: {how_to_install('torch')}") from None
-    # Models this small gain nothing from threads, which on busy cores wait for each other: 120 times slower.
-    torch.set_num_threads(1)
-    return partial(perceptron, hidden=hidden, seed=seed)
+    """Return a factory for the model of each client."""
+    return Linear if kind == "linear" else partial(Perceptron, hidden=hidden, seed=seed)
