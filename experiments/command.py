@@ -15,7 +15,6 @@ from rich.text import Text
 from experiments import EXPERIMENTS, Experiment, ResultFile, Table, claims_table, write_page
 from verfedsv.cli.output import explain_warnings, print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
-from verfedsv.data import CATALOGUE
 from verfedsv.data.catalogue import get_data_set, locate
 from verfedsv.errors import InputError
 
@@ -23,13 +22,20 @@ ALL = "all"
 
 
 def reproduce(
-    names: Sequence[str], data: Sequence[str], output: Path, *, quick: bool, again: bool, as_json: bool
+    names: Sequence[str],
+    data: Sequence[str],
+    output: Path,
+    *,
+    seeds: int | None,
+    quick: bool,
+    again: bool,
+    as_json: bool,
 ) -> None:
     """Measure experiments and print their results; see `verfedsv reproduce --help`."""
     experiments, data_sets = _choose(names, data)
     console = Console(stderr=as_json)
     with explain_warnings(Console(stderr=True)):
-        files = _measure(console, experiments, data_sets, output, quick=quick, again=again)
+        files = _measure(console, experiments, data_sets, output, seeds=seeds, quick=quick, again=again)
     page = write_page(output, known_results(output, quick=quick), quick=quick)
     if as_json:
         content = {name: {file.data: file.found for file in some} for name, some in files.items()}
@@ -62,25 +68,29 @@ def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[
     """Return experiments and data sets; data sets may also be among `names`, as in `--data adult web`."""
     if missing := [name for name in ("matplotlib", "shap", "torch") if find_spec(name) is None]:
         raise InputError(f"the paper's experiments need {', '.join(missing)}: pip install -e '.[paper]'")
-    sets = [*data, *(name for name in names if name in CATALOGUE)]
-    wanted = [name for name in names if name not in CATALOGUE]
+    known = list(dict.fromkeys(name for experiment in EXPERIMENTS.values() for name in experiment.data))
+    sets = [*data, *(name for name in names if name in known)]
+    wanted = [name for name in names if name not in known]
     if not wanted:
         raise InputError(f"name an experiment, one of {', '.join(EXPERIMENTS)}, or {ALL}")
     if unknown := [name for name in wanted if name not in EXPERIMENTS and name != ALL]:
         raise InputError(f"unknown experiment {unknown[0]!r}; allowed are {', '.join(EXPERIMENTS)}, {ALL}")
-    if unknown := [name for name in sets if name not in CATALOGUE]:
-        raise InputError(f"unknown data set {unknown[0]!r}; allowed are {', '.join(CATALOGUE)}")
-    if missing := [name for name in sets if not _is_there(name)]:
-        raise InputError(f"{missing[0]} is not on this machine; get it with: verfedsv data fetch {missing[0]}")
+    if unknown := [name for name in sets if name not in known]:
+        raise InputError(f"unknown data set {unknown[0]!r}; allowed are {', '.join(known)}")
     chosen = EXPERIMENTS if ALL in wanted else {name: EXPERIMENTS[name] for name in wanted}
     for name in wanted:
         if sets and name != ALL and not set(sets) & set(chosen[name].data):
             raise InputError(f"{name} is for {', '.join(chosen[name].data)}; received {', '.join(sets)}")
-    return list(chosen.values()), sets or [name for name in CATALOGUE if _is_there(name)]
+    for experiment in chosen.values():
+        for name in set(sets) & set(experiment.data):
+            if not _is_there(experiment, name):
+                source = experiment.settings(name).source or name
+                raise InputError(f"{source} is not on this machine; get it with: verfedsv data fetch {source}")
+    return list(chosen.values()), sets or known
 
 
-def _is_there(name: str) -> bool:
-    return locate(get_data_set(name)) is not None
+def _is_there(experiment: Experiment[Any], data: str) -> bool:
+    return locate(get_data_set(experiment.settings(data).source or data)) is not None
 
 
 def _measure(
@@ -89,6 +99,7 @@ def _measure(
     data: Sequence[str],
     folder: Path,
     *,
+    seeds: int | None,
     quick: bool,
     again: bool,
 ) -> dict[str, list[ResultFile]]:
@@ -97,10 +108,10 @@ def _measure(
     stopped = "stopped; the same command continues from here."
     with explain_interrupt(console, stopped), interrupts() as check, progress_bar(console) as bar:
         for experiment in experiments:
-            for name in (name for name in data if name in experiment.data):
+            for name in (name for name in experiment.data if name in data and _is_there(experiment, name)):
                 file = ResultFile(folder, experiment, name, quick=quick, again=again)
                 task = bar.add_task(f"{experiment.name}, {name}", total=None)
-                for part, done, total in file.measure():
+                for part, done, total in file.measure(seeds):
                     check()
                     title = f"{experiment.name}, {name}: {part}"
                     bar.update(task, description=title, completed=done, total=total)

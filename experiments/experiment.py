@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import ValidationError
+from scipy.stats import t as student
 
 from experiments.lab import Settings
 from verfedsv.errors import InputError
@@ -36,14 +40,23 @@ class Table:
     caption: str = ""
 
 
+Verdict = Literal["yes", "in trend", "no"]
+"""Whether a statement of the paper was reproduced, only in its direction, or not."""
+
+
 @dataclass(frozen=True)
 class Claim:
-    """One of our numbers beside the paper's, or beside what it should be."""
+    """A statement of the paper on a data set, what we found, and whether that agrees.
 
+    Claims of the same `item`, a table or figure of the paper, are one row of the summary.
+    """
+
+    item: str
+    data: str
     what: str
+    paper: str
     ours: str
-    wanted: str
-    holds: bool
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,7 @@ class Experiment(Generic[S]):
     """A table or figure of the paper.
 
     `parts` returns what to measure for a data set: functions by name, which take no arguments, may share expensive
-    results, and return JSON content.
+    results, and return JSON content. Names of parts that are repeated end in "seed 0", "seed 1" and so on.
     """
 
     name: str
@@ -66,8 +79,7 @@ class Experiment(Generic[S]):
     @cached_property
     def _content(self) -> dict[str, Any]:
         """The content of the settings file beside the experiment."""
-        file = Path(__file__).with_name(f"{self.name.replace('-', '_')}.toml")
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return _read(self.name.replace("-", "_"))
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -80,15 +92,101 @@ class Experiment(Generic[S]):
         return str(self._content.get("notes", ""))
 
     def settings(self, data: str, *, quick: bool = False) -> S:
-        """Return the settings for a data set: those for all, overridden by its own, then by those of `quick`."""
-        content = self._content
-        merged = {**content.get("all", {}), **content["data"][data]}
+        """Return the settings for a data set: the protocol's, overridden by the experiment's, then by those of `quick`.
+
+        Each has settings for all data sets, overridden by those for one.
+        """
+        sources = [_read("protocol"), self._content]
         if quick:
-            merged |= {**content.get("quick", {}).get("all", {}), **content.get("quick", {}).get(data, {})}
+            sources += [{**source.get("quick", {}), "data": source.get("quick", {})} for source in sources]
+        merged: dict[str, Any] = {}
+        for source in sources:
+            merged |= {**source.get("all", {}), **source["data"].get(data, {})}
         try:
             return self.settings_type(**merged)
         except ValidationError as error:
             raise InputError(f"{self.name}.toml, {data}: {error}") from None
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def title_of(data: str) -> str:
+    """Return the name of a data set as the paper writes it."""
+    return "RCV1" if data == "rcv1" else data.capitalize()
+
+
+def by_seed(seeds: int, measure: Callable[[int], Findings], prefix: str = "") -> dict[str, Callable[[], Findings]]:
+    """Return a part for each seed."""
+    return {f"{prefix}seed {seed}": partial(measure, seed) for seed in range(seeds)}
+
+
+def by_variant_and_seed(
+    measure: Callable[[str, S, int], Findings], name: str, settings: S
+) -> dict[str, Callable[[], Findings]]:
+    """Return a part for each seed of the settings, and of each of their variants."""
+    todo: dict[str, Callable[[], Findings]] = {}
+    for label, changed in settings.with_variants().items():
+        todo |= by_seed(changed.seeds, partial(measure, name, changed), label and f"{label}, ")
+    return todo
+
+
+def variants_of(measured: Mapping[str, Findings]) -> dict[str, list[Findings]]:
+    """Return the findings of all seeds of the settings, under an empty name, and of each variant."""
+    prefixes = dict.fromkeys(name.rpartition("seed ")[0] for name in measured if seed_of(name) is not None)
+    return {prefix.removesuffix(", "): starting(measured, f"{prefix}seed ") for prefix in prefixes}
+
+
+def seed_of(part: str) -> int | None:
+    """Return the seed of a part, or None if it has none."""
+    found = re.search(r"seed (\d+)$", part)
+    return None if found is None else int(found[1])
+
+
+def starting(measured: Mapping[str, Findings], prefix: str) -> list[Findings]:
+    """Return the findings of the parts whose names start with a prefix."""
+    return [part for name, part in measured.items() if name.startswith(prefix)]
+
+
+def spread(values: ArrayLike, digits: int = 2, unit: str = "") -> str:
+    """Return the median and, of several values, the quartiles, as text.
+
+    >>> spread([1.0, 2.0, 4.0], 1, " %")
+    '2.0 % (1.5 to 3.0)'
+    """
+    low, middle, high = np.quantile(np.asarray(values, float), [0.25, 0.5, 0.75])
+    text = f"{middle:.{digits}f}{unit}"
+    return text if np.size(values) == 1 else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """The exponent of a power law, fitted for each seed, and its 95 % confidence interval over seeds (Student's t)."""
+
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def fit(cls, sizes: ArrayLike, values: ArrayLike) -> Exponent | None:
+        """Return the exponent of values, (seeds, sizes); None if any is not positive."""
+        x, y = np.asarray(sizes, float), np.atleast_2d(np.asarray(values, float))
+        if not (y > 0).all():
+            return None
+        slopes = np.polyfit(np.log(x), np.log(y).T, 1)[0]
+        if len(slopes) == 1:
+            return cls(slopes[0], -np.inf, np.inf)
+        half = student.ppf(0.975, len(slopes) - 1) * slopes.std(ddof=1) / np.sqrt(len(slopes))
+        return cls(slopes.mean(), slopes.mean() - half, slopes.mean() + half)
+
+    @property
+    def is_proportional(self) -> bool:
+        """Whether 1 is in an interval that is at most 1 wide: a wider one would not tell."""
+        return self.low <= 1 <= self.high and self.high - self.low <= 1
+
+    def __str__(self) -> str:
+        return f"{self.middle:.2f}" + (f" ({self.low:.2f} to {self.high:.2f})" if np.isfinite(self.low) else "")
 
 
 def plot_each(draw: Callable[[Mapping[str, Findings], Axes], None]) -> Callable[[Results, Figure], None]:
@@ -98,7 +196,7 @@ def plot_each(draw: Callable[[Mapping[str, Findings], Axes], None]) -> Callable[
         figure.set_size_inches(3.2 * len(results), 2.8)
         plots = figure.subplots(1, len(results), squeeze=False)[0]
         for axes, (name, found) in zip(plots, results.items(), strict=True):
-            axes.set_title(name.capitalize())
+            axes.set_title(title_of(name))
             draw(found, axes)
 
     return draw_all

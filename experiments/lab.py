@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from weakref import finalize
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from verfedsv import Method, Recorder, Valuation, shapley_values, value
 from verfedsv.data import Samples, Scale, VerticalData, load, split_features, take_rows
@@ -41,8 +41,11 @@ FEW = 8
 class Settings(BaseModel):
     """How one data set is split, trained and valued in an experiment; experiments add their own settings.
 
-    `rounds` is for synchronous training. In asynchronous training every client uploads each `period` seconds, for
-    `duration` seconds, with a time stamp each `stamp_every` seconds. `rank` and `method` are for the valuation.
+    `source` is the data set in the catalogue, if it has another name there. All rows are trained on, or `train` of them
+    and `test` others held out. Synchronous training takes `epochs`, or exactly `rounds`. In asynchronous training every
+    client uploads each `period` seconds, for `duration` seconds, with a time stamp each `stamp_every` seconds. `rank`,
+    `regularization` and `method` are for the valuation. `seed` seeds batches and initial weights; `seeds` is how often
+    an experiment repeats what is random. `variants` are changes of these settings that are measured besides, by name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,19 +53,32 @@ class Settings(BaseModel):
     clients: int
     batch_size: int
     rate: float
-    rounds: int = 0
+    source: str | None = None
+    epochs: float = 20
+    rounds: int | None = None
     decay: Literal["constant", "inverse"] = "constant"
-    scale: Scale = "standardise"
-    intercept: bool = True
+    scale: Scale = "none"
+    intercept: bool = False
     model: Literal["linear", "perceptron"] = "linear"
-    samples: int | None = None
-    test: float | None = None
+    train: int | None = None
+    test: int = 0
     period: float = 0.01
     duration: float = 20.0
     stamp_every: float = 0.04
     seed: int = 0
+    seeds: int = 1
     rank: int | Literal["auto"] = "auto"
+    regularization: float | Literal["auto"] = "auto"
     method: Method = "auto"
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    def but(self, **changes: Any) -> Self:
+        """Return these settings with some changed."""
+        return type(self).model_validate({**self.model_dump(), **changes})
+
+    def with_variants(self) -> dict[str, Self]:
+        """Return these settings, under an empty name, and those of all variants, by name."""
+        return {"": self, **{name: self.but(**changes) for name, changes in self.variants.items()}}
 
 
 class _Folder:
@@ -102,15 +118,22 @@ class Trained:
         return self.evaluation.train_accuracy if np.isnan(test) else test
 
     @property
-    def weights(self) -> list[Floats]:
-        """The weights of each client's linear model, (features, classes)."""
+    def states(self) -> list[dict[str, Floats]]:
+        """What each client's model has learnt."""
         transport = self.training.transport
         assert isinstance(transport, InProcess)  # noqa: S101  # built here
-        return [client.state()["weights"] for client in transport.clients.values()]
+        return [dict(client.state()) for client in transport.clients.values()]
 
-    def value(self, **settings: Any) -> Valuation:
-        """Return the values of all clients."""
-        return value(self.path, **{"method": self.settings.method, "rank": self.settings.rank, **settings})
+    @property
+    def weights(self) -> list[Floats]:
+        """The weights of each client's linear model, (features, classes)."""
+        return [state["weights"] for state in self.states]
+
+    def value(self, **options: Any) -> Valuation:
+        """Return the values of all clients, with the settings' rank and lambda unless others are given."""
+        used = self.settings
+        defaults = {"method": used.method, "rank": used.rank, "regularization": used.regularization}
+        return value(self.path, **{**defaults, **options})
 
 
 def shares_of_last(valuation: Valuation, n_clients: int) -> tuple[list[float], list[float]]:
@@ -125,10 +148,14 @@ def _load(name: str) -> Samples:
 
 
 def split(name: str, settings: Settings) -> VerticalData:
-    """Return a data set split between the clients of an experiment."""
-    data = split_features(_load(name), settings.clients, test=settings.test)
-    if settings.samples is not None and settings.samples < len(data.labels):
-        data = take_rows(data, np.sort(np.random.default_rng(0).permutation(len(data.labels))[: settings.samples]))
+    """Return a data set split between the clients of an experiment, its training rows first."""
+    data = split_features(_load(settings.source or name), settings.clients, test=0.0)
+    if settings.train is None:
+        return data
+    n_used = min(len(data.labels), settings.train + settings.test)
+    chosen = np.random.default_rng(0).permutation(len(data.labels))[:n_used]
+    data = take_rows(data, np.concatenate([np.sort(chosen[: settings.train]), np.sort(chosen[settings.train :])]))
+    data.is_test[settings.train :] = True
     return data
 
 
@@ -144,9 +171,16 @@ def build(data: VerticalData, settings: Settings, recorder: Recorder | None = No
     )
 
 
+def schedule(n_train: int, settings: Settings) -> SynchronousSchedule:
+    """Return the batches of synchronous training on some samples."""
+    if settings.rounds is not None:
+        return SynchronousSchedule(settings.batch_size, settings.rounds, settings.seed)
+    return SynchronousSchedule.of_epochs(settings.epochs, settings.batch_size, n_train, settings.seed)
+
+
 def run_rounds(training: Training, settings: Settings) -> Iterator[Training]:
     """Train by FedSGD, yielding the training after each round."""
-    for _ in synchronous_rounds(training, SynchronousSchedule(settings.batch_size, settings.rounds, settings.seed)):
+    for _ in synchronous_rounds(training, schedule(training.server.n_train, settings)):
         yield training
 
 
@@ -156,14 +190,14 @@ def run_asynchronously(training: Training, settings: Settings, slowness: Sequenc
     All clients have the same period, multiplied for the last ones by their `slowness`.
     """
     n_clients = len(training.server.clients)
-    schedule = AsynchronousSchedule(
+    plan = AsynchronousSchedule(
         [settings.period * i for i in [1] * (n_clients - len(slowness)) + [*slowness]],
         [settings.batch_size] * n_clients,
         settings.stamp_every,
         round(settings.duration / settings.stamp_every),
         settings.seed,
     )
-    for _ in asynchronous_rounds(training, schedule, VirtualClock()):
+    for _ in asynchronous_rounds(training, plan, VirtualClock()):
         yield training
 
 
@@ -173,25 +207,20 @@ def final_loss(data: VerticalData, settings: Settings) -> float:
     return training.evaluate().train_loss
 
 
-def embeddings_of_rounds(data: VerticalData, settings: Settings) -> Floats:
-    """Train in full batches; return the embeddings after each round, (clients, rounds, samples, classes)."""
-    full = settings.model_copy(update={"batch_size": int((~data.is_test).sum())})
-    rounds = run_rounds(build(data, full), full)
-    return np.stack([training.evaluate().embeddings for training in rounds], axis=1)
-
-
 def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: bool = False) -> Trained:
     """Train by FedSGD and record it; with `with_truth`, embed all samples in every round for the true values."""
     folder = _Folder()
+    n_rounds = 0
     with record_training(folder.path, data) as recorder:
         training = build(data, settings, recorder)
         truth = _Truth(training) if with_truth else None
         for _ in run_rounds(training, settings):
+            n_rounds += 1
             if truth is not None:
                 truth.add_round()
     if truth is None:
         return Trained(training, settings, folder)
-    return Trained(training, settings, folder, truth.values / settings.rounds)
+    return Trained(training, settings, folder, truth.values / n_rounds)
 
 
 def train_asynchronously(data: VerticalData, settings: Settings, slowness: Sequence[int] = ()) -> Trained:
@@ -205,7 +234,7 @@ def train_asynchronously(data: VerticalData, settings: Settings, slowness: Seque
 
 
 class _Truth:
-    """The values of a synchronous training from the embeddings of all samples, without completion.
+    """The values of a synchronous training from the embeddings of all training samples, without completion.
 
     Uploads of a round are embedded before its step, so the embeddings after a step are those of the next round.
     """

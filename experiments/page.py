@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from experiments.experiment import Claim, Results, Table
+from experiments.experiment import Claim, Results, Table, Verdict, title_of
 from experiments.results import FOLDER, ResultFile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE, NOTE = "paper.md", "note.md"
-"""The page, and a note on all results, in their folder."""
+PAGE = "paper.md"
+INTRODUCTION = Path(__file__).with_name("introduction.md")
+"""What holds for all results: the protocol, and how the paper was read."""
+
+COLUMNS = ("adult", "web", "covtype", "rcv1")
+"""The data sets of the paper, in its order."""
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "verfedsv",
@@ -25,34 +29,55 @@ STYLE: dict[Any, Any] = {
 HEAD = """# The paper's experiments
 
 Every table and figure of "Fair and Efficient Contribution Valuation for Vertical Federated Learning" (VerFedSV, ICLR
-2024), measured again with `verfedsv reproduce` from a checkout. Each experiment is a short script in `experiments/`,
-with its settings in a TOML file beside it; the numbers below, and more, are in `{folder}/` as JSON. RCV1 is used where
-it is available; otherwise Sector, another sparse text data set with many classes, stands in for it, and is not compared
-with the paper's RCV1 figures.
+2024), measured again with `verfedsv reproduce` from a checkout. Each experiment is a short script in `experiments/`;
+its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file beside it. The numbers
+below, and more, are in `{folder}/` as JSON.
 """
 
 
 def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, quick: bool) -> Path:
     """Write the page and its figures; return the path of the page."""
+    complete = {name: [file for file in files if file.is_complete] for name, files in results.items()}
+    shown = [files for files in complete.values() if files]
     parts = [HEAD.format(folder=FOLDER)]
     if quick:
         parts.append("**Measured with `--quick`: fewer rounds and samples, to check that it works.**\n")
-    if (note := folder / FOLDER / NOTE).exists():
-        parts.append(note.read_text(encoding="utf-8"))
-    for files in results.values():
-        complete = [file for file in files if file.is_complete]
-        if complete:
-            parts.append(_section(folder, complete, quick=quick))
+    else:
+        parts += [_summary(shown), INTRODUCTION.read_text(encoding="utf-8")]
+    parts += [_section(folder, files, quick=quick) for files in shown]
     path = folder / PAGE
     path.write_text("\n".join(parts), encoding="utf-8")
     return path
+
+
+def _summary(shown: Sequence[Sequence[ResultFile]]) -> str:
+    """Return a table of what was reproduced, an item of the paper in each row."""
+    claims = [claim for files in shown for claim in _claims(files)]
+    data = [name for name in COLUMNS if any(claim.data == name for claim in claims)]
+    rows = []
+    for item in dict.fromkeys(claim.item for claim in claims):
+        of_item = [claim for claim in claims if claim.item == item]
+        rows.append([item, *(_worst([claim.verdict for claim in of_item if claim.data == name]) for name in data)])
+    caption = (
+        "## What was reproduced\n\nyes: everything that the paper states of this; in trend: its direction, not its "
+        "numbers; no: neither. The claims behind each cell, and how they are decided, are in the sections below.\n\n"
+    )
+    return caption + markdown(Table(["", *map(title_of, data)], rows)) + "\n"
+
+
+def _worst(verdicts: Sequence[Verdict]) -> str:
+    return max(verdicts, key=get_args(Verdict).index) if verdicts else "-"
+
+
+def _claims(files: Sequence[ResultFile]) -> Sequence[Claim]:
+    return files[0].experiment.claims({file.data: file.found for file in files})
 
 
 def _section(folder: Path, files: Sequence[ResultFile], *, quick: bool) -> str:
     """Return the section of an experiment."""
     experiment, known = files[0].experiment, {file.data: file.found for file in files}
     lines = [f"## {experiment.title}", "", experiment.about, ""]
-    claims = experiment.claims(known)
+    claims = _claims(files)
     if claims:
         lines += [markdown(claims_table(claims)), ""]
     for table in experiment.tables(known):
@@ -84,8 +109,12 @@ def draw(path: Path, draw_results: Callable[[Results, Figure], None], known: Res
 
 def claims_table(claims: Iterable[Claim]) -> Table:
     """Return claims as a table."""
-    rows = [[claim.what, claim.ours, claim.wanted, "yes" if claim.holds else "**no**"] for claim in claims]
-    return Table(["", "ours", "wanted", "reached"], rows)
+    rows = [[f"{title_of(x.data)}: {x.what}", x.paper, x.ours, _shown(x.verdict)] for x in claims]
+    return Table(["", "the paper", "ours", "reproduced"], rows)
+
+
+def _shown(verdict: Verdict) -> str:
+    return "**no**" if verdict == "no" else verdict
 
 
 def markdown(table: Table) -> str:

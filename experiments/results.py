@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.experiment import Experiment, Findings
+from experiments.experiment import Experiment, Findings, seed_of
 from verfedsv._version import __version__
 from verfedsv.files import write_whole
 from verfedsv.shapley.blocks import available_threads
@@ -19,8 +19,15 @@ FOLDER = "paper"
 """The folder of results and figures, beside the page."""
 
 
+PUBLISHED = 2
+"""Results are shown once as many seeds as this were measured."""
+
+
 class ResultFile:
-    """The results of an experiment on a data set; parts measured with other settings are discarded."""
+    """The results of an experiment on a data set; parts measured with other settings are discarded.
+
+    The number of seeds is not a setting: more can be measured later, and all that are there are shown.
+    """
 
     def __init__(
         self, folder: Path, experiment: Experiment[Any], data: str, *, quick: bool = False, again: bool = False
@@ -31,7 +38,7 @@ class ResultFile:
         self._content: dict[str, Any] = {
             "experiment": experiment.name,
             "data": data,
-            "settings": json.loads(self.settings.model_dump_json()),
+            "settings": json.loads(self.settings.model_dump_json(exclude={"seed", "seeds"})),
             "package": f"verfedsv {__version__}",
             "parts": {},
         }
@@ -46,8 +53,14 @@ class ResultFile:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every part was measured."""
-        return set(self.experiment.parts(self.data, self.settings)) <= set(self._content["parts"])
+        """Whether all parts without a seed and those of the first seeds were measured."""
+        return set(self.planned(PUBLISHED)) <= set(self._content["parts"])
+
+    def planned(self, seeds: int | None = None) -> dict[str, Callable[[], Findings]]:
+        """Return the parts to measure, of at most so many seeds."""
+        limit = self.settings.seeds if seeds is None else min(seeds, self.settings.seeds)
+        todo = self.experiment.parts(self.data, self.settings)
+        return {name: part for name, part in todo.items() if (seed_of(name) or 0) < limit}
 
     @property
     def seconds(self) -> float:
@@ -59,18 +72,19 @@ class ResultFile:
         """The machines on which the parts were measured."""
         return {part["machine"] for part in self._content["parts"].values()}
 
-    def measure(self) -> Iterator[tuple[str, int, int]]:
-        """Measure missing parts, yielding before each its name, the number done and the total number.
+    def measure(self, seeds: int | None = None) -> Iterator[tuple[str, int, int]]:
+        """Measure missing parts, of at most so many seeds, yielding before each its name, and how many of all are done.
 
         A part is written as soon as it is measured.
         """
-        todo = self.experiment.parts(self.data, self.settings)
+        todo = self.planned(seeds)
         for done, (name, part) in enumerate(todo.items()):
             yield name, done, len(todo)
             if name not in self._content["parts"]:
                 self._keep(name, part)
         # In the order of the experiment, without parts that it no longer has.
-        self._content["parts"] = {name: self._content["parts"][name] for name in todo}
+        known, names = self._content["parts"], self.experiment.parts(self.data, self.settings)
+        self._content["parts"] = {name: known[name] for name in names if name in known}
         self._write()
 
     def _keep(self, name: str, part: Callable[[], Findings]) -> None:

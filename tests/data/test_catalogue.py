@@ -30,7 +30,7 @@ def test_adult_is_in_the_package():
     assert samples.n_test == 16_281
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("web", "covtype", "sector")])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in CATALOGUE if name != "rcv1"])
 def test_data_sets_have_the_sizes_that_the_catalogue_says(name):
     """Samples, features, classes."""
     entry, samples = CATALOGUE[name], load(name)
@@ -76,6 +76,14 @@ def test_offline_without_the_files(tmp_path, monkeypatch):
         fetch("web")
 
 
+def test_a_file_that_no_site_has(tmp_path, monkeypatch):
+    """The error says what is in it, and tries no download."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    with pytest.raises(DataError, match=r"on no site; its file rcv1\.second-level\.bz2 has the documents .*VERFEDSV_DATA"):
+        fetch("rcv1-second-level")
+
+
 def test_damaged_files(tmp_path):
     """They are named."""
     path = tmp_path / "w8a"
@@ -86,7 +94,7 @@ def test_damaged_files(tmp_path):
 
 def test_an_unknown_name():
     """The error lists the known ones."""
-    with pytest.raises(InputError, match="unknown data set 'mnist'; allowed are adult, web, covtype, rcv1, sector"):
+    with pytest.raises(InputError, match="unknown data set 'mnist'; allowed are adult, web, covtype, rcv1, rcv1-second-level, sector, letter"):
         load("mnist")
 
 

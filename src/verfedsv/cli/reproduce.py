@@ -23,6 +23,10 @@ def reproduce(
         list[str] | None,
         typer.Option("--data", help="Data sets. Default: all that are on this machine.", metavar="NAME..."),
     ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", help="Measure at most so many seeds. Default: all of the experiment.", min=1),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds and samples, to check that it works.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Discard earlier results of these experiments.")] = False,
     output: Annotated[
@@ -33,7 +37,7 @@ def reproduce(
     """Measure the tables and figures of the paper again; needs a checkout of the repository.
 
     Each result is written as JSON to the subfolder paper of the output folder as soon as it is measured; after Ctrl-C,
-    the same command continues. At the end, `paper.md` shows all results beside the paper's, with figures.
+    the same command continues, and one with more seeds adds theirs. At the end, `paper.md` shows all results beside the paper's, with figures.
 
     Exit codes: 0 done; 2 an experiment, a data set or an option cannot be used, with a message that explains why; 130
     interrupted.
@@ -44,7 +48,7 @@ def reproduce(
     if not names:
         command.show_experiments()
     else:
-        command.reproduce(names, data or [], output, quick=quick, again=again, as_json=as_json)
+        command.reproduce(names, data or [], output, seeds=seeds, quick=quick, again=again, as_json=as_json)
 
 
 def _import_command() -> Any:
