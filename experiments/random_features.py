@@ -60,13 +60,14 @@ class RandomFeatureSettings(Settings):
     """An artificial client for each of the `levels`, or, in asynchronous training, of the `slowness`.
 
     Their columns are drawn anew for each seed. With the first `auto_seeds` seeds, synchronous values are also computed
-    with a rank and a lambda that are chosen. If `halvings` is positive, the rate is halved up to so many times, with
-    raw columns, until training does not diverge.
+    with a rank and a lambda that are chosen, and with the first `true_seeds` from all embeddings of all rounds. If
+    `halvings` is positive, the rate is halved up to so many times, with raw columns, until training does not diverge.
     """
 
     levels: tuple[float, ...] = (1, 2, 3, 4, 5)
     slowness: tuple[int, ...] = (1, 2, 3, 4, 5)
-    auto_seeds: int = 10
+    auto_seeds: int = 0
+    true_seeds: int = 0
     halvings: int = 0
 
 
@@ -78,10 +79,14 @@ def _synchronous_parts(name: str, settings: RandomFeatureSettings) -> Mapping[st
 
 
 def _synchronous(name: str, settings: RandomFeatureSettings, seed: int) -> Findings:
-    trained = train_synchronously(_with_random(name, settings, seed), settings.but(seed=seed))
-    found = _found(trained, trained.value(), len(settings.levels))
+    n_artificial, with_truth = len(settings.levels), seed < settings.true_seeds
+    data = _with_random(name, settings, seed)
+    trained = train_synchronously(data, settings.but(seed=seed), with_truth=with_truth)
+    found = _found(trained, trained.value(), n_artificial)
     if seed < settings.auto_seeds:
-        found["auto"] = _found(trained, trained.value(**AUTO), len(settings.levels))["artificial"]
+        found["auto"] = _found(trained, trained.value(**AUTO), n_artificial)["artificial"]
+    if with_truth:
+        found["truth"] = (100 * trained.truth[-n_artificial:] / trained.truth.sum()).tolist()
     return found
 
 
@@ -174,10 +179,11 @@ def _tables(paper: Paper, results: Results) -> list[Table]:
 
 
 def _kinds(measured: Mapping[str, Findings]) -> dict[str, list[Findings]]:
-    """Return the findings of the protocol, with the rank chosen, and of each variant."""
+    """Return the findings of the protocol, of other completions, and of each variant."""
     kinds = {name or "the protocol": found for name, found in variants_of(measured).items() if name != RAW}
-    auto: list[Findings] = [{**part, "artificial": part["auto"]} for part in kinds["the protocol"] if "auto" in part]
-    return {**kinds, **({"rank auto": auto} if auto else {})}
+    for key, title in (("auto", "rank auto"), ("truth", "all embeddings known")):
+        kinds[title] = [{**part, "artificial": part[key]} for part in kinds["the protocol"] if key in part]
+    return {title: found for title, found in kinds.items() if found}
 
 
 def _row(label: str, found: Sequence[Findings]) -> list[str]:
