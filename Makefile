@@ -14,10 +14,10 @@ ANOTHER := NUMBA_CPU_NAME=$(CPU) NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/$
 # The folder of the data sets that do not ship with the package.
 export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo test check processor soak bench paper format clean help
+.PHONY: demo test check processor soak bench paper paper-full format clean help
 
 help:            ## Show this help.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
@@ -77,7 +77,10 @@ $(VENV)/.paper: $(VENV)/.installed
 	$(INSTALL) --editable '.[paper]'
 	@touch $@
 
-paper: $(VENV)/.paper    ## Measure what is missing of the paper's tables and figures, and write docs/paper.md.
+paper: $(VENV)/.paper    ## Measure what is missing of the paper's tables and figures, two seeds of each: two hours.
+	$(BIN)/verfedsv reproduce all --seeds 2 --output docs
+
+paper-full: $(VENV)/.paper    ## The same with all seeds: a night.
 	$(BIN)/verfedsv reproduce all --output docs
 
 format: $(VENV)/.dev    ## Let ruff format and fix the code.

@@ -35,7 +35,7 @@ from verfedsv.losses import Floats
 from verfedsv.runs.execute import build_model, record_training
 
 FEW = 8
-"""True values are enumerated up to this many clients."""
+"""True values are enumerated up to this many clients; of more, the closed form is taken."""
 
 
 class Settings(BaseModel):
@@ -242,7 +242,7 @@ class _Truth:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._labels = training.server.labels[: training.server.n_train]
-        self._method: Method = "exact" if len(training.server.clients) <= FEW else "auto"
+        self._method: Method = "exact" if len(training.server.clients) <= FEW else "closed-form"
         self._next = self._embed()
         self._previous, self._offset = map(np.zeros_like, self._next)
         self.values: Floats = np.zeros(len(training.server.clients))

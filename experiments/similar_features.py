@@ -31,16 +31,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+TITLES = {"paper": "the paper's rank", "auto": "rank auto"}
+
+
 class SimilarFeatureSettings(Settings):
     """A copy of client 1 for each fraction of columns with white noise, drawn anew for each seed.
 
-    The noise is N(0, 1), or as large as each column's spread. With `auto`, values are also computed with a rank and a
-    lambda that are chosen.
+    The noise is N(0, 1), or as large as each column's spread. With the first `auto_seeds` seeds, values are also
+    computed with a rank and a lambda that are chosen.
     """
 
     fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4)
     noise: Literal["unit", "column"] = "unit"
-    auto: bool = True
+    auto_seeds: int = 0
 
 
 def _measure(name: str, settings: SimilarFeatureSettings, seed: int) -> Findings:
@@ -55,7 +58,7 @@ def _measure(name: str, settings: SimilarFeatureSettings, seed: int) -> Findings
         "accuracy": trained.accuracy,
     }
     for kind, options in {"paper": {}, "auto": {"rank": "auto", "regularization": "auto"}}.items():
-        if kind == "auto" and not settings.auto:
+        if kind == "auto" and seed >= settings.auto_seeds:
             continue
         valuation = trained.value(**options)
         own, others = valuation.values[0], valuation.values[-len(settings.fractions) :]
@@ -88,10 +91,10 @@ def tables(results: Results) -> list[Table]:
     rows = []
     for name, measured in results.items():
         for label, found in variants_of(measured).items():
-            for kind in (kind for kind in ("paper", "auto") if kind in found[0]):
-                about = label or ("the paper's rank" if kind == "paper" else "rank auto")
-                cells = [spread(100 * x, 1) if x.any() else "0" for x in _differences(found, kind).T]
-                rows.append([f"{title_of(name)}, {about}, {len(found)} seeds", *cells])
+            for kind in (kind for kind in TITLES if kind in found[0]):
+                about, some = label or TITLES[kind], [part for part in found if kind in part]
+                cells = [spread(100 * x, 1) if x.any() else "0" for x in _differences(some, kind).T]
+                rows.append([f"{title_of(name)}, {about}, {len(some)} seeds", *cells])
     return [Table(["difference to client 1, percent of its value", *(f"noise {x:.0%}" for x in fractions)], rows)]
 
 
