@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 
 import numpy as np
 
-from experiments.experiment import Experiment, Findings, Results, Table
+from experiments.experiment import Experiment, Findings, Results, Table, by_seed, starting, title_of
 from experiments.lab import Settings, Trained, final_loss, split, train_asynchronously, train_synchronously
 from experiments.shap import kendalls_tau, shap_scores
 from verfedsv.data import VerticalData
@@ -24,6 +24,7 @@ Coalition = frozenset[int]
 TITLES = {
     "retraining": "retraining",
     "synchronous": "VerFedSV, synchronous",
+    "automatic": "the same, rank and λ automatic",
     "asynchronous": "VerFedSV, asynchronous",
     "leave-one-out": "leave-one-out",
     "situational": "situational importance",
@@ -41,25 +42,34 @@ class BaselineSettings(Settings):
 
 
 def parts(name: str, settings: BaselineSettings) -> Mapping[str, Callable[[], Findings]]:
-    """Return all measures for each number of clients."""
+    """Return all measures for each number of clients and seed of the batches."""
 
-    def measure(n_clients: int) -> Findings:
-        data = split(name, settings.model_copy(update={"clients": n_clients}))
-        trained = train_synchronously(data, settings)
-        losses = _losses_by_retraining(data, settings)
+    @cache
+    def information(n_clients: int) -> Floats:
+        return _information(split(name, settings.but(clients=n_clients)), settings.cells)
+
+    def measure(n_clients: int, seed: int) -> Findings:
+        used = settings.but(clients=n_clients, seed=seed)
+        data = split(name, used)
+        trained = train_synchronously(data, used)
+        losses = _losses_by_retraining(data, used)
         everybody = frozenset(range(n_clients))
         found = {
             "retraining": shapley_values_of(lambda coalition: -losses[coalition], n_clients),
             "synchronous": trained.value().values,
-            "asynchronous": train_asynchronously(data, settings).value().values,
+            "automatic": trained.value(rank="auto", regularization="auto").values,
+            "asynchronous": train_asynchronously(data, used).value().values,
             "leave-one-out": np.array([losses[everybody - {m}] - losses[everybody] for m in range(n_clients)]),
             "situational": _situational_importance(trained),
-            "information": _information(data, settings.cells),
-            "shap": shap_scores(data, settings, trained),
+            "information": information(n_clients),
+            "shap": shap_scores(data, used, trained),
         }
         return {kind: values.tolist() for kind, values in found.items()}
 
-    return {f"{n_clients} clients": partial(measure, n_clients) for n_clients in settings.splits}
+    todo: dict[str, Callable[[], Findings]] = {}
+    for n_clients in settings.splits:
+        todo |= by_seed(settings.seeds, partial(measure, n_clients), f"{n_clients} clients, ")
+    return todo
 
 
 def shapley_values_of(utility: Callable[[Coalition], float], n_players: int) -> Floats:
@@ -82,7 +92,7 @@ def _losses_by_retraining(data: VerticalData, settings: Settings) -> Mapping[Coa
     """Return the loss, on all training samples, of a model trained from scratch by each coalition alone."""
 
     def train(coalition: Coalition) -> float:
-        # The empty coalition is a client without features: the server still has its intercept.
+        # The empty coalition is a client whose only feature is zero: its model learns nothing.
         nobody = replace(data.clients[0], name="nobody", numeric=np.zeros((len(data.labels), 1)), categorical=None)
         members = tuple(data.clients[m] for m in sorted(coalition)) or (nobody,)
         return final_loss(replace(data, clients=members), settings)
@@ -139,39 +149,66 @@ def _entropy(numbers: Array) -> float:
     return float(-(parts * np.log(parts)).sum() + (len(parts) - 1) / (2 * len(numbers)))
 
 
-def _tau(part: Findings, kind: str) -> float:
-    return kendalls_tau(part["retraining"], part[kind])
+def _taus(found: Sequence[Findings], kind: str) -> list[float]:
+    """Return tau with retraining for each seed."""
+    return [kendalls_tau(part["retraining"], part[kind]) for part in found]
+
+
+def _by_split(measured: Mapping[str, Findings]) -> dict[str, list[Findings]]:
+    """Return the findings of all seeds for each number of clients."""
+    names = dict.fromkeys(name.rpartition(", seed ")[0] for name in measured)
+    return {name: starting(measured, f"{name}, seed ") for name in names}
 
 
 def tables(results: Results) -> list[Table]:
     """Return tau against retraining for each measure and number of clients, and the shares of one split."""
     kinds = [kind for kind in TITLES if kind != "retraining"]
+    groups = {(name, label): part for name, measured in results.items() for label, part in _by_split(measured).items()}
     rows = [
-        [f"{name.capitalize()}, {split_name}", *(f"{_tau(part, kind):.2f}" for kind in kinds)]
-        for name, measured in results.items()
-        for split_name, part in measured.items()
+        [f"{title_of(name)}, {label}", *(_range(_taus(found, kind), 2) for kind in kinds)]
+        for (name, label), found in groups.items()
     ]
-    means = [
-        np.mean([_tau(part, kind) for measured in results.values() for part in measured.values()]) for kind in kinds
-    ]
+    means = [np.mean([tau for found in groups.values() for tau in _taus(found, kind)]) for kind in kinds]
     rows.append(["mean", *(f"{mean:.2f}" for mean in means)])
-    found = [Table(["Kendall's tau with retraining", *(TITLES[kind] for kind in kinds)], rows)]
+    caption = f"Kendall's tau with retraining on every coalition{_over(list(groups.values()))}:"
+    made = [Table(["", *(TITLES[kind] for kind in kinds)], rows, caption)]
     for name, measured in results.items():
-        split_name, part = list(measured.items())[-1]
-        shares = {kind: 100 * np.array(part[kind]) / np.sum(part[kind]) for kind in TITLES}
+        label, found = list(_by_split(measured).items())[-1]
+        shares = {
+            kind: np.array([100 * np.array(part[kind]) / np.sum(part[kind]) for part in found]) for kind in TITLES
+        }
         cells = [
-            [f"client {m + 1}", *(f"{shares[kind][m]:.1f}" for kind in TITLES)] for m in range(len(part["retraining"]))
+            [f"client {m + 1}", *(_range(shares[kind][:, m], 1) for kind in TITLES)]
+            for m in range(len(found[0]["retraining"]))
         ]
-        found.append(Table(["percent", *TITLES.values()], cells, f"Shares, {name.capitalize()}, {split_name}:"))
-    return found
+        caption = f"Shares in percent, {title_of(name)}, {label}{_over([found])}:"
+        made.append(Table(["", *TITLES.values()], cells, caption))
+    return made
+
+
+def _over(groups: Sequence[Sequence[Findings]]) -> str:
+    """Return how many seeds there are, as a phrase to follow a clause."""
+    counts = {len(found) for found in groups}
+    if counts == {1}:
+        return ", one seed"
+    number = "/".join(map(str, sorted(counts)))
+    return f", lowest to highest of {number} seeds where they differ"
+
+
+def _range(values: Iterable[float], digits: int) -> str:
+    """Return the lowest and the highest value as text, once if they look the same."""
+    ordered = sorted(values)
+    return " to ".join(dict.fromkeys(f"{x + 0.0:.{digits}f}" for x in (ordered[0], ordered[-1])))
 
 
 EXPERIMENT = Experiment(
     name="baselines",
     title="Other measures, and the definition by retraining",
-    about="The definition that the paper starts from: the loss of a model trained by each coalition alone, from "
-    "scratch. Beside it VerFedSV, leave-one-out (by retraining), situational importance (Achen; Wang 2019), Shapley "
-    "values of the mutual information (Han 2021; features reduced to cells by k-means), and SHAP.",
+    about="Not in the paper: the definition that it starts from, the loss of a model trained by each coalition alone, "
+    "from scratch. Beside it VerFedSV, leave-one-out (by retraining), situational importance (Achen; Wang 2019), "
+    "Shapley values of the mutual information (Han 2021; features reduced to cells by k-means), and SHAP. Columns are "
+    "as in the files, and models have no intercept. With few clients tau has few possible values: one exchanged pair "
+    "costs 0.67 with three clients.",
     settings_type=BaselineSettings,
     parts=parts,
     tables=tables,

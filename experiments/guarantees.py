@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from experiments.experiment import Claim, Experiment, Findings, Results, Table
-from experiments.lab import Settings, Trained, split, train_asynchronously, train_synchronously
+from experiments.experiment import (
+    Claim,
+    Experiment,
+    Findings,
+    Results,
+    Table,
+    Verdict,
+    by_seed,
+    spread,
+    starting,
+    title_of,
+)
+from experiments.lab import Settings, Trained, build, run_rounds, split, train_asynchronously, train_synchronously
 from verfedsv import Recorder, Transcript, Valuation, value
 from verfedsv.data import ClientData, VerticalData, noisy_copy
 from verfedsv.losses import Array, Floats, get_loss
@@ -22,39 +33,73 @@ ROUNDING = 1e-10
 
 
 def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Findings]]:
-    """Return the residuals of a synchronous and of an asynchronous training, and the error of completion."""
+    """Return the error of completion for each seed of the batches, and the residuals of both kinds of training for one.
 
-    @cache
-    def synchronous() -> Trained:
-        return train_synchronously(_data(name, settings), settings, with_truth=True)
+    The requirements hold for every training up to rounding, and are expensive to check; errors depend on the batches.
+    """
 
-    def measure_synchronous() -> Findings:
-        trained = synchronous()
-        result = trained.value(method="exact")
+    @lru_cache(maxsize=1)
+    def synchronous(seed: int) -> tuple[Trained, Valuation]:
+        trained = train_synchronously(_data(name, settings), settings.but(seed=seed), with_truth=True)
+        return trained, trained.value(method="exact")
+
+    def measure_synchronous(seed: int) -> Findings:
+        trained, result = synchronous(seed)
         return _residuals(trained, result, _drop_of_completed(trained, result))
 
-    def measure_asynchronous() -> Findings:
-        trained = train_asynchronously(_data(name, settings), settings)
+    def measure_asynchronous(seed: int) -> Findings:
+        trained = train_asynchronously(_data(name, settings), settings.but(seed=seed))
         found = _residuals(trained, trained.value(method="exact"), _drop_of_table(trained))
         return {**found, "residuals": {**found["residuals"], "symmetry": _asymmetry_of_twins(trained)}}
 
-    def measure_completion() -> Findings:
-        trained = synchronous()
-        result, truth = trained.value(), trained.truth
-        largest = float(np.abs(truth).max())
-        return {
-            "true": float(np.abs(result.values - truth).max() / largest),
-            "estimated": float(result.errors.max() / largest),
-            "within": int((np.abs(result.values - truth) <= result.errors).sum()),
-            "clients": len(truth),
-            "proposition": float((result.guarantee or np.nan) / largest),
-        }
+    def measure_completion(seed: int) -> Findings:
+        trained, result = synchronous(seed)
+        return _completion(_data(name, settings), trained, result)
 
     return {
-        "synchronous": measure_synchronous,
-        "asynchronous": measure_asynchronous,
-        "completion": measure_completion,
+        "synchronous, seed 0": partial(measure_synchronous, 0),  # its training is that of the next part
+        **by_seed(settings.seeds, measure_completion, "completion, "),
+        "asynchronous, seed 0": partial(measure_asynchronous, 0),
     }
+
+
+def _completion(data: VerticalData, trained: Trained, result: Valuation) -> Findings:
+    """Return the error of the values from completion, relative to the largest value, and what bounds it.
+
+    The bound that the paper states, 2 G ε, does not hold for every game: if client 1 moves a sample from one side of
+    the decision to the other, the errors of all M - 1 others add up in its value (see the tests). 2 G M ε is proved.
+    """
+    truth, errors = trained.truth, np.abs(result.values - trained.truth)
+    largest, estimated = float(np.abs(truth).max()), result.errors[np.isfinite(result.errors)]
+    eps = float(np.mean(_largest_errors(data, trained, result)))
+    stated = 2 * get_loss(result.loss).lipschitz * eps
+    return {
+        "true": float(errors.max()) / largest,
+        "estimated": float(estimated.max()) / largest if len(estimated) else None,
+        "within": int((errors <= result.errors).sum()),
+        "known": len(estimated),
+        "eps": eps,
+        "stated": stated / largest,
+        "proved": stated * len(truth) / largest,
+    }
+
+
+def _largest_errors(data: VerticalData, trained: Trained, result: Valuation) -> Floats:
+    """Return the largest error of any completed embedding of each client, (clients,), from a repeated training.
+
+    That of several classes is the Euclidean norm, which the Lipschitz constant of the loss is for.
+    """
+    known = result.factorisation
+    assert known is not None  # noqa: S101  # mini-batches are completed
+    training = build(data, trained.settings)
+    rounds = run_rounds(training, trained.settings)
+    largest = np.zeros(len(data.clients))
+    for t in range(result.n_rounds):  # what is uploaded in a round is embedded before its step
+        embeddings = training.evaluate().embeddings
+        completed = np.stack([known.completions[m].embeddings(t) for m in range(len(largest))])
+        largest = np.maximum(largest, np.sqrt(np.square(completed - embeddings).sum(axis=2)).max(axis=1))
+        next(rounds)
+    return largest
 
 
 def _data(name: str, settings: Settings) -> VerticalData:
@@ -140,57 +185,74 @@ def _drop_of_table(trained: Trained) -> float:
     return total / n_stamps
 
 
+def _of_mode(measured: Mapping[str, Findings], mode: str) -> Sequence[Findings]:
+    return starting(measured, f"{mode}, seed ")
+
+
 def tables(results: Results) -> list[Table]:
     """Return the residuals, and errors of completion beside their bounds."""
     columns = {
-        f"{name.capitalize()}, {mode}": measured[mode]["residuals"]
+        f"{title_of(name)}, {mode}": [part["residuals"] for part in _of_mode(measured, mode)]
         for name, measured in results.items()
         for mode in MODES
     }
-    kinds = next(iter(columns.values()))
-    residuals = [[kind, *(f"{of_column[kind]:.0e}" for of_column in columns.values())] for kind in kinds]
+    kinds = next(iter(columns.values()))[0]
+    residuals = [
+        [kind, *(f"{max(part[kind] for part in of_column):.0e}" for of_column in columns.values())] for kind in kinds
+    ]
     errors = []
     for name, measured in results.items():
-        part = measured["completion"]
-        found = ["-" if part[kind] is None else f"{part[kind]:.2g}" for kind in ("true", "estimated", "proposition")]
-        errors.append([name.capitalize(), *found[:2], f"{part['within']} of {part['clients']}", found[2]])
+        found = _of_mode(measured, "completion")
+        within, known = (sum(part[key] for part in found) for key in ("within", "known"))
+        true = spread([part["true"] for part in found], 3)
+        estimates = [part["estimated"] for part in found if part["estimated"] is not None]
+        estimated = spread(estimates, 3) if estimates else "unknown"
+        bounds = [spread([part[kind] for part in found], 1) for kind in ("stated", "proved")]
+        errors.append([f"{title_of(name)}, {len(found)} seeds", true, estimated, f"{within} of {known}", *bounds])
+    header = [
+        "in multiples of the largest value",
+        "true error",
+        "our estimate",
+        "clients within it",
+        "2 G ε, as stated",
+        "2 G M ε, as proved",
+    ]
     return [
-        Table(["residual / largest value", *columns], residuals, "Fairness (Theorem 1):"),
-        Table(
-            ["in multiples of the largest value", "true error", "our estimate", "clients within it", "Proposition 2"],
-            errors,
-            "Completion:",
-        ),
+        Table(["residual / largest value", *columns], residuals, "Fairness (Theorem 1), one training of each kind:"),
+        Table(header, errors, "Completion (Proposition 2), the client with the largest error, median and quartiles:"),
     ]
 
 
 def claims(results: Results) -> list[Claim]:
-    """Return whether residuals are rounding errors, and whether errors are below their bounds."""
+    """Return whether residuals are rounding errors, and whether errors are below both forms of the bound."""
     made = []
     for name, measured in results.items():
         for mode in MODES:
-            worst = max(measured[mode]["residuals"].values())
-            made.append(
-                Claim(
-                    f"{name.capitalize()}, {mode}: largest residual",
-                    f"{worst:.0e}",
-                    f"at most {ROUNDING:.0e}",
-                    worst <= ROUNDING,
-                )
-            )
-        part = measured["completion"]
-        what, ours = f"{name.capitalize()}: true error against Proposition 2", f"{part['true']:.2g}"
-        made.append(Claim(what, ours, f"at most {part['proposition']:.2g}", part["true"] <= part["proposition"]))
+            worst = max(max(part["residuals"].values()) for part in _of_mode(measured, mode))
+            fair: Verdict = "yes" if worst <= ROUNDING else "no"
+            what = f"{mode}, largest residual of the requirements"
+            made.append(Claim("Theorem 1: fairness", name, what, "0", f"{worst:.0e} of the largest value", fair))
+        found = _of_mode(measured, "completion")
+        for kind, bound in (("stated", "2 G ε"), ("proved", "2 G M ε")):
+            fractions = [part["true"] / part[kind] for part in found]
+            holds: Verdict = "yes" if max(fractions) <= 1 else "no"
+            what, ours = f"error of values against {bound}, as {kind}", f"at most {max(fractions):.1g} of it"
+            made.append(Claim("Proposition 2", name, what, "at most the bound", ours, holds))
     return made
 
 
 EXPERIMENT = Experiment(
     name="guarantees",
     title="Fairness and approximation (Theorem 1, Proposition 2)",
-    about="On real trainings, with an exact copy of client 1 and a client of zeros. Balance: values sum to the mean "
-    "decrease of the loss, computed separately from the completed embeddings, or from the server's table. Additivity: "
-    "the values on even and on odd samples sum to those on all. Periodic additivity: the same for both halves of the "
-    "training.",
+    about="Three clients, an exact copy of client 1 and a client of zeros; all coalitions are enumerated. Balance: "
+    "values sum to the mean decrease of the loss due to what clients changed, which is all of it as there is "
+    "no intercept; computed separately from the completed embeddings, or from the server's table. Additivity: "
+    "the values on even and on odd samples sum to those on all. Periodic additivity: the same for both halves "
+    "of the training. Symmetry of asynchronous training: for a twin that uploads the same as client 1 at the "
+    f"same times, as a copy draws batches of its own. Theorem 1, yes: all residuals are at most {ROUNDING:.0e} "
+    "of the largest value, rounding errors. Proposition 2 states 2 G ε, and its proof drops a factor of M in "
+    "the last step: it bounds each utility by G M ε. ε is the mean over clients of the largest error of any "
+    "embedding, of all rounds and samples. Yes: no value of any seed is off by more than the bound.",
     settings_type=Settings,
     parts=parts,
     tables=tables,

@@ -26,7 +26,7 @@ PUBLISHED = 2
 class ResultFile:
     """The results of an experiment on a data set; parts measured with other settings are discarded.
 
-    The number of seeds is not a setting: more can be measured later, and all that are there are shown.
+    Numbers of seeds do not count as settings: more can be measured later, and all that are there are shown.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class ResultFile:
         self._content: dict[str, Any] = {
             "experiment": experiment.name,
             "data": data,
-            "settings": json.loads(self.settings.model_dump_json(exclude={"seed", "seeds"})),
+            "settings": _without_seeds(json.loads(self.settings.model_dump_json())),
             "package": f"verfedsv {__version__}",
             "parts": {},
         }
         known = {} if again else self._read()
-        if known.get("settings") == self._content["settings"]:
+        if _without_seeds(known.get("settings")) == self._content["settings"]:
             self._content["parts"] = known["parts"]
 
     @property
@@ -104,6 +104,13 @@ class ResultFile:
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self.path, (json.dumps(self._content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _without_seeds(settings: Any) -> Any:
+    """Return settings, those of variants included, without the numbers of seeds."""
+    if not isinstance(settings, dict):
+        return settings
+    return {name: _without_seeds(x) for name, x in settings.items() if name != "seed" and not name.endswith("seeds")}
 
 
 def _plain(found: Any) -> Any:

@@ -80,7 +80,9 @@ def test_a_file_that_no_site_has(tmp_path, monkeypatch):
     """The error says what is in it, and tries no download."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    with pytest.raises(DataError, match=r"on no site; its file rcv1\.second-level\.bz2 has the documents .*VERFEDSV_DATA"):
+    with pytest.raises(
+        DataError, match=r"on no site; its file rcv1\.second-level\.bz2 has the documents .*VERFEDSV_DATA"
+    ):
         fetch("rcv1-second-level")
 
 
@@ -94,7 +96,10 @@ def test_damaged_files(tmp_path):
 
 def test_an_unknown_name():
     """The error lists the known ones."""
-    with pytest.raises(InputError, match="unknown data set 'mnist'; allowed are adult, web, covtype, rcv1, rcv1-second-level, sector, letter"):
+    with pytest.raises(
+        InputError,
+        match="unknown data set 'mnist'; allowed are adult, web, covtype, rcv1, rcv1-second-level, sector, letter",
+    ):
         load("mnist")
 
 

@@ -7,7 +7,9 @@ from verfedsv.data import VerticalData, take_rows
 from verfedsv.federation import SynchronousSchedule, synchronous_rounds
 from verfedsv.transcript import Transcript, Upload
 
-SETTINGS = Settings(clients=3, batch_size=40, rate=0.5, rounds=6, test=0.0, duration=0.08)
+SETTINGS = Settings(
+    clients=3, batch_size=40, rate=0.5, rounds=6, duration=0.08, scale="standardise", intercept=True, seeds=1
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def test_the_truth_is_the_definition(data):
 
 def test_full_batches_are_valued_as_the_truth(data):
     """Nothing is completed, so `value` and the truth are the same."""
-    trained = train_synchronously(data, SETTINGS.model_copy(update={"batch_size": 100}), with_truth=True)
+    trained = train_synchronously(data, SETTINGS.but(batch_size=100), with_truth=True)
     np.testing.assert_allclose(trained.value(method="exact").values, trained.truth, atol=1e-14)
 
 
@@ -54,3 +56,21 @@ def test_the_folder_goes_with_the_training(data):
     assert path.exists()
     del trained
     assert not path.exists()
+
+
+def test_training_rows_come_first_and_test_rows_are_others():
+    """Rows are drawn once: the same for any number of clients."""
+    chosen = [split("adult", SETTINGS.but(train=300, test=50, clients=n)) for n in (3, 8)]
+    assert chosen[0].is_test.tolist() == [False] * 300 + [True] * 50
+    np.testing.assert_array_equal(chosen[0].labels, chosen[1].labels)
+    whole = split("adult", SETTINGS)
+    assert not whole.is_test.any()
+    assert len(whole.labels) == 48_842
+
+
+def test_variants_change_settings_and_are_checked():
+    """The settings themselves have an empty name; a misspelt change is an error."""
+    settings = SETTINGS.but(variants={"more": {"clients": 5}})
+    assert {name: each.clients for name, each in settings.with_variants().items()} == {"": 3, "more": 5}
+    with pytest.raises(ValueError, match="client_count"):
+        SETTINGS.but(variants={"more": {"client_count": 5}}).with_variants()

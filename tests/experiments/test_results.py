@@ -34,7 +34,6 @@ class CountedSettings(Settings):
     """The settings in `frequency.toml`."""
 
     slowness: tuple[int, ...] = ()
-    runs: int = 1
 
 
 def measure(counted, folder, **options):
@@ -72,7 +71,7 @@ def test_results_are_plain_json(tmp_path):
     """NaN becomes null; settings, machine and time are included."""
     content = json.loads(measure(Counted(), tmp_path).path.read_text())
     assert content["parts"]["a"]["found"]["found"] is None
-    assert content["settings"]["clients"] == 8
+    assert content["settings"]["clients"] == 3
     assert "cores" in content["parts"]["bb"]["machine"]
     assert content["parts"]["bb"]["seconds"] >= 0
 
@@ -111,3 +110,19 @@ def test_the_same_results_make_the_same_page(tmp_path):
         measure(counted, tmp_path / "stopped")
     other = ResultFile(tmp_path / "stopped", file.experiment, "adult")
     assert b"Title" not in write_page(tmp_path, {"frequency": [other]}, quick=True).read_bytes()
+
+
+def test_more_seeds_are_added_later(tmp_path):
+    """What was measured with fewer is kept, and the page appears with two."""
+    counted = Counted()
+    counted.parts = lambda _name, _settings: {
+        f"seed {seed}": lambda seed=seed: counted.measured.append(seed) or {"found": seed} for seed in range(4)
+    }
+    experiment = Experiment("frequency", "Title", "About.", CountedSettings, counted.parts, counted.tables)
+    for seeds, expected in ((1, [0]), (2, [0, 1]), (None, [0, 1, 2, 3])):
+        file = ResultFile(tmp_path, experiment, "adult")
+        list(file.measure(seeds))
+        assert counted.measured == expected
+        assert file.is_complete == (len(expected) > 1)
+    list(ResultFile(tmp_path, experiment, "adult").measure(1))
+    assert list(ResultFile(tmp_path, experiment, "adult").found) == ["seed 0", "seed 1", "seed 2", "seed 3"]

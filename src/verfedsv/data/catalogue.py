@@ -162,7 +162,7 @@ def fetch(name: str) -> list[Path]:
     *_, cache = _folders()
     if data_set.made_from:
         raise DataError(
-            f"data set {data_set.name!r} is not on this machine and on no site; its file {next(iter(data_set.sources))} "
+            f"data set {data_set.name!r} is not on this machine and on no site; its file {', '.join(data_set.sources)} "
             f"has {data_set.made_from}. Put it into {cache} or the folder that ${FOLDER_VARIABLE} names"
         )
     import pooch

@@ -74,8 +74,8 @@ class Perceptron:
     """Two layers with ReLU between them, trained by plain gradient descent: the paper's model for RCV1.
 
     Weights start uniformly distributed as by Glorot and Bengio, from a seed; biases start at zero, so that many clients
-    of the same seed do not add up theirs. In NumPy, because sparse features would be made dense for torch: a step on 500
-    documents of 3,374 words takes 0.75 instead of 12 ms.
+    of the same seed do not add up theirs. In NumPy, because torch would need dense features: a step on 500 documents of
+    3,374 words takes 0.75 instead of 12 ms.
     """
 
     def __init__(self, n_features: int, n_classes: int, *, hidden: int = 32, seed: int = 0) -> None:

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from experiments import efficiency
+from experiments.efficiency import Axis, Sweep, fit_exponent, is_linear, is_stable, times_of_completion, uploads_of
+from experiments.lab import Settings, split, train_synchronously
+from verfedsv import Transcript, complete
+from verfedsv.data import take_rows
+
+
+def trained():
+    """Return a short training of three clients on 200 samples of Adult."""
+    settings = Settings(clients=3, batch_size=50, rate=0.5, rounds=20, rank=2, regularization=0.1)
+    return train_synchronously(take_rows(split("adult", settings), np.arange(200)), settings)
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.CompletionWarning")  # few samples tell little
+def test_a_client_completes_from_its_uploads_as_in_a_valuation():
+    """What is timed is the completion that the values are computed from."""
+    example = trained()
+    batches, uploads = uploads_of(Transcript.open(example.path))
+    known = example.value().factorisation
+    for m, of_client in enumerate(uploads):
+        found = complete(batches, of_client, 200, 2, 0.1, n_threads=1)
+        np.testing.assert_allclose(found.embeddings(7), known.completions[m].embeddings(7), atol=1e-12)
+    assert times_of_completion(example, 1).shape == (3,)
+
+
+def test_exponents_are_those_of_long_times():
+    """Times below the floor are fixed costs, and are left out; too few are not fitted."""
+    sizes = np.array([1.0, 2, 4, 8, 16])
+    seconds = np.array([0.04, 0.04, *(0.1 * sizes[2:] ** 1.5)])
+    assert fit_exponent(sizes, seconds) == pytest.approx(1.5)
+    assert fit_exponent(sizes[:4], seconds[:4]) is None
+
+
+def test_the_size_on_all_axes_is_measured_once():
+    """Eight clients, 360 rounds and all samples are a point of every axis."""
+    sweep = Sweep(clients=Axis(sizes=(2, 8)), rounds=Axis(sizes=(90, 360)), samples=Axis(sizes=(500, 48_842)))
+    found = efficiency._axes_of_sizes(sweep)
+    assert found[8, 360, 48_842] == ["clients", "rounds", "samples"]
+    assert len(found) == 4
+
+
+def fake(clients_power, rounds_power):
+    """Return findings with known times."""
+    parts = {}
+    for axis, sizes in {"clients": (2, 4, 8, 16), "rounds": (45, 90, 180, 360), "samples": (500, 1000, 2000)}.items():
+        for n in sizes:
+            size = {"clients": 8, "rounds": 90, "samples": 1000, axis: n, "axes": [axis]}
+            seconds = size["rounds"] ** rounds_power * size["samples"]
+            sampled = (size["clients"] ** 2 * np.log(size["clients"])) ** clients_power * seconds
+            parts[f"ours, {axis} {n}"] = {
+                **size,
+                "slowest": seconds,
+                "median": seconds,
+                "sum": seconds,
+                "valuation": 1.0,
+            }
+            parts[f"sampling, {axis} {n}"] = {**size, "valuation": sampled}
+    return {"adult": parts}
+
+
+def test_claims_compare_with_what_the_paper_says():
+    """Times that grow as stated are reproduced, and those that grow otherwise are not."""
+    assert [claim.verdict for claim in efficiency.claims(fake(1, 1))] == ["yes"] * 6
+    verdicts = {claim.what: claim.verdict for claim in efficiency.claims(fake(0.5, 1.5))}
+    assert verdicts["time against M² ln M"] == "in trend"
+    assert verdicts["slowest client against rounds"] == verdicts["time against rounds"] == "no"
+    assert verdicts["time against samples"] == "yes"
+
+
+def test_verdicts_are_two_sided():
+    """Faster growth than linear is no reproduction of linear growth, and a fall is not stable."""
+    assert [is_linear(x) for x in (-0.1, 0.5, 0.8, 1.0, 1.2, 1.3)] == ["no", "in trend", "yes", "yes", "yes", "no"]
+    assert [is_stable(x) for x in (-0.6, -0.3, -0.2, 0.0, 0.2, 0.4)] == [
+        "no",
+        "in trend",
+        "yes",
+        "yes",
+        "yes",
+        "in trend",
+    ]
