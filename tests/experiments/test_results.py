@@ -86,6 +86,14 @@ def test_a_damaged_file_is_measured_anew(tmp_path, text):
     assert len(counted.measured) == 6
 
 
+def _parts_of(stem):
+    """Return the experiment and the data set of a result file; names of both may contain hyphens."""
+    [found] = [
+        (name, data) for name, experiment in EXPERIMENTS.items() for data in experiment.data if stem == f"{name}-{data}"
+    ]
+    return found
+
+
 def test_the_published_page_is_that_of_the_published_results(tmp_path):
     """`make paper` with nothing left to measure changes no byte of the page or the results."""
     docs = Path(__file__).parents[2] / "docs"
@@ -93,8 +101,8 @@ def test_the_published_page_is_that_of_the_published_results(tmp_path):
     page = write_page(tmp_path, known_results(tmp_path), quick=False)
     assert page.read_bytes() == (docs / "paper.md").read_bytes()
     for published in (docs / "paper").glob("*.json"):
-        name, data = published.stem.rsplit("-", 1)
-        list(ResultFile(tmp_path, EXPERIMENTS[name], data).measure())
+        name, data = _parts_of(published.stem)
+        list(ResultFile(tmp_path, EXPERIMENTS[name], data).measure(0))
         assert (tmp_path / "paper" / published.name).read_bytes() == published.read_bytes()
 
 

@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+
+from experiments.lab import final_loss
+from experiments.random_features import SYNCHRONOUS, RandomFeatureSettings, _highest_rate, _with_random
+
+SETTINGS = RandomFeatureSettings(clients=3, batch_size=100, rate=0.4, rounds=10, train=400, halvings=10)
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.CompletionWarning")  # few samples tell little
+def test_the_highest_rate_is_the_first_that_lowers_the_loss():
+    """On raw random columns; all higher rates that were tried end above the loss at the start."""
+    found = _highest_rate("adult", SETTINGS, 0)
+    *higher, last = found["losses"].values()
+    assert all(loss is None or loss >= np.log(2) for loss in higher)
+    assert higher
+    assert last < np.log(2)
+    assert found["rate"] == 0.4 / 2 ** len(higher)
+    again = SETTINGS.but(rate=found["rate"])
+    assert final_loss(_with_random("adult", again, 0), again) == pytest.approx(last)
+
+
+def test_verdicts_are_two_sided():
+    """Shares far above the paper's are not reproduced, and far below only in trend."""
+
+    def verdict(*sums):
+        parts = {
+            f"seed {seed}": {"artificial": [total / 5] * 5, "regular": [(100 - total) / 3] * 3}
+            for seed, total in enumerate(sums)
+        }
+        [claim] = SYNCHRONOUS.claims({"adult": parts})
+        return claim.verdict, claim.ours
+
+    assert verdict(0.05, 0.2)[0] == "yes"  # the paper has 0.12
+    assert verdict(0.01, 0.02)[0] == "in trend"
+    assert "lower" in verdict(0.01, 0.02)[1]
+    assert verdict(0.2, 0.3)[0] == "in trend"
+    assert verdict(40.0, 50.0)[0] == "no"
