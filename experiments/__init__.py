@@ -5,6 +5,7 @@ from typing import Any
 from experiments import (
     ablation,
     baselines,
+    coverage,
     efficiency,
     frequency,
     guarantees,
@@ -12,6 +13,8 @@ from experiments import (
     rank,
     shap,
     similar_features,
+    splits,
+    theory,
 )
 from experiments.experiment import Claim, Experiment, Table
 from experiments.page import claims_table, write_page
@@ -28,10 +31,13 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         efficiency.EXPERIMENT,
         shap.EXPERIMENT,
         ablation.EXPERIMENT,
+        splits.EXPERIMENT,
         guarantees.EXPERIMENT,
+        theory.EXPERIMENT,
+        coverage.EXPERIMENT,
         baselines.EXPERIMENT,
     )
 }
-"""In the order of the paper."""
+"""In the order of the paper, then what goes beyond it."""
 
 __all__ = ["EXPERIMENTS", "Claim", "Experiment", "ResultFile", "Table", "claims_table", "write_page"]
