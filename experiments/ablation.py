@@ -22,10 +22,9 @@ from experiments.experiment import (
     starting,
     title_of,
 )
-from experiments.lab import Settings, Trained, split, train_synchronously
+from experiments.lab import Settings, Trained, split, train_synchronously, uploads_of
 from verfedsv import Completion, Transcript, complete, shapley_values
-from verfedsv.losses import Array, Floats
-from verfedsv.transcript import Upload
+from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,7 +130,7 @@ class _Run:
     def __init__(self, trained: Trained) -> None:
         transcript = Transcript.open(trained.path)
         self.trained, self.labels, self.loss = trained, transcript.labels, transcript.description.loss
-        self.batches, self.uploads = _uploads(transcript)
+        self.batches, self.uploads = uploads_of(transcript)
 
     def describe(self) -> Findings:
         """Return the true shares in percent, and the size of the training."""
@@ -183,18 +182,6 @@ def deviation(values: ArrayLike, truth: ArrayLike) -> float:
     """
     shares, true = (np.asarray(x, float) / np.sum(x) for x in (values, truth))
     return float(100 * np.mean(np.abs(shares - true) / np.abs(true)))
-
-
-def _uploads(transcript: Transcript) -> tuple[list[Array], list[list[Array]]]:
-    """Return the batches, and for each client what it uploaded in each."""
-    batches: list[Array] = []
-    uploads: dict[str, list[Array]] = {name: [] for name in transcript.clients}
-    for record in transcript:
-        if isinstance(record, Upload):
-            uploads[record.client].append(record.embeddings)
-            if len(uploads[record.client]) > len(batches):
-                batches.append(record.samples)
-    return batches, list(uploads.values())
 
 
 def _rounds(completions: Sequence[Completion], n_rounds: int) -> Iterator[tuple[Floats, Floats]]:

@@ -11,11 +11,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from experiments.experiment import Claim, Experiment, Findings, Results, Table, Verdict
-from experiments.lab import Settings, Trained, split, train_synchronously
+from experiments.lab import Settings, Trained, split, train_synchronously, uploads_of
 from verfedsv import Transcript, complete
-from verfedsv.losses import Array, Floats
+from verfedsv.losses import Floats
 from verfedsv.shapley.permutation import default_permutations
-from verfedsv.transcript import Upload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,18 +126,6 @@ def times_of_completion(trained: Trained, repeat: int) -> Floats:
             times.append(time.perf_counter() - begin)
         found.append(np.median(times))
     return np.array(found)
-
-
-def uploads_of(transcript: Transcript) -> tuple[list[Array], list[list[Array]]]:
-    """Return the batches of a synchronous training, and for each client what it uploaded in each."""
-    batches: list[Array] = []
-    uploads: dict[str, list[Array]] = {name: [] for name in transcript.clients}
-    for record in transcript:
-        if isinstance(record, Upload):
-            uploads[record.client].append(record.embeddings)
-            if len(uploads[record.client]) > len(batches):
-                batches.append(record.samples)
-    return batches, list(uploads.values())
 
 
 def _times(measured: Mapping[str, Findings], kind: str, axis: str, step: str) -> tuple[Floats, Floats]:

@@ -18,7 +18,7 @@ from weakref import finalize
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from verfedsv import Method, Recorder, Valuation, shapley_values, value
+from verfedsv import Method, Recorder, Transcript, Valuation, shapley_values, value
 from verfedsv.data import Samples, Scale, VerticalData, load, split_features, take_rows
 from verfedsv.federation import (
     AsynchronousSchedule,
@@ -31,8 +31,9 @@ from verfedsv.federation import (
     asynchronous_rounds,
     synchronous_rounds,
 )
-from verfedsv.losses import Floats
+from verfedsv.losses import Array, Floats
 from verfedsv.runs.execute import build_model, record_training
+from verfedsv.transcript import Upload
 
 FEW = 8
 """True values are enumerated up to this many clients; of more, the closed form is taken."""
@@ -140,6 +141,18 @@ def shares_of_last(valuation: Valuation, n_clients: int) -> tuple[list[float], l
     """Return the shares of the last clients in percent, and their errors."""
     errors = 100 * valuation.errors[-n_clients:] / valuation.values.sum()
     return (100 * valuation.shares[-n_clients:]).tolist(), errors.tolist()
+
+
+def uploads_of(transcript: Transcript) -> tuple[list[Array], list[list[Array]]]:
+    """Return the batches of a synchronous training, and for each client what it uploaded in each."""
+    batches: list[Array] = []
+    uploads: dict[str, list[Array]] = {name: [] for name in transcript.clients}
+    for record in transcript:
+        if isinstance(record, Upload):
+            uploads[record.client].append(record.embeddings)
+            if len(uploads[record.client]) > len(batches):
+                batches.append(record.samples)
+    return batches, list(uploads.values())
 
 
 @cache

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from experiments import efficiency
-from experiments.efficiency import Axis, Sweep, fit_exponent, is_linear, is_stable, times_of_completion, uploads_of
-from experiments.lab import Settings, split, train_synchronously
+from experiments.efficiency import Axis, Sweep, fit_exponent, is_linear, is_stable, times_of_completion
+from experiments.lab import Settings, split, train_synchronously, uploads_of
 from verfedsv import Transcript, complete
 from verfedsv.data import take_rows
 
