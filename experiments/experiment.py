@@ -182,8 +182,8 @@ class Exponent:
 
     @property
     def is_proportional(self) -> bool:
-        """Whether 1 is in an interval that is at most 1 wide: a wider one would not tell."""
-        return self.low <= 1 <= self.high and self.high - self.low <= 1
+        """Whether 1 is in an interval that is at most 0.5 wide: a wider one would not tell."""
+        return self.low <= 1 <= self.high and self.high - self.low <= 0.5
 
     def __str__(self) -> str:
         return f"{self.middle:.2f}" + (f" ({self.low:.2f} to {self.high:.2f})" if np.isfinite(self.low) else "")

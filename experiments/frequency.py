@@ -103,7 +103,7 @@ EXPERIMENT = Experiment(
     name="frequency",
     title="Communication frequency (Figure 3)",
     about="Five copies of client 1 join; the i-th uploads every 0.01 i seconds, for 20 seconds with 500 time stamps. "
-    "yes: the exponent of the share in the frequency has 1 in its 95 % interval over seeds, which is at most 1 wide; "
+    "yes: the exponent of the share in the frequency has 1 in its 95 % interval over seeds, which is at most 0.5 wide; "
     "in trend: shares only rise with the frequency.",
     settings_type=FrequencySettings,
     parts=partial(by_variant_and_seed, _measure),

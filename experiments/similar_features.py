@@ -138,7 +138,7 @@ EXPERIMENT = Experiment(
     about="Five copies of client 1 join, with white noise on 0 to 40 % of its features. Differences |s - sᵢ| / |s|, "
     "where s is the value of client 1 and sᵢ that of copy i: median and quartiles over draws of the noise. "
     "Proportional, yes: medians rise, and the exponent of the difference in the noise has 1 in its 95 % interval over "
-    "seeds, which is at most 1 wide; in trend: they only rise.",
+    "seeds, which is at most 0.5 wide; in trend: they only rise.",
     settings_type=SimilarFeatureSettings,
     parts=partial(by_variant_and_seed, _measure),
     tables=tables,

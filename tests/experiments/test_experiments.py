@@ -49,10 +49,10 @@ def test_exact_copies_differ_by_nothing(tmp_path):
 def test_exponents_are_fitted_for_each_seed():
     """The interval is Student's over the slopes of the seeds; values that are not positive have no exponent."""
     sizes = np.array([1.0, 2.0, 4.0])
-    found = Exponent.fit(sizes, [sizes**0.9, sizes**1.0, sizes**1.1])
-    # 4.302653 is the 97.5 % quantile of Student's distribution with two degrees of freedom; the deviation is 0.1.
+    found = Exponent.fit(sizes, [sizes**0.95, sizes**1.0, sizes**1.05])
+    # 4.302653 is the 97.5 % quantile of Student's distribution with two degrees of freedom; the deviation is 0.05.
     assert found.middle == pytest.approx(1.0)
-    assert found.high - found.middle == pytest.approx(4.302653 * 0.1 / np.sqrt(3), rel=1e-6)
+    assert found.high - found.middle == pytest.approx(4.302653 * 0.05 / np.sqrt(3), rel=1e-6)
     assert found.is_proportional
     assert not Exponent.fit(sizes, [sizes**1.9, sizes**2.0]).is_proportional
     assert not Exponent.fit(sizes, [sizes]).is_proportional  # a single seed has no interval
