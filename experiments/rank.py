@@ -40,12 +40,18 @@ def parts(name: str, settings: RankSettings) -> Mapping[str, Callable[[], Findin
         full = settings.but(batch_size=int((~data.is_test).sum()), seed=seed)
         matrices = _linear(data, full) if settings.model == "linear" else _sampled(data, full)
         ranks = {kind: [epsilon_rank(matrix, settings.eps) for matrix in of_kind] for kind, of_kind in matrices.items()}
+        n_classes = 1 if data.n_classes == 2 else data.n_classes
+        shape = (
+            (settings.rounds or 0) // settings.round_stride * n_classes,
+            -(-full.batch_size // settings.sample_stride),
+        )
         return {
             "ranks": ranks,
+            "side": min(shape),
             "features": [int(client.numeric.shape[1]) for client in data.clients],
             "rounds": settings.rounds,
             "samples": full.batch_size,
-            "classes": 1 if data.n_classes == 2 else data.n_classes,
+            "classes": n_classes,
         }
 
     return by_seed(settings.seeds if settings.model == "perceptron" else 1, measure)
@@ -129,7 +135,7 @@ def claims(results: Results) -> list[Claim]:
     made = []
     for name, measured in results.items():
         part, ranks = next(iter(measured.values())), _ranks(measured)
-        most = min(part["rounds"] * part["classes"], part["samples"])
+        most = part["side"]
         verdict: Verdict = (
             "no" if max(ranks) > most / 4 else "yes" if min(ranks) <= PAPER[name] <= max(ranks) else "in trend"
         )
