@@ -150,12 +150,13 @@ def starting(measured: Mapping[str, Findings], prefix: str) -> list[Findings]:
 
 
 def spread(values: ArrayLike, digits: int = 2, unit: str = "") -> str:
-    """Return the median and, of several values, the quartiles, as text.
+    """Return the median and, in brackets, the quartiles, or of fewer than five values the lowest and the highest.
 
     >>> spread([1.0, 2.0, 4.0], 1, " %")
-    '2.0 % (1.5 to 3.0)'
+    '2.0 % (1.0 to 4.0)'
     """
-    low, middle, high = np.quantile(np.asarray(values, float), [0.25, 0.5, 0.75])
+    ends = [0.25, 0.5, 0.75] if np.size(values) >= 5 else [0.0, 0.5, 1.0]
+    low, middle, high = np.quantile(np.asarray(values, float), ends)
     text = f"{middle:.{digits}f}{unit}"
     return text if np.size(values) == 1 else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
 
@@ -182,8 +183,8 @@ class Exponent:
 
     @property
     def is_proportional(self) -> bool:
-        """Whether 1 is in an interval that is at most 0.5 wide: a wider one would not tell."""
-        return self.low <= 1 <= self.high and self.high - self.low <= 0.5
+        """Whether the whole interval is within 0.75 to 1.25."""
+        return self.low >= 0.75 and self.high <= 1.25
 
     def __str__(self) -> str:
         return f"{self.middle:.2f}" + (f" ({self.low:.2f} to {self.high:.2f})" if np.isfinite(self.low) else "")

@@ -11,9 +11,10 @@ errors, as then each may be ε / √M: that is the bound of Jia et al., which th
 too small an error.
 
 **Proposition 1** bounds the rank by ⌈L ln(T) / ε⌉. Its proof bounds the gradient by the smoothness L, in place of the
-Lipschitz constant G (1/4 and 1 for the logistic loss), and the sum of 1/t up to T - 1 by ln T, which it exceeds. With a
-single row and a positive label, the first step changes the embedding by 1/2, more than L. Right is
-⌊G (1 + ln T) / ε⌋ + 1: rounds fall into so many groups within ε of each other.
+Lipschitz constant G (1/4 and 1 for the logistic loss), and the sum of 1/t up to T - 1 by ln T, which it exceeds. It is
+false for f(h) = h, which is L-smooth for every L > 0: with T - 1 orthonormal rows, of which round t takes the t-th, the
+matrix has rank T - 1 (see the tests). Right is ⌊G (1 + ln T) / ε⌋ + 1: rounds fall into so many groups within ε of each
+other.
 
 **Proposition 3.** With two clients, s₁ - s₂ = U({1}) - U({2}) = g(θ₂) - g(θ₁); the proof has twice that. With h(x) =
 g(x θ*), a = rho / (1 + rho), b = 1 / (1 + rho) and m = μ ‖θ*‖², strong convexity gives h'(b) ≤ -m (1 - b), as h'(1) =

@@ -64,7 +64,7 @@ def fake(clients_power, rounds_power):
 def test_claims_compare_with_what_the_paper_says():
     """Times that grow as stated are reproduced, and those that grow otherwise are not."""
     assert [claim.verdict for claim in efficiency.claims(fake(1, 1))] == ["yes"] * 6
-    verdicts = {claim.what: claim.verdict for claim in efficiency.claims(fake(0.5, 1.5))}
+    verdicts = {claim.what: claim.verdict for claim in efficiency.claims(fake(0.6, 1.5))}
     assert verdicts["time against M² ln M"] == "in trend"
     assert verdicts["slowest client against rounds"] == verdicts["time against rounds"] == "no"
     assert verdicts["time against samples"] == "yes"
@@ -72,7 +72,7 @@ def test_claims_compare_with_what_the_paper_says():
 
 def test_verdicts_are_two_sided():
     """Faster growth than linear is no reproduction of linear growth, and a fall is not stable."""
-    assert [is_linear(x) for x in (-0.1, 0.5, 0.8, 1.0, 1.2, 1.3)] == ["no", "in trend", "yes", "yes", "yes", "no"]
+    assert [is_linear(x) for x in (0.4, 0.5, 0.8, 1.0, 1.2, 1.3)] == ["no", "in trend", "yes", "yes", "yes", "no"]
     assert [is_stable(x) for x in (-0.6, -0.3, -0.2, 0.0, 0.2, 0.4)] == [
         "no",
         "in trend",

@@ -55,11 +55,13 @@ def test_exponents_are_fitted_for_each_seed():
     assert found.high - found.middle == pytest.approx(4.302653 * 0.05 / np.sqrt(3), rel=1e-6)
     assert found.is_proportional
     assert not Exponent.fit(sizes, [sizes**1.9, sizes**2.0]).is_proportional
+    assert not Exponent.fit(sizes, [sizes**0.8, sizes**1.2]).is_proportional  # 1 is inside, but much else too
     assert not Exponent.fit(sizes, [sizes]).is_proportional  # a single seed has no interval
     assert Exponent.fit(sizes, [[1.0, -1.0, 2.0]]) is None
 
 
 def test_spreads_are_medians_and_quartiles():
-    """A single value has no quartiles."""
+    """Fewer than five have a lowest and a highest instead, and a single one neither."""
+    assert spread([1.0, 2.0, 4.0], 0) == "2 (1 to 4)"
     assert spread([4.0, 1.0, 2.0, 3.0, 5.0], 1, " %") == "3.0 % (2.0 to 4.0)"
     assert spread([0.123]) == "0.12"

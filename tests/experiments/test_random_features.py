@@ -31,8 +31,9 @@ def test_verdicts_are_two_sided():
         [claim] = SYNCHRONOUS.claims({"adult": parts})
         return claim.verdict, claim.ours
 
-    assert verdict(0.05, 0.2)[0] == "yes"  # the paper has 0.12
+    assert verdict(0.05, 0.2, 0.1)[0] == "yes"  # the paper has 0.12
     assert verdict(0.01, 0.02)[0] == "in trend"
     assert "lower" in verdict(0.01, 0.02)[1]
-    assert verdict(0.2, 0.3)[0] == "in trend"
-    assert verdict(40.0, 50.0)[0] == "no"
+    assert verdict(0.3, 0.4)[0] == "in trend"
+    assert "higher" in verdict(0.3, 0.4)[1]
+    assert verdict(0.1, 80.0)[0] == "no"  # of two seeds, one has artificial clients above regular ones

@@ -1,7 +1,7 @@
 import numpy as np
 from scipy.sparse import csr_array
 
-from experiments.similar_features import EXPERIMENT, _copy
+from experiments.similar_features import EXPERIMENT, _copy, n_noisy
 from verfedsv.data import ClientData
 
 
@@ -23,7 +23,7 @@ def test_verdicts_on_proportional_differences():
     def verdicts(*differences):
         fractions = [0.0, 0.1, 0.2, 0.3, 0.4]
         parts = {
-            f"seed {seed}": {"fractions": fractions, "paper": {"differences": list(x)}}
+            f"seed {seed}": {"fractions": fractions, "columns": 100, "paper": {"differences": list(x)}}
             for seed, x in enumerate(differences)
         }
         return [claim.verdict for claim in EXPERIMENT.claims({"adult": parts})]
@@ -32,3 +32,12 @@ def test_verdicts_on_proportional_differences():
     assert verdicts(fractions**0.95, fractions**1.05, fractions) == ["yes", "yes"]
     assert verdicts(fractions**0.3, fractions**0.31) == ["yes", "in trend"]
     assert verdicts([0.1, 0.4, 0.3, 0.2, 0.1], [0.1, 0.4, 0.3, 0.2, 0.1]) == ["no", "no"]
+
+
+def test_columns_with_noise_are_counted():
+    """As `_copy` gives noise to: six columns have noise on one or two at 10 to 40 %."""
+    client = ClientData("a", np.random.default_rng(0).normal(size=(50, 6)))
+    fractions = [0.0, 0.1, 0.2, 0.3, 0.4]
+    copies = [_copy(client, "b", x, "unit", 0).numeric for x in fractions]
+    found = [int((copy != client.numeric).any(axis=0).sum()) for copy in copies]
+    assert n_noisy({"columns": 6, "fractions": fractions}) == found == [0, 1, 1, 2, 2]

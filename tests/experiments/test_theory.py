@@ -126,3 +126,16 @@ def test_clones_learn_faster_and_halves_learn_the_same():
     assert found["two halves"]["loss"] == pytest.approx(found["0 more"]["loss"], abs=1e-12)
     assert found["1 more"]["loss"] < found["0 more"]["loss"]
     assert found["1 more"]["share"] > found["0 more"]["share"]
+
+
+def test_proposition_1_is_false_for_a_linear_loss():
+    """No matrix of lower rank is near the embeddings, though the paper's bound can be made 1 by choosing L."""
+    n_rounds, eps = 20, 1e-4
+    # f(h) = h, orthonormal rows, round t takes row t with the rate 1/t: the embedding of row i is -1/i from then on.
+    matrix = -np.tril(np.ones((n_rounds, n_rounds - 1)), -1) / np.arange(1, n_rounds)
+    least = np.linalg.svd(matrix, compute_uv=False)[-1]
+    # Entries within eps: singular values within eps times the root of the number of entries.
+    assert least > eps * np.sqrt(matrix.size)
+    smoothness = eps / np.log(n_rounds)
+    assert np.ceil(round(smoothness * np.log(n_rounds) / eps, 9)) == 1
+    assert rank_bound(eps, n_rounds=n_rounds, lipschitz=1.0) >= n_rounds - 1
