@@ -93,8 +93,8 @@ def approximation_guarantee(reports: Sequence[CompletionReport], loss: Loss, n_c
     """Return the bound of the paper's Proposition 2, 2 G M eps, from held-out errors; None if these were not measured.
 
     M eps is the sum over clients of the largest error of any embedding, whose norm over classes is at most sqrt(C)
-    times as large. The proposition states 2 G eps; its proof gives the factor M. The result is an estimate, as the
-    held-out embeddings are a sample.
+    times as large. The proposition states 2 G eps, but its proof drops the factor M. The result is an estimate, as
+    the held-out embeddings are a sample.
     """
     total = sum(report.held_out_largest for report in reports)
     guarantee = 2 * loss.lipschitz * math.sqrt(n_classes) * total
