@@ -231,7 +231,7 @@ def _claims(mode: str, paper: Paper, results: Results) -> list[Claim]:
 
 
 ABOUT = (
-    " They have as many columns as client 1. All columns are standardised, or, on RCV1, all rows scaled to norm 1. yes: "
+    " They have as many columns as client 1. All columns are standardised, or on RCV1 all rows scaled to norm 1. yes: "
     "every artificial client gets less than every regular one, for each seed, and together half to twice what they get "
     "in the paper; in trend: only the former."
 )
