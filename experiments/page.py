@@ -43,7 +43,7 @@ def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, qui
     if quick:
         parts.append("**Measured with `--quick`: fewer rounds and samples, to check that it works.**\n")
     else:
-        parts += [_summary(shown), INTRODUCTION.read_text(encoding="utf-8")]
+        parts += [_summary(shown), _missing(results), INTRODUCTION.read_text(encoding="utf-8")]
     parts += [_section(folder, files, quick=quick) for files in shown]
     path = folder / PAGE
     path.write_text("\n".join(parts), encoding="utf-8")
@@ -63,6 +63,15 @@ def _summary(shown: Sequence[Sequence[ResultFile]]) -> str:
         "numbers; no: neither. The claims behind each cell, and how they are decided, are in the sections below.\n\n"
     )
     return caption + markdown(Table(["", *map(title_of, data)], rows)) + "\n"
+
+
+def _missing(results: Mapping[str, Sequence[ResultFile]]) -> str:
+    """Return a sentence that names the experiments and data sets without results."""
+    absent = {name: [title_of(file.data) for file in files if not file.is_complete] for name, files in results.items()}
+    texts = [f"{name} ({', '.join(data)})" for name, data in absent.items() if data]
+    if not texts:
+        return ""
+    return f"Not measured yet with this protocol: {'; '.join(texts)}.\n"
 
 
 def _worst(verdicts: Sequence[Verdict]) -> str:
