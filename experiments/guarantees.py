@@ -236,7 +236,7 @@ def claims(results: Results) -> list[Claim]:
         for kind, bound in (("stated", "2 G ε"), ("proved", "2 G M ε")):
             fractions = [part["true"] / part[kind] for part in found]
             holds: Verdict = "yes" if max(fractions) <= 1 else "no"
-            what, ours = f"error of values against {bound}, as {kind}", f"at most {max(fractions):.1g} of it"
+            what, ours = f"error of values against {bound}", f"at most {max(fractions):.1g} of it"
             made.append(Claim("Proposition 2", name, what, "at most the bound", ours, holds))
     return made
 
