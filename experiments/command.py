@@ -85,7 +85,9 @@ def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[
         for name in set(sets) & set(experiment.data):
             if not _is_there(experiment, name):
                 source = experiment.settings(name).source or name
-                raise InputError(f"{source} is not on this machine; get it with: verfedsv data fetch {source}")
+                raise InputError(
+                    f"{source} is not on this machine; `verfedsv data fetch {source}` gets it, or says where to put it"
+                )
     return list(chosen.values()), sets or known
 
 
@@ -110,6 +112,9 @@ def _measure(
         for experiment in experiments:
             for name in (name for name in experiment.data if name in data and _is_there(experiment, name)):
                 file = ResultFile(folder, experiment, name, quick=quick, again=again)
+                if file.n_discarded:
+                    text = f"{experiment.name}, {name}: {file.n_discarded} earlier results are discarded"
+                    console.print(text, highlight=False, markup=False, soft_wrap=True)
                 task = bar.add_task(f"{experiment.name}, {name}", total=None)
                 for part, done, total in file.measure(seeds):
                     check()

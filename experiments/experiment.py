@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from scipy.stats import t as student
 
 from experiments.lab import Settings
 from verfedsv.errors import InputError
+from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +110,11 @@ class Experiment(Generic[S]):
 
 
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+    path = Path(__file__).with_name(f"{name}.toml")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"experiments/{path.name} is not TOML: {error}") from None
 
 
 def title_of(data: str) -> str:
@@ -149,14 +154,25 @@ def starting(measured: Mapping[str, Findings], prefix: str) -> list[Findings]:
     return [part for name, part in measured.items() if name.startswith(prefix)]
 
 
+def middle_and_ends(values: ArrayLike) -> Floats:
+    """Return low ends, medians and high ends over seeds, the first axis: quartiles, or of fewer than five all of it."""
+    array = np.asarray(values, float)
+    ends = [0.25, 0.5, 0.75] if len(array) >= 5 else [0.0, 0.5, 1.0]
+    return np.asarray(np.quantile(array, ends, axis=0))
+
+
+def seeds_text(found: Sized) -> str:
+    """Return how many seeds were measured, as text."""
+    return f"{len(found)} seed{'' if len(found) == 1 else 's'}"
+
+
 def spread(values: ArrayLike, digits: int = 2, unit: str = "") -> str:
     """Return the median and, in brackets, the quartiles, or of fewer than five values the lowest and the highest.
 
     >>> spread([1.0, 2.0, 4.0], 1, " %")
     '2.0 % (1.0 to 4.0)'
     """
-    ends = [0.25, 0.5, 0.75] if np.size(values) >= 5 else [0.0, 0.5, 1.0]
-    low, middle, high = np.quantile(np.asarray(values, float), ends)
+    low, middle, high = middle_and_ends(np.ravel(values))
     text = f"{middle:.{digits}f}{unit}"
     return text if np.size(values) == 1 else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
 

@@ -17,7 +17,9 @@ from experiments.experiment import (
     Table,
     Verdict,
     by_variant_and_seed,
+    middle_and_ends,
     plot_each,
+    seeds_text,
     spread,
     starting,
     title_of,
@@ -66,7 +68,7 @@ def tables(results: Results) -> list[Table]:
             shares = _shares(found)
             cells = [f"{spread(x, 3)}" for x in shares.T]
             exponent = Exponent.fit(frequencies, shares)
-            rows.append([f"{title_of(name)}{label and ', '}{label}, {len(found)} seeds", *cells, str(exponent or "-")])
+            rows.append([f"{title_of(name)}{label and ', '}{label}, {seeds_text(found)}", *cells, str(exponent or "-")])
     header = ["percent of all values", *(f"{x:.0f} uploads/s" for x in frequencies), "exponent (95 %)"]
     return [Table(header, rows)]
 
@@ -90,7 +92,7 @@ def claims(results: Results) -> list[Claim]:
 def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
     found = starting(measured, "seed ")
     frequencies = np.array(found[0]["per_second"])
-    low, middle, high = np.quantile(_shares(found), [0.25, 0.5, 0.75], axis=0)
+    low, middle, high = middle_and_ends(_shares(found))
     axes.fill_between(frequencies, low, high, alpha=0.25, linewidth=0)
     axes.plot(frequencies, middle, marker="o", markersize=4, label="copies of client 1")
     ends = np.array([0, frequencies[0]])

@@ -17,6 +17,7 @@ from experiments.experiment import (
     Table,
     Verdict,
     by_seed,
+    seeds_text,
     spread,
     starting,
     title_of,
@@ -208,7 +209,7 @@ def tables(results: Results) -> list[Table]:
         estimates = [part["estimated"] for part in found if part["estimated"] is not None]
         estimated = spread(estimates, 3) if estimates else "unknown"
         bounds = [spread([part[kind] for part in found], 1) for kind in ("stated", "proved")]
-        errors.append([f"{title_of(name)}, {len(found)} seeds", true, estimated, f"{within} of {known}", *bounds])
+        errors.append([f"{title_of(name)}, {seeds_text(found)}", true, estimated, f"{within} of {known}", *bounds])
     header = [
         "in multiples of the largest value",
         "true error",

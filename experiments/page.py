@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from experiments.experiment import Claim, Results, Table, Verdict, title_of
-from experiments.results import FOLDER, ResultFile
+from experiments.results import ResultFile, folder_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE = "paper.md"
 INTRODUCTION = Path(__file__).with_name("introduction.md")
 """What holds for all results: the protocol, and how the paper was read."""
 
@@ -28,10 +27,10 @@ STYLE: dict[Any, Any] = {
 
 HEAD = """# The paper's experiments
 
-Every table and figure of "Fair and Efficient Contribution Valuation for Vertical Federated Learning" (VerFedSV, ICLR
-2024), measured again with `verfedsv reproduce` from a checkout. Each experiment is a short script in `experiments/`;
-its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file beside it. The numbers
-below, and more, are in `{folder}/` as JSON.
+The tables and figures of "Fair and Efficient Contribution Valuation for Vertical Federated Learning" (VerFedSV, ICLR
+2024), measured again, as far as the summary says, with `verfedsv reproduce` from a checkout. Each experiment is a short
+script in `experiments/`; its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file
+beside it. The numbers below, and more, are in `{folder}/` as JSON.
 """
 
 
@@ -39,13 +38,13 @@ def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, qui
     """Write the page and its figures; return the path of the page."""
     complete = {name: [file for file in files if file.is_complete] for name, files in results.items()}
     shown = [files for files in complete.values() if files]
-    parts = [HEAD.format(folder=FOLDER)]
+    parts = [HEAD.format(folder=folder_name(quick=quick))]
     if quick:
         parts.append("**Measured with `--quick`: fewer rounds and samples, to check that it works.**\n")
     else:
         parts += [_summary(shown), _missing(results), INTRODUCTION.read_text(encoding="utf-8")]
-    parts += [_section(folder, files, quick=quick) for files in shown]
-    path = folder / PAGE
+    parts += [_section(files, quick=quick) for files in shown]
+    path = folder / f"{folder_name(quick=quick)}.md"
     path.write_text("\n".join(parts), encoding="utf-8")
     return path
 
@@ -59,8 +58,9 @@ def _summary(shown: Sequence[Sequence[ResultFile]]) -> str:
         of_item = [claim for claim in claims if claim.item == item]
         rows.append([item, *(_worst([claim.verdict for claim in of_item if claim.data == name]) for name in data)])
     caption = (
-        "## What was reproduced\n\nyes: everything that the paper states of this; in trend: its direction, not its "
-        "numbers; no: neither. The claims behind each cell, and how they are decided, are in the sections below.\n\n"
+        "## What was reproduced\n\nyes: what the paper says, by a rule on both sides that the section below gives; in "
+        "trend: only a weaker rule, on the direction; no: neither; -: not measured, or nothing to measure. Of "
+        "propositions, yes only says that no measurement here contradicts them.\n\n"
     )
     return caption + markdown(Table(["", *map(title_of, data)], rows)) + "\n"
 
@@ -82,7 +82,7 @@ def _claims(files: Sequence[ResultFile]) -> Sequence[Claim]:
     return files[0].experiment.claims({file.data: file.found for file in files})
 
 
-def _section(folder: Path, files: Sequence[ResultFile], *, quick: bool) -> str:
+def _section(files: Sequence[ResultFile], *, quick: bool) -> str:
     """Return the section of an experiment."""
     experiment, known = files[0].experiment, {file.data: file.found for file in files}
     lines = [f"## {experiment.title}", "", experiment.about, ""]
@@ -92,13 +92,18 @@ def _section(folder: Path, files: Sequence[ResultFile], *, quick: bool) -> str:
     for table in experiment.tables(known):
         lines += [*([table.caption, ""] if table.caption else []), markdown(table), ""]
     if experiment.draw is not None:
-        draw(folder / FOLDER / experiment.name, experiment.draw, known)
-        lines += [f"![{experiment.title}]({FOLDER}/{experiment.name}.svg)", ""]
+        draw(files[0].path.with_name(experiment.name), experiment.draw, known)
+        lines += [f"![{experiment.title}]({files[0].path.parent.name}/{experiment.name}.svg)", ""]
     if experiment.notes and not quick:
         lines += [experiment.notes.strip(), ""]
     took = sum(file.seconds for file in files)
     machines = sorted({machine for file in files for machine in file.machines})
-    lines.append(f"<sub>`verfedsv reproduce {experiment.name}`: {_duration(took)} on {'; '.join(machines)}.</sub>\n")
+    links = ", ".join(f"[{title_of(file.data)}]({file.path.parent.name}/{file.path.name})" for file in files)
+    script = f"../{experiment.settings_type.__module__.replace('.', '/')}.py"
+    lines.append(
+        f"<sub>`verfedsv reproduce {experiment.name}`: [script]({script}); results: {links}; {_duration(took)} on "
+        f"{'; '.join(machines)}.</sub>\n"
+    )
     return "\n".join(lines)
 
 

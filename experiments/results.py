@@ -15,8 +15,10 @@ from verfedsv._version import __version__
 from verfedsv.files import write_whole
 from verfedsv.shapley.blocks import available_threads
 
-FOLDER = "paper"
-"""The folder of results and figures, beside the page."""
+
+def folder_name(*, quick: bool) -> str:
+    """Return the folder of results and figures, which is also the name of the page beside it."""
+    return "paper-quick" if quick else "paper"
 
 
 PUBLISHED = 2
@@ -34,7 +36,7 @@ class ResultFile:
     ) -> None:
         self.experiment, self.data = experiment, data
         self.settings = experiment.settings(data, quick=quick)
-        self.path = folder / FOLDER / f"{experiment.name}-{data}.json"
+        self.path = folder / folder_name(quick=quick) / f"{experiment.name}-{data}.json"
         self._content: dict[str, Any] = {
             "experiment": experiment.name,
             "data": data,
@@ -42,9 +44,23 @@ class ResultFile:
             "package": f"verfedsv {__version__}",
             "parts": {},
         }
-        known = {} if again else self._read()
-        if _without_seeds(known.get("settings")) == self._content["settings"]:
-            self._content["parts"] = known["parts"]
+        known = self._read()
+        if not again:
+            self._content["parts"] = self._still_valid(known)
+        self.n_discarded = len(known.get("parts", {})) - len(self._content["parts"])
+
+    def _still_valid(self, known: dict[str, Any]) -> dict[str, Any]:
+        """Return the known parts that were measured with these settings; a variant has settings of its own."""
+        ours, theirs = self._content["settings"], _without_seeds(known.get("settings"))
+        if not isinstance(theirs, dict) or {**ours, "variants": None} != {**theirs, "variants": None}:
+            return {}
+        before = theirs.get("variants", {})
+        changed = [name for name in {**before, **ours["variants"]} if before.get(name) != ours["variants"].get(name)]
+        return {
+            name: part
+            for name, part in known["parts"].items()
+            if not any(name.startswith(f"{variant}, ") for variant in changed)
+        }
 
     @property
     def found(self) -> dict[str, Findings]:

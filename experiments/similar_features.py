@@ -17,7 +17,9 @@ from experiments.experiment import (
     Table,
     Verdict,
     by_variant_and_seed,
+    middle_and_ends,
     plot_each,
+    seeds_text,
     spread,
     starting,
     title_of,
@@ -94,7 +96,7 @@ def tables(results: Results) -> list[Table]:
             for kind in (kind for kind in TITLES if kind in found[0]):
                 about, some = label or TITLES[kind], [part for part in found if kind in part]
                 cells = [spread(100 * x, 1) if x.any() else "0" for x in _differences(some, kind).T]
-                rows.append([f"{title_of(name)}, {about}, {len(some)} seeds", *cells])
+                rows.append([f"{title_of(name)}, {about}, {seeds_text(some)}", *cells])
     return [Table(["difference to client 1, percent of its value", *(f"noise {x:.0%}" for x in fractions)], rows)]
 
 
@@ -135,7 +137,7 @@ def _fractions(measured: Mapping[str, Findings]) -> list[float]:
 def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
     fractions = np.multiply(100, _fractions(measured))
     for label, found in variants_of(measured).items():
-        low, middle, high = np.quantile(100 * _differences(found), [0.25, 0.5, 0.75], axis=0)
+        low, middle, high = middle_and_ends(100 * _differences(found))
         axes.fill_between(fractions, low, high, alpha=0.25, linewidth=0)
         axes.plot(fractions, middle, marker="o", markersize=4, label=label or "as in the protocol")
     axes.set(xlabel="features with noise, %", ylabel="relative difference of value, %", ylim=(0, None))

@@ -60,15 +60,15 @@ def test_an_experiment_prints_tables_and_writes_a_page(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "artificial client 5" in done.stdout
     assert "2.09 %, far below" in done.stdout
-    page = (tmp_path / "paper.md").read_text()
+    page = (tmp_path / "paper-quick.md").read_text()
     assert "| all regular clients |" in page
     assert "--quick" in page
-    written = (tmp_path / "paper" / f"{FAST}-adult.json").stat().st_mtime_ns
-    measured = json.loads((tmp_path / "paper" / f"{FAST}-adult.json").read_text())
+    written = (tmp_path / "paper-quick" / f"{FAST}-adult.json").stat().st_mtime_ns
+    measured = json.loads((tmp_path / "paper-quick" / f"{FAST}-adult.json").read_text())
     done = run(*arguments, "--json")
     found = json.loads(done.stdout)[FAST]["adult"]["seed 0"]
     assert found == measured["parts"]["seed 0"]["found"]
-    assert (tmp_path / "paper" / f"{FAST}-adult.json").stat().st_mtime_ns >= written
+    assert (tmp_path / "paper-quick" / f"{FAST}-adult.json").stat().st_mtime_ns >= written
 
 
 def test_several_data_sets_follow_one_option(tmp_path):
@@ -77,7 +77,7 @@ def test_several_data_sets_follow_one_option(tmp_path):
     if "web is not on this machine" in done.stderr:
         pytest.skip("web is not on this machine: set VERFEDSV_DATA")
     assert done.returncode == 0, done.stderr
-    assert "Web, 2 seeds" in (tmp_path / "paper.md").read_text()
+    assert "Web, 2 seeds" in (tmp_path / "paper-quick.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,10 @@ def test_several_data_sets_follow_one_option(tmp_path):
     [
         (["figure-9"], "unknown experiment 'figure-9'; allowed are rank, similar-features"),
         (["all", "--data", "mnist"], "unknown data set 'mnist'; allowed are adult, web"),
-        (["all", "--data", "web"], "web is not on this machine; get it with: verfedsv data fetch web"),
+        (
+            ["all", "--data", "web"],
+            "web is not on this machine; `verfedsv data fetch web` gets it, or says where to put it",
+        ),
         (["--data", "adult", "web"], "name an experiment, one of rank"),
     ],
 )
@@ -107,7 +110,7 @@ def test_a_stopped_experiment_continues(tmp_path, monkeypatch):
     """Ctrl-C between parts loses nothing that was measured."""
     arguments, path = (
         ("reproduce", "efficiency", "--quick", "-o", tmp_path),
-        tmp_path / "paper" / "efficiency-adult.json",
+        tmp_path / "paper-quick" / "efficiency-adult.json",
     )
     measure = ResultFile.measure
 

@@ -23,7 +23,7 @@ def test_experiments_run_quickly_on_adult(name, tmp_path):
     assert all(len(row) == len(table.header) for table in tables for row in table.rows)
     page = write_page(tmp_path, {name: [file]}, quick=True).read_text()
     assert experiment.title in page
-    assert (tmp_path / "paper" / f"{name}.svg").exists() == (experiment.draw is not None)
+    assert (tmp_path / "paper-quick" / f"{name}.svg").exists() == (experiment.draw is not None)
     if name in MUST_HOLD:
         assert all(claim.verdict != "no" for claim in experiment.claims(found)), experiment.claims(found)
 

@@ -35,5 +35,8 @@ def test_verdicts_are_two_sided():
     assert verdict(0.01, 0.02)[0] == "in trend"
     assert "lower" in verdict(0.01, 0.02)[1]
     assert verdict(0.3, 0.4)[0] == "in trend"
+    assert (
+        verdict(0.1, 47.0, 0.1)[0] == "in trend"
+    )  # of three seeds, one has artificial clients at half of regular ones
     assert "higher" in verdict(0.3, 0.4)[1]
     assert verdict(0.1, 80.0)[0] == "no"  # of two seeds, one has artificial clients above regular ones

@@ -59,12 +59,38 @@ def test_a_stopped_experiment_continues_where_it_was(tmp_path):
 
 
 def test_other_settings_are_measured_anew(tmp_path):
-    """Results of --quick and full results are not mixed; --again discards what is known."""
+    """Those of --quick are kept apart from full ones; --again discards what is known, and says how much."""
     counted = Counted()
     measure(counted, tmp_path)
     measure(counted, tmp_path, quick=True)
-    measure(counted, tmp_path, quick=True, again=True)
+    assert measure(counted, tmp_path, quick=True, again=True).n_discarded == 3
     assert len(counted.measured) == 9
+    assert measure(counted, tmp_path).n_discarded == 0
+    assert len(counted.measured) == 9
+
+
+def test_a_new_variant_keeps_other_results(tmp_path, monkeypatch):
+    """Only what a changed variant or setting concerns is measured again."""
+    measured = []
+
+    def parts(_name, settings):
+        return {
+            f"{label and label + ', '}seed 0": lambda label=label: measured.append(label) or {"found": 0}
+            for label in settings.with_variants()
+        }
+
+    experiment = Experiment("frequency", "Title", "About.", CountedSettings, parts, Counted().tables)
+    plain = CountedSettings(clients=3, batch_size=10, rate=0.1)
+    for variants, expected in (
+        ({}, [""]),
+        ({"more": {"clients": 5}}, ["more"]),
+        ({"more": {"clients": 6}, "fast": {"rate": 1.0}}, ["more", "fast"]),
+        ({"fast": {"rate": 1.0, "seeds": 3}}, []),
+    ):
+        monkeypatch.setattr(Experiment, "settings", lambda *_, x=variants, **__: plain.but(variants=x))
+        measured.clear()
+        list(ResultFile(tmp_path, experiment, "adult").measure())
+        assert measured == expected
 
 
 def test_results_are_plain_json(tmp_path):

@@ -25,7 +25,11 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", help="Measure at most so many seeds. Default: all of the experiment.", min=1),
+        typer.Option(
+            "--seeds",
+            help="Measure at most so many seeds; the page shows results with two or more. Default: all.",
+            min=1,
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds and samples, to check that it works.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Discard earlier results of these experiments.")] = False,
@@ -38,7 +42,7 @@ def reproduce(
 
     Each result is written as JSON to the subfolder paper of the output folder as soon as it is measured; after Ctrl-C,
     the same command continues, and one with more seeds adds theirs. At the end, `paper.md` shows all results beside the
-    paper's, with figures.
+    paper's, with figures. With --quick the folder is paper-quick and the page `paper-quick.md`.
 
     Exit codes: 0 done; 2 an experiment, a data set or an option cannot be used, with a message that explains why; 130
     interrupted.
