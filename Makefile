@@ -77,7 +77,7 @@ $(VENV)/.paper: $(VENV)/.installed
 	$(INSTALL) --editable '.[paper]'
 	@touch $@
 
-paper: $(VENV)/.paper    ## Measure what is missing of the paper's tables and figures, two seeds of each: two hours.
+paper: $(VENV)/.paper    ## Measure what is missing of the paper's tables and figures, two seeds of each: some hours.
 	$(BIN)/verfedsv reproduce all --seeds 2 --output docs
 
 paper-full: $(VENV)/.paper    ## The same with all seeds: a night.
