@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from experiments import EXPERIMENTS, Experiment, ResultFile, Table, write_page
 from experiments.command import known_results
 from experiments.lab import Settings
+from verfedsv import InputError
 
 
 class Counted:
@@ -160,3 +162,27 @@ def test_more_seeds_are_added_later(tmp_path):
         assert file.is_complete == (len(expected) > 1)
     list(ResultFile(tmp_path, experiment, "adult").measure(1))
     assert list(ResultFile(tmp_path, experiment, "adult").found) == ["seed 0", "seed 1", "seed 2", "seed 3"]
+
+
+def test_links_of_the_published_page_lead_somewhere():
+    """To scripts, results and figures in the repository."""
+    docs = Path(__file__).parents[2] / "docs"
+    links = re.findall(r"\]\(([^)]+)\)", (docs / "paper.md").read_text(encoding="utf-8"))
+    local = [link for link in links if not link.startswith("https:")]
+    assert len(local) > 20
+    assert [link for link in local if not (docs / link).exists()] == []
+
+
+def test_the_page_names_what_is_not_measured(tmp_path):
+    """An experiment without results is neither shown nor passed over."""
+    page = write_page(tmp_path, known_results(tmp_path), quick=False).read_text(encoding="utf-8")
+    assert "Not measured yet with this protocol: rank (Adult, Web, Covtype, RCV1); " in page
+    assert "efficiency (Adult)" in page
+
+
+def test_a_broken_settings_file_is_named(tmp_path, monkeypatch):
+    """One sentence instead of a traceback."""
+    monkeypatch.setattr("experiments.experiment.__file__", str(tmp_path / "experiment.py"))
+    (tmp_path / "protocol.toml").write_text("[all\n")
+    with pytest.raises(InputError, match=r"experiments/protocol\.toml is not TOML: "):
+        EXPERIMENTS["rank"].settings("adult")
