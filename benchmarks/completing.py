@@ -84,7 +84,7 @@ def against_others(rank: int = RANK) -> str:
     is_held_out = pattern.hold_out(HELD_OUT, seed=0)
     rows = []
     for m in range(3):
-        values = pattern.sort(training.uploads(m), 1)
+        values = pattern.sort(training.uploads(m), 1, available_threads())
         solver = CompiledSolver(pattern, values, 0.1, 1e-3, 100, available_threads())
 
         def fit(solver: CompiledSolver = solver) -> float:

@@ -38,7 +38,7 @@ def solvers(training, client=0, regularization=0.1, tolerance=1e-9, max_sweeps=7
     matrix = np.full((len(uploads), n_classes, n_samples), np.nan)
     for t, batch in enumerate(training.batches):
         matrix[t][:, batch] = uploads[t].T
-    fast = CompiledSolver(pattern, pattern.sort(uploads, n_classes), regularization, tolerance, max_sweeps, 2)
+    fast = CompiledSolver(pattern, pattern.sort(uploads, n_classes, 2), regularization, tolerance, max_sweeps, 2)
     return fast, PlainSolver(pattern, matrix, regularization, tolerance, max_sweeps)
 
 
@@ -235,7 +235,7 @@ def test_a_round_without_uploads_is_like_the_one_before():
     training = train()
     pattern = Pattern.from_batches([*training.batches[:50], np.empty(0, int), *training.batches[50:]], 300)
     uploads = training.uploads(0)
-    values = pattern.sort([*uploads[:50], np.empty((0, 1)), *uploads[50:]], 1)
+    values = pattern.sort([*uploads[:50], np.empty((0, 1)), *uploads[50:]], 1, n_threads=2)
     result = complete_with(CompiledSolver(pattern, values, 0.1, 1e-3, 50, 1), 3, 0.1, "spectral", 0)
     np.testing.assert_array_equal(result.rounds[50], result.rounds[49])
     assert np.abs(result.rounds[51] - result.rounds[50]).max() < np.abs(result.rounds[50]).max()

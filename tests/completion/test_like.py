@@ -16,7 +16,7 @@ from verfedsv.completion.observations import Pattern
 def completion(training, like=None, rank="auto", regularization="auto"):
     """Return the completion of the first client."""
     pattern = Pattern.from_batches(training.batches, len(training.labels))
-    values = pattern.sort(training.uploads(0), training.embeddings.shape[3])
+    values = pattern.sort(training.uploads(0), training.embeddings.shape[3], 2)
     solver = CompiledSolver(pattern, values, 0.1, 1e-3, 100, 1)
     return complete_with(solver, rank, regularization, "spectral", 0, like)
 

@@ -138,13 +138,14 @@ def complete(
     numbers = [as_samples(f"batches[{t}]", batch, n_samples) for t, batch in enumerate(_as_rounds("batches", batches))]
     uploads = _as_uploads(_as_rounds("embeddings", embeddings), numbers)
     pattern = Pattern.from_batches(numbers, n_samples)
+    n_threads = available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1)
     solver = CompiledSolver(
         pattern,
-        pattern.sort(uploads, uploads[0].shape[1]),
+        pattern.sort(uploads, uploads[0].shape[1], n_threads),
         REGULARIZATIONS[0],
         as_positive("tolerance", tolerance),
         as_whole("max_sweeps", max_sweeps, at_least=1),
-        available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1),
+        n_threads,
     )
     return complete_with(solver, rank, regularization, start, seed)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from verfedsv.compiled import compiled
 from verfedsv.losses import Array
+from verfedsv.shapley.blocks import ordered_map, split
 
 Integers = NDArray[np.int64]
 
@@ -77,12 +78,16 @@ class Pattern:
         is_held_out[self.positions[kept[n_of_round > 0]]] = False
         return is_held_out
 
-    def sort(self, embeddings: Sequence[Array], n_classes: int) -> Array:
+    def sort(self, embeddings: Sequence[Array], n_classes: int, n_threads: int) -> Array:
         """Return one client's uploads, (observations, classes), in the order of the pattern."""
         dtype = np.result_type(np.float32, *{array.dtype for array in embeddings})
         values = np.empty((len(self.rounds), n_classes), dtype)
-        for t, uploaded in enumerate(embeddings):
-            values[self.of_round(t)] = uploaded.reshape(-1, n_classes)
+
+        def scatter(part: slice) -> None:
+            for t in range(part.start, part.stop):
+                _scatter(embeddings[t].reshape(-1, n_classes), self.of_round(t), values)
+
+        list(ordered_map(scatter, split(self.n_rounds, 16), n_threads))
         return values
 
 
@@ -104,3 +109,10 @@ def _fill(t: int, batch: Array, ends: Integers, rounds: Array, positions: Array)
         rounds[position] = t
         positions[k] = position
         ends[batch[k]] = position + 1
+
+
+@compiled
+def _scatter(uploaded: Array, positions: Array, values: Array) -> None:
+    for k in range(len(positions)):
+        for c in range(values.shape[1]):
+            values[positions[k], c] = uploaded[k, c]

@@ -66,7 +66,7 @@ def complete_players(
             changes = uploads.by_player[player]
             if last is None or pattern is None or not _has_same_samples(last, changes):
                 last, pattern = changes, Pattern.from_batches(_samples(changes), training.n_samples)
-            values = pattern.sort([change.values for change in changes.values()], training.n_classes)
+            values = pattern.sort([change.values for change in changes.values()], training.n_classes, plan.n_threads)
             like = plan.like[player] if player < len(plan.like) else None
             yield _Task(pattern, values, earlier.start_of(player) if earlier else None, like)
 
