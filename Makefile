@@ -11,6 +11,8 @@ SOURCES := src tests benchmarks experiments scripts examples
 NUMERIC := tests/test_compiled.py tests/test_vectors.py tests/test_losses.py tests/completion tests/shapley tests/valuation tests/federation
 CPU ?= generic
 ANOTHER := NUMBA_CPU_NAME=$(CPU) NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-$(CPU)
+# The experiments of the paper that are measured at once.
+JOBS ?= 2
 # The folder of the data sets that do not ship with the package.
 export VERFEDSV_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
@@ -78,10 +80,10 @@ $(VENV)/.paper: $(VENV)/.installed
 	@touch $@
 
 paper: $(VENV)/.paper    ## Measure what is missing of the paper's tables and figures, two seeds of each: some hours.
-	$(BIN)/verfedsv reproduce all --seeds 2 --output docs
+	$(BIN)/verfedsv reproduce all --seeds 2 --jobs $(JOBS) --output docs
 
 paper-full: $(VENV)/.paper    ## The same with all seeds: a night.
-	$(BIN)/verfedsv reproduce all --output docs
+	$(BIN)/verfedsv reproduce all --jobs $(JOBS) --output docs
 
 format: $(VENV)/.dev    ## Let ruff format and fix the code.
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import TaskID
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from experiments import EXPERIMENTS, Experiment, ResultFile, Table, claims_table, write_page
+from experiments.parallel import Order, measure_at_once, measure_in_turn
 from verfedsv.cli.output import explain_warnings, print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.data.catalogue import get_data_set, locate
@@ -27,6 +30,7 @@ def reproduce(
     output: Path,
     *,
     seeds: int | None,
+    jobs: int,
     quick: bool,
     again: bool,
     as_json: bool,
@@ -35,7 +39,7 @@ def reproduce(
     experiments, data_sets = _choose(names, data)
     console = Console(stderr=as_json)
     with explain_warnings(Console(stderr=True)):
-        files = _measure(console, experiments, data_sets, output, seeds=seeds, quick=quick, again=again)
+        files = _measure(console, experiments, data_sets, output, seeds=seeds, jobs=jobs, quick=quick, again=again)
     page = write_page(output, known_results(output, quick=quick), quick=quick)
     if as_json:
         content = {name: {file.data: file.found for file in some} for name, some in files.items()}
@@ -102,26 +106,38 @@ def _measure(
     folder: Path,
     *,
     seeds: int | None,
+    jobs: int,
     quick: bool,
     again: bool,
 ) -> dict[str, list[ResultFile]]:
-    """Measure the missing results, showing progress."""
-    files: dict[str, list[ResultFile]] = {}
+    """Measure the missing results, showing progress; timed ones last, and each alone."""
+    orders = [
+        Order(folder, experiment.name, name, quick, again)
+        for experiment in experiments
+        for name in experiment.data
+        if name in data and _is_there(experiment, name)
+    ]
+    for order in orders:
+        if n := order.open().n_discarded:
+            text = f"{order.experiment}, {order.data}: {n} earlier results are discarded"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+    alone = [order for order in orders if jobs == 1 or EXPERIMENTS[order.experiment].is_timed]
+    others = [order for order in orders if order not in alone]
     stopped = "stopped; the same command continues from here."
     with explain_interrupt(console, stopped), interrupts() as check, progress_bar(console) as bar:
-        for experiment in experiments:
-            for name in (name for name in experiment.data if name in data and _is_there(experiment, name)):
-                file = ResultFile(folder, experiment, name, quick=quick, again=again)
-                if file.n_discarded:
-                    text = f"{experiment.name}, {name}: {file.n_discarded} earlier results are discarded"
-                    console.print(text, highlight=False, markup=False, soft_wrap=True)
-                task = bar.add_task(f"{experiment.name}, {name}", total=None)
-                for part, done, total in file.measure(seeds):
-                    check()
-                    title = f"{experiment.name}, {name}: {part}"
-                    bar.update(task, description=title, completed=done, total=total)
-                bar.remove_task(task)
-                files.setdefault(experiment.name, []).append(file)
+        tasks: dict[Order, TaskID] = {}
+        for order, part, done, total in chain(measure_at_once(others, seeds, jobs), measure_in_turn(alone, seeds)):
+            check()
+            if part is None:
+                bar.remove_task(tasks.pop(order))
+                continue
+            if order not in tasks:
+                tasks[order] = bar.add_task("", total=None)
+            title = f"{order.experiment}, {order.data}: {part}"
+            bar.update(tasks[order], description=title, completed=done, total=total)
+    files: dict[str, list[ResultFile]] = {}
+    for order in orders:
+        files.setdefault(order.experiment, []).append(order._replace(again=False).open())
     return files
 
 

@@ -251,4 +251,5 @@ EXPERIMENT = Experiment(
     tables=tables,
     claims=claims,
     draw=_draw,
+    is_timed=True,
 )

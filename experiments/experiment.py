@@ -65,7 +65,8 @@ class Experiment(Generic[S]):
     """A table or figure of the paper.
 
     `parts` returns what to measure for a data set: functions by name, which take no arguments, may share expensive
-    results, and return JSON content. Names of parts that are repeated end in "seed 0", "seed 1" and so on.
+    results, and return JSON content. Names of parts that are repeated end in "seed 0", "seed 1" and so on. If it
+    `is_timed`, parts need the machine for themselves.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Experiment(Generic[S]):
     tables: Callable[[Results], Sequence[Table]]
     claims: Callable[[Results], Sequence[Claim]] = lambda _results: ()
     draw: Callable[[Results, Figure], None] | None = None
+    is_timed: bool = False
 
     @cached_property
     def _content(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 import platform
@@ -107,7 +108,8 @@ class ResultFile:
         begin = time.perf_counter()
         found = _plain(part())
         took = round(time.perf_counter() - begin, 2)
-        self._content["parts"][name] = {"found": found, "seconds": took, "machine": machine()}
+        today = dt.datetime.now(tz=dt.UTC).date().isoformat()
+        self._content["parts"][name] = {"found": found, "seconds": took, "machine": machine(), "date": today}
         self._write()
 
     def _read(self) -> dict[str, Any]:

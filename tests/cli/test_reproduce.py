@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -8,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import verfedsv
-from experiments import EXPERIMENTS
+from experiments import EXPERIMENTS, command
+from experiments.parallel import Order, measure_at_once, measure_in_turn
 from experiments.results import ResultFile
 from tests.cli.inprocess import call as run
+from verfedsv.errors import InputError
 
 FAST = "random-features-async"
 
@@ -78,6 +81,59 @@ def test_several_data_sets_follow_one_option(tmp_path):
         pytest.skip("web is not on this machine: set VERFEDSV_DATA")
     assert done.returncode == 0, done.stderr
     assert "Web, 2 seeds" in (tmp_path / "paper-quick.md").read_text()
+
+
+def test_several_results_at_once_are_the_same(tmp_path):
+    """Those of processes of their own, and those of one after the other."""
+    here, there = (Order(tmp_path / name, FAST, "adult", quick=True, again=False) for name in ("here", "there"))
+    news = list(measure_in_turn([here], 1))
+    assert [latest.part for latest in news] == ["seed 0", None]
+    assert [latest._replace(order=here) for latest in measure_at_once([there], 1, 2)] == news
+    assert here.open().found == there.open().found != {}
+
+
+def test_timed_experiments_are_measured_last_and_alone(tmp_path, monkeypatch):
+    """Others are measured at once; with one job, all are measured in turn."""
+    measured = []
+
+    def note(kind, orders):
+        measured.append((kind, [order.experiment for order in orders]))
+        return iter(())
+
+    monkeypatch.setattr(command, "measure_at_once", lambda orders, _seeds, _jobs: note("at once", orders))
+    monkeypatch.setattr(command, "measure_in_turn", lambda orders, _seeds: note("in turn", orders))
+    for jobs in ("1", "2"):
+        run(
+            "reproduce",
+            "efficiency",
+            "rank",
+            "--quick",
+            "--json",
+            "--jobs",
+            jobs,
+            "--data",
+            "adult",
+            "-o",
+            str(tmp_path),
+        )
+    assert measured == [
+        ("at once", []),
+        ("in turn", ["efficiency", "rank"]),
+        ("at once", ["rank"]),
+        ("in turn", ["efficiency"]),
+    ]
+
+
+def test_a_process_that_dies_is_an_error(tmp_path):
+    """One sentence, and no process is left behind."""
+    order = Order(tmp_path, FAST, "adult", quick=True, again=False)
+    running = measure_at_once([order], None, 2)
+    assert next(running).part == "seed 0"
+    (process,) = multiprocessing.active_children()
+    process.kill()
+    with pytest.raises(InputError, match="a process that measured results has died"):
+        list(running)
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize(

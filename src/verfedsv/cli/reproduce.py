@@ -31,6 +31,10 @@ def reproduce(
             min=1,
         ),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", "-j", help="Measure so many results at once; those of times come last, alone.", min=1),
+    ] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds and samples, to check that it works.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Discard earlier results of these experiments.")] = False,
     output: Annotated[
@@ -53,7 +57,7 @@ def reproduce(
     if not names:
         command.show_experiments()
     else:
-        command.reproduce(names, data or [], output, seeds=seeds, quick=quick, again=again, as_json=as_json)
+        command.reproduce(names, data or [], output, seeds=seeds, jobs=jobs, quick=quick, again=again, as_json=as_json)
 
 
 def _import_command() -> Any:
