@@ -258,7 +258,7 @@ EXPERIMENT = Experiment(
     "the same however the features are split, and to first order the value of a client is the sum of those of its "
     "features. So one training gives the shares of any split: here of random ones into three equal parts, drawn anew "
     "for each seed, which also orders the batches. Some of the splits, and the contiguous one, are valued in full on a "
-    "part of the samples, to see how exact that is.",
+    "part of the samples, to show how accurate that is.",
     settings_type=SplitSettings,
     parts=parts,
     tables=tables,

@@ -109,7 +109,7 @@ def test_results_are_what_they_were(part):
         values, expected = np.array(now["values"]), np.array(before["values"])
         errors, allowed = np.array(now["errors"]), np.array(before["errors"])
         scale = np.abs(expected).max()
-        slack = errors + allowed if before["is_sampled"] else 1e-10 * scale
+        slack = errors + allowed if before["is_sampled"] else 1e-12 * scale
         assert (np.abs(values - expected) <= slack).all(), name
         growth = 0.05 if before["is_sampled"] else 1e-6
         assert (errors <= allowed * (1 + growth) + 1e-12 * scale)[np.isfinite(allowed)].all(), name

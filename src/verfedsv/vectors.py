@@ -80,8 +80,8 @@ def load(_context: Any, array: Any, _index: Any) -> Any:
     def generate(context: Any, builder: Any, kind: Any, arguments: Any) -> Any:
         address = _address(context, builder, kind.args[0], *arguments)
         item = address.type.pointee
-        place = builder.bitcast(address, ir.VectorType(item, LANES).as_pointer())
-        numbers = builder.load(place, align=4 if item == ir.FloatType() else 8)
+        pointer = builder.bitcast(address, ir.VectorType(item, LANES).as_pointer())
+        numbers = builder.load(pointer, align=4 if item == ir.FloatType() else 8)
         return builder.fpext(numbers, _FLOATS) if item == ir.FloatType() else numbers
 
     return _vector(array, types.intp), generate
@@ -117,10 +117,10 @@ def load_first(_context: Any, array: Any, _index: Any, _n_numbers: Any) -> Any:
         zeros = ir.Constant(ir.VectorType(_INDEX, LANES), [0] * LANES)
         limit = builder.shuffle_vector(first, ir.Constant(_BITS, ir.Undefined), zeros)
         mask = builder.icmp_signed("<", ir.Constant(_BITS, list(range(LANES))), limit)
-        place = builder.bitcast(address, items.as_pointer())
+        pointer = builder.bitcast(address, items.as_pointer())
         name = f"llvm.masked.load.v{LANES}f{8 * n_bytes}.p0v{LANES}f{8 * n_bytes}"
         otherwise = ir.Constant(items, [0.0] * LANES)
-        numbers = _call(builder, name, items, [place, ir.Constant(_INDEX, n_bytes), mask, otherwise], [])
+        numbers = _call(builder, name, items, [pointer, ir.Constant(_INDEX, n_bytes), mask, otherwise], [])
         return builder.fpext(numbers, _FLOATS) if item == ir.FloatType() else numbers
 
     return _vector(array, types.intp, types.intp), generate

@@ -241,6 +241,15 @@ def test_a_round_without_uploads_is_like_the_one_before():
     assert np.abs(result.rounds[51] - result.rounds[50]).max() < np.abs(result.rounds[50]).max()
 
 
+@pytest.mark.parametrize("change", [lambda u: u[:-1], lambda u: [*u, u[0]], lambda u: [*u[:3], u[3][:-1], *u[4:]]])
+def test_uploads_of_another_pattern_are_refused(change):
+    """Compiled loops do not check bounds: too few or too many rounds, or samples of a round, are an error before."""
+    training = train(n_epochs=1)
+    pattern = Pattern.from_batches(training.batches, 300)
+    with pytest.raises(ValueError, match="not those of the pattern"):
+        pattern.sort(change(training.uploads(0)), 1, 2)
+
+
 def test_embeddings_of_zero_everywhere():
     """A client that only ever uploads zeros is completed with zeros."""
     training = train(n_epochs=3)

@@ -249,3 +249,18 @@ def test_what_a_loss_of_ones_own_returns_is_converted_and_checked(n_classes):
     for wrong in (lambda g: g[:8], lambda g: g[..., 0], lambda g: g + 0j, lambda g: np.where(g > 1, np.nan, g)):
         with pytest.raises(verfedsv.InputError, match="'half'"):
             verfedsv.shapley_values(previous, previous + change, labels, Half(wrong), "closed-form")
+
+
+@pytest.mark.parametrize("n_classes", [1, 3])
+@pytest.mark.parametrize("constant", ["smoothness", "fifth_derivative"])
+@pytest.mark.parametrize("size", [1e-50, 1.0, 1e15, 1e40])
+def test_errors_are_infinite_where_a_constant_is(n_classes, constant, size):
+    """Whatever the size of the changes; a client that did not move has an error of 0."""
+    loss = type(verfedsv.losses.get_loss("squared"))()
+    loss.__class__ = type("Own", (type(loss),), {constant: np.inf})
+    previous = np.zeros((3, 5, n_classes))
+    current = np.full(previous.shape, size)
+    current[1] = 0.0
+    labels = np.zeros((5, n_classes))
+    errors = verfedsv.shapley_values(previous, current, labels, loss, "closed-form").errors
+    np.testing.assert_array_equal(errors, [np.inf, 0.0, np.inf])

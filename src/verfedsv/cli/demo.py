@@ -120,18 +120,18 @@ def show(console: Console, folder: Path) -> dict[str, Valuation]:
 
 def _check_place(folder: Path, mode: str, text: str) -> None:
     """Raise InputError if a run or its configuration would replace anything but an earlier demo."""
-    path, place = folder / f"{mode}.toml", folder / mode
+    path, run = folder / f"{mode}.toml", folder / mode
     # A killed demo may have written only part of it.
     is_ours = not path.exists() or text.encode().startswith(path.read_bytes())
-    config = RunFolder(place).config_path
+    config = RunFolder(run).config_path
     is_replaceable = (
-        not place.exists()
-        or is_free(place, text)
-        or (config.exists() and config.read_bytes().startswith(HEADER.encode()) and not has_others(place))
+        not run.exists()
+        or is_free(run, text)
+        or (config.exists() and config.read_bytes().startswith(HEADER.encode()) and not has_others(run))
     )
     if not is_ours or not is_replaceable:
         raise InputError(
-            f"{place if is_ours else path} already exists and is not an unchanged result of an earlier demo; move it "
+            f"{run if is_ours else path} already exists and is not an unchanged result of an earlier demo; move it "
             "away, or choose another --output"
         )
 

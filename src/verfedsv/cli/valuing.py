@@ -114,25 +114,26 @@ def _explain(result: Valuation) -> list[str]:
         lines.append(wording.NO_SHARES)
     if largest == 0:
         return lines
-    estimator = f"The error of the estimator is at most {_as_part(float(result.estimator_errors.max()) / largest)}"
+    estimator = f"The error of the estimator is {_at_most(float(result.estimator_errors.max()) / largest)}"
     completion = _explain_completion(result, largest)
     return [*lines, f"{estimator} ({MEANING[result.error_kind]}); {completion}"]
 
 
-def _as_part(size: float) -> str:
-    """Return the size of an error relative to the largest value in words, rounded up.
+def _at_most(size: float, limit: str = "at most") -> str:
+    """Return a limit on an error relative to the largest value in words, rounded up.
 
-    >>> _as_part(6.93), _as_part(0.0213), _as_part(3.1e-9)
-    ('7.0 times the largest value', '2.2 % of the largest value', 'less than 0.00001 % of the largest value')
+    >>> _at_most(6.93), _at_most(0.0213, "up to about")
+    ('at most 7.0 times the largest value', 'up to about 2.2 % of the largest value')
+    >>> _at_most(3.1e-9)
+    'below 0.00001 % of the largest value'
     """
     if size >= 1:
-        return f"{error_text(size)} times the largest value"
+        return f"{limit} {error_text(size)} times the largest value"
     percentage = 100 * size
-    if 0 < percentage < 1e-4:  # without a power of ten
-        text = "less than 0.00001" if percentage < 1e-5 else number(rounded_up(percentage, 5), 5)
-    else:
-        text = error_text(percentage)
-    return f"{text} % of the largest value"
+    if 0 < percentage < 1e-5:  # without a power of ten
+        return "below 0.00001 % of the largest value"
+    text = number(rounded_up(percentage, 5), 5) if 0 < percentage < 1e-4 else error_text(percentage)
+    return f"{limit} {text} % of the largest value"
 
 
 def _among_known(summary: Summary) -> list[str]:
@@ -152,7 +153,7 @@ def _explain_completion(result: Valuation, largest: float) -> str:
     is_known = np.isfinite(result.completion_errors)
     text = "the error of completing embeddings that were not uploaded is "
     if is_known.any():
-        text += f"up to about {_as_part(float(result.completion_errors[is_known].max()) / largest)} (estimated)"
+        text += f"{_at_most(float(result.completion_errors[is_known].max()) / largest, 'up to about')} (estimated)"
         unknown = [name for name, known in zip(result.clients, is_known, strict=True) if not known]
         text += f", and unknown for {quoted(unknown)}" if unknown else ""
     else:

@@ -147,7 +147,8 @@ class CompiledSolver:
         target = np.ascontiguousarray(sweeps.from_lines(products, n_classes, rank))
         sweeps.solve_rounds(gram, target, self.regularization, rounds)
         # With w solved for, the squared errors and the penalty on w add up to |x|^2 - w . (sum of x h).
-        return size - float(np.vdot(rounds, target)) - self.regularization * float(np.vdot(rounds, rounds))
+        # Not np.vdot, whose order of addition depends on the number of threads that OpenBLAS takes.
+        return size - float((rounds * (target + self.regularization * rounds)).sum())
 
 
 def has_settled(before: float, left: float, size: float, tolerance: float, if_close: bool | None) -> bool:

@@ -79,7 +79,12 @@ class Pattern:
         return is_held_out
 
     def sort(self, embeddings: Sequence[Array], n_classes: int, n_threads: int) -> Array:
-        """Return one client's uploads, (observations, classes), in the order of the pattern."""
+        """Return one client's uploads, (observations, classes), in the order of the pattern.
+
+        `embeddings` are float32 or float64, (samples,) or (samples, classes), one array for each round.
+        """
+        if [array.size for array in embeddings] != (np.diff(self.edges) * n_classes).tolist():
+            raise ValueError("the uploads are not those of the pattern")
         dtype = np.result_type(np.float32, *{array.dtype for array in embeddings})
         values = np.empty((len(self.rounds), n_classes), dtype)
 

@@ -281,11 +281,11 @@ class Server:
     def _predicted(self, predictions: Mapping[str, Floats], samples: Array) -> list[Floats]:
         """Return the embeddings of some samples, (samples, classes), for each client."""
         result, is_train = [], samples < self.n_train
-        for name, known in zip(self.clients, self._table, strict=True):
+        for name, own in zip(self.clients, self._table, strict=True):
             embeddings = predictions.get(name)
             if embeddings is None:
                 embeddings = np.zeros((len(samples), self.n_classes))
-                embeddings[is_train] = known[samples[is_train]]
+                embeddings[is_train] = own[samples[is_train]]
             result.append(embeddings)
         return result
 

@@ -247,11 +247,11 @@ def build(
         n_unseen=valuation.n_unseen,
         numerical_error=numerical_error(valuation),
         books=valuation.books,
-        server_error=known(valuation.server_error),
+        server_error=finite_or_none(valuation.server_error),
         estimator_error_kind=valuation.error_kind,
         method=valuation.method,
         semivalue=valuation.settings.semivalue,
-        guarantee=known(valuation.guarantee),
+        guarantee=finite_or_none(valuation.guarantee),
         verdict=judge(valuation, facts),
         clients=tuple(_clients(valuation, order, quarters, uploads, at)),
         groups=tuple(groups[:_MOST_GROUPS]),
@@ -296,14 +296,14 @@ def _clients(
             worst_place=places[m][1],
             value=float(values[m]),
             decrease=float(values[m] * n_rounds),
-            decrease_low=known((values[m] - errors[m]) * n_rounds),
-            decrease_high=known((values[m] + errors[m]) * n_rounds),
-            share=known(shares[m, 0]),
-            share_low=known(shares[m, 1]),
-            share_high=known(shares[m, 2]),
-            error=known(errors[m]),
-            estimator_error=known(valuation.estimator_errors[m]),
-            completion_error=known(valuation.completion_errors[m]),
+            decrease_low=finite_or_none((values[m] - errors[m]) * n_rounds),
+            decrease_high=finite_or_none((values[m] + errors[m]) * n_rounds),
+            share=finite_or_none(shares[m, 0]),
+            share_low=finite_or_none(shares[m, 1]),
+            share_high=finite_or_none(shares[m, 2]),
+            error=finite_or_none(errors[m]),
+            estimator_error=finite_or_none(valuation.estimator_errors[m]),
+            completion_error=finite_or_none(valuation.completion_errors[m]),
             n_negative_rounds=int((per_round < 0).sum()),
             quarters=tuple(float(cumulative[number - 1]) for number in quarters),
             cumulative=curve(cumulative, n_clients, at) if m in drawn else None,
@@ -317,7 +317,7 @@ def _completion(valuation: Valuation, m: int) -> CompletionSummary | None:
     if valuation.completion is None:
         return None
     report = valuation.completion[m]
-    rmse = known(report.held_out_rmse) if report.n_held_out else None
+    rmse = finite_or_none(report.held_out_rmse) if report.n_held_out else None
     relative = rmse / report.held_out_size if rmse is not None and report.held_out_size > 0 else None
     return CompletionSummary(report.rank, rmse, relative, report.n_held_out, report.n_unseen)
 
@@ -331,6 +331,6 @@ def _quarters(n_rounds: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, (n_rounds * part + 2) // 4) for part in range(1, 5)}))
 
 
-def known(number: float | None) -> float | None:
+def finite_or_none(number: float | None) -> float | None:
     """Return a number, or None if it is None, NaN or infinite."""
     return None if number is None or not np.isfinite(number) else float(number)

@@ -160,10 +160,10 @@ def _share_error(client: ClientSummary, summary: Summary) -> str:
     return f"± {error_percent(error).replace(SPACE, '')}"
 
 
-def payouts(known: SettlementSummary, medium: Medium = "report") -> Table:
+def payouts(summary: SettlementSummary, medium: Medium = "report") -> Table:
     """Return what each client is paid; in the terminal, also its fractions of values and budget."""
-    amount = f"Payout, {known.currency}"
-    has_shares, has_notes = any(line.share for line in known.payouts), any(line.note for line in known.payouts)
+    amount = f"Payout, {summary.currency}"
+    has_shares, has_notes = any(line.share for line in summary.payouts), any(line.note for line in summary.payouts)
     columns: list[Column[Payout]] = [
         Column("Client", lambda line: line.client, "name"),
         Column("Of values", lambda line: _with_minus(line.share), on=("terminal",) if has_shares else ()),
@@ -175,7 +175,7 @@ def payouts(known: SettlementSummary, medium: Medium = "report") -> Table:
         Column("Note", lambda line: line.note, "text", on=(*PAGES, "terminal") if has_notes else PAGES),
     ]
     caption = "What each client is paid, and the range that the errors of the values allow"
-    return make_table("amounts", caption, known.payouts, columns, medium, {"Client": "Sum", amount: known.budget})
+    return make_table("amounts", caption, summary.payouts, columns, medium, {"Client": "Sum", amount: summary.budget})
 
 
 def _with_minus(text: str) -> str:

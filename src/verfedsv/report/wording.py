@@ -255,9 +255,11 @@ def group_lines(summary: Summary, most: int) -> list[str]:
     return [*lines, f"and {count(more, 'more group')}"] if more else lines
 
 
-def settlement(known: SettlementSummary) -> str:
+def settlement(summary: SettlementSummary) -> str:
     """Return how much was settled."""
-    return f"{known.budget} {known.currency} were shared among {count(len(known.payouts), 'client')}, to the cent."
+    return (
+        f"{summary.budget} {summary.currency} were shared among {count(len(summary.payouts), 'client')}, to the cent."
+    )
 
 
 def training(summary: Summary) -> str:

@@ -1,7 +1,7 @@
 """The loops of the closed form for embeddings of several classes.
 
-Blocks of eight samples are valued in vectors, one lane for each sample: loops over few classes and clients then keep
-their sums in registers, and all numbers of a block stay in the first-level cache. Arrays are flat, as each slice in a
+Eight samples at a time are valued in vectors, one lane for each sample: loops over few classes and clients then keep
+their sums in registers, and all numbers of an octet stay in the first-level cache. Arrays are flat, as each slice in a
 loop costs two atomic operations, to count references.
 """
 
@@ -30,13 +30,13 @@ from verfedsv.vectors import (
 )
 
 
-class Block(NamedTuple):
-    """A block of eight samples, eight numbers for each of the classes, clients or both.
+class Octet(NamedTuple):
+    """Eight samples, with eight numbers for each of the classes, clients or both.
 
     `change` are the changes of the clients, (clients, classes); `base` and `total` the sums over clients of embeddings
     and changes; `weights` and `centre` the cubic form; `linear` the gradient, and then the factors of a client's
     change, as `quadratic` those of its centred square. `spreads`, `means` and `sizes` are, for each client, the spread
-    of its change, its mean under `centre` and its summed absolute values; `values` and `errors` are summed over blocks.
+    of its change, its mean under `centre` and its summed absolute values; `values` and `errors` are summed over octets.
     """
 
     change: Floats
@@ -54,10 +54,10 @@ class Block(NamedTuple):
 
 
 @inlined
-def new_block(n_clients: int, n_classes: int, is_softmax: bool) -> Block:
-    """Return space for a block; softmax has the same weights and centre."""
+def new_octet(n_clients: int, n_classes: int, is_softmax: bool) -> Octet:
+    """Return space for an octet; softmax has the same weights and centre."""
     centre = np.empty(n_classes * LANES)
-    return Block(
+    return Octet(
         np.empty(n_clients * n_classes * LANES),
         np.empty(n_classes * LANES),
         np.empty(n_classes * LANES),
@@ -87,7 +87,7 @@ def sum_classes(
     n_clients = len(previous)
     n_samples, n_classes = gradient.shape
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
-    block = new_block(n_clients, n_classes, False)
+    octet = new_octet(n_clients, n_classes, False)
     width = RUN * n_classes
     sums, changes, lines, magnitudes = (
         np.zeros(4 * width),
@@ -109,18 +109,18 @@ def sum_classes(
         lines[3 * width : 3 * width + size] = moments.total[part].ravel()
         lines[4 * width : 4 * width + size] = moments.squares[part].ravel()
         magnitudes[:n] = moments.magnitude[part]
-        block.values[:], block.errors[:] = 0.0, 0.0
+        octet.values[:], octet.errors[:] = 0.0, 0.0
         for b in range(0, n, LANES):
             energy = fill(0.0)
             for c in range(n_classes):
-                store(block.linear, c * LANES, load_apart(lines, b * n_classes + c, n_classes))
-                store(block.weights, c * LANES, load_apart(lines, width + b * n_classes + c, n_classes))
-                store(block.centre, c * LANES, load_apart(lines, 2 * width + b * n_classes + c, n_classes))
-                store(block.total, c * LANES, load_apart(lines, 3 * width + b * n_classes + c, n_classes))
+                store(octet.linear, c * LANES, load_apart(lines, b * n_classes + c, n_classes))
+                store(octet.weights, c * LANES, load_apart(lines, width + b * n_classes + c, n_classes))
+                store(octet.centre, c * LANES, load_apart(lines, 2 * width + b * n_classes + c, n_classes))
+                store(octet.total, c * LANES, load_apart(lines, 3 * width + b * n_classes + c, n_classes))
                 energy += load_apart(lines, 4 * width + b * n_classes + c, n_classes)
-            _read_changes(changes, b, n_classes, block.change)
-            add_block(block, energy, load(magnitudes, b), constants)
-        add_run(block, values, lost, errors)
+            _read_changes(changes, b, n_classes, octet.change)
+            add_octet(octet, energy, load(magnitudes, b), constants)
+        add_run(octet, values, lost, errors)
     return values, errors
 
 
@@ -141,7 +141,7 @@ def sum_softmax(
     n_clients, n_samples = len(previous), len(labels)
     values, lost, errors = np.zeros(n_clients), np.zeros(n_clients), np.zeros(n_clients)
     decrease, decrease_lost = 0.0, 0.0
-    block, line = new_block(n_clients, n_classes, True), np.empty(LANES)
+    octet, line = new_octet(n_clients, n_classes, True), np.empty(LANES)
     width = RUN * n_classes
     sums, changes, own_labels = np.zeros(4 * width), np.zeros(n_clients * width), np.zeros(RUN, np.intp)
     for first in range(0, n_samples, RUN):
@@ -160,25 +160,25 @@ def sum_softmax(
         if not are_valid(sums[3 * width : 3 * width + size]):
             return values, errors, np.nan
         n_ahead = min(size, (n_samples - first - n) * n_classes)
-        block.values[:], block.errors[:] = 0.0, 0.0
+        octet.values[:], octet.errors[:] = 0.0, 0.0
         of_run = 0.0
         for b in range(0, n, LANES):
             energy, magnitude = fill(0.0), fill(0.0)
             for c in range(n_classes):
-                store(block.base, c * LANES, load_apart(sums, b * n_classes + c, n_classes))
-                store(block.total, c * LANES, load_apart(sums, width + b * n_classes + c, n_classes))
+                store(octet.base, c * LANES, load_apart(sums, b * n_classes + c, n_classes))
+                store(octet.total, c * LANES, load_apart(sums, width + b * n_classes + c, n_classes))
                 energy += load_apart(sums, 2 * width + b * n_classes + c, n_classes)
                 magnitude = larger(magnitude, load_apart(sums, 3 * width + b * n_classes + c, n_classes))
-            _read_changes(changes, b, n_classes, block.change)
-            # A part of the next run with each block, as the processor waits if many reads are under way.
+            _read_changes(changes, b, n_classes, octet.change)
+            # A part of the next run with each octet, as the processor waits if many reads are under way.
             ahead = at + size + b * n_classes, at + size + min((b + LANES) * n_classes, n_ahead)
             for k in range(n_clients):
                 read_ahead(previous, k, ahead)
                 read_ahead(current, k, ahead)
-            of_run += expand_softmax(block.base, block.total, own_labels, b, block.centre, block.linear, line)
-            add_block(block, energy, magnitude, constants)
+            of_run += expand_softmax(octet.base, octet.total, own_labels, b, octet.centre, octet.linear, line)
+            add_octet(octet, energy, magnitude, constants)
         decrease, decrease_lost = add(decrease, decrease_lost, of_run)
-        add_run(block, values, lost, errors)
+        add_run(octet, values, lost, errors)
     return values, errors, decrease
 
 
@@ -227,32 +227,32 @@ def _read_changes(changes: Floats, first: int, n_classes: int, change: Floats) -
 
 
 @inlined
-def add_block(block: Block, energy: Vector, magnitude: Vector, constants: BoundConstants) -> None:
-    """Add the values and errors of all clients in a block to those of the run.
+def add_octet(octet: Octet, energy: Vector, magnitude: Vector, constants: BoundConstants) -> None:
+    """Add the values and errors of all clients in an octet to those of the run.
 
     `energy` are the summed squares of all changes, `magnitude` the largest over classes of the summed absolute numbers.
     """
-    n_clients, n_classes = len(block.spreads) // LANES, len(block.total) // LANES
+    n_clients, n_classes = len(octet.spreads) // LANES, len(octet.total) // LANES
     path = fill(0.0)
     for k in range(n_clients):
         at = k * n_classes * LANES
-        d = load(block.change, at)
+        d = load(octet.change, at)
         smallest, largest, squares = d, d, d * d
-        mean, size = d * load(block.centre, 0), absolute(d)
+        mean, size = d * load(octet.centre, 0), absolute(d)
         for c in range(LANES, n_classes * LANES, LANES):
-            d = load(block.change, at + c)
+            d = load(octet.change, at + c)
             if constants.uses_range:
                 smallest, largest = smaller(smallest, d), larger(largest, d)
             else:
                 squares = squares + d * d
-            mean = mean + d * load(block.centre, c)
+            mean = mean + d * load(octet.centre, c)
             size = size + absolute(d)
         spread = largest - smallest if constants.uses_range else root(squares)
         path = path + spread
-        store(block.spreads, k * LANES, spread)
-        store(block.means, k * LANES, mean)
-        store(block.sizes, k * LANES, size)
-    length, largest_linear, largest_quadratic = _write_coefficients(block)
+        store(octet.spreads, k * LANES, spread)
+        store(octet.means, k * LANES, mean)
+        store(octet.sizes, k * LANES, size)
+    length, largest_linear, largest_quadratic = _write_coefficients(octet)
     truncation = truncation_each(root(length), energy, path, constants)
     # The size of a term of the sum, per unit of the change of a class.
     size = largest_linear + largest_quadratic * magnitude
@@ -261,51 +261,51 @@ def add_block(block: Block, energy: Vector, magnitude: Vector, constants: BoundC
     # not be multiplied by the others' changes.
     shift = 1.0 if constants.uses_range else 0.0
     for k in range(n_clients):
-        at, mean, value = k * n_classes * LANES, load(block.means, k * LANES), fill(0.0)
+        at, mean, value = k * n_classes * LANES, load(octet.means, k * LANES), fill(0.0)
         for c in range(0, n_classes * LANES, LANES):
-            d = load(block.change, at + c)
+            d = load(octet.change, at + c)
             centred, seen = d - mean, d - shift * mean
-            value = value + (load(block.quadratic, c) * centred * centred - load(block.linear, c) * seen)
-        error = load(block.spreads, k * LANES) * truncation + load(block.sizes, k * LANES) * rounding
-        store(block.values, k * LANES, load(block.values, k * LANES) + value)
-        store(block.errors, k * LANES, load(block.errors, k * LANES) + error)
+            value = value + (load(octet.quadratic, c) * centred * centred - load(octet.linear, c) * seen)
+        error = load(octet.spreads, k * LANES) * truncation + load(octet.sizes, k * LANES) * rounding
+        store(octet.values, k * LANES, load(octet.values, k * LANES) + value)
+        store(octet.errors, k * LANES, load(octet.errors, k * LANES) + error)
 
 
 @inlined
-def _write_coefficients(block: Block) -> tuple[Vector, Vector, Vector]:
+def _write_coefficients(octet: Octet) -> tuple[Vector, Vector, Vector]:
     """Write the factors of a client's change and of its centred square.
 
     Return the squared norm of the total, and the largest factors over classes.
     """
-    n_clients, n_classes = len(block.spreads) // LANES, len(block.total) // LANES
+    n_clients, n_classes = len(octet.spreads) // LANES, len(octet.total) // LANES
     mean, length = fill(0.0), fill(0.0)
     for c in range(0, n_classes * LANES, LANES):
-        total = load(block.total, c)
-        mean = mean + total * load(block.centre, c)
+        total = load(octet.total, c)
+        mean = mean + total * load(octet.centre, c)
         length = length + total * total
     mean_cubic, largest_linear, largest_quadratic = fill(0.0), fill(0.0), fill(0.0)
     for c in range(0, n_classes * LANES, LANES):
         squares = fill(0.0)
         for k in range(n_clients):
-            centred = load(block.change, k * n_classes * LANES + c) - load(block.means, k * LANES)
+            centred = load(octet.change, k * n_classes * LANES + c) - load(octet.means, k * LANES)
             squares = squares + centred * centred
-        weight, centred = load(block.weights, c), load(block.total, c) - mean
+        weight, centred = load(octet.weights, c), load(octet.total, c) - mean
         term = weight * (centred * centred * (1 / 24) + squares * (1 / 12))
         mean_cubic = mean_cubic + term
         quadratic = weight * centred * (1 / 12)
-        store(block.linear, c, load(block.linear, c) + term)
-        store(block.quadratic, c, quadratic)
+        store(octet.linear, c, load(octet.linear, c) + term)
+        store(octet.quadratic, c, quadratic)
         largest_quadratic = larger(largest_quadratic, absolute(quadratic))
     for c in range(0, n_classes * LANES, LANES):
-        linear = load(block.linear, c) - load(block.centre, c) * mean_cubic
-        store(block.linear, c, linear)
+        linear = load(octet.linear, c) - load(octet.centre, c) * mean_cubic
+        store(octet.linear, c, linear)
         largest_linear = larger(largest_linear, absolute(linear))
     return length, largest_linear, largest_quadratic
 
 
 @inlined
-def add_run(block: Block, values: Floats, lost: Floats, errors: Floats) -> None:
+def add_run(octet: Octet, values: Floats, lost: Floats, errors: Floats) -> None:
     """Add the values and errors of a run of samples, compensated."""
     for k in range(len(values)):
-        values[k], lost[k] = add(values[k], lost[k], sum_lanes(load(block.values, k * LANES)))
-        errors[k] += sum_lanes(load(block.errors, k * LANES))
+        values[k], lost[k] = add(values[k], lost[k], sum_lanes(load(octet.values, k * LANES)))
+        errors[k] += sum_lanes(load(octet.errors, k * LANES))

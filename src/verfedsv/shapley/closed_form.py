@@ -26,7 +26,6 @@ from verfedsv.shapley.game import LARGEST_EMBEDDING, MOST_SAMPLES, Block, RoundG
 from verfedsv.shapley.moments import (
     RUN,
     TILE,
-    UNKNOWN,
     BoundConstants,
     Moments,
     add_scalar_moments,
@@ -82,7 +81,7 @@ def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Est
         total /= game.n_samples
     values, errors, utility = total[:n_players], total[n_players:-1], np.asarray(total[-1])
     if max(game.loss.smoothness, game.loss.fifth_derivative) == math.inf:
-        errors[errors > UNKNOWN] = np.inf
+        errors[errors > 0] = np.inf
     # Counted as one evaluation before, one in the middle of, and one after the round.
     return Estimate(values, errors, utility, _METHODS, n_evaluations=3 * n_summed)
 

@@ -13,7 +13,7 @@ import numpy as np
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.loss_loops import expand_logistic, expand_softmax
 from verfedsv.losses import Array, Floats
-from verfedsv.shapley.class_sums import add_block, add_run, new_block
+from verfedsv.shapley.class_sums import add_octet, add_run, new_octet
 from verfedsv.shapley.game import LARGEST_EMBEDDING
 from verfedsv.shapley.moments import RUN, BoundConstants, scalar_coefficients
 from verfedsv.vectors import LANES, Vector, absolute, fill, larger, largest_lane, load, store, sum_lanes
@@ -47,7 +47,7 @@ def sum_softmax_rounds(rounds: FactoredRounds, labels: Array, begin: int, end: i
     shape = n_rounds, n_players
     values, lost, errors = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     decrease, decrease_lost = np.zeros(n_rounds), np.zeros(n_rounds)
-    block, line = new_block(n_players, n_classes, True), np.empty(LANES)
+    octet, line = new_octet(n_players, n_classes, True), np.empty(LANES)
     factors, now = np.zeros(rounds.samples.shape[0] * RUN), np.zeros(n_players * n_classes * RUN)
     own_labels = np.zeros(RUN, np.intp)
     for first in range(begin, end, RUN):
@@ -56,24 +56,24 @@ def sum_softmax_rounds(rounds: FactoredRounds, labels: Array, begin: int, end: i
         own_labels[:] = 0
         own_labels[:n] = labels[first : first + n]
         for t in range(n_rounds):
-            block.values[:], block.errors[:] = 0.0, 0.0
+            octet.values[:], octet.errors[:] = 0.0, 0.0
             of_run = 0.0
             for b in range(0, n, LANES):
                 energy, magnitude, everything = fill(0.0), fill(0.0), fill(0.0)
                 for c in range(n_classes):
-                    base, total, squares, size = _move(rounds, t, c, b, factors, now, block.change)
-                    store(block.base, c * LANES, base)
-                    store(block.total, c * LANES, total)
+                    base, total, squares, size = _move(rounds, t, c, b, factors, now, octet.change)
+                    store(octet.base, c * LANES, base)
+                    store(octet.total, c * LANES, total)
                     energy = energy + squares
                     magnitude = larger(size, magnitude)
                     everything = everything + size  # which keeps NaN
                 if not largest_lane(everything) < LARGEST_EMBEDDING:
                     decrease[t] = np.nan
                     return values, errors, decrease
-                of_run += expand_softmax(block.base, block.total, own_labels, b, block.centre, block.linear, line)
-                add_block(block, energy, magnitude, constants)
+                of_run += expand_softmax(octet.base, octet.total, own_labels, b, octet.centre, octet.linear, line)
+                add_octet(octet, energy, magnitude, constants)
             decrease[t], decrease_lost[t] = add(decrease[t], decrease_lost[t], of_run)
-            add_run(block, values[t], lost[t], errors[t])
+            add_run(octet, values[t], lost[t], errors[t])
     return values, errors, decrease
 
 
@@ -86,7 +86,7 @@ def sum_logistic_rounds(
     shape = n_rounds, n_players
     values, lost, errors = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     decrease, decrease_lost = np.zeros(n_rounds), np.zeros(n_rounds)
-    block = new_block(n_players, 1, True)
+    octet = new_octet(n_players, 1, True)
     factors, now = np.zeros(rounds.samples.shape[0] * RUN), np.zeros(n_players * RUN)
     signs = np.zeros(RUN)
     for first in range(begin, end, RUN):
@@ -95,26 +95,26 @@ def sum_logistic_rounds(
         signs[:] = 0.0
         signs[:n] = labels[first : first + n]
         for t in range(n_rounds):
-            block.values[:], block.errors[:] = 0.0, 0.0
+            octet.values[:], octet.errors[:] = 0.0, 0.0
             of_run = fill(0.0)
             for b in range(0, n, LANES):
-                base, total, energy, magnitude = _move(rounds, t, 0, b, factors, now, block.change)
+                base, total, energy, magnitude = _move(rounds, t, 0, b, factors, now, octet.change)
                 if not largest_lane(magnitude) < LARGEST_EMBEDDING:
                     decrease[t] = np.nan
                     return values, errors, decrease
-                slope, third, of_block = expand_logistic(base, total, load(signs, b))
-                of_run = of_run + of_block
+                slope, third, of_octet = expand_logistic(base, total, load(signs, b))
+                of_run = of_run + of_octet
                 path = fill(0.0)
                 for k in range(0, n_players * LANES, LANES):
-                    path = path + absolute(load(block.change, k))
+                    path = path + absolute(load(octet.change, k))
                 moments = total, energy, path, magnitude
                 linear, quadratic, error = scalar_coefficients(slope, third, moments, constants)
                 for k in range(0, n_players * LANES, LANES):
-                    d = load(block.change, k)
-                    store(block.values, k, load(block.values, k) + d * (quadratic * d - linear))
-                    store(block.errors, k, load(block.errors, k) + absolute(d) * error)
+                    d = load(octet.change, k)
+                    store(octet.values, k, load(octet.values, k) + d * (quadratic * d - linear))
+                    store(octet.errors, k, load(octet.errors, k) + absolute(d) * error)
             decrease[t], decrease_lost[t] = add(decrease[t], decrease_lost[t], sum_lanes(of_run))
-            add_run(block, values[t], lost[t], errors[t])
+            add_run(octet, values[t], lost[t], errors[t])
     return values, errors, decrease
 
 

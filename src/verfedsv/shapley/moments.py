@@ -9,7 +9,7 @@ import numpy as np
 from verfedsv.compiled import compiled, inlined, inlined_in_order, prefetch
 from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.game import LARGEST_EMBEDDING, Block
-from verfedsv.vectors import Vector, absolute, root, smaller
+from verfedsv.vectors import Vector, absolute, fill, root, smaller
 
 RUN = 64
 """Samples summed plainly; the sums of runs are added with compensation, so that rounding errors do not grow with the
@@ -21,8 +21,8 @@ TILE = 1024
 60 clients in the second-level cache."""
 
 
-UNBOUNDED, UNKNOWN = 1e250, 1e150
-"""The first replaces an infinite constant, as 0 times infinity is NaN; errors above the second are infinite."""
+UNBOUNDED, LARGEST_TRUNCATION = 1e250, 1e270
+"""In place of an infinite constant, and the largest bound it yields, as 0 times infinity is NaN."""
 
 
 class Moments(NamedTuple):
@@ -214,7 +214,7 @@ def truncation_of(length: float, energy: float, path: float, constants: BoundCon
     reach = (length + np.sqrt(energy)) ** 2
     moment: float = reach * (reach / 80 + energy / 12) + energy * energy * (2 / 15)
     half_path = 0.25 * path * path
-    return constants.fifth * min(half_path * half_path, constants.norm * moment)
+    return min(constants.fifth * min(half_path * half_path, constants.norm * moment), LARGEST_TRUNCATION)
 
 
 @inlined
@@ -224,7 +224,8 @@ def truncation_each(length: Vector, energy: Vector, path: Vector, constants: Bou
     reach = reach * reach
     moment = reach * (reach * (1 / 80) + energy * (1 / 12)) + energy * energy * (2 / 15)
     half_path = 0.25 * path * path
-    return constants.fifth * smaller(half_path * half_path, constants.norm * moment)
+    bound = constants.fifth * smaller(half_path * half_path, constants.norm * moment)
+    return smaller(bound, fill(LARGEST_TRUNCATION))
 
 
 @inlined
