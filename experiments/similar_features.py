@@ -81,7 +81,8 @@ def _copy(client: ClientData, name: str, fraction: float, noise: str, seed: int)
     if noise == "unit" or fraction == 0:
         copy = noisy_copy(client, name, fraction, rng)
         sparse = copy.numeric
-        if isinstance(sparse, np.ndarray) or sparse.nnz <= FULL * sparse.shape[0] * sparse.shape[1]:
+        # An exact copy is multiplied as the client itself, so that both have the same bits.
+        if fraction == 0 or isinstance(sparse, np.ndarray) or sparse.nnz <= FULL * sparse.shape[0] * sparse.shape[1]:
             return copy
         return replace(copy, numeric=sparse.toarray())
     dense = np.asarray(client.numeric.toarray() if not isinstance(client.numeric, np.ndarray) else client.numeric)
