@@ -8,7 +8,9 @@ each loop is compiled once per machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -17,6 +19,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.core.cgutils import get_or_insert_function
+from numba.core.event import Event, Listener, register
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
@@ -62,6 +65,41 @@ def _compile(function: Function, **options: Any) -> Function:
     except RuntimeError:
         # Neither the package's folder nor the user's cache is writable: compile in each process.
         return cast("Function", compile_it()(function))
+
+
+class _Announcer(Listener):
+    """Says once in a process that loops are compiled: that is most of the time of a first call on a machine."""
+
+    def __init__(self) -> None:
+        self.has_said = False
+        self.say: Callable[[str], None] = _say_on_terminal
+
+    def on_start(self, event: Event) -> None:
+        if not self.has_said and event.data["dispatcher"].py_func.__module__.startswith("verfedsv"):
+            self.has_said = True
+            self.say("Compiling loops for this processor: some seconds, once on each machine.")
+
+    def on_end(self, event: Event) -> None:
+        pass
+
+
+def _say_on_terminal(text: str) -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"verfedsv: {text}", file=sys.stderr)  # noqa: T201  # not a warning: nothing is to be mended
+
+
+ANNOUNCER = _Announcer()
+register("numba:compile", ANNOUNCER)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def announce_by(say: Callable[[str], None]) -> Iterator[None]:
+    """Let a function say within that loops are compiled."""
+    before, ANNOUNCER.say = ANNOUNCER.say, say
+    try:
+        yield
+    finally:
+        ANNOUNCER.say = before
 
 
 @intrinsic

@@ -1,5 +1,6 @@
 import io
 import signal
+import sys
 
 import numba
 import pytest
@@ -7,6 +8,7 @@ import typer
 from rich.console import Console
 
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar, stop_on_interrupt
+from verfedsv.compiled import ANNOUNCER
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -30,16 +32,37 @@ def test_bar_count_and_time_keep_their_places(width):
     assert long.endswith("…") == (width < 120)
 
 
+def compile_two(module):
+    """Compile and call two new functions of a module."""
+
+    def loop(x):
+        return x + 1
+
+    for function in (loop, lambda x: x + 2):
+        function.__module__ = module
+        numba.njit(function)(1)
+
+
 @pytest.mark.parametrize("is_interactive", [True, False])
-def test_compiling_is_said_once(is_interactive):
-    """To people only; not if everything is compiled already."""
+def test_compiling_is_said_once(is_interactive, monkeypatch):
+    """To people only, and of our own loops only."""
+    monkeypatch.setattr(ANNOUNCER, "has_said", False)
     console = Console(width=120, file=io.StringIO(), force_interactive=is_interactive, force_terminal=True)
-    loops = [numba.njit(function) for function in (lambda x: x + 1, lambda x: x + 2)]
-    for n_expected in (1, 0):
-        before = console.file.getvalue().count("Compiling loops")
-        with progress_bar(console):
-            assert [loop(1) for loop in loops] == [2, 3]
-        assert console.file.getvalue().count("Compiling loops") - before == is_interactive * n_expected
+    with progress_bar(console):
+        compile_two("theirs")
+        assert "Compiling loops" not in console.file.getvalue()
+        compile_two("verfedsv.own")
+    assert console.file.getvalue().count("Compiling loops") == is_interactive
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_compiling_is_said_by_the_library_on_a_terminal(is_terminal, monkeypatch, capsys):
+    """Who calls it from Python knows what is being waited for."""
+    monkeypatch.setattr(ANNOUNCER, "has_said", False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    compile_two("verfedsv.own")
+    said = "verfedsv: Compiling loops for this processor: some seconds, once on each machine.\n"
+    assert capsys.readouterr().err == said * is_terminal
 
 
 def test_an_interrupt_is_one_line(capsys):

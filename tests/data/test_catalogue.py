@@ -1,10 +1,12 @@
 import bz2
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_svmlight_file
 
 from verfedsv import InputError
 from verfedsv.data.catalogue import CATALOGUE, FOLDER_VARIABLE, fetch, get_data_set, load, locate, read
@@ -86,12 +88,24 @@ def test_a_file_that_no_site_has(tmp_path, monkeypatch):
         fetch("rcv1-second-level")
 
 
-def test_damaged_files(tmp_path):
+@pytest.mark.parametrize("text", ["this is not\na data set\n", "1 3:1 4\n", "1 3:1\n3:1 7:1\n", "1 301:1\n", "1 0:1"])
+def test_damaged_files(text, tmp_path):
     """They are named."""
     path = tmp_path / "w8a"
-    path.write_text("this is not\na data set\n")
+    path.write_text(text)
     with pytest.raises(DataError, match="'web' cannot be read from"):
         read(CATALOGUE["web"], [path])
+
+
+def test_binary_features_are_those_that_scikit_learn_reads(tmp_path):
+    """Of Adult, and of lines without features, with spaces at the end, or empty."""
+    path = tmp_path / "binary"
+    path.write_text("+1 1:1 300:1 \n-1\n\n-1 7:1\n")
+    for file, data_set in (*((file, "adult") for file in fetch("adult")), (path, "web")):
+        read_here = read(replace(CATALOGUE[data_set], sources={}), [file])
+        features, labels = load_svmlight_file(str(file), n_features=CATALOGUE[data_set].n_features)
+        assert (read_here.features != features).nnz == 0
+        np.testing.assert_array_equal(read_here.labels, labels > 0)
 
 
 def test_an_unknown_name():

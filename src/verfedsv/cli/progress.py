@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import typer
 from rich.console import Console
@@ -23,28 +23,20 @@ def progress_bar(console: Console) -> Iterator[Progress]:
     fixed = [kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeRemainingColumn)]
     columns = BarColumn(bar_width=10), *fixed, text
     bar = Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_interactive)
-    with bar, _say_if_compiling(console) if console.is_interactive else nullcontext():
+    from verfedsv.compiled import announce_by  # imports numba, as those who show progress do anyway
+
+    with bar, announce_by(_say(console)):
         yield bar
 
 
-def _say_if_compiling(console: Console) -> AbstractContextManager[object]:
-    """Say once if loops are compiled within: on a new machine that is most of the time of a first command."""
-    from numba.core.event import Event, Listener, install_listener  # those who show progress import numba anyway
+def _say(console: Console) -> Callable[[str], None]:
+    """Return a function that prints a text to people, and to nobody else."""
 
-    class Announcer(Listener):
-        has_said = False
+    def say(text: str) -> None:
+        if console.is_interactive:
+            console.print(text, style="dim", highlight=False)
 
-        def on_start(self, event: Event) -> None:  # noqa: ARG002
-            if not self.has_said:
-                self.has_said = True
-                text = "Compiling loops for this processor: some seconds, once on each machine."
-                console.print(text, style="dim", highlight=False)
-
-        def on_end(self, event: Event) -> None:
-            pass
-
-    manager: AbstractContextManager[object] = install_listener("numba:compile", Announcer())
-    return manager
+    return say
 
 
 def follow(bar: Progress, task: TaskID, check: Callable[[], None]) -> Callable[[int, int], None]:

@@ -6,6 +6,7 @@ downloads must have the SHA-256 given here.
 
 from __future__ import annotations
 
+import bz2
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ class DataSet:
 
     `sources` has the SHA-256 of each file by its path on the LIBSVM site: the training part, and the test part if there
     is one. `n_clients` is the number of clients that share it in the paper's table 2, or would for the sets that the
-    paper does not have. `made_from` says how files were made that no site has.
+    paper does not have. `made_from` says how files were made that no site has. If the set
+    `is_binary`, all features are 0 or 1.
     """
 
     name: str
@@ -40,6 +42,7 @@ class DataSet:
     n_clients: int
     sources: Mapping[str, str]
     made_from: str = ""
+    is_binary: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +68,7 @@ _DATA_SETS = (
             "binary/a9a": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
             "binary/a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
         },
+        is_binary=True,
     ),
     DataSet(
         "web",
@@ -77,6 +81,7 @@ _DATA_SETS = (
             "binary/w8a": "6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2",
             "binary/w8a.t": "618929ecb01bebb841daec4cae4aa07b97832d29b08652452775598929547fde",
         },
+        is_binary=True,
     ),
     DataSet(
         "covtype",
@@ -191,11 +196,8 @@ def load(name: str) -> Samples:
 
 def read(data_set: DataSet, paths: list[Path]) -> Samples:
     """Return the samples in the files of a data set, the test part last."""
-    # Imported late: it takes a second, longer than importing the rest of this package.
-    from sklearn.datasets import load_svmlight_file
-
     try:
-        parts = [load_svmlight_file(str(path), n_features=data_set.n_features) for path in paths]
+        parts = [_read_file(path, data_set) for path in paths]
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"data set {data_set.name!r} cannot be read from {paths[0].parent}: {error}") from None
     labels = np.concatenate([y for _, y in parts])
@@ -203,6 +205,34 @@ def read(data_set: DataSet, paths: list[Path]) -> Samples:
     n_test = len(parts[1][1]) if len(parts) > 1 else 0
     features = csr_array(vstack([x for x, _ in parts]))
     return Samples(data_set.name, features, numbers.astype(np.intp), len(values), n_test)
+
+
+def _read_file(path: Path, data_set: DataSet) -> tuple[csr_array[Any], NDArray[np.float64]]:
+    """Return the features and labels in a file of LIBSVM's format."""
+    if data_set.is_binary:
+        return _read_binary(path, data_set.n_features)
+    # Imported late: it takes a second, longer than importing the rest of this package.
+    from sklearn.datasets import load_svmlight_file
+
+    features, labels = load_svmlight_file(str(path), n_features=data_set.n_features)
+    return csr_array(features), labels
+
+
+def _read_binary(path: Path, n_features: int) -> tuple[csr_array[Any], NDArray[np.float64]]:
+    """Return the same of a file whose features are all 0 or 1, a tenth of a second instead of scikit-learn's import."""
+    content = path.read_bytes()
+    text = bz2.decompress(content) if path.suffix == ".bz2" else content
+    lines = [line for line in text.splitlines() if line.strip()]
+    sizes = np.array([line.count(b":1") for line in lines])
+    numbers = np.array(text.replace(b":1", b" ").split(), np.float64)  # a label, then the features that are 1
+    starts = np.cumsum([0, *sizes])
+    at = starts[:-1] + np.arange(len(lines))
+    if len(numbers) != len(lines) + starts[-1]:
+        raise ValueError("a line is not a label and features that are 1")
+    columns = np.delete(numbers, at).astype(np.int32) - 1
+    if len(columns) and not (columns.min() >= 0 and columns.max() < n_features):
+        raise ValueError(f"a feature is not one of 1 to {n_features}")
+    return csr_array((np.ones(len(columns)), columns, starts), shape=(len(lines), n_features)), numbers[at]
 
 
 def _folders() -> Iterator[Path]:
