@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from benchmarks import completing, jump, one_round, reading, recording, scaling, training, valuing
-from benchmarks.measure import machine, table, times
+from benchmarks import completing, jump, limits, one_round, reading, recording, scaling, training, valuing
+from benchmarks.measure import commit, machine, table, times
 
 ROOT = Path(__file__).parents[1]
 
 TEMPLATE = """# Benchmarks
 
-Written by `make bench` on {date}. Machine: {machine}.
+Written by `make bench` on {date}, commit {commit}. Machine: {machine}.
 
 Times are medians after a first call that compiles: a few seconds on a fresh machine, kept on disk from then on. What
 matters are the ratios, all from this one run.
@@ -55,29 +55,36 @@ arrays by as many threads, called in turn; medians. A number is one of the two e
 
 ## What bounds each step
 
-Measured once by hand, on one core of this machine with the data in its caches, where nothing else is said.
+The closed form is bound by reading, see above; the other steps by arithmetic. On one core, in turn with loops that do
+nothing but the arithmetic named, on numbers in the first-level cache:
 
-- **Closed form, scalar embeddings**: reading the input, see above. From the caches, 0.3 ns a client and sample for each
-  of its two passes, and 5 ns a sample for derivatives and bound.
-- **Closed form, softmax**: reading, and 0.9 ns a client, sample and class for 7 classes or more (1.3 for 2): 0.5 for
-  values and bounds, 0.2 for transposing, 0.2 for an exponential and a series for each sample and class, shared by 14
-  clients; 0.4 if a step is too long for the series. Reading ahead hides a part of the reading only.
-- **Completed rounds**: 1.3 ns a number for 7 classes and 14 clients at rank 4, 1.7 for 2 classes, 1.7 for scalars of 8
-  clients at rank 5. Nothing is read from memory; loads from the first-level cache bound it, about 20 for a vector of
-  eight numbers.
-- **`exact` and `permutation`**: a multiplication for each coalition and sample, 0.3 to 0.4 ns: two loads, and a
-  logarithm for up to 64 samples.
-- **Sampling in `auto`**: the softmax loss, 3 ns a sample and class, most of it the exponential and the logarithm.
-- **Completion**: the normal equations, which a sample adds to those of its rounds, scattered over the second-level
-  cache. A sweep takes 20 ns an observation of 7 classes at rank 2, 33 at rank 4 and 70 at rank 8; of scalars 11 at rank
-  3, 16 at rank 5 and 26 at rank 8.
-- **float32**: arithmetic is in float64, so that the certified error is that of float64. With 14 clients it takes some
-  20 operations a number, 0.7 ns on one core if nothing else did, where reading takes 1.0 ns in float64 and 0.5 ns in
-  float32: even if all of it overlapped, float32 could not be more than 1.4 times as fast.
-- **Recording**: SHA-256, see below.
-- **Import and first call**: `import verfedsv` takes a millisecond, its first use 0.4 s, of which numba takes 0.3. On
-  a new machine, compiling adds 3 s to the first call of `shapley_values` (softmax: 4 s, `exact`: 3 s more) and 13 s to
-  the first completed training (softmax: 18 s); on a terminal, the command line says so while it waits.
+{limits}
+
+What takes the rest, measured once by hand on one core of a quiet machine, with the data in its caches:
+
+- **Closed form, scalar embeddings**: 0.3 ns a client and sample for each of its two passes, and 5 ns a sample for
+  derivatives and bound. Reading ahead hides a part of the reading only.
+- **Closed form, softmax**: 0.9 ns a client, sample and class for 7 classes or more (1.3 for 2): 0.5 for values and
+  bounds, 0.2 for transposing, 0.2 for an exponential and a series for each sample and class, shared by 14 clients; 0.4
+  if a step is too long for the series.
+- **float32**, where 1.6 times as many samples a second were the goal: arithmetic is in float64, so that the certified
+  error is that of float64. With 14 clients it takes 0.3 + 0.3 + 5/14 = 0.96 ns a client and sample, where reading its
+  two embeddings takes 1.0 ns in float64 and 0.5 ns in float32. If reading and arithmetic overlapped fully, float32
+  would be 1.04 times as fast, if not at all, 1.34 times; the goal is out of reach. With 200 clients arithmetic takes
+  0.63 ns: 1.6 times as fast if all overlapped, 1.44 if nothing did.
+- **Completed rounds**: besides completing an embedding, its change, two passes of the closed form and the bound; loads
+  from the first-level cache bound it, about 20 for a vector of eight numbers.
+- **`exact` and `permutation`**: loads and stores of the products, and a logarithm for up to 64 samples.
+- **Softmax loss**: a logarithm and a maximum for each sample, and sums over few classes.
+- **Completion**: the normal equations of rounds are scattered over the second-level cache, 1.1 MB for 500 rounds of 7
+  classes at rank 4; and a solve for each sample and sweep. A sweep takes 20 ns an observation of 7 classes at rank 2, 33
+  at rank 4 and 70 at rank 8; of scalars 11 at rank 3, 16 at rank 5 and 26 at rank 8.
+- **Recording**: SHA-256, see below. **Training**: matrix products, as in plain SGD, see below.
+
+## First call
+
+{first_call} Compiling `exact` takes 3 s more, softmax 4 s, and the first completed training 13 s (softmax: 18 s) on a quiet
+machine. On a terminal, a line says what is being waited for.
 
 ## Memory
 
@@ -135,6 +142,8 @@ def main() -> None:
     cost, memory = scaling.run(ROOT / "docs" / "images" / "scaling.svg")
     print("reading")
     reading_table, of_reading = reading.run()
+    print("limits")
+    limits_table, first_call = limits.run(), limits.first_call(ROOT / "README.md")
     print("recording")
     recording_table = recording.run()
     print("completion")
@@ -147,6 +156,7 @@ def main() -> None:
     all_ratios = {**ratios, **more, **of_reading, **of_runs, **of_training}
     page = TEMPLATE.format(
         date=dt.datetime.now(tz=dt.UTC).date(),
+        commit=commit(),
         machine=machine(),
         ratios=table(
             ["what", "times"],
@@ -157,6 +167,8 @@ def main() -> None:
         cost=cost,
         reading=reading_table,
         memory=memory,
+        limits=limits_table,
+        first_call=first_call,
         clients=recording.N_CLIENTS,
         recording=recording_table,
         deviations=deviations,

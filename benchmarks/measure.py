@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import psutil
 
 from experiments import Table, results
@@ -25,11 +28,29 @@ def timed(function: Callable[[], Result], repeat: int = 1) -> tuple[Result, floa
     return result, sorted(took[-repeat:])[repeat // 2]
 
 
+def in_turn(*functions: Callable[[], object], repeat: int) -> list[float]:
+    """Return the median seconds of each function, all called in turn; their first calls are not counted."""
+    took = np.empty((repeat + 1, len(functions)))
+    for repetition in took:
+        for index, function in enumerate(functions):
+            begin = time.perf_counter()
+            function()
+            repetition[index] = time.perf_counter() - begin
+    medians: list[float] = np.median(took[1:], axis=0).tolist()
+    return medians
+
+
 def machine() -> str:
     """Return the name of the machine, its memory, and the versions that matter."""
     memory = psutil.virtual_memory().total / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "shapiq", "cmfrec"))
     return f"{results.machine()}, {memory:.0f} GiB of memory, {packages}"
+
+
+def commit() -> str:
+    """Return the commit of this checkout, with a plus if files were changed."""
+    git = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
