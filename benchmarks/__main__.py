@@ -76,15 +76,15 @@ What takes the rest, measured once by hand on one core of a quiet machine, with 
   from the first-level cache bound it, about 20 for a vector of eight numbers.
 - **`exact` and `permutation`**: loads and stores of the products, and a logarithm for up to 64 samples.
 - **Softmax loss**: a logarithm and a maximum for each sample, and sums over few classes.
-- **Completion**: the normal equations of rounds are scattered over the second-level cache, 1.1 MB for 500 rounds of 7
-  classes at rank 4; and a solve for each sample and sweep. A sweep takes 20 ns an observation of 7 classes at rank 2, 33
-  at rank 4 and 70 at rank 8; of scalars 11 at rank 3, 16 at rank 5 and 26 at rank 8.
+- **Completion**: the normal equations of the rounds, which the samples' observations are scattered over, lie in the
+  second-level cache; and a solve for each sample and sweep. A sweep takes 20 ns an observation of 7 classes at rank 2,
+  33 at rank 4 and 70 at rank 8; of scalars 11 at rank 3, 16 at rank 5 and 26 at rank 8.
 - **Recording**: SHA-256, see below. **Training**: matrix products, as in plain SGD, see below.
 
 ## First call
 
-{first_call} Compiling `exact` takes 3 s more, softmax 4 s, and the first completed training 13 s (softmax: 18 s) on a quiet
-machine. On a terminal, a line says what is being waited for.
+{first_call} Compiling `exact` takes 3 s more, softmax 4 s, and the first completed training 13 s (softmax: 18 s) on a
+quiet machine. On a terminal, a line says what is being waited for.
 
 ## Memory
 

@@ -41,10 +41,12 @@ def in_turn(*functions: Callable[[], object], repeat: int) -> list[float]:
 
 
 def machine() -> str:
-    """Return the name of the machine, its memory, and the versions that matter."""
+    """Return the name of the machine, its vectors, its memory, and the versions that matter."""
+    known = Path("/proc/cpuinfo")
+    vectors = "with AVX-512" if known.exists() and "avx512f" in known.read_text() else "without AVX-512"
     memory = psutil.virtual_memory().total / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "shapiq", "cmfrec"))
-    return f"{results.machine()}, {memory:.0f} GiB of memory, {packages}"
+    return f"{results.machine()}, {vectors}, {memory:.0f} GiB of memory, {packages}"
 
 
 def commit() -> str:
