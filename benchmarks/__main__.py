@@ -23,10 +23,9 @@ matters are the ratios, all from this one run.
 
 Adult, 48,842 samples, 14 clients (one per attribute), one recorded round of training. shapiq and the rows "by utility
 calls" use one and the same utility: a matrix product over clients and vectorised NumPy over coalitions and samples
-(`benchmarks/one_round.py`). The error is the largest over clients against the exact values. A call of that utility
-takes 0.19 or 0.28 ms here, for the whole of a run or a part of it, depending on where its buffers come to lie in
-memory, and the closed form 0.9 to 1.2 ms, depending on how much of the second core there is. So ratios vary from run to
-run: the one to the fastest shapiq estimator at a budget of 2,000 was 440 and 610 in two runs on one day.
+(`benchmarks/one_round.py`). The error is the largest over clients against the exact values. Ratios vary from run to run
+and from machine to machine: with AVX-512 a call of that utility takes 0.19 or 0.28 ms, depending on where its buffers
+come to lie in memory, and the closed form 0.9 to 1.2 ms; without, NumPy's exponentials take eight times as long.
 
 {one_round}
 
@@ -80,6 +79,31 @@ What takes the rest, measured once by hand on one core of a quiet machine, with 
   second-level cache; and a solve for each sample and sweep. A sweep takes 20 ns an observation of 7 classes at rank 2,
   33 at rank 4 and 70 at rank 8; of scalars 11 at rank 3, 16 at rank 5 and 26 at rank 8.
 - **Recording**: SHA-256, see below. **Training**: matrix products, as in plain SGD, see below.
+
+## Goals
+
+What these loops were to reach, on two machines. With AVX-512: a quiet machine, 2026-11-16
+([its page](benchmarks-avx512.md)). Without: the machine of this page, which others share; ranges are of seven runs
+within two hours.
+
+| what | goal | with AVX-512 | without |
+|---|---:|---:|---:|
+| closed form, part of reading, 200 clients | 0.5 | 0.55 | 0.34 to 0.48 |
+| closed form, part of reading, 14 clients | 0.35 | 0.38 | 0.19 to 0.37 |
+| float32 against float64, samples a second, 200 clients | 1.6 | 1.2 | 1.2 to 1.5 |
+| float32 against float64, samples a second, 14 clients | 1.6 | 1.1 | 0.8 to 1.1 |
+| softmax against scalar embeddings, per number, 2 classes | 1.5 | 1.3 | 1.3 to 1.9 |
+| softmax against scalar embeddings, per number, 7 to 105 classes | 1.5 | 1.0 | 0.6 to 1.1 |
+| Covtype at full size, completed | 60 s | 63 s, before uploads were sorted by compiled loops | 90 and 92 s |
+| Covtype at full size, valued | 40 s | 31 s | 57 and 68 s |
+| the README's example on a new machine | 5 s | not measured as a whole; its call 3.8 s | 7 to 10 s |
+| synchronous training, in multiples of plain SGD | 2 | 1.9 | 2.5 |
+
+Without AVX-512 a vector has four numbers instead of eight, so that the same arithmetic takes twice as many
+instructions, and it, not reading, bounds the closed form. In turn with the code of the day the goals were set, on the
+machine without: with 14 clients the closed form takes 0.46 to 0.51 of the time, with 200 clients 0.36 to 0.48, softmax
+0.31 to 0.32 (2 classes) and 0.25 to 0.34 (7); Covtype was completed in 204 s and valued in 208 s by the code of two
+days before, compiling included.
 
 ## First call
 
