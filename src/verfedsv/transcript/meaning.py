@@ -296,16 +296,21 @@ def _check_finite(client: str | None, embeddings: Array) -> None:
 
 def is_usable(numbers: Array) -> bool:
     """Return whether all embeddings are finite and below the limit of their size."""
-    # The sum of squares decides nearly always, in a fifth of the time; the half leaves room for its rounding. In parts,
-    # as OpenBLAS takes threads for more numbers, which on a busy machine wait for each other for milliseconds.
-    if numbers.dtype.char in "fd":
-        flat = numbers.reshape(-1)
-        parts = (flat[k : k + _PART] for k in range(0, len(flat), _PART))
-        if sum(float(np.vdot(part, part)) for part in parts) < fmt.LARGEST_EMBEDDING**2 / 2:
-            return True
+    # The sum of squares decides nearly always, in a fifth of the time; the half leaves room for its rounding.
+    if numbers.dtype.char in "fd" and _sum_squares(numbers) < fmt.LARGEST_EMBEDDING**2 / 2:
+        return True
     # One pass each, without a temporary array. A NaN passes neither comparison.
     ends = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
     return ends[0] > -fmt.LARGEST_EMBEDDING and ends[1] < fmt.LARGEST_EMBEDDING
+
+
+def _sum_squares(numbers: Array) -> float:
+    """Return the sum of squares."""
+    # In parts: OpenBLAS takes threads for more numbers, which wait for each other for milliseconds on a busy machine.
+    if numbers.size <= _PART:
+        return float(np.vdot(numbers, numbers))
+    flat = numbers.reshape(-1)
+    return sum(float(np.vdot(part, part)) for part in np.split(flat, range(_PART, len(flat), _PART)))
 
 
 def _invalid(where: str, error: ValueError) -> TranscriptError:
