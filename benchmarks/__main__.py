@@ -97,13 +97,13 @@ within two hours.
 | Covtype at full size, completed | 60 s | 63 s, before uploads were sorted by compiled loops | 90 and 92 s |
 | Covtype at full size, valued | 40 s | 31 s | 57 and 68 s |
 | the README's example on a new machine | 5 s | not measured as a whole; its call 3.8 s | 7 to 10 s |
-| synchronous training, in multiples of plain SGD | 2 | 1.9 | 2.5 |
+| synchronous training, in multiples of plain SGD | 2 | 1.9 | 2.1 to 2.6 |
 
 Without AVX-512 a vector has four numbers instead of eight, so that the same arithmetic takes twice as many
 instructions, and it, not reading, bounds the closed form. In turn with the code of the day the goals were set, on the
 machine without: with 14 clients the closed form takes 0.46 to 0.51 of the time, with 200 clients 0.36 to 0.48, softmax
-0.31 to 0.32 (2 classes) and 0.25 to 0.34 (7); Covtype was completed in 204 s and valued in 208 s by the code of two
-days before, compiling included.
+0.31 to 0.32 (2 classes) and 0.25 to 0.34 (7); training takes 2.1 to 2.6 plain SGDs, as before (2.4 to 2.6). Covtype was
+completed in 204 s and valued in 208 s by the code of two days before, compiling included.
 
 ## First call
 
