@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.measure import in_turn, seconds, table
-from benchmarks.valuing import N_CLIENTS, N_ROUNDS, N_SAMPLES, RANK, value_factors
+from benchmarks.valuing import N_CLIENTS, N_ROUNDS, N_SAMPLES, RANK, random_factors, value_factors
 from verfedsv import shapley_values
 from verfedsv.compiled import compiled
-from verfedsv.completion.factors import CompiledSolver, Factors
+from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
 from verfedsv.data import load_adult_round
 from verfedsv.losses import Floats, get_loss
@@ -66,11 +66,7 @@ def _steps() -> list[Step]:
     rng = np.random.default_rng(0)
     adult, n_permutations = load_adult_round(), 300
     n_clients, n_samples = adult.previous.shape
-    labels = get_loss("logistic").encode(rng.integers(0, 2, N_SAMPLES), 1)
-    factors = [
-        Factors(0.002 * np.cumsum(rng.normal(size=(N_ROUNDS, 1, RANK)), axis=0), rng.normal(size=(N_SAMPLES, RANK)))
-        for _ in range(N_CLIENTS)
-    ]
+    factors, labels = random_factors()
     softmax, scores = get_loss("softmax"), rng.normal(size=(LENGTH, 7))
     classes = softmax.encode(rng.integers(0, 7, LENGTH), 7)
     solver, rounds, n_observations = _solver(n_classes=7, rank=4)

@@ -32,12 +32,7 @@ N_ROUNDS, N_CLIENTS, N_SAMPLES, RANK = 500, 8, 48_842, 5
 
 def from_factors() -> tuple[str, float]:
     """Return the table of valuation from factors against reconstruction by NumPy, and the ratio to its plain form."""
-    rng = np.random.default_rng(0)
-    labels = get_loss("logistic").encode(rng.integers(0, 2, N_SAMPLES), 1)
-    factors = [
-        Factors(0.002 * np.cumsum(rng.normal(size=(N_ROUNDS, 1, RANK)), axis=0), rng.normal(size=(N_SAMPLES, RANK)))
-        for _ in range(N_CLIENTS)
-    ]
+    factors, labels = random_factors()
     _, ours = timed(lambda: value_factors(factors, labels, "logistic"), repeat=5)
     whole = np.empty((N_ROUNDS, N_SAMPLES))
 
@@ -69,6 +64,17 @@ def from_factors() -> tuple[str, float]:
         ],
         rows,
     ), ours / plain
+
+
+def random_factors() -> tuple[list[Factors], NDArray[Any]]:
+    """Return random factors of all clients, and labels."""
+    rng = np.random.default_rng(0)
+    labels = get_loss("logistic").encode(rng.integers(0, 2, N_SAMPLES), 1)
+    factors = [
+        Factors(0.002 * np.cumsum(rng.normal(size=(N_ROUNDS, 1, RANK)), axis=0), rng.normal(size=(N_SAMPLES, RANK)))
+        for _ in range(N_CLIENTS)
+    ]
+    return factors, labels
 
 
 def value_factors(factors: list[Factors], labels: NDArray[Any], loss: str) -> NDArray[np.float64]:
