@@ -427,9 +427,12 @@ def test_numbers_are_usable_one_by_one(number):
     wrong = [2**62, -(2**32) * 10**3] if number is np.int64 else [np.nan, np.inf, -np.inf]
     large = {np.float32: [1.001e12, -3e38], np.float64: [1e12, -1e300]}
     for value in [*wrong, *large.get(number, [])]:
-        few = np.zeros((50, 2), dtype=number)
-        few[7, 1] = value
-        assert not is_usable(few)
+        for n_samples in (50, 10_000):  # the latter are summed in parts
+            some = np.zeros((n_samples, 2), dtype=number)
+            assert is_usable(some)
+            some[-1, 1] = value
+            assert not is_usable(some)
+            assert not is_usable(some[:, 1:])
 
 
 def with_big_endian_footer(content):
