@@ -85,6 +85,12 @@ class Experiment(Generic[S]):
         return _read(self.name.replace("-", "_"))
 
     @property
+    def script(self) -> str:
+        """The name of the file that defines the experiment."""
+        tables = self.tables.func if isinstance(self.tables, partial) else self.tables
+        return f"{tables.__module__.rpartition('.')[2]}.py"
+
+    @property
     def data(self) -> tuple[str, ...]:
         """The data sets that have settings."""
         return tuple(self._content["data"])
@@ -174,9 +180,14 @@ def spread(values: ArrayLike, digits: int = 2, unit: str = "") -> str:
     >>> spread([1.0, 2.0, 4.0], 1, " %")
     '2.0 % (1.0 to 4.0)'
     """
-    low, middle, high = middle_and_ends(np.ravel(values))
-    text = f"{middle:.{digits}f}{unit}"
-    return text if np.size(values) == 1 else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
+    low, middle, high = (f"{x:z.{digits}f}" for x in middle_and_ends(np.ravel(values)))
+    text = f"{middle}{unit}"
+    return text if np.size(values) == 1 else f"{text} ({low} to {high})"
+
+
+def magnitude(value: float) -> str:
+    """Return the size of a residual: one digit and a power of ten, or a plain 0 if it is exactly that."""
+    return f"{value:.0e}" if value else "0"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from experiments.experiment import (
     Table,
     Verdict,
     by_seed,
+    magnitude,
     seeds_text,
     spread,
     starting,
@@ -199,7 +200,7 @@ def tables(results: Results) -> list[Table]:
     }
     kinds = next(iter(columns.values()))[0]
     residuals = [
-        [kind, *(f"{max(part[kind] for part in of_column):.0e}" for of_column in columns.values())] for kind in kinds
+        [kind, *(magnitude(max(part[kind] for part in of_column)) for of_column in columns.values())] for kind in kinds
     ]
     errors = []
     for name, measured in results.items():
@@ -232,7 +233,7 @@ def claims(results: Results) -> list[Claim]:
             worst = max(max(part["residuals"].values()) for part in _of_mode(measured, mode))
             fair: Verdict = "yes" if worst <= ROUNDING else "no"
             what = f"{mode}, largest residual of the requirements"
-            made.append(Claim("Theorem 1: fairness", name, what, "0", f"{worst:.0e} of the largest value", fair))
+            made.append(Claim("Theorem 1: fairness", name, what, "0", f"{magnitude(worst)} of the largest value", fair))
         found = _of_mode(measured, "completion")
         for kind, bound in (("stated", "2 G ε"), ("proved", "2 G M ε")):
             fractions = [part["true"] / part[kind] for part in found]

@@ -99,10 +99,9 @@ def _section(files: Sequence[ResultFile], *, quick: bool) -> str:
     took = sum(file.seconds for file in files)
     machines = sorted({machine for file in files for machine in file.machines})
     links = ", ".join(f"[{title_of(file.data)}]({file.path.parent.name}/{file.path.name})" for file in files)
-    script = f"../{experiment.settings_type.__module__.replace('.', '/')}.py"
     lines.append(
-        f"<sub>`verfedsv reproduce {experiment.name}`: [script]({script}); results: {links}; {_duration(took)} on "
-        f"{'; '.join(machines)}.</sub>\n"
+        f"<sub>`verfedsv reproduce {experiment.name}`: [script](../experiments/{experiment.script}); results: "
+        f"{links}; {_duration(took)} on {'; '.join(machines)}.</sub>\n"
     )
     return "\n".join(lines)
 

@@ -201,7 +201,7 @@ def _kinds(measured: Mapping[str, Findings]) -> dict[str, list[Findings]]:
 def _row(label: str, found: Sequence[Findings]) -> list[str]:
     each = np.array([part["artificial"] for part in found])
     accuracy = f"{np.median([part['accuracy'] for part in found]):.1%}"
-    ends, lowest = f"{each.min():.3f} to {each.max():.3f}", f"{min(min(part['regular']) for part in found):.3f}"
+    ends, lowest = f"{each.min():z.3f} to {each.max():z.3f}", f"{min(min(part['regular']) for part in found):z.3f}"
     errors = "-" if found[0]["errors"] is None else f"{np.max([part['errors'] for part in found]):.2g}"
     sums, clients = spread(each.sum(axis=1), 2), str(len(found[0]["regular"]))
     return [label, clients, str(len(found)), sums, ends, errors, lowest, accuracy]
@@ -232,7 +232,7 @@ def _claims(mode: str, paper: Paper, results: Results) -> list[Claim]:
         verdict: Verdict = "yes" if agrees else "in trend" if below else "no"
         side = ", lower" if ratio < 0.5 else ", higher" if ratio > 2 else ""
         most, least = max(max(part["artificial"]) for part in found), min(min(part["regular"]) for part in found)
-        text = f"{spread(sums, 2, ' %')}{side}; at most {most:.2f} %, a regular one at least {least:.2f} %"
+        text = f"{spread(sums, 2, ' %')}{side}; at most {most:z.2f} %, a regular one at least {least:z.2f} %"
         made.append(
             Claim(f"Table 1, {mode}", name, "artificial clients together", f"{theirs:.2f} %, far below", text, verdict)
         )

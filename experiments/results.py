@@ -6,8 +6,10 @@ import datetime as dt
 import json
 import math
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ def folder_name(*, quick: bool) -> str:
     """Return the folder of results and figures, which is also the name of the page beside it."""
     return "paper-quick" if quick else "paper"
 
+
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 PUBLISHED = 2
 """Results are shown once as many seeds as this were measured."""
@@ -109,7 +113,13 @@ class ResultFile:
         found = _plain(part())
         took = round(time.perf_counter() - begin, 2)
         today = dt.datetime.now(tz=dt.UTC).date().isoformat()
-        self._content["parts"][name] = {"found": found, "seconds": took, "machine": machine(), "date": today}
+        self._content["parts"][name] = {
+            "found": found,
+            "seconds": took,
+            "machine": machine(),
+            "commit": commit(),
+            "date": today,
+        }
         self._write()
 
     def _read(self) -> dict[str, Any]:
@@ -147,4 +157,21 @@ def machine() -> str:
     if known.exists():
         lines = known.read_text(encoding="utf-8").splitlines()
         model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
-    return f"{model}, {available_threads()} cores, {platform.system()}, Python {platform.python_version()}"
+    n_cores = available_threads()
+    cores = f"{n_cores} core{'' if n_cores == 1 else 's'}"
+    return f"{model}, {cores}, {platform.system()}, Python {platform.python_version()}"
+
+
+@cache
+def commit() -> str | None:
+    """Return the commit of this checkout, with " changed" if its code was changed since; None without git."""
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)  # noqa: S603, S607
+
+    try:
+        head = git("rev-parse", "--short=10", "HEAD").stdout.strip()
+        is_changed = git("diff", "--quiet", "HEAD", "--", "src", "experiments").returncode != 0
+    except OSError:
+        return None
+    return f"{head}{' changed' if is_changed else ''}" if head else None

@@ -18,6 +18,7 @@ from experiments.experiment import (
     Table,
     Verdict,
     by_variant_and_seed,
+    magnitude,
     middle_and_ends,
     plot_each,
     seeds_text,
@@ -119,7 +120,7 @@ def claims(results: Results) -> list[Claim]:
         same: Verdict = "yes" if largest == 0 else "in trend" if largest < 0.01 else "no"
         wanted = "exactly 0" if name == "adult" else "nearly 0"
         made.append(
-            Claim("Figure 2: equal clients", name, "difference of an exact copy", wanted, f"{largest:.0e}", same)
+            Claim("Figure 2: equal clients", name, "difference of an exact copy", wanted, magnitude(largest), same)
         )
         # Few columns: some fractions of them are the same number, which counts once.
         counts = n_noisy(found[0])

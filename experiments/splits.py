@@ -190,15 +190,17 @@ def tables(results: Results) -> list[Table]:
     shares, places = [], []
     for name, measured in results.items():
         title, found, paper = title_of(name), list(measured.values()), PAPER[name]
-        shares.append([f"{title}, contiguous thirds, client 1 / 2 / 3", *_each(found, "contiguous")])
+        shares.append([f"{title}, contiguous thirds", *_each(found, "contiguous")])
         quartiles = np.median([part["quartiles"] for part in found], axis=0)  # (clients, quartiles)
         cells = [f"{middle:.2f} ({low:.2f} to {high:.2f})" for low, middle, high in quartiles]
-        shares.append([f"{title}, random thirds, largest / middle / smallest", *cells])
-        shares.append([f"{title}, the paper, client 1 / 2 / 3", *(f"{share:.2f}" for share in paper)])
+        shares.append([f"{title}, random thirds, in order of size", *cells])
+        shares.append([f"{title}, the paper", *(f"{share:.2f}" for share in paper)])
         places.append(_place(title, found))
     return [
         Table(
-            ["percent", "", "", ""], shares, "Shares of splits to first order; median and quartiles over random splits:"
+            ["percent", "client 1, or the largest", "client 2, or the middle", "client 3, or the smallest"],
+            shares,
+            "Shares of splits to first order; median and quartiles over random splits:",
         ),
         Table(
             [

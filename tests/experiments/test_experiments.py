@@ -1,10 +1,12 @@
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import experiments
 from experiments import EXPERIMENTS, ResultFile, write_page
-from experiments.experiment import Exponent, spread
+from experiments.experiment import Exponent, magnitude, spread
 
 MUST_HOLD = {"guarantees", "rank"}
 """Experiments whose claims hold at any size, so also with --quick."""
@@ -65,3 +67,18 @@ def test_spreads_are_medians_and_quartiles():
     assert spread([1.0, 2.0, 4.0], 0) == "2 (1 to 4)"
     assert spread([4.0, 1.0, 2.0, 3.0, 5.0], 1, " %") == "3.0 % (2.0 to 4.0)"
     assert spread([0.123]) == "0.12"
+
+
+def test_nothing_is_shown_as_less_than_zero():
+    """Neither a small negative number, rounded, nor an exact zero has a sign or a power of ten."""
+    assert spread([-0.001, 0.001, 0.002]) == "0.00 (0.00 to 0.00)"
+    assert spread([-0.006]) == "-0.01"
+    assert magnitude(0.0) == "0"
+    assert magnitude(3.4e-15) == "3e-15"
+
+
+def test_every_experiment_names_its_script():
+    """The page links to the file that defines an experiment, also where its settings are the protocol's."""
+    for experiment in EXPERIMENTS.values():
+        text = (Path(experiments.__file__).parent / experiment.script).read_text()
+        assert f'name="{experiment.name}"' in text

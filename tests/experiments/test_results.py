@@ -1,13 +1,15 @@
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from experiments import EXPERIMENTS, Experiment, ResultFile, Table, write_page
+from experiments import EXPERIMENTS, Experiment, ResultFile, Table, results, write_page
 from experiments.command import known_results
 from experiments.lab import Settings
+from experiments.results import commit
 from verfedsv import InputError
 
 
@@ -96,12 +98,40 @@ def test_a_new_variant_keeps_other_results(tmp_path, monkeypatch):
 
 
 def test_results_are_plain_json(tmp_path):
-    """NaN becomes null; settings, machine and time are included."""
+    """NaN becomes null; settings, machine, commit and time are included."""
     content = json.loads(measure(Counted(), tmp_path).path.read_text())
     assert content["parts"]["a"]["found"]["found"] is None
     assert content["settings"]["clients"] == 3
-    assert "cores" in content["parts"]["bb"]["machine"]
+    assert " core" in content["parts"]["bb"]["machine"]
+    assert content["parts"]["bb"]["commit"] == commit()
     assert content["parts"]["bb"]["seconds"] >= 0
+
+
+def test_the_commit_says_whether_the_code_was_changed(tmp_path, monkeypatch):
+    """Changed documents do not count; outside a checkout there is none."""
+
+    def git(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)  # noqa: S603, S607
+
+    def found():
+        commit.cache_clear()
+        return commit()
+
+    monkeypatch.setattr(results, "REPOSITORY", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert found() is None
+    for folder in ("src", "docs", "experiments"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("a")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "Begin")
+    (tmp_path / "docs" / "file").write_text("b")
+    assert re.fullmatch("[0-9a-f]{10}", found())
+    (tmp_path / "src" / "file").write_text("b")
+    assert found().endswith(" changed")
+    commit.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"settings": 1}'])
