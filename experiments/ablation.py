@@ -234,7 +234,7 @@ def _table_of_deviations(results: Results, kind: str, *, in_points: bool = False
     if kind == "rank" and not in_points:
         rows.append(["auto, λ too", *(cell for measured in results.values() for cell in (_auto(measured), "-"))])
     if in_points:
-        caption = "Largest difference of a share in percentage points, which a true share near 0 does not blow up:"
+        caption = "Largest difference of a share in percentage points, which stays small if a true share is near 0:"
     else:
         caption = f"Deviation in percent against {kind} at {_fixed(results, kind)} (Figure 5), median and quartiles:"
     return Table(header, rows, caption)
@@ -299,18 +299,22 @@ def claims(results: Results) -> list[Claim]:
     """Return whether true shares are the paper's, and deviations fall with the rank and hardly change with lambda."""
     made = []
     for name, measured in results.items():
-        made.append(_claim_shares(name, np.median(_true_shares(measured), axis=0)))
+        made += _claim_shares(name, np.median(_true_shares(measured), axis=0))
         of_ranks, of_lambdas = (_deviations(measured, "random", kind) for kind in KINDS)
         made += [_claim_rank(name, of_ranks), _claim_lambda(name, of_lambdas)]
     return made
 
 
-def _claim_shares(name: str, shares: Floats) -> Claim:
+def _claim_shares(name: str, shares: Floats) -> list[Claim]:
     paper = np.array(PAPER[name])
     same_order = bool((np.argsort(shares) == np.argsort(paper)).all())
     verdict: Verdict = "yes" if np.abs(shares - paper).max() <= WITHIN else "in trend" if same_order else "no"
     wanted, ours = (" / ".join(map(_number, x)) for x in (paper, shares))
-    return Claim("Table 6: true shares", name, "true shares, percent", wanted, ours, verdict)
+    are_positive: Verdict = "yes" if (shares > 0).all() else "no"
+    return [
+        Claim("Table 6: true shares", name, "true shares, percent", wanted, ours, verdict),
+        Claim("Table 6: positive", name, "true shares", "all positive", f"at least {shares.min():.2f} %", are_positive),
+    ]
 
 
 def _claim_rank(name: str, found: Mapping[float, Sequence[float]]) -> Claim:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from experiments.experiment import Claim, Experiment, Findings, Results, Table, Verdict
+from experiments.experiment import Claim, Experiment, Exponent, Findings, Results, Table, Verdict
 from experiments.lab import Settings, Trained, split, train_synchronously, uploads_of
 from verfedsv import Transcript, complete
 from verfedsv.losses import Floats
@@ -27,7 +27,7 @@ FLOOR = 0.05
 """Exponents are fitted to times of at least so many seconds: shorter ones are partly fixed costs."""
 
 FEWEST = 3
-"""No exponent is fitted to fewer times."""
+"""No exponent is fitted to fewer sizes."""
 
 
 class Axis(BaseModel):
@@ -83,16 +83,14 @@ def parts(name: str, settings: EfficiencySettings) -> Mapping[str, Callable[[], 
         if kind == "sampling":
             trained.value(method=KINDS[kind], rows=np.arange(min(64, size["samples"])))  # compile first
             timed = trained.value(method=KINDS[kind]).seconds["valuation"]
-            return {**found, "valuation": timed, "permutations": default_permutations(size["clients"])}
-        valued = [trained.value(method=KINDS[kind]).seconds["valuation"] for _ in range(settings.repeat)]
+            return {**found, "valuation": [timed], "permutations": default_permutations(size["clients"])}
         each = times_of_completion(trained, settings.repeat)
         return {
             **found,
-            "valuation": float(np.median(valued)),
-            "slowest": float(each.max()),
-            "median": float(np.median(each)),
-            "sum": float(each.sum()),
-            "repeat": settings.repeat,
+            "valuation": [trained.value(method=KINDS[kind]).seconds["valuation"] for _ in range(settings.repeat)],
+            "slowest": each.max(axis=1).tolist(),
+            "median": np.median(each, axis=1).tolist(),
+            "sum": each.sum(axis=1).tolist(),
         }
 
     todo = {}
@@ -113,34 +111,33 @@ def _axes_of_sizes(sweep: Sweep) -> dict[tuple[int, ...], list[str]]:
 
 
 def times_of_completion(trained: Trained, repeat: int) -> Floats:
-    """Return how long the completion of each client takes on one core, (clients,), medians of some repetitions."""
+    """Return how long the completion of each client takes on one core, (repetitions, clients)."""
     settings, transcript = trained.settings, Transcript.open(trained.path)
     n_samples = len(transcript.labels)
     batches, uploads = uploads_of(transcript)
-    found = []
-    for of_client in uploads:
-        times = []
-        for _ in range(repeat):
-            begin = time.perf_counter()
-            complete(batches, of_client, n_samples, settings.rank, settings.regularization, n_threads=1)
-            times.append(time.perf_counter() - begin)
-        found.append(np.median(times))
-    return np.array(found)
+    found = np.empty((repeat, len(uploads)))
+    for k, m in np.ndindex(found.shape):
+        begin = time.perf_counter()
+        complete(batches, uploads[m], n_samples, settings.rank, settings.regularization, n_threads=1)
+        found[k, m] = time.perf_counter() - begin
+    return found
 
 
 def _times(measured: Mapping[str, Findings], kind: str, axis: str, step: str) -> tuple[Floats, Floats]:
-    """Return sizes, in rising order, and seconds."""
+    """Return sizes, in rising order, and seconds, (repetitions, sizes)."""
     found = [part for name, part in measured.items() if name.startswith(f"{kind}, ") and axis in part["axes"]]
     found.sort(key=lambda part: int(part[axis]))
-    return np.array([part[axis] for part in found], float), np.array([part[step] for part in found])
+    return np.array([part[axis] for part in found], float), np.array([part[step] for part in found]).T
 
 
-def fit_exponent(sizes: Floats, seconds: Floats) -> float | None:
-    """Return a of seconds ~ sizes^a, from times of at least `FLOOR`; None if these are too few."""
-    is_long = seconds >= FLOOR
-    if is_long.sum() < FEWEST:
-        return None
-    return float(np.polyfit(np.log(sizes[is_long]), np.log(seconds[is_long]), 1)[0])
+def fit_exponent(sizes: Floats, seconds: Floats) -> Exponent | None:
+    """Return a of seconds ~ sizes^a, from the size on from which all times are at least `FLOOR`; None if too few are.
+
+    It is fitted for each repetition, (repetitions, sizes).
+    """
+    is_short = np.median(seconds, axis=0) < FLOOR
+    begin = int(np.flatnonzero(is_short)[-1]) + 1 if is_short.any() else 0
+    return Exponent.fit(sizes[begin:], seconds[:, begin:]) if len(sizes) - begin >= FEWEST else None
 
 
 def quadratic_logarithmic(clients: Floats) -> Floats:
@@ -166,15 +163,18 @@ def tables(results: Results) -> list[Table]:
         for axis in AXES:
             sizes, seconds = _times(measured, kind, axis, step)
             exponent = fit_exponent(sizes, seconds)
-            fitted = "-" if exponent is None else f"{exponent:.2f}"
-            row.append(f"{fitted} ({sizes[0]:,.0f} to {sizes[-1]:,.0f}: {seconds[0]:.2g} to {seconds[-1]:.2g} s)")
+            first, last = np.median(seconds, axis=0)[[0, -1]]
+            row.append(f"{exponent or '-'}; {sizes[0]:,.0f} to {sizes[-1]:,.0f}: {first:.2g} to {last:.2g} s")
         exponents.append(row)
     sizes, seconds = _times(measured, "sampling", "clients", "valuation")
     power = fit_exponent(quadratic_logarithmic(sizes), seconds)
-    exponents.append(["Monte Carlo in M² ln M", "-" if power is None else f"{power:.2f}", "", ""])
+    exponents.append(["Monte Carlo in M² ln M", str(power or "-"), "", ""])
     for kind, title in (("ours", "completion and ours"), ("sampling", "Monte Carlo")):
         fixed.append([title, *(_fixed(measured, kind, axis) for axis in AXES)])
-    caption = f"Fitted to times of at least {FLOOR} s, of which there must be {FEWEST}; - otherwise:"
+    caption = (
+        f"With 95 % intervals over repetitions, from the size on from which times are at least {FLOOR} s; - for fewer "
+        f"than {FEWEST} sizes. Then the smallest and largest size, and their times:"
+    )
     return [
         Table(["exponent of the time in", *AXES], exponents, caption),
         Table(["", *(f"{axis} vary" for axis in AXES)], fixed, "The other sizes, and the number of points:"),
@@ -188,12 +188,12 @@ def _fixed(measured: Mapping[str, Findings], kind: str, axis: str) -> str:
 
 
 def claims(results: Results) -> list[Claim]:
-    """Return whether times grow as the paper says, where they are long enough to tell."""
+    """Return whether times grow as the paper says, if they are long enough to tell."""
     (name, measured), made = next(iter(results.items())), []
 
-    def add(item: str, what: str, paper: str, exponent: float | None, verdict: Callable[[float], Verdict]) -> None:
-        if exponent is not None:
-            made.append(Claim(item, name, what, paper, f"exponent {exponent:.2f}", verdict(exponent)))
+    def add(item: str, what: str, paper: str, exponent: Exponent | None, judge: Callable[[float], Verdict]) -> None:
+        ours = "too short to tell" if exponent is None else f"exponent {exponent}"
+        made.append(Claim(item, name, what, paper, ours, None if exponent is None else judge(exponent.middle)))
 
     item = "Figure 4: completion"
     slowest = partial(_times, measured, "ours", step="slowest")
@@ -229,8 +229,15 @@ def _draw(results: Results, figure: Figure) -> None:
         for title, (kind, step) in CURVES.items():
             sizes, seconds = _times(measured, kind, axis, step)
             exponent = fit_exponent(sizes, seconds)
-            label = title if exponent is None else f"{title}: {exponent:.2f}"
-            axes.loglog(sizes, seconds, "--" if kind == "sampling" else "-", marker="o", markersize=3, label=label)
+            label = title if exponent is None else f"{title}: {exponent.middle:.2f}"
+            axes.loglog(
+                sizes,
+                np.median(seconds, axis=0),
+                "--" if kind == "sampling" else "-",
+                marker="o",
+                markersize=3,
+                label=label,
+            )
         axes.axhline(FLOOR, color="0.8", linewidth=0.5)
         axes.set(xlabel=axis)
         axes.legend(frameon=False, title="exponent", fontsize=5, title_fontsize=6)

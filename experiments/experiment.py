@@ -47,7 +47,7 @@ Verdict = Literal["yes", "in trend", "no"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper on a data set, what we found, and whether that agrees.
+    """A statement of the paper on a data set, what we found, and whether that agrees; None if nothing can be said.
 
     Claims of the same `item`, a table or figure of the paper, are one row of the summary.
     """
@@ -57,7 +57,7 @@ class Claim:
     what: str
     paper: str
     ours: str
-    verdict: Verdict
+    verdict: Verdict | None
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ MODES = ("synchronous", "asynchronous")
 ROUNDING = 1e-10
 """Limit of residuals, relative to the largest value, that come from rounding alone."""
 
+ORIGINAL = 3
+"""The first so many clients are neither a copy nor empty."""
+
 
 def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Findings]]:
     """Return the error of completion for each seed of the batches, and the residuals of both kinds of training for one.
@@ -66,20 +69,18 @@ def parts(name: str, settings: Settings) -> Mapping[str, Callable[[], Findings]]
 
 
 def _completion(data: VerticalData, trained: Trained, result: Valuation) -> Findings:
-    """Return the error of the values from completion, relative to the largest value, and what bounds it.
+    """Return the errors of the values from completion, relative to the largest value, and what bounds them.
 
     The bound that the paper states, 2 G ε, does not hold for every game: if client 1 moves a sample from one side of
     the decision to the other, the errors of all M - 1 others add up in its value (see the tests). 2 G M ε holds.
     """
-    truth, errors = trained.truth, np.abs(result.values - trained.truth)
-    largest, estimated = float(np.abs(truth).max()), result.errors[np.isfinite(result.errors)]
+    truth = trained.truth
+    largest = float(np.abs(truth).max())
     eps = float(np.mean(_largest_errors(data, trained, result)))
     stated = 2 * get_loss(result.loss).lipschitz * eps
     return {
-        "true": float(errors.max()) / largest,
-        "estimated": float(estimated.max()) / largest if len(estimated) else None,
-        "within": int((errors <= result.errors).sum()),
-        "known": len(estimated),
+        "errors": (np.abs(result.values - truth) / largest).tolist(),
+        "estimates": (result.errors / largest).tolist(),
         "eps": eps,
         "stated": stated / largest,
         "proved": stated * len(truth) / largest,
@@ -125,8 +126,8 @@ def _residuals(trained: Trained, result: Valuation, drop: float) -> Findings:
         "balance": abs(result.values.sum() + result.server_value - drop),
         "symmetry": abs(result.values[0] - result.values[-2]),
         "zero element": abs(result.values[-1]),
-        "additivity": np.abs(sum(of_halves) - result.values).max(),
-        "periodic additivity": np.abs(sum(periods) / result.n_rounds - result.values).max(),
+        "additivity": np.abs(sum(periods) / result.n_rounds - result.values).max(),
+        "periodic additivity": np.abs(sum(of_halves) - result.values).max(),
     }
     return {"residuals": {name: float(x / largest) for name, x in found.items()}, "method": result.method}
 
@@ -205,28 +206,30 @@ def tables(results: Results) -> list[Table]:
     errors = []
     for name, measured in results.items():
         found = _of_mode(measured, "completion")
-        within, known = (sum(part[key] for part in found) for key in ("within", "known"))
-        true = spread([part["true"] for part in found], 3)
-        estimates = [part["estimated"] for part in found if part["estimated"] is not None]
-        estimated = spread(estimates, 3) if estimates else "unknown"
+        true, estimates = (np.array([part[key] for part in found], float) for key in ("errors", "estimates"))
+        ratios = (true / estimates)[:, :ORIGINAL]
+        known = ratios[np.isfinite(ratios)]
+        cells = [spread(true.max(axis=1), 3), spread(np.nanmax(estimates, axis=1), 3)]
+        cells += [f"{(known <= 1).sum()} of {len(known)}", f"{known.max():.2f}"]
         bounds = [spread([part[kind] for part in found], 1) for kind in ("stated", "proved")]
-        errors.append([f"{title_of(name)}, {seeds_text(found)}", true, estimated, f"{within} of {known}", *bounds])
+        errors.append([f"{title_of(name)}, {seeds_text(found)}", *cells, *bounds])
     header = [
         "in multiples of the largest value",
-        "true error",
-        "our estimate",
-        "clients within it",
+        "largest true error",
+        "largest estimate",
+        "true errors within their estimates",
+        "largest true / estimate",
         "2 G ε, as stated",
         "2 G M ε, which can be proved",
     ]
     return [
         Table(["residual / largest value", *columns], residuals, "Fairness (Theorem 1), one training of each kind:"),
-        Table(header, errors, "Completion (Proposition 2), the client with the largest error, median and quartiles:"),
+        Table(header, errors, "Completion (Proposition 2); estimates of the three original clients:"),
     ]
 
 
 def claims(results: Results) -> list[Claim]:
-    """Return whether residuals are rounding errors, and whether errors are below both forms of the bound."""
+    """Return whether residuals are rounding errors, and whether errors are below the bound as stated."""
     made = []
     for name, measured in results.items():
         for mode in MODES:
@@ -234,12 +237,10 @@ def claims(results: Results) -> list[Claim]:
             fair: Verdict = "yes" if worst <= ROUNDING else "no"
             what = f"{mode}, largest residual of the requirements"
             made.append(Claim("Theorem 1: fairness", name, what, "0", f"{magnitude(worst)} of the largest value", fair))
-        found = _of_mode(measured, "completion")
-        for kind, bound in (("stated", "2 G ε"), ("proved", "2 G M ε")):
-            fractions = [part["true"] / part[kind] for part in found]
-            holds: Verdict = "yes" if max(fractions) <= 1 else "no"
-            what, ours = f"error of values against {bound}", f"at most {max(fractions):.1g} of it"
-            made.append(Claim("Proposition 2", name, what, "at most the bound", ours, holds))
+        fraction = max(max(part["errors"]) / part["stated"] for part in _of_mode(measured, "completion"))
+        holds: Verdict = "yes" if fraction <= 1 else "no"
+        ours = f"at most {fraction:.1g} of it"
+        made.append(Claim("Proposition 2", name, "error of values against 2 G ε", "at most the bound", ours, holds))
     return made
 
 
@@ -247,15 +248,17 @@ EXPERIMENT = Experiment(
     name="guarantees",
     title="Fairness and approximation (Theorem 1, Proposition 2)",
     about="Three clients, an exact copy of client 1 and a client of zeros; all coalitions are enumerated. Balance: "
-    "values sum to the mean decrease of the loss due to what clients changed, which is all of it as there is "
-    "no intercept; computed separately from the completed embeddings, or from the server's table. Additivity: "
-    "the values on even and on odd samples sum to those on all. Periodic additivity: the same for both halves "
-    "of the training. Symmetry of asynchronous training: for a twin that uploads the same as client 1 at the "
-    f"same times, as a copy draws batches of its own. Theorem 1, yes: all residuals are at most {ROUNDING:.0e} "
-    "of the largest value, rounding errors. Proposition 2 states 2 G ε, as does the last line of its proof, "
-    "which drops a factor of M. 2 G M ε can be proved: the losses before the round cancel in what a client adds. "
-    "ε is the mean over clients of the largest error of any embedding, of all rounds and samples. Yes: no value of any "
-    "seed is off by more than the bound, however large that is.",
+    "values sum to the mean decrease of the loss due to what clients changed, which is all of it as there is no "
+    "intercept; computed separately from the completed embeddings, or from the server's table. Additivity: the "
+    "values of both halves of the training sum to those of all of it. Periodic additivity, of the utility in each "
+    "round: the values on even and on odd samples sum to those on all. Symmetry of asynchronous training: for a twin "
+    "that uploads the same as client 1 at the same times, as a copy draws batches of its own. Theorem 1, yes: all "
+    f"residuals are at most {ROUNDING:.0e} of the largest value, rounding errors. Proposition 2 states 2 G ε, as does "
+    "the last line of its proof, which drops a factor of M, and is false: if client 1 moves a sample across the "
+    "decision, the errors of the M - 1 others add up to nearly 2 G M ε in its value "
+    "(`tests/experiments/test_guarantees.py`). 2 G M ε can be proved, as the losses before the round cancel in what "
+    "a client adds. ε is the mean over clients of the largest error of any embedding, of all rounds and samples. "
+    "Yes: no value of any seed is off by more than the bound, however large that is.",
     settings_type=Settings,
     parts=parts,
     tables=tables,

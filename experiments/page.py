@@ -28,9 +28,9 @@ STYLE: dict[Any, Any] = {
 HEAD = """# The paper's experiments
 
 The tables and figures of "Fair and Efficient Contribution Valuation for Vertical Federated Learning" (VerFedSV, ICLR
-2024), measured again, as far as the summary says, with `verfedsv reproduce` from a checkout. Each experiment is a short
-script in `experiments/`; its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file
-beside it. The numbers below, and more, are in `{folder}/` as JSON.
+2024), measured again with `verfedsv reproduce` from a checkout. Each experiment is a short script in `experiments/`;
+its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file beside it. The numbers
+below, and more, are in `{folder}/` as JSON.
 """
 
 
@@ -58,9 +58,9 @@ def _summary(shown: Sequence[Sequence[ResultFile]]) -> str:
         of_item = [claim for claim in claims if claim.item == item]
         rows.append([item, *(_worst([claim.verdict for claim in of_item if claim.data == name]) for name in data)])
     caption = (
-        "## What was reproduced\n\nyes: what the paper says, by a rule on both sides that the section below gives; in "
-        "trend: only a weaker rule, on the direction; no: neither; -: not measured, or nothing to measure. Of "
-        "propositions, yes only says that no measurement here contradicts them.\n\n"
+        "## What was reproduced\n\nyes: the paper's statement holds, by the rule in its section, which is two-sided "
+        "where the paper gives a number or a law; in trend: only its direction does; no: neither; -: not measured, or "
+        "nothing to measure. Of propositions, yes only says that no measurement here contradicts them.\n\n"
     )
     return caption + markdown(Table(["", *map(title_of, data)], rows)) + "\n"
 
@@ -74,8 +74,9 @@ def _missing(results: Mapping[str, Sequence[ResultFile]]) -> str:
     return f"Not measured yet with this protocol: {'; '.join(texts)}.\n"
 
 
-def _worst(verdicts: Sequence[Verdict]) -> str:
-    return max(verdicts, key=get_args(Verdict).index) if verdicts else "-"
+def _worst(verdicts: Sequence[Verdict | None]) -> str:
+    known = [verdict for verdict in verdicts if verdict is not None]
+    return max(known, key=get_args(Verdict).index) if known else "-"
 
 
 def _claims(files: Sequence[ResultFile]) -> Sequence[Claim]:
@@ -126,8 +127,8 @@ def claims_table(claims: Iterable[Claim]) -> Table:
     return Table(["", "the paper", "ours", "reproduced"], rows)
 
 
-def _shown(verdict: Verdict) -> str:
-    return "**no**" if verdict == "no" else verdict
+def _shown(verdict: Verdict | None) -> str:
+    return "**no**" if verdict == "no" else verdict or "-"
 
 
 def markdown(table: Table) -> str:

@@ -84,10 +84,12 @@ def _synchronous(name: str, settings: RandomFeatureSettings, seed: int) -> Findi
     data = _with_random(name, settings, seed)
     trained = train_synchronously(data, settings.but(seed=seed), with_truth=with_truth)
     found = _found(trained, trained.value(), n_artificial)
-    if seed < settings.auto_seeds:
-        found["auto"] = _found(trained, trained.value(**AUTO), n_artificial)["artificial"]
+    others = {"auto": trained.value(**AUTO).shares} if seed < settings.auto_seeds else {}
     if with_truth:
-        found["truth"] = (100 * trained.truth[-n_artificial:] / trained.truth.sum()).tolist()
+        others["truth"] = trained.truth / trained.truth.sum()
+    for kind, shares in others.items():
+        found[kind] = (100 * shares[-n_artificial:]).tolist()
+        found[f"{kind}, regular"] = (100 * shares[:-n_artificial]).tolist()
     return found
 
 
@@ -163,15 +165,14 @@ def _tables(paper: Paper, results: Results) -> list[Table]:
     ]
     header = [
         "",
-        "regular clients + 5",
         "seeds",
-        "artificial clients together, %",
+        "artificial clients together",
         "lowest and highest of one",
         "largest stated error",
         "lowest of a regular one",
         "accuracy",
     ]
-    shown.append(Table(header, rows, "Other readings, ranks and scales:"))
+    shown.append(Table(header, rows, "Other readings, ranks and scales; shares and errors in percent of all values:"))
     rates = [_rate_row(name, found) for name, measured in results.items() if (found := starting(measured, RAW))]
     if rates:
         header = ["", "rate", "loss at the end", "artificial clients together, %", "lowest and highest of one"]
@@ -192,7 +193,9 @@ def _kinds(measured: Mapping[str, Findings]) -> dict[str, list[Findings]]:
             kinds[title] = found
             for key, about in (("auto", "rank auto"), ("truth", "all embeddings known")):
                 others: list[Findings] = [
-                    {**part, "artificial": part[key], "errors": None} for part in found if key in part
+                    {**part, "artificial": part[key], "regular": part.get(f"{key}, regular"), "errors": None}
+                    for part in found
+                    if key in part
                 ]
                 kinds[f"{title}, {about}"] = others
     return {title: found for title, found in kinds.items() if found}
@@ -201,10 +204,12 @@ def _kinds(measured: Mapping[str, Findings]) -> dict[str, list[Findings]]:
 def _row(label: str, found: Sequence[Findings]) -> list[str]:
     each = np.array([part["artificial"] for part in found])
     accuracy = f"{np.median([part['accuracy'] for part in found]):.1%}"
-    ends, lowest = f"{each.min():z.3f} to {each.max():z.3f}", f"{min(min(part['regular']) for part in found):z.3f}"
-    errors = "-" if found[0]["errors"] is None else f"{np.max([part['errors'] for part in found]):.2g}"
-    sums, clients = spread(each.sum(axis=1), 2), str(len(found[0]["regular"]))
-    return [label, clients, str(len(found)), sums, ends, errors, lowest, accuracy]
+    ends = f"{each.min():z.3f} to {each.max():z.3f}"
+    # Of a few completions, only the shares of artificial clients were kept.
+    regular = [part["regular"] for part in found if part["regular"] is not None]
+    lowest = f"{min(map(min, regular)):z.3f}" if regular else "-"
+    errors = "-" if found[0]["errors"] is None else f"{np.max([part['errors'] for part in found]):,.2g}"
+    return [label, str(len(found)), spread(each.sum(axis=1), 2), ends, errors, lowest, accuracy]
 
 
 def _rate_row(name: str, found: Sequence[Findings]) -> list[str]:
@@ -232,6 +237,8 @@ def _claims(mode: str, paper: Paper, results: Results) -> list[Claim]:
         verdict: Verdict = "yes" if agrees else "in trend" if below else "no"
         side = ", lower" if ratio < 0.5 else ", higher" if ratio > 2 else ""
         most, least = max(max(part["artificial"]) for part in found), min(min(part["regular"]) for part in found)
+        if true := [sum(part["truth"]) for part in found if "truth" in part]:
+            side += f" (true: {spread(true, 2, ' %')})"
         text = f"{spread(sums, 2, ' %')}{side}; at most {most:z.2f} %, a regular one at least {least:z.2f} %"
         made.append(
             Claim(f"Table 1, {mode}", name, "artificial clients together", f"{theirs:.2f} %, far below", text, verdict)

@@ -143,7 +143,7 @@ def claims(results: Results) -> list[Claim]:
             Claim(
                 "Figure 1: ranks",
                 name,
-                f"ranks of matrices that could have {most:,}",
+                f"ranks, of {part['rounds'] * part['classes']:,} x {part['samples']:,} matrices",
                 f"low; {PAPER[name]} is set from them",
                 f"{min(ranks)} to {max(ranks)}",
                 verdict,
@@ -162,8 +162,9 @@ EXPERIMENT = Experiment(
     name="rank",
     title="Rank of the embedding matrices (Figure 1)",
     about="Trained in full batches, so that all embeddings are known. For each client, the number of singular values "
-    "of at least 0.001 times the largest. yes: all ranks are at most a quarter of the largest possible one, and the "
-    "paper's r is among them; in trend: only the former.",
+    "of at least 0.001 times the largest. yes: all ranks are at most a quarter of the shorter side of the matrix that "
+    "was measured, and the paper's r is among them; in trend: only the former. This is what the paper says, and no "
+    "more: the number of a client's features bounds the rank of a linear model, too.",
     settings_type=RankSettings,
     parts=parts,
     tables=tables,

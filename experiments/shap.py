@@ -120,8 +120,8 @@ def _main_table(results: Results) -> Table:
 
 def verdict(taus: Floats, paper: float, least: float) -> Verdict:
     """Return whether tau over seeds agrees with the paper's number, or only with its text; all in two digits."""
-    low, middle, high = np.round(np.quantile(taus, [0, 0.5, 1]), 2)
-    if low <= paper <= high or round(abs(middle - paper), 2) <= CLOSE:
+    middle = np.round(np.median(taus), 2)
+    if round(abs(middle - paper), 2) <= CLOSE:
         return "yes"
     return "in trend" if middle >= least else "no"
 
@@ -144,8 +144,9 @@ EXPERIMENT = Experiment(
     about="Kendall's rank correlation between clients by VerFedSV, in both kinds of training, and by SHAP, on the "
     "joint model of the synchronous training: mean absolute SHAP values of a client's features, summed. Linear models "
     "are explained exactly (`shap.LinearExplainer`), perceptrons with the values of `shap.DeepExplainer`. Median and "
-    "quartiles over seeds. yes: the paper's tau is between our smallest and largest, or at most 0.1 from our median; "
-    "in trend: our median is as the text says of all data sets, above 0.6 with SHAP, at least 0.8 between trainings.",
+    "quartiles over seeds. yes: our median is at most 0.1 from the paper's tau; in trend: it is as the text says of "
+    "all data sets, above 0.6 with SHAP, and at least 0.8 between trainings (the text has more than 0.8, the table "
+    "0.80 twice).",
     settings_type=ShapSettings,
     parts=parts,
     tables=tables,

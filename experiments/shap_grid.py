@@ -187,14 +187,14 @@ def _accuracies(grid: Sequence[Findings], kind: str) -> Floats:
     return middle
 
 
-def _moments(grid: Sequence[Findings], kind: str) -> list[str]:
-    """Return after how much training, and with which accuracy, values and SHAP were compared."""
+def _moments(grid: Sequence[Findings], kind: str, accuracies: Floats) -> list[str]:
+    """Return after how much training values and SHAP were compared, each with an accuracy."""
     ends = (
         [f"{x:g} epoch{'' if x == 1 else 's'}" for x in grid[0]["epochs"]]
         if kind == "synchronous"
         else [f"{x:g} s" for x in grid[0]["seconds"]]
     )
-    return [f"{end}, {100 * accuracy:.1f} %" for end, accuracy in zip(ends, _accuracies(grid, kind), strict=True)]
+    return [f"{end}, {100 * accuracy:.1f} %" for end, accuracy in zip(ends, accuracies, strict=False)]
 
 
 def _range(values: Floats) -> str:
@@ -217,8 +217,8 @@ def grid_tables(name: str, grid: Sequence[Findings], paper: Sequence[float]) -> 
         "the largest median at any accuracy",
     ]
     caption = (
-        f"{title_of(name)}, where in these tables the paper's tau is reached ({_seeds(grid)}). The accuracy is that of "
-        "the joint model that is explained; that of the asynchronous training after as many steps is beside its time."
+        f"{title_of(name)}, where in these tables the paper's tau is reached ({_seeds(grid)}). Accuracies are those of "
+        "the synchronous training after as many steps, whose joint model is explained."
     )
     return [*made, Table(header, reached, caption)]
 
@@ -231,7 +231,7 @@ def _cells(name: str, grid: Sequence[Findings], kind: str, model: str) -> Table:
     combinations = _combinations(grid, kind, model)
     rows = [
         [moment, *(_range(taus[number]) for taus in combinations.values())]
-        for number, moment in enumerate(_moments(grid, kind))
+        for number, moment in enumerate(_moments(grid, kind, _accuracies(grid, kind)))
     ]
     what = {
         "joint": "the joint model of the synchronous training after as many steps",
@@ -242,11 +242,11 @@ def _cells(name: str, grid: Sequence[Findings], kind: str, model: str) -> Table:
         caption = (
             f"Other settings, {title_of(name)}. Rows: the length of training, and its accuracy. Columns: how SHAP "
             "values are averaged, and the size of the background. Median and range of tau over "
-            f"{_seeds(grid)} and draws of the background; values are true ones, from all embeddings of "
-            f"{grid[0]['rows']:,} training rows. A signed average is w (mean - mean of the background): zero, shown as "
-            '"-", if all rows are the background, and else the noise of its draw. As plain sums over classes are zero '
-            'too, absolute values are added up over classes, or each sample counts with its own class only ("true '
-            f'class").\n\n{caption}'
+            f"{_seeds(grid)} and draws of the background; values are those of {grid[0]['rows']:,} training rows, from "
+            "all embeddings, or in asynchronous training from those at the server. A signed average is w (mean - mean "
+            'of the background): zero, shown as "-", if all rows are the background, else the noise of its draw. As '
+            "plain sums over classes are zero too, absolute values are added up over classes, or each sample counts "
+            f'with its own class only ("true class").\n\n{caption}'
         )
     return Table(["", *combinations], rows, caption)
 
@@ -261,9 +261,10 @@ class _Cell(NamedTuple):
 
 
 def _grid_cells(grid: Sequence[Findings], kind: str) -> Iterator[_Cell]:
-    moments = _moments(grid, kind)
-    # In as many digits as are shown; of the training whose model is explained.
-    is_accurate = np.round(_accuracies(grid, "synchronous")[: len(moments)], 3) >= ENOUGH
+    # Of the synchronous training after as many steps, whose model is explained; in as many digits as are shown.
+    accuracies = _accuracies(grid, "synchronous")
+    moments = _moments(grid, kind, accuracies)
+    is_accurate = np.round(accuracies[: len(moments)], 3) >= ENOUGH
     for model in MODELS:
         for combination, taus in _combinations(grid, kind, model).items():
             for moment, enough, draws in zip(moments, is_accurate, taus, strict=True):

@@ -72,6 +72,7 @@ def _measure(name: str, settings: SimilarFeatureSettings, seed: int) -> Findings
         found[kind] = {
             # The paper divides by s, which can be negative.
             "differences": (np.abs(others - own) / np.abs(own)).tolist(),
+            "errors": (valuation.errors[-len(others) :] / np.abs(own)).tolist(),
             "shares": valuation.shares.tolist(),
         }
     return found
@@ -158,9 +159,10 @@ EXPERIMENT = Experiment(
     name="similar-features",
     title="Similar features (Figure 2)",
     about="Five copies of client 1 join, with white noise on 0 to 40 % of its features. Differences |s - sᵢ| / |s|, "
-    "where s is the value of client 1 and sᵢ that of copy i: median and quartiles over draws of the noise. "
-    "Proportional, yes: medians rise, and the exponent of the difference in the number of columns with noise is 1 "
-    "within 0.25, with its whole 95 % interval over seeds; in trend: they only rise.",
+    "where s is the value of client 1 and sᵢ that of copy i (the paper divides by s, which can be negative): median "
+    "and quartiles over draws of the noise. Proportional, yes: medians rise, and the exponent of the difference in "
+    "the number of columns with noise is 1 within 0.25, with its whole 95 % interval over seeds; in trend: they only "
+    "rise.",
     settings_type=SimilarFeatureSettings,
     parts=partial(by_variant_and_seed, _measure),
     tables=tables,

@@ -23,15 +23,17 @@ def test_a_client_completes_from_its_uploads_as_in_a_valuation():
     for m, of_client in enumerate(uploads):
         found = complete(batches, of_client, 200, 2, 0.1, n_threads=1)
         np.testing.assert_allclose(found.embeddings(7), known.completions[m].embeddings(7), atol=1e-12)
-    assert times_of_completion(example, 1).shape == (3,)
+    assert times_of_completion(example, 2).shape == (2, 3)
 
 
 def test_exponents_are_those_of_long_times():
-    """Times below the floor are fixed costs, and are left out; too few are not fitted."""
+    """Sizes up to the last one below the floor have fixed costs, and are left out; too few are not fitted."""
     sizes = np.array([1.0, 2, 4, 8, 16])
-    seconds = np.array([0.04, 0.04, *(0.1 * sizes[2:] ** 1.5)])
-    assert fit_exponent(sizes, seconds) == pytest.approx(1.5)
-    assert fit_exponent(sizes[:4], seconds[:4]) is None
+    seconds = np.array([[0.2, 0.04, *(0.1 * sizes[2:] ** power)] for power in (1.4, 1.5, 1.6)])
+    found = fit_exponent(sizes, seconds)
+    assert found.middle == pytest.approx(1.5)
+    assert found.low < 1.4 < 1.6 < found.high
+    assert fit_exponent(sizes[:4], seconds[:, :4]) is None
 
 
 def test_the_size_on_all_axes_is_measured_once():
@@ -52,12 +54,12 @@ def fake(clients_power, rounds_power):
             sampled = (size["clients"] ** 2 * np.log(size["clients"])) ** clients_power * seconds
             parts[f"ours, {axis} {n}"] = {
                 **size,
-                "slowest": seconds,
-                "median": seconds,
-                "sum": seconds,
-                "valuation": 1.0,
+                "slowest": [seconds],
+                "median": [seconds],
+                "sum": [seconds],
+                "valuation": [1.0],
             }
-            parts[f"sampling, {axis} {n}"] = {**size, "valuation": sampled}
+            parts[f"sampling, {axis} {n}"] = {**size, "valuation": [sampled]}
     return {"adult": parts}
 
 
@@ -68,6 +70,15 @@ def test_claims_compare_with_what_the_paper_says():
     assert verdicts["time against M² ln M"] == "in trend"
     assert verdicts["slowest client against rounds"] == verdicts["time against rounds"] == "no"
     assert verdicts["time against samples"] == "yes"
+
+
+def test_times_that_are_too_short_are_not_judged():
+    """The claim stays, and says so."""
+    results = fake(1, 1)
+    for part in results["adult"].values():
+        part.update({step: [0.001] for step in ("slowest", "valuation") if step in part})
+    claims = efficiency.claims(results)
+    assert [(claim.ours, claim.verdict) for claim in claims] == [("too short to tell", None)] * 6
 
 
 def test_verdicts_are_two_sided():
