@@ -18,6 +18,8 @@ from experiments.experiment import (
     Table,
     Verdict,
     by_seed,
+    middle_and_ends,
+    seeds_text,
     spread,
     starting,
     title_of,
@@ -54,6 +56,10 @@ NARROW, WIDE = (0.01, 1.0), (0.001, 1.0)
 KINDS = ("rank", "lambda")
 STARTS: tuple[Start, ...] = ("spectral", "random")
 OURS, RANDOM = "ours", "random"
+
+CONVERGED: dict[Start, Mapping[str, Any]] = {"spectral": {}, "random": {"tolerance": 1e-5, "max_sweeps": 1000}}
+"""When a fit ends. With the default, 1e-3, fits from random factors end early: a deviation of 3.6 instead of 0.5 % at
+rank 5 on 5,000 rows of Adult; those from our start do not."""
 
 HELD_OUT_SEEDS = 5
 """How many choices of held-out uploads are compared for our start."""
@@ -144,8 +150,16 @@ class _Run:
     def complete(self, start: Start, rank: Rank, weight: Weight, seed: int) -> list[Completion]:
         """Return the completed embeddings of each client."""
         return [
-            # Each client has another random start.
-            complete(self.batches, of_client, len(self.labels), rank, weight, start=start, seed=97 * seed + m)
+            complete(
+                self.batches,
+                of_client,
+                len(self.labels),
+                rank,
+                weight,
+                start=start,
+                seed=97 * seed + m,  # each client has another random start
+                **CONVERGED[start],
+            )
             for m, of_client in enumerate(self.uploads)
         ]
 
@@ -227,8 +241,7 @@ def _table_of_deviations(results: Results, kind: str, *, in_points: bool = False
     for name, measured in results.items():
         for start in STARTS:
             columns.append(_deviations(measured, start, kind, in_points=in_points))
-            runs = len(next(iter(columns[-1].values())))
-            from_random = f"random start, {runs} {'seed' if runs == 1 else 'seeds'}"
+            from_random = f"random start, {seeds_text(next(iter(columns[-1].values())))}"
             header.append(f"{title_of(name)}, {'ours' if start == 'spectral' else from_random}")
     rows = [[f"{setting:g}", *(spread(column[setting]) for column in columns)] for setting in columns[0]]
     if kind == "rank" and not in_points:
@@ -243,8 +256,8 @@ def _table_of_deviations(results: Results, kind: str, *, in_points: bool = False
 def _table_of_shares(results: Results) -> Table:
     rows = []
     for name, measured in results.items():
-        at_full_size, seeds = _true_shares(measured), len(_true_shares(measured))
-        rows.append([f"{title_of(name)}, {seeds} {'seed' if seeds == 1 else 'seeds'}", *map(spread, at_full_size.T)])
+        at_full_size = _true_shares(measured)
+        rows.append([f"{title_of(name)}, {seeds_text(at_full_size)}", *map(spread, at_full_size.T)])
         if measured[OURS]["samples"] != starting(measured, "truth")[0]["samples"]:
             rows.append([f"{title_of(name)}, the training that is completed", *map(_number, measured[OURS]["shares"])])
         rows.append([f"{title_of(name)}, the paper", *map(_number, PAPER[name])])
@@ -319,11 +332,12 @@ def _claim_shares(name: str, shares: Floats) -> list[Claim]:
 
 def _claim_rank(name: str, found: Mapping[float, Sequence[float]]) -> Claim:
     lower, higher = _medians(found, 1, ENOUGH - 1), _medians(found, ENOUGH)
+    below = max(rank for rank in found if rank < ENOUGH)
     verdict: Verdict = "no"
     if max(higher) < lower[0]:
         is_low = max(higher) < min(LOW, lower[0] / FALL)
         verdict = "yes" if is_low and min(lower) > max(higher) else "in trend"
-    ours = f"{lower[0]:.2f} % at r = 1, {lower[-1]:.2f} % at r = {ENOUGH - 1}, {_range(higher)} from r = {ENOUGH} on"
+    ours = f"{lower[0]:.2f} % at r = 1, {lower[-1]:.2f} % at r = {below:g}, {_range(higher)} from r = {ENOUGH} on"
     paper = "large for r < 5, decreases rapidly, stabilises at a low value for r ≥ 5"
     return Claim("Figure 5: rank", name, "deviation against rank", paper, ours, verdict)
 
@@ -350,7 +364,7 @@ def _draw(results: Results, figure: Figure) -> None:
             axes: Any = plots[row, column]
             for start in STARTS:
                 found = _deviations(measured, start, kind)
-                low, middle, high = np.quantile(list(found.values()), [0.25, 0.5, 0.75], axis=1)
+                low, middle, high = middle_and_ends(np.transpose(list(found.values())))
                 axes.fill_between(list(found), low, high, alpha=0.25, linewidth=0)
                 label = "our start" if start == "spectral" else "random start"
                 axes.plot(list(found), middle, marker="o", markersize=3, label=label)

@@ -66,7 +66,8 @@ class Experiment(Generic[S]):
 
     `parts` returns what to measure for a data set: functions by name, which take no arguments, may share expensive
     results, and return JSON content. Names of parts that are repeated end in "seed 0", "seed 1" and so on. If it
-    `is_timed`, parts need the machine for themselves.
+    `is_timed`, parts need the machine for themselves. With another `version`, earlier results are discarded: raise it
+    with changes of the code that change what is found.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Experiment(Generic[S]):
     claims: Callable[[Results], Sequence[Claim]] = lambda _results: ()
     draw: Callable[[Results, Figure], None] | None = None
     is_timed: bool = False
+    version: int = 1
 
     @cached_property
     def _content(self) -> dict[str, Any]:

@@ -60,17 +60,18 @@ def _shares(found: Sequence[Findings]) -> Floats:
 
 
 def tables(results: Results) -> list[Table]:
-    """Return the shares, and the exponents in the frequency."""
+    """Return the shares, their errors, and the exponents in the frequency."""
     frequencies = next(iter(next(iter(results.values())).values()))["per_second"]
     rows = []
     for name, measured in results.items():
         for label, found in variants_of(measured).items():
             shares = _shares(found)
             cells = [f"{spread(x, 3)}" for x in shares.T]
+            cells.append(f"{np.max([part['errors'] for part in found]):.2g}")
             exponent = Exponent.fit(frequencies, shares)
             rows.append([f"{title_of(name)}{label and ', '}{label}, {seeds_text(found)}", *cells, str(exponent or "-")])
-    header = ["percent of all values", *(f"{x:.0f} uploads/s" for x in frequencies), "exponent (95 %)"]
-    return [Table(header, rows)]
+    header = ["percent of all values", *(f"{x:.0f} uploads/s" for x in frequencies)]
+    return [Table([*header, "largest stated error", "exponent (95 % over seeds)"], rows)]
 
 
 def claims(results: Results) -> list[Claim]:

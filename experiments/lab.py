@@ -94,13 +94,15 @@ class _Folder:
 class Trained:
     """A recorded training, whose folder is removed with this object.
 
-    `truth` has the values from the embeddings of all samples in every round, (clients,), NaN unless requested.
+    `truth` has the values from the embeddings of all samples in every round, (clients,), NaN unless requested, and
+    `truth_errors` their errors.
     """
 
     training: Training
     settings: Settings
     folder: _Folder
     truth: Floats = field(default_factory=lambda: np.array(np.nan))
+    truth_errors: Floats = field(default_factory=lambda: np.array(np.nan))
 
     @property
     def path(self) -> Path:
@@ -233,7 +235,7 @@ def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: b
                 truth.add_round()
     if truth is None:
         return Trained(training, settings, folder)
-    return Trained(training, settings, folder, truth.values / n_rounds)
+    return Trained(training, settings, folder, truth.values / n_rounds, truth.errors / n_rounds)
 
 
 def train_asynchronously(data: VerticalData, settings: Settings, slowness: Sequence[int] = ()) -> Trained:
@@ -258,13 +260,14 @@ class _Truth:
         self._method: Method = "exact" if len(training.server.clients) <= FEW else "closed-form"
         self._next = self._embed()
         self._previous, self._offset = map(np.zeros_like, self._next)
-        self.values: Floats = np.zeros(len(training.server.clients))
+        self.values, self.errors = np.zeros((2, len(training.server.clients)))
 
     def add_round(self) -> None:
         loss, (current, offset) = self._training.server.loss, self._next
-        self.values += shapley_values(
+        found = shapley_values(
             self._previous, current, self._labels, loss, self._method, offset=offset, previous_offset=self._offset
-        ).values
+        )
+        self.values, self.errors = self.values + found.values, self.errors + found.errors
         self._previous, self._offset = current, offset
         self._next = self._embed()
 

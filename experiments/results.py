@@ -31,7 +31,7 @@ PUBLISHED = 2
 
 
 class ResultFile:
-    """The results of an experiment on a data set; parts measured with other settings are discarded.
+    """The results of an experiment on a data set; parts measured with other settings or code are discarded.
 
     Numbers of seeds do not count as settings: more can be measured later, and all that are there are shown.
     """
@@ -46,9 +46,11 @@ class ResultFile:
             "experiment": experiment.name,
             "data": data,
             "settings": _without_seeds(json.loads(self.settings.model_dump_json())),
+            "version": experiment.version,
             "package": f"verfedsv {__version__}",
             "parts": {},
         }
+        commit()  # of the code that was loaded, not of what may be edited meanwhile
         known = self._read()
         if not again:
             self._content["parts"] = self._still_valid(known)
@@ -58,6 +60,8 @@ class ResultFile:
         """Return the known parts that were measured with these settings; a variant has settings of its own."""
         ours, theirs = self._content["settings"], _without_seeds(known.get("settings"))
         if not isinstance(theirs, dict) or {**ours, "variants": None} != {**theirs, "variants": None}:
+            return {}
+        if known.get("version", 1) != self._content["version"]:
             return {}
         before = theirs.get("variants", {})
         changed = [name for name in {**before, **ours["variants"]} if before.get(name) != ours["variants"].get(name)]

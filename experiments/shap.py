@@ -15,6 +15,7 @@ from experiments.experiment import (
     Table,
     Verdict,
     by_seed,
+    seeds_text,
     spread,
     starting,
     title_of,
@@ -113,8 +114,7 @@ def _main_table(results: Results) -> Table:
         rows.append(row)
     header = [""]
     for name, measured in results.items():
-        n_seeds = len(starting(measured, "seed "))
-        header += [f"{title_of(name)}, {n_seeds} seed{'' if n_seeds == 1 else 's'}", "the paper's"]
+        header += [f"{title_of(name)}, {seeds_text(starting(measured, 'seed '))}", "the paper's"]
     return Table(header, rows)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.experiment import Findings, Table, title_of
+from experiments.experiment import Findings, Table, seeds_text, title_of
 from experiments.lab import Settings, build, run_asynchronously, run_rounds, schedule, split
 from experiments.shap_scores import LinearShap, dense, starts_of, train_features
 from verfedsv import shapley_values
@@ -224,7 +224,7 @@ def grid_tables(name: str, grid: Sequence[Findings], paper: Sequence[float]) -> 
 
 
 def _seeds(grid: Sequence[Findings]) -> str:
-    return f"{len(grid)} seed{'' if len(grid) == 1 else 's'} of batches"
+    return f"{seeds_text(grid)} of batches"
 
 
 def _cells(name: str, grid: Sequence[Findings], kind: str, model: str) -> Table:

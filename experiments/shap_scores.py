@@ -34,7 +34,8 @@ def shap_scores(
     features = train_features(data, settings)
     if settings.model == "linear":
         return _linear_scores(features, trained)
-    drawn = np.random.default_rng(settings.seed).permutation(int((~data.is_test).sum()))
+    # With the seed alone, these would be the samples of the first batches.
+    drawn = np.random.default_rng([settings.seed, *b"explained"]).permutation(int((~data.is_test).sum()))
     background, explained = drawn[:n_background], drawn[n_background : n_background + n_explained]
     return np.array(
         [

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.ablation import PAPER, WITHIN
-from experiments.experiment import Experiment, Findings, Results, Table, by_seed, spread, title_of
+from experiments.experiment import Experiment, Findings, Results, Table, by_seed, seeds_text, spread, title_of
 from experiments.lab import Settings, build, run_rounds, split
 from verfedsv import shapley_values
 from verfedsv.data import prepare
@@ -226,7 +226,7 @@ def _each(found: Sequence[Findings], key: str) -> list[str]:
 def _place(title: str, found: Sequence[Findings]) -> list[str]:
     errors = [part["error"] for part in found]
     return [
-        f"{title}, {len(found)} {'seed' if len(found) == 1 else 'seeds'}",
+        f"{title}, {seeds_text(found)}",
         spread([part["unequal"] for part in found]),
         spread([part["within"] for part in found]),
         *_each(found, "nearest"),

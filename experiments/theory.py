@@ -37,7 +37,18 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from experiments.experiment import Claim, Experiment, Findings, Results, Table, Verdict, by_seed, spread, starting
+from experiments.experiment import (
+    Claim,
+    Experiment,
+    Findings,
+    Results,
+    Table,
+    Verdict,
+    by_seed,
+    seeds_text,
+    spread,
+    starting,
+)
 from experiments.lab import Settings, build, run_rounds, schedule, split, train_synchronously
 from verfedsv import epsilon_rank, rank_bound
 from verfedsv.data import ClientData, VerticalData, prepare
@@ -390,7 +401,7 @@ def _table_of_sampling(found: Sequence[Findings]) -> Table:
     first = found[0][FIRST]
     caption = (
         f"Hoeffding's bound, {first['clients']} clients, the paper's K = {first['permutations']:,}, δ = "
-        f"{first['delta']}, {first['draws']} samplings for each of {len(found)} seeds of the training; errors in "
+        f"{first['delta']}, {first['draws']} samplings for each of {seeds_text(found)} of the training; errors in "
         "percent of the largest value:"
     )
     quantile = f"observed, {1 - first['delta']:.0%} quantile"
@@ -405,7 +416,7 @@ def _table_of_ranks(found: Sequence[Findings]) -> Table:
         features = _range(client["features"] for client in every)
         rows.append([f"{eps:g}", *cells[:2], features, cells[2], f"{first['paper'][k]:,}", f"{first['right'][k]:,}"])
     caption = (
-        f"Proposition 1, {first['rounds']} rounds, {len(found)} seeds: ranks and bounds, the least and the largest of "
+        f"Proposition 1, {first['rounds']} rounds, {seeds_text(found)}: ranks and bounds, the least and the largest of "
         "all clients. The right bound is at most T, as every round can be a group of its own:"
     )
     header = [
@@ -449,7 +460,7 @@ def _table_of_clones(found: Sequence[Findings]) -> Table:
         cells = [spread([part[label][key] for part in found], digits) for key, digits in (("total", 4), ("share", 2))]
         rows.append([label, *cells, spread([part[label]["loss"] for part in found], 4)])
     header = ["client 1 joins as", "total of all values", "its share with all its names, percent", "loss at the end"]
-    return Table(header, rows, f"Identical clients, {len(found)} seeds of batches:")
+    return Table(header, rows, f"Identical clients, {seeds_text(found)} of batches:")
 
 
 def claims(results: Results) -> list[Claim]:
@@ -505,16 +516,16 @@ EXPERIMENT = Experiment(
     name="theory",
     title="Propositions 1 and 3, Hoeffding's bound",
     about="What the paper proves, evaluated on Adult. Three statements are not right as printed; "
-    "`experiments/theory.py` derives the right ones. Hoeffding's bound has ε where ε² belongs; yes: errors of "
-    "the paper's K are within its ε as often as it says. Proposition 1 bounds the gradient by the smoothness "
-    "L in place of the Lipschitz constant G, and the sum of 1/t by ln T, which is smaller; yes: no rank is "
-    "above the paper's bound, and no step above the proof's. Proposition 3 counts s₁ - s₂ twice: right is μ "
-    "(1 - rho) / (2 (1 + rho)) ‖θ*‖², which the paper's bound exceeds for rho < 1/3; and it replaces E g(θ) "
-    "by g(E θ), which is harmless for a quadratic loss only. Two clients have the same columns, client 2 "
-    "takes each step with probability rho; with whitened columns L = μ. no: the mean is below the paper's "
-    "bound by more than two standard errors. The closing remark: client 1 joins again under other names, or "
-    "as two clients with half of its columns each. yes: the total rises with every name, for every seed; in "
-    "trend: from the first to the last.",
+    "`experiments/theory.py` derives the right ones.\n\n"
+    "- Hoeffding's bound has ε where ε² belongs. yes: errors of the paper's K are within its ε as often as it says.\n"
+    "- Proposition 1 bounds the gradient by the smoothness L in place of the Lipschitz constant G, and the sum of 1/t "
+    "by ln T, which is smaller. yes: no rank is above the paper's ⌈L ln T / ε⌉, and no step above the proof's L.\n"
+    "- Proposition 3 doubles s₁ - s₂: right is μ (1 - rho) / (2 (1 + rho)) ‖θ*‖², which the paper's bound exceeds for "
+    "rho < 1/3. It also replaces E g(θ) by g(E θ), which is harmless for a quadratic loss only. Two clients have the "
+    "same columns, client 2 takes each step with probability rho; with whitened columns L = μ. no: the mean is below "
+    "the paper's bound by more than two standard errors.\n"
+    "- The closing remark: client 1 joins again under other names, or as two clients with half of its columns each. "
+    "yes: the total rises with every name, for every seed; in trend: from the first to the last.",
     settings_type=TheorySettings,
     parts=parts,
     tables=tables,

@@ -112,7 +112,7 @@ def test_scores_of_a_trained_perceptron_are_of_the_drawn_samples():
     data = split("adult", settings)
     trained = train_synchronously(data, settings)
     scores = shap_scores(data, settings, trained, n_explained=20, n_background=10)
-    drawn = np.random.default_rng(settings.seed).permutation(200)
+    drawn = np.random.default_rng([settings.seed, *b"explained"]).permutation(200)
     features = [dense(prepare(columns, "none", ~data.is_test))[:200] for columns in data.clients]
     expected = [
         perceptron_score(x[drawn[10:30]], x[drawn[:10]], state)
