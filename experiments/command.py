@@ -86,7 +86,7 @@ def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[
         if sets and name != ALL and not set(sets) & set(chosen[name].data):
             raise InputError(f"{name} is for {', '.join(chosen[name].data)}; received {', '.join(sets)}")
     for experiment in chosen.values():
-        for name in set(sets) & set(experiment.data):
+        for name in (name for name in sets if name in experiment.data):
             if not _is_there(experiment, name):
                 source = experiment.settings(name).source or name
                 raise InputError(
@@ -123,7 +123,7 @@ def _measure(
             console.print(text, highlight=False, markup=False, soft_wrap=True)
     alone = [order for order in orders if jobs == 1 or EXPERIMENTS[order.experiment].is_timed]
     others = [order for order in orders if order not in alone]
-    stopped = "stopped; the same command continues from here."
+    stopped = f"stopped; the same command{' without --again' if again else ''} continues from here."
     with explain_interrupt(console, stopped), interrupts() as check, progress_bar(console) as bar:
         tasks: dict[Order, TaskID] = {}
         for order, part, done, total in chain(measure_at_once(others, seeds, jobs), measure_in_turn(alone, seeds)):

@@ -116,7 +116,11 @@ class Experiment(Generic[S]):
         try:
             return self.settings_type(**merged)
         except ValidationError as error:
-            raise InputError(f"{self.name}.toml, {data}: {error}") from None
+            first = error.errors()[0]
+            where = f"{self.name.replace('-', '_')}.toml or protocol.toml"
+            raise InputError(
+                f"experiments/{where}, {data}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            ) from None
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -120,23 +120,23 @@ class Trained:
         test = self.evaluation.test_accuracy
         return self.evaluation.train_accuracy if np.isnan(test) else test
 
-    @property
-    def states(self) -> list[dict[str, Floats]]:
-        """What each client's model has learnt."""
-        transport = self.training.transport
-        assert isinstance(transport, InProcess)  # noqa: S101  # built here
-        return [dict(client.state()) for client in transport.clients.values()]
-
-    @property
-    def weights(self) -> list[Floats]:
-        """The weights of each client's linear model, (features, classes)."""
-        return [state["weights"] for state in self.states]
-
     def value(self, **options: Any) -> Valuation:
         """Return the values of all clients, with the settings' rank and lambda unless others are given."""
         used = self.settings
         defaults = {"method": used.method, "rank": used.rank, "regularization": used.regularization}
         return value(self.path, **{**defaults, **options})
+
+
+def states_of(training: Training) -> list[dict[str, Floats]]:
+    """Return what each client's model has learnt."""
+    transport = training.transport
+    assert isinstance(transport, InProcess)  # noqa: S101  # `build` makes no others
+    return [dict(client.state()) for client in transport.clients.values()]
+
+
+def weights_of(training: Training) -> list[Floats]:
+    """Return the weights of each client's linear model, (features, classes)."""
+    return [state["weights"] for state in states_of(training)]
 
 
 def shares_of_last(valuation: Valuation, n_clients: int) -> tuple[list[float], list[float]]:

@@ -56,7 +56,7 @@ def measure_at_once(orders: Sequence[Order], seeds: int | None, n_processes: int
     If this is interrupted, parts that are being measured are lost, and nothing else: a part is written as a whole.
     """
     waiting = deque(orders)
-    shares = _share_cores(n_processes)[: len(orders)]
+    shares = _share_cores(min(n_processes, len(orders))) if orders else []
     pipes = [_CONTEXT.Pipe() for _ in shares]
     processes = [
         _CONTEXT.Process(target=_work, args=(theirs, seeds, cores), daemon=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.experiment import Claim, Experiment, Findings, Results, Table, Verdict, by_seed, plot_each, title_of
-from experiments.lab import Settings, build, run_rounds, split
+from experiments.lab import Settings, build, run_rounds, split, weights_of
 from verfedsv import epsilon_rank
 from verfedsv.data import VerticalData, prepare
 from verfedsv.losses import Floats
@@ -24,7 +24,8 @@ PAPER = {"adult": 3, "web": 3, "covtype": 5, "rcv1": 10}
 class RankSettings(Settings):
     """Ranks at `eps`, after so many rounds in full batches.
 
-    Of a perceptron's embeddings only every `stride`-th round and sample is taken: all of them would not fit in memory.
+    Of a perceptron's embeddings, only every `round_stride`-th round and `sample_stride`-th sample is taken: all of them
+    would not fit in memory.
     """
 
     eps: float = 1e-3
@@ -67,7 +68,7 @@ def _linear(data: VerticalData, settings: RankSettings) -> Matrices:
     Embeddings are weights, (rounds * classes, features), times features; so only the triangular factors of both matter.
     """
     training = build(data, settings)
-    weights = [_weights(each) for each in run_rounds(training, settings)]
+    weights = [weights_of(each) for each in run_rounds(training, settings)]
     one, every = [], []
     for m, client in enumerate(data.clients):
         features: Any = prepare(client, settings.scale, ~data.is_test)[~data.is_test]
@@ -77,10 +78,6 @@ def _linear(data: VerticalData, settings: RankSettings) -> Matrices:
         stacked = of_rounds.swapaxes(1, 2).reshape(-1, of_rounds.shape[1])
         every.append(np.asarray(np.linalg.qr(stacked, mode="r")) @ right.T)
     return {"one class": one, "all classes": every}
-
-
-def _weights(training: Any) -> list[Floats]:
-    return [client.state()["weights"] for client in training.transport.clients.values()]
 
 
 def _sampled(data: VerticalData, settings: RankSettings) -> Matrices:

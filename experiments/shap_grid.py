@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.experiment import Findings, Table, seeds_text, title_of
-from experiments.lab import Settings, build, run_asynchronously, run_rounds, schedule, split
+from experiments.lab import Settings, build, run_asynchronously, run_rounds, schedule, split, weights_of
 from experiments.shap_scores import LinearShap, dense, starts_of, train_features
 from verfedsv import shapley_values
 from verfedsv.data import VerticalData, prepare
-from verfedsv.federation import InProcess, Training
+from verfedsv.federation import Training
 from verfedsv.losses import Array, Floats
 
 Embed = Callable[[Training], Floats]
@@ -72,23 +72,18 @@ def snapshots(
         if training.server.n_rounds in rounds:
             reached = training.evaluate()
             accuracy = reached.train_accuracy if np.isnan(reached.test_accuracy) else reached.test_accuracy
-            found.append(Snapshot(values, np.vstack(_weights(training)), accuracy))
+            found.append(Snapshot(values, np.vstack(weights_of(training)), accuracy))
     return found
 
 
 def embedded(features: Sequence[Floats]) -> Embed:
     """Return a function that returns the embeddings of samples by the clients' linear models as they are."""
-    return lambda training: np.stack([x @ w for x, w in zip(features, _weights(training), strict=True)])
+    return lambda training: np.stack([x @ w for x, w in zip(features, weights_of(training), strict=True)])
 
 
 def held(rows: slice) -> Embed:
     """Return a function that returns the embeddings that the server holds, which asynchronous values are from."""
     return lambda training: training.server.state()["table"][:, rows]
-
-
-def _weights(training: Training) -> list[Floats]:
-    assert isinstance(training.transport, InProcess)  # noqa: S101  # built here
-    return [client.state()["weights"] for client in training.transport.clients.values()]
 
 
 def fit_separately(name: str, settings: GridSettings) -> tuple[Floats, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.lab import Settings, Trained
+from experiments.lab import Settings, Trained, states_of, weights_of
 from verfedsv.data import VerticalData, prepare
 from verfedsv.losses import Array, Floats
 
@@ -40,7 +40,7 @@ def shap_scores(
     return np.array(
         [
             perceptron_score(dense(x[explained]), dense(x[background]), state)
-            for x, state in zip(features, trained.states, strict=True)
+            for x, state in zip(features, states_of(trained.training), strict=True)
         ]
     )
 
@@ -65,7 +65,7 @@ def starts_of(features: Sequence[Any]) -> Array:
 def _linear_scores(features: Sequence[Any], trained: Trained) -> Floats:
     import shap
 
-    joined, stacked = np.hstack([dense(x) for x in features]), np.vstack(trained.weights)
+    joined, stacked = np.hstack([dense(x) for x in features]), np.vstack(weights_of(trained.training))
     own = trained.evaluation.intercept
     intercept = np.zeros(stacked.shape[1]) if own is None else own
     of_features = np.zeros(len(stacked))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import permutations
+from itertools import chain, permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from experiments.ablation import PAPER, WITHIN
 from experiments.experiment import Experiment, Findings, Results, Table, by_seed, seeds_text, spread, title_of
-from experiments.lab import Settings, build, run_rounds, split
+from experiments.lab import Settings, build, run_rounds, split, weights_of
 from verfedsv import shapley_values
 from verfedsv.data import prepare
 from verfedsv.losses import Array, Floats, Loss, get_loss
@@ -82,7 +82,7 @@ class Joint:
         """Train a model with all features of a data set."""
         data = split(name, settings)
         training = build(data, settings)
-        weights = [_weights(training), *map(_weights, run_rounds(training, settings))]
+        weights = [weights_of(each)[0] for each in chain([training], run_rounds(training, settings))]
         is_train, loss = ~data.is_test, get_loss(data.loss)
         features: Any = prepare(data.clients[0], settings.scale, is_train)
         labels = loss.encode(data.labels[is_train], weights[0].shape[1])
@@ -125,12 +125,6 @@ class Joint:
             total += shapley_values(previous, current, self.labels, self.loss, "exact").values
             previous = current
         return total / len(self.weights)
-
-
-def _weights(training: Any) -> Floats:
-    (client,) = training.transport.clients.values()
-    weights: Floats = client.state()["weights"]
-    return weights
 
 
 def _divide(features: NDArray[np.intp], n_clients: int) -> Split:

@@ -32,6 +32,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,9 @@ from experiments.experiment import (
     spread,
     starting,
 )
-from experiments.lab import Settings, build, run_rounds, schedule, split, train_synchronously
+from experiments.lab import Settings, build, run_rounds, schedule, split, train_synchronously, weights_of
 from verfedsv import epsilon_rank, rank_bound
 from verfedsv.data import ClientData, VerticalData, prepare
-from verfedsv.federation import InProcess, Training
 from verfedsv.losses import Array, Floats, get_loss
 from verfedsv.shapley.permutation import default_permutations
 
@@ -222,13 +222,12 @@ def covering_radii(rows: Floats) -> Floats:
 def _proposition_1(data: VerticalData, settings: TheorySettings, radii: Callable[[int], Floats]) -> Findings:
     """Return ranks and bounds of each client, in rows of norm 1 and with steps of 1/t."""
     training = build(data, settings.but(scale="unit-rows", rate=1.0, decay="inverse"))
-    weights = [_weights(training)]
-    weights += [_weights(each) for each in run_rounds(training, settings)]
+    weights = [weights_of(each) for each in chain([training], run_rounds(training, settings))]
     found = []
     for m, client in enumerate(data.clients):
         # Equal rows have equal embeddings; their number only matters for singular values.
         rows, counts = np.unique(_unit_rows(client, data), axis=0, return_counts=True)
-        models = np.stack([of_round[m] for of_round in weights[:-1]])
+        models = np.stack([of_round[m][:, 0] for of_round in weights[:-1]])
         matrix = models @ rows.T
         steps = np.abs(np.diff(matrix, axis=0)).max(axis=1) * np.arange(1, len(matrix))
         largest = float(np.linalg.norm(models, axis=1).max())
@@ -250,12 +249,6 @@ def _proposition_1(data: VerticalData, settings: TheorySettings, radii: Callable
         "paper": [math.ceil(SMOOTHNESS * math.log(n_rounds) / eps) for eps in settings.eps],
         "right": [rank_bound(eps, n_rounds=n_rounds, lipschitz=LIPSCHITZ) for eps in settings.eps],
     }
-
-
-def _weights(training: Training) -> list[Floats]:
-    transport = training.transport
-    assert isinstance(transport, InProcess)  # noqa: S101  # built by `build`
-    return [client.state()["weights"][:, 0] for client in transport.clients.values()]
 
 
 def truncation_errors(matrix: Floats, counts: Array) -> Floats:

@@ -66,12 +66,12 @@ def test_an_experiment_prints_tables_and_writes_a_page(tmp_path):
     page = (tmp_path / "paper-quick.md").read_text()
     assert "| all regular clients |" in page
     assert "--quick" in page
-    written = (tmp_path / "paper-quick" / f"{FAST}-adult.json").stat().st_mtime_ns
-    measured = json.loads((tmp_path / "paper-quick" / f"{FAST}-adult.json").read_text())
+    path = tmp_path / "paper-quick" / f"{FAST}-adult.json"
+    content = json.loads(path.read_text())
+    content["parts"]["seed 0"]["found"]["accuracy"] = -1.0
+    path.write_text(json.dumps(content))
     done = run(*arguments, "--json")
-    found = json.loads(done.stdout)[FAST]["adult"]["seed 0"]
-    assert found == measured["parts"]["seed 0"]["found"]
-    assert (tmp_path / "paper-quick" / f"{FAST}-adult.json").stat().st_mtime_ns >= written
+    assert json.loads(done.stdout)[FAST]["adult"]["seed 0"] == content["parts"]["seed 0"]["found"]
 
 
 def test_several_data_sets_follow_one_option(tmp_path):

@@ -14,7 +14,7 @@ from experiments.baselines import (
     shapley_values_of,
     tables,
 )
-from experiments.lab import split, train_synchronously
+from experiments.lab import split, train_synchronously, weights_of
 from tests.games import random_game, utility, values_by_definition
 from verfedsv.data import ClientData, VerticalData
 
@@ -66,7 +66,7 @@ def test_situational_importance_of_linear_models():
     data = split("adult", SETTINGS)
     trained = train_synchronously(data, SETTINGS)
     expected = []
-    for client, weights in zip(data.clients, trained.weights, strict=True):
+    for client, weights in zip(data.clients, weights_of(trained.training), strict=True):
         x = client.numeric.toarray()
         expected.append(np.abs((x - x.mean(axis=0)) @ weights[:, 0]).mean())
     np.testing.assert_allclose(_situational_importance(trained), expected, rtol=1e-9)

@@ -10,8 +10,10 @@ from experiments.lab import (
     run_asynchronously,
     run_rounds,
     split,
+    states_of,
     train_asynchronously,
     train_synchronously,
+    weights_of,
 )
 from experiments.shap import PAPER, ShapSettings, kendalls_tau, shap_scores, verdict
 from experiments.shap_grid import embedded, fit_separately, grid_tables, held, measure_grid, snapshots
@@ -47,7 +49,7 @@ def test_scores_of_linear_models_are_mean_absolute_effects(scale):
     data = split("adult", settings)
     trained = train_synchronously(data, settings)
     expected = []
-    for weights, columns in zip(trained.weights, data.clients, strict=True):
+    for weights, columns in zip(weights_of(trained.training), data.clients, strict=True):
         x = prepare(columns, scale, ~data.is_test)[~data.is_test]
         expected.append(np.abs((x - x.mean(axis=0)) * weights[:, 0]).mean(axis=0).sum())
     np.testing.assert_allclose(shap_scores(data, settings, trained), expected, rtol=1e-6)
@@ -116,7 +118,7 @@ def test_scores_of_a_trained_perceptron_are_of_the_drawn_samples():
     features = [dense(prepare(columns, "none", ~data.is_test))[:200] for columns in data.clients]
     expected = [
         perceptron_score(x[drawn[10:30]], x[drawn[:10]], state)
-        for x, state in zip(features, trained.states, strict=True)
+        for x, state in zip(features, states_of(trained.training), strict=True)
     ]
     np.testing.assert_allclose(scores, expected)
 
