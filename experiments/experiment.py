@@ -34,11 +34,12 @@ Results = Mapping[str, Mapping[str, Findings]]
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under a header; the first column has the labels of the rows."""
+    """Rows of text under a header; the first column has the labels of the rows. The page folds `is_detail` away."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+    is_detail: bool = False
 
 
 Verdict = Literal["yes", "in trend", "no"]

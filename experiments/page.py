@@ -91,7 +91,10 @@ def _section(files: Sequence[ResultFile], *, quick: bool) -> str:
     if claims:
         lines += [markdown(claims_table(claims)), ""]
     for table in experiment.tables(known):
-        lines += [*([table.caption, ""] if table.caption else []), markdown(table), ""]
+        if table.is_detail:
+            lines += [f"<details><summary>{table.caption}</summary>", "", markdown(table), "", "</details>", ""]
+        else:
+            lines += [*([table.caption, ""] if table.caption else []), markdown(table), ""]
     if experiment.draw is not None:
         draw(files[0].path.with_name(experiment.name), experiment.draw, known)
         lines += [f"![{experiment.title}]({files[0].path.parent.name}/{experiment.name}.svg)", ""]

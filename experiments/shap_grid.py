@@ -201,8 +201,7 @@ def _range(values: Floats) -> str:
 
 
 def grid_tables(name: str, grid: Sequence[Findings], paper: Sequence[float]) -> list[Table]:
-    """Return the cells of the grid, and where in it the paper's tau with both kinds of values is reached."""
-    made = [_cells(name, grid, kind, model) for kind in KINDS for model in MODELS]
+    """Return where in the grid the paper's tau with both kinds of values is reached, and all of its cells."""
     reached = [_reached(list(_grid_cells(grid, kind)), kind, tau) for kind, tau in zip(KINDS, paper, strict=True)]
     header = [
         "the paper's tau",
@@ -212,14 +211,16 @@ def grid_tables(name: str, grid: Sequence[Findings], paper: Sequence[float]) -> 
         "the largest median at any accuracy",
     ]
     caption = (
-        f"{title_of(name)}, where in these tables the paper's tau is reached ({_seeds(grid)}). Accuracies are those of "
-        "the synchronous training after as many steps, whose joint model is explained."
+        f"Other settings, {title_of(name)}: the length of training, the model that is explained, how SHAP values are "
+        f"averaged, the size of the background. Medians of tau are over {seeds_text(grid)} of batches and draws of "
+        f"the background. Values are those of {grid[0]['rows']:,} training rows, from all embeddings, or in "
+        "asynchronous training from those at the server. A signed average is w (mean - mean of the background): zero, "
+        'shown as "-", if all rows are the background, else the noise of its draw. As plain sums over classes are zero '
+        "too, absolute values are added up over classes, or each sample counts with its own class only "
+        '("true class"). Accuracies are those of the synchronous training after as many steps, whose joint model is '
+        "explained."
     )
-    return [*made, Table(header, reached, caption)]
-
-
-def _seeds(grid: Sequence[Findings]) -> str:
-    return f"{seeds_text(grid)} of batches"
+    return [Table(header, reached, caption), *(_cells(name, grid, kind, model) for kind in KINDS for model in MODELS)]
 
 
 def _cells(name: str, grid: Sequence[Findings], kind: str, model: str) -> Table:
@@ -232,18 +233,11 @@ def _cells(name: str, grid: Sequence[Findings], kind: str, model: str) -> Table:
         "joint": "the joint model of the synchronous training after as many steps",
         "separate": f"a separate logistic regression (accuracy {100 * grid[0]['accuracy']['separate']:.1f} %)",
     }
-    caption = f"{title_of(name)}: tau of {kind} values and SHAP on {what[model]}."
-    if (kind, model) == (KINDS[0], MODELS[0]):
-        caption = (
-            f"Other settings, {title_of(name)}. Rows: the length of training, and its accuracy. Columns: how SHAP "
-            "values are averaged, and the size of the background. Median and range of tau over "
-            f"{_seeds(grid)} and draws of the background; values are those of {grid[0]['rows']:,} training rows, from "
-            "all embeddings, or in asynchronous training from those at the server. A signed average is w (mean - mean "
-            'of the background): zero, shown as "-", if all rows are the background, else the noise of its draw. As '
-            "plain sums over classes are zero too, absolute values are added up over classes, or each sample counts "
-            f'with its own class only ("true class").\n\n{caption}'
-        )
-    return Table(["", *combinations], rows, caption)
+    caption = (
+        f"{title_of(name)}: median and range of tau of {kind} values and SHAP on {what[model]}; rows: the length of "
+        "training, and its accuracy"
+    )
+    return Table(["", *combinations], rows, caption, is_detail=True)
 
 
 class _Cell(NamedTuple):
