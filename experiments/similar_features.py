@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 FULL = 0.05
 """Sparse columns with more non-zero numbers than this fraction are made dense: products take a tenth of the time."""
 
+FEWEST = 3
+"""With fewer numbers of noisy columns, nothing is called proportional."""
+
 NEARLY = 0.01
 """A relative difference that is nearly 0."""
 
@@ -133,7 +136,8 @@ def claims(results: Results) -> list[Claim]:
         of_sizes = np.stack([differences[:, np.equal(counts, size)].mean(axis=1) for size in sizes], axis=1)
         exponent = Exponent.fit(sizes[1:], of_sizes[:, 1:])
         rising = bool((np.diff(np.median(of_sizes, axis=0)) > 0).all())
-        verdict: Verdict = "yes" if exponent and exponent.is_proportional and rising else "in trend" if rising else "no"
+        proportional = exponent is not None and exponent.is_proportional and len(sizes) > FEWEST
+        verdict: Verdict = "yes" if proportional and rising else "in trend" if rising else "no"
         text = f"noise^{exponent}{'' if rising else ', not rising'}" if exponent else "no power: some are 0"
         made.append(Claim("Figure 2: proportional", name, "difference against noise", "proportional", text, verdict))
     return made

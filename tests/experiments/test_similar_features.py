@@ -18,19 +18,26 @@ def test_noise_as_large_as_each_columns_spread():
 
 
 def test_verdicts_on_proportional_differences():
-    """Proportional, rising only, and neither."""
+    """Proportional, rising only, and neither; two numbers of noisy columns show no proportion.
 
-    def verdicts(*differences):
+    An exact copy may differ by less than 1 %, but not on Adult.
+    """
+
+    def verdicts(*differences, columns=100, data="adult"):
         fractions = [0.0, 0.1, 0.2, 0.3, 0.4]
         parts = {
-            f"seed {seed}": {"fractions": fractions, "columns": 100, "paper": {"differences": list(x)}}
+            f"seed {seed}": {"fractions": fractions, "columns": columns, "paper": {"differences": list(x)}}
             for seed, x in enumerate(differences)
         }
-        return [claim.verdict for claim in EXPERIMENT.claims({"adult": parts})]
+        return [claim.verdict for claim in EXPERIMENT.claims({data: parts})]
 
     fractions = np.array([0.0, 0.1, 0.2, 0.3, 0.4])
     assert verdicts(fractions**0.95, fractions**1.05, fractions) == ["yes", "yes"]
     assert verdicts(fractions**0.3, fractions**0.31) == ["yes", "in trend"]
+    few = [0.0, 0.1, 0.1, 0.2, 0.2]
+    assert verdicts(few, few, columns=6) == ["yes", "in trend"]
+    near = [1e-12, 0.1, 0.2, 0.3, 0.4]
+    assert [verdicts(near, data=data)[0] for data in ("adult", "web")] == ["no", "yes"]
     assert verdicts([0.1, 0.4, 0.3, 0.2, 0.1], [0.1, 0.4, 0.3, 0.2, 0.1]) == ["no", "no"]
 
 
