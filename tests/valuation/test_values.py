@@ -590,6 +590,17 @@ def test_small_embeddings_are_not_shrunk_away(rate):
     assert np.isnan(shrunk.completion_errors).any()
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-100])
+def test_embeddings_that_vanish_have_an_unknown_error(size):
+    """Lambda shrinks those of one client until their squares are zero, or they are: not to a value that is exact."""
+    training = train(n_samples=60, batch=20, n_epochs=6)
+    training.embeddings[:, 1] *= size
+    with pytest.warns(CompletionWarning, match="'client 2' were completed little better than by zeros"):
+        result = value(training.record(), rank=1, regularization=0.1)
+    assert np.isnan(result.completion_errors[1])
+    assert np.isfinite(result.completion_errors[0])
+
+
 @pytest.mark.parametrize(("batch", "n_epochs"), [(50, 2), (100, 5), (100, 20)])
 @pytest.mark.parametrize("seed", range(4))
 def test_estimated_errors_of_completion_hold(batch, n_epochs, seed):

@@ -58,7 +58,7 @@ def _missed(completion: Completion) -> tuple[float, float]:
     too few uploads were held out, or all of these are zero, as before the first step.
     """
     report = completion.report
-    if not report.rank or not completion.rounds.any():
+    if not report.rank or not (report.held_out_size or completion.rounds.any()):
         return 0.0, 0.0
     if report.n_held_out < FEWEST_HELD_OUT or not report.held_out_size:
         return np.nan, np.nan

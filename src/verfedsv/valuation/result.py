@@ -260,7 +260,11 @@ def why_unknown(valuation: Valuation) -> str:
     if not np.isnan(valuation.completion_errors).any():
         return ""
     reports = dict(zip(valuation.clients, valuation.completion or (), strict=False))
-    completed = {name: report for name, report in reports.items() if report.rank and report.expected_size}
+    completed = {
+        name: report
+        for name, report in reports.items()
+        if report.rank and (report.expected_size or report.held_out_size)
+    }
     if names := [name for name, report in completed.items() if not report.n_held_out]:
         return f"{quoted(names)} uploaded no sample more than once, or hardly any: nothing could be held out as a check"
     if names := [name for name, report in completed.items() if report.n_held_out < FEWEST_HELD_OUT]:
@@ -274,4 +278,6 @@ def why_unknown(valuation: Valuation) -> str:
 
 def missed_fraction(report: CompletionReport) -> float:
     """Return the larger of the measured and the expected fraction of the embeddings missed, by root mean squares."""
-    return max(report.held_out_rmse / report.held_out_size, report.expected_rmse / report.expected_size)
+    measured = report.held_out_rmse / report.held_out_size
+    # If lambda shrinks all embeddings away, their squares vanish; then all of what was held out is missed.
+    return max(measured, report.expected_rmse / report.expected_size) if report.expected_size else measured
