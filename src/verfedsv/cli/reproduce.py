@@ -45,8 +45,8 @@ def reproduce(
     """Measure the tables and figures of the paper again; needs a checkout of the repository.
 
     Each result is written as JSON to the subfolder paper of the output folder as soon as it is measured; after Ctrl-C,
-    the same command, without --again, continues, and one with more seeds adds theirs. At the end, `paper.md` shows all results beside the
-    paper's, with figures. With --quick the folder is paper-quick and the page `paper-quick.md`.
+    the same command, without --again, continues, and one with more seeds adds theirs. At the end, `paper.md` shows all
+    results beside the paper's, with figures. With --quick the folder is paper-quick and the page `paper-quick.md`.
 
     Exit codes: 0 done; 2 an experiment, a data set or an option cannot be used, with a message that explains why; 130
     interrupted.
