@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+
+from experiments.frequency import EXPERIMENT, FrequencySettings, _measure
+
+PER_SECOND = np.array([100.0, 50.0, 100 / 3, 25.0, 20.0])
+
+
+def parts(*shares):
+    """Return the findings of a seed for each row of shares."""
+    return {
+        f"seed {seed}": {"per_second": PER_SECOND.tolist(), "shares": list(x), "errors": [0.1] * 5}
+        for seed, x in enumerate(shares)
+    }
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ([PER_SECOND**0.95, PER_SECOND**1.05, PER_SECOND], "yes"),
+        ([PER_SECOND**2, PER_SECOND**2.1], "in trend"),
+        ([PER_SECOND, PER_SECOND[::-1], PER_SECOND[::-1]], "no"),
+        ([[5.0, 4.0, 3.0, 2.0, -1.0]], "in trend"),  # rising, but no power
+    ],
+)
+def test_verdicts_on_frequencies(shares, expected):
+    """Proportional with its whole interval, rising only, and neither."""
+    [claim] = EXPERIMENT.claims({"adult": parts(*shares)})
+    assert claim.verdict == expected
+
+
+def test_the_largest_error_is_shown():
+    """Beside the shares, in their unit."""
+    [table] = EXPERIMENT.tables({"adult": parts(PER_SECOND, PER_SECOND)})
+    assert dict(zip(table.header, table.rows[0], strict=True))["largest stated error"] == "0.1"
+
+
+def test_copies_that_upload_more_often_get_more():
+    """Seeds differ, as batches do, but not with full batches."""
+    settings = FrequencySettings(clients=3, batch_size=200, rate=0.4, duration=1.0, train=2000)
+    few, full = ([_measure("adult", x, seed) for seed in (0, 1)] for x in (settings, settings.but(batch_size=2000)))
+    assert few[0]["shares"][0] > few[0]["shares"][-1] > 0
+    assert few[0]["shares"] != few[1]["shares"]
+    assert full[0]["shares"] == full[1]["shares"]
