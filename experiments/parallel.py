@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments import EXPERIMENTS, ResultFile
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, VerfedsvError
 
 _CONTEXT = get_context("spawn")
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
@@ -73,9 +73,11 @@ def measure_at_once(orders: Sequence[Order], seeds: int | None, n_processes: int
             for connection in wait(busy):
                 assert isinstance(connection, Connection)  # noqa: S101  # only those are waited for
                 try:
-                    latest: News = connection.recv()
+                    latest: News | VerfedsvError = connection.recv()
                 except (EOFError, OSError):
                     raise InputError("a process that measured results has died; see its message above") from None
+                if isinstance(latest, VerfedsvError):
+                    raise latest
                 yield latest
                 if latest.part is None and waiting:
                     connection.send(waiting.popleft())
@@ -101,8 +103,11 @@ def _work(connection: Connection, seeds: int | None, cores: set[int]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if cores:
         os.sched_setaffinity(0, cores)
-    for latest in measure_in_turn(iter(connection.recv, None), seeds):
-        connection.send(latest)
+    try:
+        for latest in measure_in_turn(iter(connection.recv, None), seeds):
+            connection.send(latest)
+    except VerfedsvError as error:
+        connection.send(error)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from experiments import EXPERIMENTS, command
 from experiments.parallel import Order, measure_at_once, measure_in_turn
 from experiments.results import ResultFile
 from tests.cli.inprocess import call as run
-from verfedsv.errors import InputError
+from verfedsv.errors import DataError, InputError
 
 FAST = "random-features-async"
 
@@ -133,6 +133,16 @@ def test_a_process_that_dies_is_an_error(tmp_path):
     process.kill()
     with pytest.raises(InputError, match="a process that measured results has died"):
         list(running)
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_in_a_process_is_one_here(tmp_path, monkeypatch):
+    """With its own message, as if it had been measured here."""
+    for name in ("VERFEDSV_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nobody listens there
+    with pytest.raises(DataError, match="'web' is not on this machine"):
+        list(measure_at_once([Order(tmp_path, FAST, "web", quick=True, again=False)], None, 1))
     assert not multiprocessing.active_children()
 
 
