@@ -16,6 +16,7 @@ from rich.text import Text
 
 from experiments import EXPERIMENTS, Experiment, ResultFile, Table, claims_table, write_page
 from experiments.parallel import Order, measure_at_once, measure_in_turn
+from experiments.results import PUBLISHED
 from verfedsv.cli.output import explain_warnings, print_text
 from verfedsv.cli.progress import explain_interrupt, interrupts, progress_bar
 from verfedsv.data.catalogue import get_data_set, locate
@@ -37,6 +38,7 @@ def reproduce(
 ) -> None:
     """Measure experiments and print their results; see `verfedsv reproduce --help`."""
     experiments, data_sets = _choose(names, data)
+    known_results(output, quick=quick)  # settings are checked before anything is measured
     console = Console(stderr=as_json)
     with explain_warnings(Console(stderr=True)):
         files = _measure(console, experiments, data_sets, output, seeds=seeds, jobs=jobs, quick=quick, again=again)
@@ -47,6 +49,12 @@ def reproduce(
         return
     for name, some in files.items():
         _show(console, EXPERIMENTS[name], some)
+    absent = {name for x in experiments for name in x.data if name in data_sets and not _is_there(x, name)}
+    if absent:
+        text = f"\nNot on this machine, and not measured: {', '.join(sorted(absent))}; see `verfedsv data`."
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if seeds is not None and seeds < PUBLISHED:
+        console.print(f"The page shows results of {PUBLISHED} seeds and more.", highlight=False, markup=False)
     console.print(f"\nResults: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -82,9 +90,18 @@ def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[
     if unknown := [name for name in sets if name not in known]:
         raise InputError(f"unknown data set {unknown[0]!r}; allowed are {', '.join(known)}")
     chosen = EXPERIMENTS if ALL in wanted else {name: EXPERIMENTS[name] for name in wanted}
+    _check_data(chosen, [] if ALL in wanted else wanted, sets)
+    return list(chosen.values()), sets or known
+
+
+def _check_data(chosen: Mapping[str, Experiment[Any]], wanted: Sequence[str], sets: Sequence[str]) -> None:
+    """Raise an error if a data set is of no use to the chosen experiments, of which some were named, or not here."""
     for name in wanted:
-        if sets and name != ALL and not set(sets) & set(chosen[name].data):
+        if sets and not set(sets) & set(chosen[name].data):
             raise InputError(f"{name} is for {', '.join(chosen[name].data)}; received {', '.join(sets)}")
+    used = {name for experiment in chosen.values() for name in experiment.data}
+    if unused := [name for name in sets if name not in used]:
+        raise InputError(f"none of these experiments is for {', '.join(unused)}")
     for experiment in chosen.values():
         for name in (name for name in sets if name in experiment.data):
             if not _is_there(experiment, name):
@@ -92,7 +109,6 @@ def _choose(names: Sequence[str], data: Sequence[str]) -> tuple[list[Experiment[
                 raise InputError(
                     f"{source} is not on this machine; `verfedsv data fetch {source}` gets it, or says where to put it"
                 )
-    return list(chosen.values()), sets or known
 
 
 def _is_there(experiment: Experiment[Any], data: str) -> bool:
@@ -112,18 +128,16 @@ def _measure(
 ) -> dict[str, list[ResultFile]]:
     """Measure the missing results, showing progress; timed ones last, and each alone."""
     orders = [
-        Order(folder, experiment.name, name, quick, again)
+        Order(folder, experiment.name, name, quick)
         for experiment in experiments
         for name in experiment.data
         if name in data and _is_there(experiment, name)
     ]
     for order in orders:
-        if n := order.open().n_discarded:
-            text = f"{order.experiment}, {order.data}: {n} earlier results are discarded"
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
+        _set_aside(console, order.open(), again=again)
     alone = [order for order in orders if jobs == 1 or EXPERIMENTS[order.experiment].is_timed]
     others = [order for order in orders if order not in alone]
-    stopped = f"stopped; the same command{' without --again' if again else ''} continues from here."
+    stopped = f"stopped; the same command{', without --again,' if again else ''} continues from here."
     with explain_interrupt(console, stopped), interrupts() as check, progress_bar(console) as bar:
         tasks: dict[Order, TaskID] = {}
         for order, part, done, total in chain(measure_at_once(others, seeds, jobs), measure_in_turn(alone, seeds)):
@@ -137,8 +151,17 @@ def _measure(
             bar.update(tasks[order], description=title, completed=done, total=total)
     files: dict[str, list[ResultFile]] = {}
     for order in orders:
-        files.setdefault(order.experiment, []).append(order._replace(again=False).open())
+        files.setdefault(order.experiment, []).append(order.open())
     return files
+
+
+def _set_aside(console: Console, file: ResultFile, *, again: bool) -> None:
+    """Keep earlier results that do not count any more under another name, and say so."""
+    why = file.why_discarded or ("--again" if again and file.found else "")
+    if why:
+        kept = file.set_aside(everything=again)
+        text = f"{file.experiment.name}, {file.data}: earlier results are set aside as {kept.name}: {why}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _show(console: Console, experiment: Experiment[Any], files: Sequence[ResultFile]) -> None:
@@ -153,7 +176,7 @@ def _show(console: Console, experiment: Experiment[Any], files: Sequence[ResultF
 def _rich(table: Table) -> RichTable:
     shown = RichTable(header_style="bold", box=None, pad_edge=False, title=table.caption or None, title_justify="left")
     for column, name in enumerate(table.header):
-        shown.add_column(Text(name), justify="right" if column else "left")
+        shown.add_column(Text(name), justify="right" if column else "left", overflow="fold")
     for row in table.rows:
         shown.add_row(*(Text(cell.replace("**", "")) for cell in row))
     return shown

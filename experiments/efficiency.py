@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 from threadpoolctl import threadpool_limits
 
-from experiments.experiment import Claim, Experiment, Exponent, Findings, Results, Table, Verdict
+from experiments.experiment import Claim, Experiment, Exponent, Findings, Results, Table, Verdict, two_digits
 from experiments.lab import Settings, Trained, split, train_synchronously, uploads_of
 from verfedsv import Transcript, complete
 from verfedsv.losses import Floats
@@ -167,7 +167,9 @@ def tables(results: Results) -> list[Table]:
             sizes, seconds = _times(measured, kind, axis, step)
             exponent = fit_exponent(sizes, seconds)
             first, last = np.median(seconds, axis=0)[[0, -1]]
-            row.append(f"{exponent or '-'}; {sizes[0]:,.0f} to {sizes[-1]:,.0f}: {first:.2g} to {last:.2g} s")
+            row.append(
+                f"{exponent or '-'}; {sizes[0]:,.0f} to {sizes[-1]:,.0f}: {two_digits(first)} to {two_digits(last)} s"
+            )
         exponents.append(row)
     sizes, seconds = _times(measured, "sampling", "clients", "valuation")
     power = fit_exponent(quadratic_logarithmic(sizes), seconds)
@@ -226,7 +228,7 @@ def is_linear(exponent: float) -> Verdict:
 
 def _draw(results: Results, figure: Figure) -> None:
     measured = next(iter(results.values()))
-    figure.set_size_inches(9.6, 3)
+    figure.set_size_inches(9.6, 4)
     plots = figure.subplots(1, 3, sharey=True)
     for axes, axis in zip(plots, AXES, strict=True):
         for title, (kind, step) in CURVES.items():
@@ -242,8 +244,18 @@ def _draw(results: Results, figure: Figure) -> None:
                 label=label,
             )
         axes.axhline(FLOOR, color="0.8", linewidth=0.5)
-        axes.set(xlabel=axis)
-        axes.legend(frameon=False, title="exponent", fontsize=5, title_fontsize=6)
+        every = _times(measured, "ours", axis, "sum")[0]
+        axes.set(xlabel=axis, xticks=every, xticklabels=[f"{size:,.0f}" for size in every])
+        axes.xaxis.minorticks_off()
+        axes.tick_params("x", labelsize=6)
+        axes.legend(
+            frameon=False,
+            title="exponent",
+            fontsize=5,
+            title_fontsize=6,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.2),
+        )
     plots[0].set(ylabel="seconds")
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Settings)
 
+DATA = ("adult", "web", "covtype", "rcv1", "letter", "letter-halves", "sector")
+"""The names of data sets in settings; those that are not in the catalogue have a `source` that is."""
+
 Findings = Mapping[str, Any]
 """What one part of an experiment found, as JSON."""
 
@@ -118,18 +121,27 @@ class Experiment(Generic[S]):
             return self.settings_type(**merged)
         except ValidationError as error:
             first = error.errors()[0]
-            where = f"{self.name.replace('-', '_')}.toml or protocol.toml"
-            raise InputError(
-                f"experiments/{where}, {data}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-            ) from None
+            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            if first["type"] == "extra_forbidden":
+                what = f"unknown setting {first['loc'][-1]!r}; allowed are {', '.join(self.settings_type.model_fields)}"
+            where = f"{self.name.replace('-', '_')}.toml and protocol.toml"
+            raise InputError(f"settings for {data} in experiments/{where}: {what}") from None
 
 
 def _read(name: str) -> dict[str, Any]:
     path = Path(__file__).with_name(f"{name}.toml")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"experiments/{path.name} is not TOML: {error}") from None
+    known = {"": ("notes", "all", "data", "quick"), "quick.": ("all", *content.get("data", {}), *DATA)}
+    for prefix, names in known.items():
+        for name in content.get("quick", {}) if prefix else content:
+            if name not in names:
+                raise InputError(f"experiments/{path.name}: unknown section [{prefix}{name}]")
+    if unknown := [name for name in content.get("data", {}) if name not in DATA]:
+        raise InputError(f"experiments/{path.name}: unknown data set {unknown[0]!r}; known are {', '.join(DATA)}")
+    return content
 
 
 def title_of(data: str) -> str:
@@ -189,7 +201,16 @@ def spread(values: ArrayLike, digits: int = 2, unit: str = "") -> str:
     """
     low, middle, high = (f"{x:z.{digits}f}" for x in middle_and_ends(np.ravel(values)))
     text = f"{middle}{unit}"
-    return text if np.size(values) == 1 else f"{text} ({low} to {high})"
+    return text if low == high else f"{text} ({low} to {high})"
+
+
+def two_digits(value: float) -> str:
+    """Return a number in two digits, or as a whole number if it is large.
+
+    >>> two_digits(0.123), two_digits(5312.4)
+    ('0.12', '5,312')
+    """
+    return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
 def magnitude(value: float) -> str:

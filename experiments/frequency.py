@@ -23,6 +23,7 @@ from experiments.experiment import (
     spread,
     starting,
     title_of,
+    two_digits,
     variants_of,
 )
 from experiments.lab import Settings, shares_of_last, split, train_asynchronously
@@ -67,7 +68,7 @@ def tables(results: Results) -> list[Table]:
         for label, found in variants_of(measured).items():
             shares = _shares(found)
             cells = [f"{spread(x, 3)}" for x in shares.T]
-            cells.append(f"{np.max([part['errors'] for part in found]):.2g}")
+            cells.append(two_digits(np.max([part["errors"] for part in found])))
             exponent = Exponent.fit(frequencies, shares)
             rows.append([f"{title_of(name)}{label and ', '}{label}, {seeds_text(found)}", *cells, str(exponent or "-")])
     header = ["percent of all values", *(f"{x:.0f} uploads/s" for x in frequencies)]

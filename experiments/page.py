@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -30,7 +32,8 @@ HEAD = """# The paper's experiments
 The tables and figures of "Fair and Efficient Contribution Valuation for Vertical Federated Learning" (VerFedSV, ICLR
 2024), measured again with `verfedsv reproduce` from a checkout. Each experiment is a short script in `experiments/`;
 its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file beside it. The numbers
-below, and more, are in `{folder}/` as JSON.
+below, and more, are in `{folder}/` as JSON, most with the commit that they were measured with. To measure them
+again: `pip install -e '.[paper]'`, the data sets (`verfedsv data` says where they come from), and `make paper`.
 """
 
 
@@ -56,13 +59,27 @@ def _summary(shown: Sequence[Sequence[ResultFile]]) -> str:
     rows = []
     for item in dict.fromkeys(claim.item for claim in claims):
         of_item = [claim for claim in claims if claim.item == item]
-        rows.append([item, *(_worst([claim.verdict for claim in of_item if claim.data == name]) for name in data)])
+        title = next(files[0].experiment.title for files in shown if of_item[0] in _claims(files))
+        rows.append(
+            [
+                f"[{item}](#{_anchor(title)})",
+                *(_worst([claim.verdict for claim in of_item if claim.data == name]) for name in data),
+            ]
+        )
     caption = (
         "## What was reproduced\n\nyes: the paper's statement holds, by the rule in its section, which is two-sided "
         "where the paper gives a number or a law; in trend: only its direction does; no: neither; -: not measured, or "
         "nothing to measure. Of propositions, yes only says that no measurement here contradicts them.\n\n"
     )
-    return caption + markdown(Table(["", *map(title_of, data)], rows)) + "\n"
+    verdicts = [cell for row in rows for cell in row[1:] if cell != "-"]
+    counts = ", ".join(f"{verdicts.count(x)} {x}" for x in get_args(Verdict))
+    end = "Most of what the paper says of directions holds here; most of its numbers and laws do not."
+    return f"{caption}{markdown(Table(['', *map(title_of, data)], rows))}\n\nTogether: {counts}. {end}\n"
+
+
+def _anchor(title: str) -> str:
+    """Return the fragment that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def _missing(results: Mapping[str, Sequence[ResultFile]]) -> str:
@@ -102,9 +119,10 @@ def _section(files: Sequence[ResultFile], *, quick: bool) -> str:
         lines += [experiment.notes.strip(), ""]
     took = sum(file.seconds for file in files)
     machines = sorted({machine for file in files for machine in file.machines})
+    script = os.path.relpath(Path(__file__).with_name(experiment.script), files[0].path.parents[1].resolve())
     links = ", ".join(f"[{title_of(file.data)}]({file.path.parent.name}/{file.path.name})" for file in files)
     lines.append(
-        f"<sub>`verfedsv reproduce {experiment.name}`: [script](../experiments/{experiment.script}); results: "
+        f"<sub>`verfedsv reproduce {experiment.name}`: [script]({script}); results: "
         f"{links}; {_duration(took)} on {'; '.join(machines)}.</sub>\n"
     )
     return "\n".join(lines)

@@ -26,11 +26,10 @@ class Order(NamedTuple):
     experiment: str
     data: str
     quick: bool
-    again: bool
 
     def open(self) -> ResultFile:
         """Return the file as it is now."""
-        return ResultFile(self.folder, EXPERIMENTS[self.experiment], self.data, quick=self.quick, again=self.again)
+        return ResultFile(self.folder, EXPERIMENTS[self.experiment], self.data, quick=self.quick)
 
 
 class News(NamedTuple):

@@ -21,6 +21,7 @@ from experiments.experiment import (
     spread,
     starting,
     title_of,
+    two_digits,
     variants_of,
 )
 from experiments.lab import (
@@ -211,7 +212,7 @@ def _row(label: str, found: Sequence[Findings]) -> list[str]:
     regular = [part["regular"] for part in found if part["regular"] is not None]
     lowest = f"{min(map(min, regular)):z.3f}" if regular else "-"
     errors = [np.max(np.array(part["errors"], float)) for part in found if part["errors"] is not None]
-    stated = "-" if not errors else "unknown" if np.isnan(errors).any() else f"{max(errors):,.2g}"
+    stated = "-" if not errors else "unknown" if np.isnan(errors).any() else two_digits(max(errors))
     return [label, str(len(found)), spread(each.sum(axis=1), 2), ends, stated, lowest, accuracy]
 
 
@@ -250,10 +251,12 @@ def _claims(mode: str, paper: Paper, results: Results) -> list[Claim]:
         agrees = far_below and 0.5 <= ratio <= 2
         verdict: Verdict = "yes" if agrees else "in trend" if below else "no"
         side = ", lower" if ratio < 0.5 else ", higher" if ratio > 2 else ""
-        most, least = max(max(part["artificial"]) for part in found), min(min(part["regular"]) for part in found)
+        most = max(_highest(part, is_completed=is_completed) for part in found)
+        least = min(min(part["regular"]) for part in found)
         if true := [sum(part["truth"]) for part in found if "truth" in part]:
             side += f" (true: {spread(true, 2, ' %')})"
-        text = f"{spread(sums, 2, ' %')}{side}; at most {most:z.2f} %, a regular one at least {least:z.2f} %"
+        of_one = f"at most {most:z.2f} %{'' if is_completed else ' with its error'}"
+        text = f"{spread(sums, 2, ' %')}{side}; {of_one}, a regular one at least {least:z.2f} %"
         made.append(
             Claim(
                 f"Table 1, {mode}: random clients",

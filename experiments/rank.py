@@ -108,10 +108,10 @@ def tables(results: Results) -> list[Table]:
             [
                 title_of(name),
                 f"{len(part['features'])}",
-                f"{min(part['features']):,} to {max(part['features']):,}",
+                _range(part["features"]),
                 f"{part['rounds']} x {part['classes']} x {part['samples']:,}",
-                f"{min(one)} to {max(one)}, {np.median(one):g}",
-                f"{min(ranks)} to {max(ranks)}, {np.median(ranks):g}",
+                f"{_range(one)}, {np.median(one):g}",
+                f"{_range(ranks)}, {np.median(ranks):g}",
                 str(PAPER[name]),
             ]
         )
@@ -127,6 +127,11 @@ def tables(results: Results) -> list[Table]:
     return [Table(header, rows)]
 
 
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def claims(results: Results) -> list[Claim]:
     """Return whether ranks are low, and the paper's r is among them."""
     made = []
@@ -140,9 +145,9 @@ def claims(results: Results) -> list[Claim]:
             Claim(
                 "Figure 1: ranks",
                 name,
-                f"ranks, of {part['rounds'] * part['classes']:,} x {part['samples']:,} matrices",
+                f"ranks, of matrices whose shorter side is {most:,}",
                 f"low; {PAPER[name]} is set from them",
-                f"{min(ranks)} to {max(ranks)}",
+                _range(ranks),
                 verdict,
             )
         )
@@ -152,7 +157,11 @@ def claims(results: Results) -> list[Claim]:
 def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
     counts = Counter(_ranks(measured))
     axes.bar(list(counts), [count / len(measured) for count in counts.values()], 0.8)
-    axes.set(xlabel="approximated ε-rank, ε = 0.001", ylabel="clients")
+    axes.set(
+        xlabel="approximated ε-rank, ε = 0.001", ylabel="clients" if len(measured) == 1 else "clients, mean of seeds"
+    )
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 EXPERIMENT = Experiment(

@@ -34,11 +34,10 @@ class ResultFile:
     """The results of an experiment on a data set; parts measured with other settings or code are discarded.
 
     Numbers of seeds do not count as settings: more can be measured later, and all that are there are shown.
+    `why_discarded` says which earlier results do not count any more; it is empty if all do.
     """
 
-    def __init__(
-        self, folder: Path, experiment: Experiment[Any], data: str, *, quick: bool = False, again: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, experiment: Experiment[Any], data: str, *, quick: bool = False) -> None:
         self.experiment, self.data = experiment, data
         self.settings = experiment.settings(data, quick=quick)
         self.path = folder / folder_name(quick=quick) / f"{experiment.name}-{data}.json"
@@ -52,24 +51,34 @@ class ResultFile:
         }
         commit()  # of the code that was loaded, not of what may be edited meanwhile
         known = self._read()
-        if not again:
-            self._content["parts"] = self._still_valid(known)
-        self.n_discarded = len(known.get("parts", {})) - len(self._content["parts"])
+        self.why_discarded = "the file is damaged" if known is None else ""
+        if known:
+            self._content["parts"], changed = self._still_valid(known)
+            n = len(known["parts"]) - len(self._content["parts"])
+            if n:
+                self.why_discarded = f"{n} of {len(known['parts'])} do not count any more: {changed}"
 
-    def _still_valid(self, known: dict[str, Any]) -> dict[str, Any]:
-        """Return the known parts that were measured with these settings; a variant has settings of its own."""
-        ours, theirs = self._content["settings"], _without_seeds(known.get("settings"))
-        if not isinstance(theirs, dict) or {**ours, "variants": None} != {**theirs, "variants": None}:
-            return {}
+    def _still_valid(self, known: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return the known parts that were measured with these settings, and what changed; variants have their own."""
+        ours, theirs, parts = self._content["settings"], _without_seeds(known["settings"]), known["parts"]
+        names = [x for x in {**theirs, **ours} if x != "variants" and theirs.get(x) != ours.get(x)]
+        if names:
+            return {}, ", ".join(f"{x} was {theirs.get(x)} and is {ours.get(x)}" for x in names)
         if known.get("version", 1) != self._content["version"]:
-            return {}
-        before = theirs.get("variants", {})
-        changed = [name for name in {**before, **ours["variants"]} if before.get(name) != ours["variants"].get(name)]
-        return {
-            name: part
-            for name, part in known["parts"].items()
-            if not any(name.startswith(f"{variant}, ") for variant in changed)
-        }
+            return {}, "the experiment was changed"
+        before, now = theirs.get("variants", {}), ours["variants"]
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        valid = {x: part for x, part in parts.items() if not any(x.startswith(f"{variant}, ") for variant in changed)}
+        return valid, ", ".join(f"the variant {name!r} was changed" for name in changed)
+
+    def set_aside(self, *, everything: bool = False) -> Path:
+        """Keep the file of earlier results under another name, and only those here that still count, or none."""
+        kept = self.path.with_name(f"{self.path.name}.old")
+        self.path.replace(kept)
+        if everything:
+            self._content["parts"] = {}
+        self._write()
+        return kept
 
     @property
     def found(self) -> dict[str, Findings]:
@@ -126,12 +135,16 @@ class ResultFile:
         }
         self._write()
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, Any] | None:
+        """Return the content of the file: nothing if there is none yet, None if it is damaged."""
         try:
-            content: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
             return {}
-        return content
+        except ValueError:
+            return None
+        is_whole = isinstance(content, dict) and all(isinstance(content.get(x), dict) for x in ("settings", "parts"))
+        return content if is_whole else None
 
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ FULL = 0.05
 """Sparse columns with more non-zero numbers than this fraction are made dense: products take a tenth of the time."""
 
 FEWEST = 3
-"""With fewer numbers of noisy columns, nothing is called proportional."""
+"""With fewer numbers of noisy columns, nothing is said of a proportion."""
 
 NEARLY = 0.01
 """A relative difference that is nearly 0."""
@@ -136,9 +136,11 @@ def claims(results: Results) -> list[Claim]:
         of_sizes = np.stack([differences[:, np.equal(counts, size)].mean(axis=1) for size in sizes], axis=1)
         exponent = Exponent.fit(sizes[1:], of_sizes[:, 1:])
         rising = bool((np.diff(np.median(of_sizes, axis=0)) > 0).all())
-        proportional = exponent is not None and exponent.is_proportional and len(sizes) > FEWEST
-        verdict: Verdict = "yes" if proportional and rising else "in trend" if rising else "no"
+        proportional = exponent is not None and exponent.is_proportional
+        verdict: Verdict | None = "yes" if proportional and rising else "in trend" if rising else "no"
         text = f"noise^{exponent}{'' if rising else ', not rising'}" if exponent else "no power: some are 0"
+        if len(sizes) <= FEWEST:
+            verdict, text = None, f"{len(sizes) - 1} numbers of columns with noise do not tell"
         made.append(Claim("Figure 2: proportional", name, "difference against noise", "proportional", text, verdict))
     return made
 
@@ -158,7 +160,7 @@ def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
     for label, found in variants_of(measured).items():
         low, middle, high = middle_and_ends(100 * _differences(found))
         axes.fill_between(fractions, low, high, alpha=0.25, linewidth=0)
-        axes.plot(fractions, middle, marker="o", markersize=4, label=label or "as in the protocol")
+        axes.plot(fractions, middle, marker="o", markersize=4, label=label or TITLES["paper"])
     axes.set(xlabel="features with noise, %", ylabel="relative difference of value, %", ylim=(0, None))
     axes.legend(frameon=False, fontsize=6)
 

@@ -85,7 +85,7 @@ def test_several_data_sets_follow_one_option(tmp_path):
 
 def test_several_results_at_once_are_the_same(tmp_path):
     """Those of processes of their own, and those of one after the other."""
-    here, there = (Order(tmp_path / name, FAST, "adult", quick=True, again=False) for name in ("here", "there"))
+    here, there = (Order(tmp_path / name, FAST, "adult", quick=True) for name in ("here", "there"))
     news = list(measure_in_turn([here], 1))
     assert [latest.part for latest in news] == ["seed 0", None]
     assert [latest._replace(order=here) for latest in measure_at_once([there], 1, 2)] == news
@@ -126,7 +126,7 @@ def test_timed_experiments_are_measured_last_and_alone(tmp_path, monkeypatch):
 
 def test_a_process_that_dies_is_an_error(tmp_path):
     """One sentence, and no process is left behind."""
-    order = Order(tmp_path, FAST, "adult", quick=True, again=False)
+    order = Order(tmp_path, FAST, "adult", quick=True)
     running = measure_at_once([order], None, 2)
     assert next(running).part == "seed 0"
     (process,) = multiprocessing.active_children()
@@ -142,7 +142,7 @@ def test_an_error_in_a_process_is_one_here(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nobody listens there
     with pytest.raises(DataError, match="'web' is not on this machine"):
-        list(measure_at_once([Order(tmp_path, FAST, "web", quick=True, again=False)], None, 1))
+        list(measure_at_once([Order(tmp_path, FAST, "web", quick=True)], None, 1))
     assert not multiprocessing.active_children()
 
 
