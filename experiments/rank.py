@@ -155,13 +155,15 @@ def claims(results: Results) -> list[Claim]:
 
 
 def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     counts = Counter(_ranks(measured))
     axes.bar(list(counts), [count / len(measured) for count in counts.values()], 0.8)
     axes.set(
         xlabel="approximated ε-rank, ε = 0.001", ylabel="clients" if len(measured) == 1 else "clients, mean of seeds"
     )
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    for each in (axes.xaxis, axes.yaxis):
+        each.set_major_locator(MaxNLocator(integer=True))
 
 
 EXPERIMENT = Experiment(
