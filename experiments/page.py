@@ -33,7 +33,8 @@ The tables and figures of "Fair and Efficient Contribution Valuation for Vertica
 2024), measured again with `verfedsv reproduce` from a checkout. Each experiment is a short script in `experiments/`;
 its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file beside it. The numbers
 below, and more, are in `{folder}/` as JSON, newer ones with the commit that they were measured with. To
-measure them again: `pip install -e '.[paper]'`, the data sets (`verfedsv data` says where they come from), and `make paper`.
+measure them again: `pip install -e '.[paper]'`, the data sets (`verfedsv data` says where they come from), and
+`make paper`.
 """
 
 
