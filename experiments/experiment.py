@@ -120,7 +120,8 @@ class Experiment(Generic[S]):
         try:
             return self.settings_type(**merged)
         except ValidationError as error:
-            first = error.errors()[0]
+            # A misspelt name is why another is missing.
+            first = min(error.errors(), key=lambda x: x["type"] != "extra_forbidden")
             what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             if first["type"] == "extra_forbidden":
                 what = f"unknown setting {first['loc'][-1]!r}; allowed are {', '.join(self.settings_type.model_fields)}"

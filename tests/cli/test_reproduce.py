@@ -72,6 +72,11 @@ def test_an_experiment_prints_tables_and_writes_a_page(tmp_path):
     path.write_text(json.dumps(content))
     done = run(*arguments, "--json")
     assert json.loads(done.stdout)[FAST]["adult"]["seed 0"] == content["parts"]["seed 0"]["found"]
+    done = run(*arguments, "--again", "--seeds", "1")
+    assert f"{FAST}, adult: earlier results are set aside as {FAST}-adult.json.old: --again" in done.stdout
+    assert "The page shows results of 2 seeds and more." in done.stdout
+    assert list(json.loads(path.read_text())["parts"]) == ["seed 0"]
+    assert json.loads(path.with_name(f"{path.name}.old").read_text()) == content
 
 
 def test_several_data_sets_follow_one_option(tmp_path):
@@ -156,6 +161,7 @@ def test_an_error_in_a_process_is_one_here(tmp_path, monkeypatch):
             "web is not on this machine; `verfedsv data fetch web` gets it, or says where to put it",
         ),
         (["--data", "adult", "web"], "name an experiment, one of rank"),
+        (["frequency", "--data", "adult", "letter"], "none of these experiments is for letter"),
     ],
 )
 def test_wrong_names(arguments, message, tmp_path):

@@ -216,12 +216,18 @@ def test_more_seeds_are_added_later(tmp_path):
 
 
 def test_links_of_the_published_page_lead_somewhere():
-    """To scripts, results and figures in the repository."""
+    """To scripts, results and figures in the repository, and from the summary to sections."""
     docs = Path(__file__).parents[2] / "docs"
-    links = re.findall(r"\]\(([^)]+)\)", (docs / "paper.md").read_text(encoding="utf-8"))
-    local = [link for link in links if not link.startswith("https:")]
+    text = (docs / "paper.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    sections = [link for link in links if link.startswith("#")]
+    local = [link for link in links if not link.startswith(("https:", "#"))]
+    assert len(sections) > 10
     assert len(local) > 20
     assert [link for link in local if not (docs / link).exists()] == []
+    # GitHub drops punctuation from headings, and joins words by hyphens.
+    headings = ["".join(x for x in line if x.isalnum() or x in " -_") for line in re.findall("^## (.*)$", text, re.M)]
+    assert {link[1:] for link in sections} <= {heading.lower().replace(" ", "-") for heading in headings}
 
 
 def test_the_page_names_what_is_not_measured(tmp_path):
@@ -237,3 +243,23 @@ def test_a_broken_settings_file_is_named(tmp_path, monkeypatch):
     (tmp_path / "protocol.toml").write_text("[all\n")
     with pytest.raises(InputError, match=r"experiments/protocol\.toml is not TOML: "):
         EXPERIMENTS["rank"].settings("adult")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[quik.all]\n", r"experiments/protocol\.toml: unknown section \[quik\]"),
+        ("[data.adult]\n[quick.adlut]\n", r"experiments/protocol\.toml: unknown section \[quick\.adlut\]"),
+        ("[data.adlut]\n", "unknown data set 'adlut'; known are adult, web"),
+        ("[data.adult]\nepoch = 5\n", "settings for adult in .*: unknown setting 'epoch'; allowed are clients, batch"),
+        ("[data.adult]\nclients = 3\n", "settings for adult in .*: batch_size: Field required"),
+    ],
+)
+def test_misspelt_settings_are_named(text, message, tmp_path, monkeypatch):
+    """Sections, data sets and settings that nobody reads are errors."""
+    experiment = replace(Counted().experiment, name="other")
+    monkeypatch.setattr("experiments.experiment.__file__", str(tmp_path / "experiment.py"))
+    (tmp_path / "protocol.toml").write_text(text)
+    (tmp_path / "other.toml").write_text("[data.adult]\n")
+    with pytest.raises(InputError, match=message):
+        experiment.settings("adult")
