@@ -84,12 +84,18 @@ def _anchor(title: str) -> str:
 
 
 def _missing(results: Mapping[str, Sequence[ResultFile]]) -> str:
-    """Return a sentence that names the experiments and data sets without results."""
-    absent = {name: [title_of(file.data) for file in files if not file.is_complete] for name, files in results.items()}
-    texts = [f"{name} ({', '.join(data)})" for name, data in absent.items() if data]
-    if not texts:
-        return ""
-    return f"Not measured yet with this protocol: {'; '.join(texts)}.\n"
+    """Return sentences that name the experiments and data sets without results, and with fewer seeds than planned."""
+    absent = {name: [file for file in files if not file.is_complete] for name, files in results.items()}
+    short = {
+        name: [file for file in files if file.is_complete and not set(file.planned()) <= set(file.found)]
+        for name, files in results.items()
+    }
+    texts = []
+    for what, of_files in (("Not measured yet with this protocol", absent), ("Fewer seeds than planned so far", short)):
+        named = [f"{name} ({', '.join(title_of(x.data) for x in files)})" for name, files in of_files.items() if files]
+        if named:
+            texts.append(f"{what}: {'; '.join(named)}.\n")
+    return "\n".join(texts)
 
 
 def _worst(verdicts: Sequence[Verdict | None]) -> str:

@@ -211,6 +211,9 @@ def test_more_seeds_are_added_later(tmp_path):
         list(file.measure(seeds))
         assert counted.measured == expected
         assert file.is_complete == (len(expected) > 1)
+        page = write_page(tmp_path, {"frequency": [file]}, quick=False).read_text(encoding="utf-8")
+        assert ("Not measured yet with this protocol: frequency (Adult)." in page) == (len(expected) == 1)
+        assert ("Fewer seeds than planned so far: frequency (Adult)." in page) == (len(expected) == 2)
     list(ResultFile(tmp_path, experiment, "adult").measure(1))
     assert list(ResultFile(tmp_path, experiment, "adult").found) == ["seed 0", "seed 1", "seed 2", "seed 3"]
 
