@@ -135,13 +135,12 @@ def _read(name: str) -> dict[str, Any]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"experiments/{path.name} is not TOML: {error}") from None
-    known = {"": ("notes", "all", "data", "quick"), "quick.": ("all", *content.get("data", {}), *DATA)}
-    for prefix, names in known.items():
-        for name in content.get("quick", {}) if prefix else content:
-            if name not in names:
-                raise InputError(f"experiments/{path.name}: unknown section [{prefix}{name}]")
-    if unknown := [name for name in content.get("data", {}) if name not in DATA]:
-        raise InputError(f"experiments/{path.name}: unknown data set {unknown[0]!r}; known are {', '.join(DATA)}")
+    data, quick = content.get("data", {}), content.get("quick", {})
+    known = (("", content, ("notes", "all", "data", "quick")), ("data.", data, DATA), ("quick.", quick, ("all", *DATA)))
+    for prefix, sections, names in known:
+        if unknown := [name for name in sections if name not in names]:
+            allowed = ", ".join(f"{prefix}{name}" for name in names)
+            raise InputError(f"experiments/{path.name}: unknown section {prefix}{unknown[0]}; allowed are {allowed}")
     return content
 
 

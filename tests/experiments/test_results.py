@@ -251,9 +251,9 @@ def test_a_broken_settings_file_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[quik.all]\n", r"experiments/protocol\.toml: unknown section \[quik\]"),
-        ("[data.adult]\n[quick.adlut]\n", r"experiments/protocol\.toml: unknown section \[quick\.adlut\]"),
-        ("[data.adlut]\n", "unknown data set 'adlut'; known are adult, web"),
+        ("[quik.all]\n", r"experiments/protocol\.toml: unknown section quik; allowed are notes, all"),
+        ("[data.adult]\n[quick.adlut]\n", r"unknown section quick\.adlut; allowed are quick\.all, quick\.adult"),
+        ("[data.adlut]\n", r"unknown section data\.adlut; allowed are data\.adult, data\.web"),
         ("[data.adult]\nepoch = 5\n", "settings for adult in .*: unknown setting 'epoch'; allowed are clients, batch"),
         ("[data.adult]\nclients = 3\n", "settings for adult in .*: batch_size: Field required"),
     ],
