@@ -71,7 +71,7 @@ def test_spreads_are_medians_and_quartiles():
 
 def test_nothing_is_shown_as_less_than_zero():
     """Neither a small negative number, rounded, nor an exact zero has a sign or a power of ten."""
-    assert spread([-0.001, 0.001, 0.002]) == "0.00 (0.00 to 0.00)"
+    assert spread([-0.001, 0.001, 0.002]) == "0.00"
     assert spread([-0.006]) == "-0.01"
     assert magnitude(0.0) == "0"
     assert magnitude(3.4e-15) == "3e-15"
