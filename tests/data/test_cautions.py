@@ -33,6 +33,42 @@ def test_a_column_that_gives_the_label_away_is_named(column, says):
     assert not any("'other'" in line for line in lines)
 
 
+AMOUNTS = RNG.lognormal(10, 1, N)
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        (np.log(AMOUNTS), "its rank correlation with the labels is 1.000"),
+        (np.where(NOISE > 0, np.nan, -AMOUNTS), "its rank correlation with the labels is -1.000"),
+        (AMOUNTS * np.exp(0.02 * NOISE), "its rank correlation with the labels is 1.000"),
+        (
+            np.array([f"group {k}" for k in range(20)], object)[(AMOUNTS.argsort().argsort() * 20) // N],
+            "its 20 categories put 400 labels almost in order",
+        ),
+    ],
+)
+def test_a_column_that_gives_amounts_away_is_named(column, says):
+    """A function of the label, with gaps or a little noise, or its rank in words."""
+    lines = caution_of(AMOUNTS, x=column, other=NOISE)
+    assert any(line.startswith("bank: column 'x' gives the label away") and says in line for line in lines)
+    assert not any("'other'" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        AMOUNTS * np.exp(0.5 * NOISE),
+        np.full(N, 3.0),
+        np.array([f"row {i}" for i in range(N)], object),
+        np.array(["low", "high"], object)[(np.median(AMOUNTS) < AMOUNTS).astype(int)],
+    ],
+)
+def test_a_column_that_is_good_for_amounts_is_not_suspected(column):
+    """Nor one that is constant or differs in each row."""
+    assert caution_of(AMOUNTS, x=column) == []
+
+
 def test_classes_in_order_are_given_away_too():
     """Also with several classes."""
     labels = RNG.integers(0, 5, N)

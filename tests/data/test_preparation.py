@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from sklearn.preprocessing import OneHotEncoder
 
 from verfedsv import InputError
-from verfedsv.data.preparation import prepare
+from verfedsv.data.preparation import Preparation, prepare
 from verfedsv.data.vertical import ClientData
 
 
@@ -152,3 +153,123 @@ def test_unit_rows_of_numbers_and_text():
     features = prepare(ClientData("a", np.full((600, 2), 2.0), text), "unit-rows", np.ones(600, bool))
     np.testing.assert_allclose(np.sqrt(features.multiply(features).sum(axis=1)), 1)
     np.testing.assert_allclose(features.data, np.tile([2 / 3, 2 / 3, 1 / 3], 600))
+
+
+def by_hand(rows, preparation):
+    """Return the features of rows of texts, as a program without this package would compute them."""
+    result = []
+    for row in rows:
+        cells = dict(zip(preparation.columns, row, strict=True))
+        means = dict(zip(preparation.numeric, preparation.means, strict=True))
+        own = [means[name] if cells[name] is None else float(cells[name]) for name in preparation.numeric]
+        for name, categories in zip(preparation.text, preparation.categories, strict=True):
+            own += [float(cells[name] == category) for category in categories]
+        scaled = (np.array(own) - preparation.centre) / preparation.divisor
+        norm = np.linalg.norm(scaled)
+        result.append(scaled / norm if preparation.unit_rows and norm else scaled)
+    return np.array(result)
+
+
+def mixed(n_towns, rows, seed=0):
+    """Return a client with two columns of numbers, one of them with gaps, and two of text."""
+    rng = np.random.default_rng(seed)
+    numeric = rng.normal(5, 3, size=(rows, 2))
+    numeric[rng.random(rows) < 0.2, 1] = np.nan
+    text = np.array([[f"town {rng.integers(n_towns)}", [None, "a", "b"][rng.integers(3)]] for _ in range(rows)], object)
+    return ClientData("a", numeric, text, ("age", "income", "town", "class"))
+
+
+@pytest.mark.parametrize("n_towns", [4, 2000], ids=["dense", "sparse"])
+@pytest.mark.parametrize("scale", ["none", "standardise", "unit-rows", "standardise-unit-rows"])
+def test_new_rows_are_prepared_as_the_training_rows_were(scale, n_towns):
+    """With the means and categories of training, and from the arrays of its state alone; gaps and new values too."""
+    data = mixed(n_towns, 600)
+    is_train = np.arange(600) < 500
+    fitted = Preparation.fit(data, scale, is_train)
+    again = Preparation.of_state(fitted.state())
+    features = fitted.apply(data)
+    assert isinstance(features, np.ndarray) == (n_towns == 4)
+    assert np.array_equal(dense(features), dense(again.apply(data)))
+    new = ClientData(
+        "a", np.array([[1.0, np.nan], [np.nan, 2.0]]), np.array([["nowhere", None], ["town 3", "b"]]), data.columns
+    )
+    rows = [("1", None, "nowhere", None), (None, "2", "town 3", "b")]
+    np.testing.assert_allclose(dense(again.apply(new)), by_hand(rows, again), rtol=1e-14)
+    known = np.array([5, 550, 7])
+    np.testing.assert_allclose(dense(again.apply(data.take(known))), dense(features)[known], rtol=1e-14)
+
+
+def dense(features):
+    """Return features as an array."""
+    return features if isinstance(features, np.ndarray) else features.toarray()
+
+
+def test_a_gap_where_training_had_none():
+    """It becomes the mean of the training rows, of sparse columns with their zeros."""
+    numeric = np.array([[1.0, 0.0], [3.0, 6.0], [100.0, 1.0]])
+    is_train = np.array([True, True, False])
+    for stored in (numeric, csr_array(numeric)):
+        fitted = Preparation.fit(ClientData("a", stored), "none", is_train)
+        assert fitted.apply(ClientData("a", np.full((1, 2), np.nan))).tolist() == [[2.0, 3.0]]
+
+
+def test_categories_are_those_of_scikit_learn():
+    """In the same order: sorted, a missing one last; NaN is missing as None is."""
+    text = np.array([["b", "x"], [None, "y"], ["a", "x"], ["c", "z"]], object)
+    fitted = Preparation.fit(ClientData("a", np.zeros((4, 0)), text), "none", np.ones(4, bool))
+    encoder = OneHotEncoder().fit(text)
+    assert fitted.categories == tuple(tuple(own) for own in encoder.categories_)
+    np.testing.assert_array_equal(
+        fitted.apply(ClientData("a", np.zeros((4, 0)), text)), encoder.transform(text).toarray()
+    )
+    text[1, 0] = np.nan
+    assert Preparation.fit(ClientData("a", np.zeros((4, 0)), text), "none", np.ones(4, bool)).categories[0][-1] is None
+
+
+def test_categories_that_are_no_text():
+    """They are refused: numbers belong to the numeric columns."""
+    data = ClientData("bank", np.zeros((2, 0)), np.array([["a"], [3]], object))
+    with pytest.raises(InputError, match="bank: categorical columns hold text, and None if it is missing; received 3"):
+        Preparation.fit(data, "none", np.ones(2, bool))
+
+
+def test_columns_are_told_apart_by_name():
+    """Rows with other columns, or in another order, are refused; so are names that do not fit the columns."""
+    fitted = Preparation.fit(ClientData("a", np.eye(2), None, ("x", "y")), "none", np.ones(2, bool))
+    with pytest.raises(InputError, match="a: the columns must be x, y, in this order"):
+        fitted.apply(ClientData("a", np.eye(2), None, ("y", "x")))
+    assert ClientData("a", np.eye(2)).columns == ("column 1", "column 2")
+    for names in (("x",), ("x", "x")):
+        with pytest.raises(InputError, match="a different name for each of the 2 columns"):
+            ClientData("a", np.eye(2), None, names)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"means": np.zeros(3)},
+        {"means": np.full(2, np.nan)},
+        {"centre": np.zeros(2)},
+        {"divisor": np.zeros(8)},
+        {"divisor": np.full(8, np.nan)},
+        {"centre": np.zeros(8, np.float32)},
+        {"is_sparse": np.zeros(2, bool)},
+        {"unit_rows": np.zeros(2, bool)},
+        {"columns": b'[{"name": "age"}]'},
+        {"columns": b'[{"name": 3}]'},
+        {"columns": b'[{"title": "age"}]'},
+        {"columns": b'{"name": "age"}'},
+        {"columns": b"["},
+        {"columns": b'[{"name": "a"}, {"name": "a"}, {"name": "b", "categories": ["x", "y", "z", "u", "v", "w"]}]'},
+        {"columns": b'[{"name": "a"}, {"name": "c"}, {"name": "b", "categories": ["x", "x", "z", "u", "v", "w"]}]'},
+        {"columns": b'[{"name": "a"}, {"name": "c"}, {"name": "b", "categories": [1, "x", "z", "u", "v", "w"]}]'},
+    ],
+)
+def test_a_damaged_state(changes):
+    """Arrays that do not fit together are refused."""
+    state = Preparation.fit(mixed(3, 60), "standardise", np.ones(60, bool)).state()
+    assert len(state["centre"]) == 8
+    if "columns" in changes:
+        changes = {"columns": np.frombuffer(changes["columns"], np.uint8)}
+    with pytest.raises(InputError, match=r"the (list|preparation) of columns .*(damaged|valid JSON)"):
+        Preparation.of_state({**state, **changes})

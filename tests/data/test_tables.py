@@ -5,7 +5,8 @@ import pyarrow.parquet
 import pytest
 
 from verfedsv import InputError
-from verfedsv.data.tables import ClientFile, join_tables
+from verfedsv.data.sources import ClientFile
+from verfedsv.data.tables import join_tables
 from verfedsv.errors import DataError
 
 
@@ -37,7 +38,9 @@ def test_files_are_joined_on_ids(tmp_path, suffix):
     assert data.clients[0].numeric.ravel().tolist() == [30, 10, 20]
     assert data.clients[1].numeric.ravel().tolist() == [3.5, 1.5, 2.5]
     assert data.clients[0].categorical.ravel().tolist() == ["x", "y", None]
+    assert [client.columns for client in data.clients] == [("age", "city"), ("calls",)]
     assert data.labels.tolist() == [0, 1, 0]
+    assert data.classes == ("no", "yes")
     said = "; ".join(data.notes)
     for part in (
         f"bank: 4 rows in bank{suffix}; 1 numeric column, 1 of text with 2 categories",
@@ -114,13 +117,59 @@ def test_many_numbers_are_classes_only_if_that_is_said(tmp_path, step):
     """Even whole ones may be amounts; the error says what to do with those."""
     with pytest.raises(
         DataError,
-        match=r"column 'y' has 21 different numbers, such as 0.*set classes = 21 in \[data\].*amounts.*"
-        r"verfedsv\.Recorder\(loss=\"squared\"\): verfedsv run does not support regression yet",
+        match=r"column 'y' has 21 different numbers, such as 0.*set classes = 21 in \[data\].*amounts, set "
+        r'loss = "squared" in \[training\]',
     ):
         join_tables(many(tmp_path, [i * step for i in range(21)]), ("bank", "y"))
     assert join_tables(many(tmp_path, [i * step for i in range(21)]), ("bank", "y"), n_classes=21).n_classes == 21
     assert join_tables(many(tmp_path, [i * step for i in range(20)]), ("bank", "y")).n_classes == 20
     assert join_tables(many(tmp_path, [f"c{i}" for i in range(21)]), ("bank", "y")).n_classes == 21
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_labels_that_are_amounts(tmp_path, suffix):
+    """Under squared loss they stay numbers, samples without one are left out, and a note describes them."""
+    data = join_tables(
+        two(tmp_path, suffix, bank={"y": [2.5, None, 100.0, 7.0]}), ("bank", "y"), test=0, loss="squared"
+    )
+    assert data.labels.tolist() == [2.5, 100.0]
+    assert (data.n_classes, data.classes, data.loss) == (1, None, "squared")
+    assert "1 of them have no label and are left out" in data.notes
+    said = "labels: 2 amounts from 2.5 to 100, with mean 51.25 and standard deviation 48.75"
+    assert data.notes[-1] == said
+    assert data.cautions[0] == "labels: only two different numbers, 2.5 and 100. If they are classes, leave out loss"
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            ["1.5", "-", "2"],
+            "column 'y' is text; the first that is not a number is '-'. Leave cells without a label em",
+        ),
+        ([True, False, True], "column 'y' is true or false; leave out loss, as these are classes"),
+        ([1.0, np.inf, 2.0], "labels must be finite and below 1e\\+60 in size; column 'y' has inf"),
+        ([3, 3, 3], "labels need 2 or more different values; there are 1"),
+        ([None] * 3, "labels need 2 or more different values; there are 0"),
+    ],
+)
+def test_labels_that_are_no_amounts(tmp_path, labels, message):
+    """Text, booleans, infinity and a constant are refused under squared loss."""
+    with pytest.raises(DataError, match=message):
+        join_tables(many(tmp_path, labels), ("bank", "y"), loss="squared")
+
+
+def test_several_labels_are_refused(tmp_path):
+    """A column of lists is not one label per sample."""
+    files = two(tmp_path, ".parquet", bank={"y": [[1.0, 2.0]] * 4})
+    with pytest.raises(DataError, match=r"column 'y' is of type list.* Only one label per sample is supported"):
+        join_tables(files, ("bank", "y"), loss="squared")
+
+
+def test_a_loss_that_the_labels_do_not_have(tmp_path):
+    """The error names the file."""
+    with pytest.raises(DataError, match=r"bank\.csv: loss 'logistic' takes two classes, and the labels are 3 classes"):
+        join_tables(many(tmp_path, ["a", "b", "c"] * 3), ("bank", "y"), loss="logistic")
 
 
 def test_another_number_of_classes_than_was_said(tmp_path):

@@ -30,6 +30,7 @@ def test_features_are_split_into_contiguous_blocks(n_clients):
     sizes = [client.numeric.shape[1] for client in split.clients]
     assert max(sizes) - min(sizes) <= 1
     assert split.names == tuple(f"client {m + 1}" for m in range(n_clients))
+    assert sum((client.columns for client in split.clients), ()) == tuple(f"feature {k + 1}" for k in range(11))
 
 
 def test_the_test_part():

@@ -16,27 +16,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from verfedsv.arguments import as_whole
-from verfedsv.data.catalogue import INCLUDED, load
+from verfedsv.data.catalogue import CATALOGUE, INCLUDED, load
 from verfedsv.errors import InputError
 
 N_FEATURES = 123
 
-ATTRIBUTES = {
-    "age": 5,
-    "workclass": 8,
-    "fnlwgt": 5,
-    "education": 16,
-    "education-num": 5,
-    "marital-status": 7,
-    "occupation": 14,
-    "relationship": 6,
-    "race": 5,
-    "sex": 2,
-    "capital-gain": 2,
-    "capital-loss": 2,
-    "hours-per-week": 5,
-    "native-country": 41,
-}
+ATTRIBUTES = CATALOGUE["adult"].attributes
 """The attributes and how many binary features each was turned into, in the order of the features."""
 
 
@@ -73,17 +58,6 @@ def load_adult_round(n_clients: int | None = None, *, jump: bool = False) -> Adu
     parts = [(by_column[:, a:b], slice(a, b)) for a, b in pairwise(edges)]
     previous, current = (np.stack([x @ model[part] for x, part in parts]) for model in (before, after))
     return AdultRound(names, previous, current, labels)
-
-
-def attributes_of(first: int, last: int) -> list[str]:
-    """Return the attributes of the features from `first` to `last`, numbered from 1.
-
-    >>> attributes_of(1, 14)
-    ['age', 'workclass', 'fnlwgt']
-    """
-    ends = np.cumsum([*ATTRIBUTES.values()])
-    begins = ends - [*ATTRIBUTES.values()]
-    return [name for name, a, b in zip(ATTRIBUTES, begins, ends, strict=True) if a < last and b >= first]
 
 
 def _split_features(n_clients: int | None) -> tuple[tuple[str, ...], NDArray[np.intp]]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import bz2
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
+from verfedsv.data.targets import LabelArray
 from verfedsv.errors import DataError, InputError
 
 SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
@@ -28,10 +30,12 @@ INCLUDED = Path(__file__).parent / "files"
 class DataSet:
     """A data set of the catalogue.
 
-    `sources` has the SHA-256 of each file by its path on the LIBSVM site: the training part, and the test part if there
-    is one. `n_clients` is the number of clients that share it in the paper's table 2, or would for the sets that the
-    paper does not have. `made_from` says how files were made that no site has. If the set
-    `is_binary`, all features are 0 or 1.
+    `n_classes` is 1 if labels are amounts. `sources` has the SHA-256 of each file by its path on the LIBSVM site: the
+    training part, and the test part if there is one. `n_clients` is the number of clients that share it in the paper's
+    table 2, or would for the sets that the paper does not have. `made_from` says how files were made that no site has.
+    If the set `is_binary`, all features are 0 or 1; if it `is_scaled`, they are of one scale. `attributes` are the
+    names of its columns, in order, with the number of features of each. A set that comes with scikit-learn has a
+    `loader` of features and labels instead of `sources`.
     """
 
     name: str
@@ -43,17 +47,44 @@ class DataSet:
     sources: Mapping[str, str]
     made_from: str = ""
     is_binary: bool = False
+    is_scaled: bool = True
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    loader: Callable[[], tuple[NDArray[np.float64], NDArray[np.float64]]] | None = None
+
+    def attributes_of(self, first: int, last: int) -> list[str]:
+        """Return the attributes of the features from `first` to `last`, numbered from 1.
+
+        >>> CATALOGUE["adult"].attributes_of(1, 14)
+        ['age', 'workclass', 'fnlwgt']
+        """
+        ends = np.cumsum([*self.attributes.values()])
+        begins = ends - [*self.attributes.values()]
+        return [name for name, a, b in zip(self.attributes, begins, ends, strict=True) if a < last and b >= first]
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Features, (samples, features), and labels, 0 to C - 1, of a data set; the last `n_test` are its test part."""
+    """Features, (samples, features), and labels of a data set; the last `n_test` samples are its test part.
+
+    Labels are 0 to C - 1, and `classes` the names of the classes, if they have any; or amounts, with `n_classes` 1.
+    `notes` and `cautions` are as in `VerticalData`.
+    """
 
     name: str
     features: csr_array[Any]
-    labels: NDArray[np.intp]
+    labels: LabelArray
     n_classes: int
     n_test: int
+    classes: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+
+
+def _load_diabetes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    from sklearn.datasets import load_diabetes
+
+    features, labels = load_diabetes(return_X_y=True, scaled=False)
+    return features, labels
 
 
 _DATA_SETS = (
@@ -69,6 +100,22 @@ _DATA_SETS = (
             "binary/a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
         },
         is_binary=True,
+        attributes={
+            "age": 5,
+            "workclass": 8,
+            "fnlwgt": 5,
+            "education": 16,
+            "education-num": 5,
+            "marital-status": 7,
+            "occupation": 14,
+            "relationship": 6,
+            "race": 5,
+            "sex": 2,
+            "capital-gain": 2,
+            "capital-loss": 2,
+            "hours-per-week": 5,
+            "native-country": 41,
+        },
     ),
     DataSet(
         "web",
@@ -135,6 +182,18 @@ _DATA_SETS = (
             "multiclass/letter.scale.t": "07522ccbf54187fae6d560d1712b88c41ea1f7e8d19491c5adcc22ee37a075da",
         },
     ),
+    DataSet(
+        "diabetes",
+        "Diabetes: its progression in a year, a number, from ten measurements",
+        442,
+        10,
+        1,
+        5,
+        {},
+        is_scaled=False,
+        attributes=dict.fromkeys(("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"), 1),
+        loader=_load_diabetes,
+    ),
 )
 CATALOGUE = {data_set.name: data_set for data_set in _DATA_SETS}
 
@@ -148,7 +207,13 @@ def get_data_set(name: str) -> DataSet:
 
 
 def locate(data_set: DataSet) -> list[Path] | None:
-    """Return the files of a data set, or their compressed forms, if they are on this machine, else None."""
+    """Return the files of a data set, or their compressed forms, if they are on this machine, else None.
+
+    Of one that comes with scikit-learn, return the folder of that package.
+    """
+    if data_set.loader is not None:
+        package = find_spec("sklearn")
+        return None if package is None or package.origin is None else [Path(package.origin).parent]
     names = [path.rpartition("/")[2] for path in data_set.sources]
     for folder in _folders():
         choices = [(folder / name, folder / f"{name}.bz2") for name in names]
@@ -191,7 +256,11 @@ def fetch(name: str) -> list[Path]:
 
 def load(name: str) -> Samples:
     """Return a data set, downloaded first if necessary."""
-    return read(get_data_set(name), fetch(name))
+    data_set = get_data_set(name)
+    if data_set.loader is not None:
+        features, amounts = data_set.loader()
+        return Samples(data_set.name, csr_array(features), amounts, data_set.n_classes, 0)
+    return read(data_set, fetch(name))
 
 
 def read(data_set: DataSet, paths: list[Path]) -> Samples:
@@ -204,7 +273,8 @@ def read(data_set: DataSet, paths: list[Path]) -> Samples:
     values, numbers = np.unique(labels, return_inverse=True)
     n_test = len(parts[1][1]) if len(parts) > 1 else 0
     features = csr_array(vstack([x for x, _ in parts]))
-    return Samples(data_set.name, features, numbers.astype(np.intp), len(values), n_test)
+    classes = tuple(f"{value:g}" for value in values)
+    return Samples(data_set.name, features, numbers.astype(np.intp), len(values), n_test, classes)
 
 
 def _read_file(path: Path, data_set: DataSet) -> tuple[csr_array[Any], NDArray[np.float64]]:

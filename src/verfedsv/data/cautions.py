@@ -7,13 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.data.targets import LabelArray
 from verfedsv.losses import Array
 
 N_COMPARED = 5000
 """Columns are compared with labels on about this many samples."""
 
 FEW = 0.01
-"""A column gives labels away if it makes at most this fraction of the mistakes of always guessing the largest class."""
+"""A column gives labels away if it makes at most this fraction of the mistakes of always guessing the largest class, or
+leaves at most this fraction of the variance of the labels' ranks."""
 
 _SHOWN = 5
 
@@ -23,7 +25,7 @@ def caution(
     numeric: Mapping[str, Array],
     text: Mapping[str, Array],
     empty: list[str],
-    labels: NDArray[np.intp],
+    labels: LabelArray,
 ) -> list[str]:
     """Return warnings about the columns of a client, (samples,) each; `empty` names columns without a type."""
     n_missing = {name: int(np.isnan(column).sum()) for name, column in numeric.items()}
@@ -40,8 +42,10 @@ def caution(
         cells = _listed([f"{n:,} of {n_samples:,} in {name!r}" for name, n in filled.items()])
         lines.append(f"{client}: missing numbers become the mean of their column: {cells}")
     rows = slice(None, None, max(1, n_samples // N_COMPARED))
+    compared = labels[rows]
+    gives_away = _gives_classes_away if compared.dtype.kind == "i" else _gives_amounts_away
     for name, column in [*numeric.items(), *text.items()]:
-        if name not in without and (how := _gives_away(column[rows], labels[rows])):
+        if name not in without and (how := gives_away(column[rows], compared)):
             lines.append(
                 f"{client}: column {name!r} gives the label away: {how}. If it is not known before the label is, "
                 "leave it out (columns)"
@@ -49,24 +53,60 @@ def caution(
     return lines
 
 
-def _gives_away(column: Array, labels: NDArray[np.intp]) -> str:
-    """Return how well a column predicts the labels if it is nearly always right, else an empty string."""
+def _gives_classes_away(column: Array, labels: Array) -> str:
+    """Return how well a column predicts the classes if it is nearly always right, else an empty string."""
     n_samples = len(labels)
     counts = np.bincount(labels)
     n_classes, n_others = int((counts > 0).sum()), n_samples - int(counts.max())
     if column.dtype == object:
-        values, codes = np.unique(["" if value is None else value for value in column], return_inverse=True)
-        right = np.zeros((len(values), len(counts)), np.intp)
+        codes, n_categories = _categories(column)
+        right = np.zeros((n_categories, len(counts)), np.intp)
         np.add.at(right, (codes, labels), 1)
         n_right = int(right.max(axis=1).sum())
-        is_told = n_others >= 5 and len(values) <= 0.1 * n_samples and n_samples - n_right <= FEW * n_others
-        return f"its {len(values):,} categories predict {n_right:,} of {n_samples:,} labels" if is_told else ""
+        is_told = n_others >= 5 and n_categories <= 0.1 * n_samples and n_samples - n_right <= FEW * n_others
+        return f"its {n_categories:,} categories predict {n_right:,} of {n_samples:,} labels" if is_told else ""
     # A number predicts the labels if these change rarely when sorted by it; each exception adds two changes.
     most = 2 * (n_classes - 1) + 2 * FEW * n_others
     n_changes = int(np.count_nonzero(np.diff(labels[column.argsort(kind="stable")])))
     if n_others < 5 or most > n_others / 2 or n_changes > most:
         return ""
     return f"sorted by it, {n_samples:,} labels change only {'once' if n_changes == 1 else f'{n_changes:,} times'}"
+
+
+def _gives_amounts_away(column: Array, labels: Array) -> str:
+    """Return how well a column orders the amounts if it does so nearly perfectly, else an empty string.
+
+    Ranks are compared, so that a logarithm of the label, say, is found too.
+    """
+    is_text = column.dtype == object
+    is_known = np.ones(len(column), bool) if is_text else ~np.isnan(column)
+    n_samples, wanted = int(is_known.sum()), _centred_ranks(labels[is_known])
+    if n_samples < 10 or not wanted.any():
+        return ""
+    if is_text:
+        codes, n_categories = _categories(column)
+        means = np.bincount(codes, wanted) / np.bincount(codes)
+        explained = float(np.square(means[codes]).sum() / np.square(wanted).sum())
+        is_told = n_categories <= 0.1 * n_samples and explained >= 1 - FEW
+        return f"its {n_categories:,} categories put {n_samples:,} labels almost in order" if is_told else ""
+    found = _centred_ranks(column[is_known])
+    if not found.any():
+        return ""
+    correlation = float(found @ wanted / np.sqrt(np.square(found).sum() * np.square(wanted).sum()))
+    return f"its rank correlation with the labels is {correlation:.3f}" if correlation**2 >= 1 - FEW else ""
+
+
+def _centred_ranks(values: Array) -> Array:
+    """Return ranks less their mean, equal values with equal ranks; importing scipy.stats for it takes a second."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - counts / 2)[places]
+    return np.asarray(ranks - ranks.mean() if len(ranks) else ranks)
+
+
+def _categories(column: Array) -> tuple[NDArray[np.intp], int]:
+    """Return the category of each value of a text column as a number, and how many there are."""
+    values, codes = np.unique(["" if value is None else value for value in column], return_inverse=True)
+    return codes, len(values)
 
 
 def _listed(parts: list[str]) -> str:

@@ -65,13 +65,36 @@ def read_ids(table: pa.Table, path: Path, id_column: str) -> Ids:
 def find_common(files: Sequence[Ids]) -> pa.Array:
     """Return the ids common to all files, in the order of the first; raise DataError if they cannot be matched."""
     common = _in_all([ids.values for ids in files])
-    if _are_of_two_kinds(files, len(common)):
+    _check_kinds(files, len(common))
+    if len(common) == 0:
+        raise DataError(f"no sample is in all files. {_say_first(files)}. Are they ids of the same samples?")
+    return common
+
+
+def find_all(files: Sequence[Ids]) -> pa.Array:
+    """Return the ids that are in any of the files, in the order of the first, then of the second, and so on.
+
+    Raises DataError if they cannot be matched, or if one of several files has no id in common with the others.
+    """
+    _check_kinds(files, len(_in_all([ids.values for ids in files])))
+    for ids in files:
+        others = [other.values for other in files if other is not ids]
+        if others and not pc.any(pc.is_in(ids.values, value_set=pa.concat_arrays(others))).as_py():
+            raise DataError(
+                f"no id of {ids.path} is in another file. {_say_first(files)}. Are they ids of the same samples?"
+            )
+    return pc.unique(pa.concat_arrays([ids.values for ids in files]))
+
+
+def _check_kinds(files: Sequence[Ids], n_common: int) -> None:
+    if _are_of_two_kinds(files, n_common):
         said = "; ".join(map(_say_kind, files))
         raise DataError(f"ids must be written in the same way in all files: {said}")
-    if len(common) == 0:
-        shown = "; ".join(f"{ids.path}: {', '.join(map(str, ids.values[:3]))}, ..." for ids in files)
-        raise DataError(f"no sample is in all files. The first ids are: {shown}. Are they ids of the same samples?")
-    return common
+
+
+def _say_first(files: Sequence[Ids]) -> str:
+    shown = "; ".join(f"{ids.path}: {', '.join(map(str, ids.values[:3]))}, ..." for ids in files)
+    return f"The first ids are: {shown}"
 
 
 def _n_written_as_missing(values: pa.Array) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,16 +20,17 @@ _ORDER = b"order"
 """The key in a field's metadata for the order of its categories, as JSON."""
 
 
-def read_table(path: Path, id_column: str) -> pa.Table:
+def read_table(path: Path, id_column: str | None, text: Iterable[str] = ()) -> pa.Table:
     """Return the table in a file; raise DataError if it has no rows or repeats a column name.
 
     Text and categories become large_string, blank text is missing. Ids in a CSV file are text as written: 0012 is not
-    12. Decimal numbers cannot be ids.
+    12. So are the columns named in `text`, even if they look like numbers. Decimal numbers cannot be ids. `id_column`
+    is None if there are no ids.
     """
     try:
         if not path.exists():
             raise DataError(f"there is no file {path}")
-        table = _read(path, id_column)
+        table = _read(path, id_column, text)
         table.validate(full=True)  # Parquet files may hold text that is not UTF-8
         _check_names(path, table.column_names)
         if table.num_rows == 0:
@@ -71,7 +72,7 @@ def remedy(kind: pa.DataType) -> str:
     return "Write it as columns of numbers or text"
 
 
-def _read(path: Path, id_column: str) -> pa.Table:
+def _read(path: Path, id_column: str | None, text: Iterable[str]) -> pa.Table:
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -82,9 +83,10 @@ def _read(path: Path, id_column: str) -> pa.Table:
             _check_names(path, pyarrow.parquet.read_schema(path).names)
         return pyarrow.parquet.read_table(path)
     if not name.endswith(".csv"):
-        raise InputError(f"{path}: the name must end in .csv, .csv.gz, .csv.bz2 or .parquet")
+        raise InputError(f"{path}: the name must end in .csv, .csv.gz, .csv.bz2, .parquet, .svm or .libsvm")
     _check_header(path)
-    as_text = pyarrow.csv.ConvertOptions(column_types={id_column: pa.large_string()})
+    texts = [*text] if id_column is None else [id_column, *text]
+    as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.large_string()))
     table = pyarrow.csv.read_csv(path, convert_options=as_text)
     if id_column in table.column_names and _are_decimals(table.column(id_column)):
         raise DataError(f"{path}: ids must be whole numbers or text; column {id_column!r} has decimal numbers")

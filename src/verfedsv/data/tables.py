@@ -1,10 +1,11 @@
-"""Users' files: CSV and Parquet, one per client, joined on a column of ids."""
+"""Users' files: CSV, Parquet and LIBSVM, one per client, joined on a column of ids or row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,94 +14,148 @@ from numpy.typing import NDArray
 
 from verfedsv.data.categories import count_categories
 from verfedsv.data.cautions import caution
-from verfedsv.data.ids import find_common, read_ids
-from verfedsv.data.labels import read_labels
-from verfedsv.data.reading import is_number, is_text, read_table, remedy
+from verfedsv.data.labels import WrittenLabels, interpret, read_labels
+from verfedsv.data.libsvm import LibsvmRows
+from verfedsv.data.reading import is_number, is_text, remedy
+from verfedsv.data.sources import ClientFile, Source, check_column, match_rows, read_source
+from verfedsv.data.targets import AskedLoss, LabelArray
 from verfedsv.data.vertical import ClientData, VerticalData, choose_test
 from verfedsv.errors import DataError, InputError
 from verfedsv.losses import Array
 from verfedsv.shapley.result import count
 
-
-@dataclass(frozen=True)
-class ClientFile:
-    """Where a client's columns are: a file, its column of ids, and which columns to take (all others if None)."""
-
-    path: Path
-    id_column: str
-    columns: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "path", Path(self.path))
-        except TypeError:
-            raise InputError(f"the path of a client's file must be a path or text; received {self.path!r}") from None
+TEST = 0.2
+"""The fraction of samples that are test samples if there are no test files."""
 
 
 def join_tables(
     clients: Mapping[str, ClientFile],
-    label: tuple[str, str],
+    label: tuple[str, str | None],
     *,
-    test: float = 0.2,
+    test: float | None = None,
     seed: int = 0,
     n_classes: int | None = None,
+    loss: AskedLoss = "auto",
 ) -> VerticalData:
-    """Return the samples common to all clients, in the order of the first client's file.
+    """Return the samples common to all clients, in the order of the first client's file, test files last.
 
-    `label` is the client whose file holds the labels, and the name of their column, which is not a feature. Ids must be
-    unique within a file and are compared as written. Samples without a label, or that a client lacks, are left out;
-    `notes` say how many. Numbers and booleans are numeric, text is categorical, blank text is missing. Other types,
-    such as dates, are refused, and so is text that differs in nearly every row. A client that holds only the labels is
-    not returned.
+    `label` is the client whose file holds the labels, and the name of their column, which is not a feature; None if
+    that is a LIBSVM file. Ids must be unique within a file and are compared as written; without columns of ids, rows
+    are matched by their order. Samples without a label, or that a client lacks, are left out; `notes` say how many.
+    Numbers and booleans are numeric, text is categorical, blank text is missing. Other types, such as dates, are
+    refused, and so is text that differs in nearly every row. A client that holds only the labels is not returned.
 
-    Labels with more than 20 distinct numbers are taken for amounts and refused, unless `n_classes` is given, which
-    must be the number of classes. `cautions` name likely mistakes.
+    Test samples are those of the test files; without these, a random fraction `test` of the samples, by default 0.2.
+
+    Labels are classes, or amounts if the `loss` is squared. With more than 20 distinct numbers they are refused, unless
+    the loss is squared or `n_classes` is given, which must be the number of classes. `cautions` name likely mistakes.
     """
     if not clients:
         raise InputError("at least one client is needed")
     holder, label_column = label
     if holder not in clients:
         raise InputError(f"the client with the labels must be one of {', '.join(clients)}; received {holder!r}")
-    tables = {name: _read(file) for name, file in clients.items()}
-    if label_column not in tables[holder].column_names:
-        raise DataError(_no_column(label_column, clients[holder].path, tables[holder]))
-    ids = {name: read_ids(tables[name], file.path, file.id_column) for name, file in clients.items()}
-    common = find_common(list(ids.values()))
-    taken = {name: tables[name].take(known.rows(common)) for name, known in ids.items()}
-    labels = read_labels(taken[holder], label_column, clients[holder].path, n_classes)
-    rows = np.flatnonzero(labels.is_known)
-    numbers = labels.numbers[rows]
-    is_test = choose_test(len(rows), test, seed)
-    players, notes, cautions = list[ClientData](), list[str](), labels.cautions
+    # Clients may share a file, each with its own columns; the labels in it are no client's feature.
+    shared = {name for name, file in clients.items() if file.path.resolve() == clients[holder].path.resolve()}
+    sources = {name: read_source(file, label_column if name in shared else None) for name, file in clients.items()}
+    _check_label_column(sources[holder], label_column, clients[holder].path)
+    matched = match_rows(sources, clients)
+    written = _labels_of(sources[holder], label_column, clients[holder].path, matched.rows[holder])
+    labels = interpret(written, loss, n_classes)
+    known = np.flatnonzero(labels.is_known)
+    n_without, values = len(labels.is_known) - len(known), labels.values[known]
+    is_test = known >= len(labels.is_known) - matched.n_test
+    if clients[holder].test_path is None:
+        is_test = choose_test(len(known), TEST if test is None else test, seed)
+    elif test is not None:
+        raise InputError(f"test is the fraction of test samples where there are no test files; received {test!r}")
+    found = {}
     for name, file in clients.items():
-        # Clients may share a file, each with its own columns; the labels in it are no client's feature.
-        is_shared = file.path.resolve() == clients[holder].path.resolve()
-        excluded = {file.id_column, label_column} if is_shared else {file.id_column}
-        columns = _read_columns(taken[name].take(rows), file, excluded, ~is_test)
-        client = columns.client(name)
-        cautions += caution(name, columns.numeric, columns.text, columns.empty, numbers)
-        if client is not None:
-            players.append(client)
-        elif name != holder:
+        hidden = label_column if name in shared else None
+        found[name] = _read_client(name, file, sources[name], matched.rows[name][known], hidden, ~is_test, values)
+        if found[name].client is None and name != holder:
             raise DataError(f"{file.path}: client {name!r} has no features")
-        notes.append(f"{name}: {len(ids[name]):,} rows in {file.path.name}; {columns}")
+    players = tuple(read.client for read in found.values() if read.client is not None)
     if not players:
         raise DataError(f"{clients[holder].path} has labels only; at least one client with features is needed")
-    notes.append(f"{len(common):,} samples are in all files")
-    if len(rows) < len(common):
-        notes.append(f"{len(common) - len(rows):,} of them have no label and are left out")
-    return VerticalData(tuple(players), numbers, len(labels.classes), is_test, (*notes, str(labels)), tuple(cautions))
+    without = [f"{n_without:,} of them have no label and are left out"] if n_without else []
+    notes = (*(read.note for read in found.values()), matched.note, *without, labels.note)
+    cautions = (*labels.cautions, *(line for read in found.values() for line in read.cautions))
+    return VerticalData(players, values, labels.n_classes, is_test, notes, cautions, labels.classes, loss)
 
 
-def _read(file: ClientFile) -> pa.Table:
-    table = read_table(file.path, file.id_column)
-    if file.id_column not in table.column_names:
-        raise DataError(_no_column(file.id_column, file.path, table))
-    return table
+class _Read(NamedTuple):
+    """What was read of a client: its columns, None if it has none, what they are, and likely mistakes in them."""
+
+    client: ClientData | None
+    note: str
+    cautions: list[str]
 
 
-def _no_column(name: str, path: Path, table: pa.Table) -> str:
-    return f"{path} has no column {name!r}; it has {', '.join(table.column_names)}"
+ONLY_LABELS = "holds only the labels, and is not valued"
+
+
+def _check_label_column(source: Source, column: str | None, path: Path) -> None:
+    if isinstance(source, LibsvmRows):
+        if column is not None:
+            raise InputError(f"{path}: the labels of a LIBSVM file begin its lines; received the column {column!r}")
+    elif column is None:
+        raise InputError(f"the column of the labels in {path} must be named")
+    else:
+        check_column(column, path, source.table)
+
+
+def _labels_of(source: Source, column: str | None, path: Path, rows: NDArray[np.intp]) -> WrittenLabels:
+    """Return the labels of some rows of the client that has them."""
+    if isinstance(source, LibsvmRows):
+        return source.labels(rows)
+    return read_labels(source.table.take(rows), str(column), path)
+
+
+def _read_client(
+    name: str,
+    file: ClientFile,
+    source: Source,
+    rows: NDArray[np.intp],
+    hidden: str | None,
+    is_train: NDArray[np.bool_],
+    labels: LabelArray,
+) -> _Read:
+    """Return the features of a client in some rows, without the `hidden` column of the labels, if that is there."""
+    cautions = list[str]()
+    if isinstance(source, LibsvmRows):
+        _check_order(source, rows, labels)
+        client, what = _read_libsvm(name, source, rows)
+    else:
+        columns = _read_columns(source.table.take(rows), file, {file.id_column, hidden}, is_train)
+        client, what = columns.client(name), str(columns)
+        cautions = caution(name, columns.numeric, columns.text, columns.empty, labels)
+    sizes = [f"{n:,} rows in {path.name}" for n, path in zip(source.sizes, file.paths, strict=True)]
+    return _Read(client, f"{name}: {' and '.join(sizes)}; {what}", cautions)
+
+
+def _read_libsvm(name: str, source: LibsvmRows, rows: NDArray[np.intp]) -> tuple[ClientData | None, str]:
+    """Return the features in a LIBSVM file, None if it has only labels, and what they are."""
+    features = source.features[rows]
+    if not source.features.nnz:
+        return None, ONLY_LABELS
+    n_features = features.shape[1]
+    filled = features.nnz / (len(rows) * n_features)
+    return ClientData(name, features), f"{count(n_features, 'feature')}, {filled:.1%} of them not zero"
+
+
+def _check_order(source: LibsvmRows, rows: NDArray[np.intp], labels: LabelArray) -> None:
+    """Raise DataError if a LIBSVM file has labels other than those that are learnt: its rows may be of other samples.
+
+    A client without labels writes the same number in each line.
+    """
+    own = source.numbers[rows]
+    pairs = np.unique(np.stack([own, labels.astype(np.float64)]), axis=1)
+    if len(np.unique(own)) > 1 and len({*pairs[0]}) + len({*pairs[1]}) != 2 * pairs.shape[1]:
+        raise DataError(
+            f"{source.paths[0]}: its labels are not those that are learnt, so its rows may be of other samples. Put "
+            "the rows of all files into the same order; without labels, write 0 at the beginning of each line"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +173,11 @@ class _Columns:
         if not numeric and not text:
             return None
         matrix = np.stack(numeric, axis=1) if numeric else np.zeros((len(text[0]), 0))
-        return ClientData(name, matrix, np.stack(text, axis=1) if text else None)
+        return ClientData(name, matrix, np.stack(text, axis=1) if text else None, (*self.numeric, *self.text))
 
     def __str__(self) -> str:
         if not self.numeric and not self.text:
-            return "holds only the labels, and is not valued"
+            return ONLY_LABELS
         parts = [count(len(self.numeric), "numeric column")] if self.numeric else []
         if self.text:
             text = f"{len(self.text):,} of text" if self.numeric else f"{count(len(self.text), 'column')} of text"
@@ -130,14 +185,16 @@ class _Columns:
         return ", ".join(parts)
 
 
-def _read_columns(table: pa.Table, file: ClientFile, excluded: set[str], is_train: NDArray[np.bool_]) -> _Columns:
+def _read_columns(
+    table: pa.Table, file: ClientFile, excluded: set[str | None], is_train: NDArray[np.bool_]
+) -> _Columns:
     """Return the features in a table; raise DataError if a column has an unsupported type."""
     numeric, text, empty, n_categories = dict[str, Array](), dict[str, Array](), list[str](), 0
     train = pa.array(is_train)
     for name in _feature_names(table, file, excluded):
         values = table.column(name)
         if is_number(values.type):
-            numeric[name] = _floats(values, name, file.path)
+            numeric[name] = as_floats(values, name, file.path)
         elif is_text(values.type):
             n_categories += count_categories(values.filter(train), name, file.path)
             text[name] = values.to_numpy()
@@ -151,7 +208,8 @@ def _read_columns(table: pa.Table, file: ClientFile, excluded: set[str], is_trai
     return _Columns(numeric, text, empty, n_categories)
 
 
-def _floats(values: pa.ChunkedArray, name: str, path: Path) -> Array:
+def as_floats(values: pa.ChunkedArray, name: str, path: Path) -> Array:
+    """Return the numbers or booleans of a column, NaN if they are missing; raise DataError if some are infinite."""
     # Not safe: whole numbers above 2^53 become the nearest float.
     floats: Array = pc.cast(values, pa.float64(), safe=False).to_numpy()
     if np.isinf(floats).any():
@@ -159,12 +217,11 @@ def _floats(values: pa.ChunkedArray, name: str, path: Path) -> Array:
     return floats
 
 
-def _feature_names(table: pa.Table, file: ClientFile, excluded: set[str]) -> Sequence[str]:
+def _feature_names(table: pa.Table, file: ClientFile, excluded: set[str | None]) -> Sequence[str]:
     if file.columns is None:
         return [column for column in table.column_names if column not in excluded]
     for column in file.columns:
-        if column not in table.column_names:
-            raise DataError(_no_column(column, file.path, table))
+        check_column(column, file.path, table)
         if column in excluded:
             raise InputError(f"{file.path}: {column!r} is the column of ids or labels, not a feature")
     return file.columns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from scipy.sparse import csr_array
 
 from verfedsv.arguments import as_whole
 from verfedsv.data.catalogue import Samples
+from verfedsv.data.targets import AskedLoss, LabelArray, LabelScale, LossName, choose_loss
 from verfedsv.errors import InputError
 
 Matrix = NDArray[np.float64] | csr_array[Any]
@@ -22,39 +24,75 @@ Matrix = NDArray[np.float64] | csr_array[Any]
 class ClientData:
     """The unprepared columns of one client, (samples, columns).
 
-    `numeric` may be sparse; NaN is a missing value. `categorical` holds text; None is a missing value.
+    `numeric` may be sparse; NaN is a missing value. `categorical` holds text; None is a missing value. `columns` are
+    the names of the numeric columns, then of the others; by default, they are numbered: "column 1", "column 2", ...
     """
 
     name: str
     numeric: Matrix
     categorical: NDArray[np.object_] | None = None
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n_columns = int(self.numeric.shape[1]) + (0 if self.categorical is None else self.categorical.shape[1])
+        columns = self.columns or tuple(f"column {number}" for number in range(1, n_columns + 1))
+        if len({*columns}) < len(columns) or len(columns) != n_columns:
+            raise InputError(
+                f"{self.name}: there must be a different name for each of the {n_columns} columns; received "
+                f"{len(columns)} names, {len({*columns})} of them different"
+            )
+        object.__setattr__(self, "columns", columns)
 
     def __len__(self) -> int:
         return int(self.numeric.shape[0])
 
+    def take(self, rows: NDArray[np.intp]) -> ClientData:
+        """Return some of the rows."""
+        categorical = None if self.categorical is None else self.categorical[rows]
+        return replace(self, numeric=self.numeric[rows], categorical=categorical)
+
 
 @dataclass(frozen=True, eq=False)
 class VerticalData:
-    """The columns of all clients, samples in the same order, and the labels, 0 to C - 1.
+    """The columns of all clients, samples in the same order, and the labels: 0 to C - 1, or amounts.
 
-    `is_test` marks samples held out of training. `notes` say how the data were read, `cautions` name likely mistakes.
+    `n_classes` is C, or 1 for amounts, and `classes` are the names of the classes, None if they have none. `is_test`
+    marks samples held out of training. `notes` say how the data were read, `cautions` name likely mistakes. `asked` is
+    the loss that the user asked for.
     """
 
     clients: tuple[ClientData, ...]
-    labels: NDArray[np.intp]
+    labels: LabelArray
     n_classes: int
     is_test: NDArray[np.bool_]
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
+    asked: AskedLoss = "auto"
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(client.name for client in self.clients)
 
+    @cached_property
+    def loss(self) -> LossName:
+        """The loss to train with: the one asked for, else the usual one for these labels."""
+        return choose_loss(self.asked, self.n_classes)
+
     @property
-    def loss(self) -> Literal["logistic", "softmax"]:
-        """The loss to train with: logistic for two classes, softmax for more."""
-        return "logistic" if self.n_classes == 2 else "softmax"
+    def width(self) -> int:
+        """How many numbers per sample the loss takes."""
+        return self.n_classes if self.loss == "softmax" else 1
+
+    @cached_property
+    def label_scale(self) -> LabelScale:
+        """The units in which the server trains: of amounts, mean and standard deviation of the training samples."""
+        return LabelScale.of(self.labels[~self.is_test]) if self.loss == "squared" else LabelScale()
+
+    @property
+    def targets(self) -> LabelArray:
+        """The labels that the loss takes: amounts are standardised."""
+        return self.label_scale.standardised(self.labels) if self.loss == "squared" else self.labels
 
     def with_clients(self, *more: ClientData) -> VerticalData:
         """Return these data with more clients."""
@@ -65,20 +103,31 @@ class VerticalData:
         return replace(self, clients=(*self.clients, *more))
 
 
-def split_features(samples: Samples, n_clients: int, *, test: float | None = None, seed: int = 0) -> VerticalData:
+def split_features(
+    samples: Samples,
+    n_clients: int,
+    *,
+    test: float | None = None,
+    seed: int = 0,
+    loss: AskedLoss = "auto",
+) -> VerticalData:
     """Return a data set with its features split into contiguous blocks of equal size, one per client, as in the paper.
 
     `test` is the fraction of samples held out of training, drawn with `seed`; by default the data set's own test part
-    is held out.
+    is held out. `loss` is by default the usual one for the labels.
     """
     edges = split_edges(samples, n_clients)
     by_column = samples.features.tocsc()
     clients = tuple(
-        ClientData(f"client {m + 1}", csr_array(by_column[:, a:b])) for m, (a, b) in enumerate(pairwise(edges))
+        ClientData(
+            f"client {m + 1}", csr_array(by_column[:, a:b]), None, tuple(f"feature {k + 1}" for k in range(a, b))
+        )
+        for m, (a, b) in enumerate(pairwise(edges))
     )
     n_samples = len(samples.labels)
     is_test = np.arange(n_samples) >= n_samples - samples.n_test if test is None else choose_test(n_samples, test, seed)
-    return VerticalData(clients, samples.labels, samples.n_classes, is_test)
+    said = samples.notes, samples.cautions
+    return VerticalData(clients, samples.labels, samples.n_classes, is_test, *said, samples.classes, loss)
 
 
 def split_edges(samples: Samples, n_clients: int) -> NDArray[np.intp]:
@@ -143,12 +192,5 @@ def random_client(like: ClientData, name: str, level: float, rng: np.random.Gene
 def take_rows(data: VerticalData, rows: Sequence[int] | NDArray[np.intp]) -> VerticalData:
     """Return some of the samples."""
     chosen = np.asarray(rows)
-    clients = tuple(
-        replace(
-            client,
-            numeric=client.numeric[chosen],
-            categorical=None if client.categorical is None else client.categorical[chosen],
-        )
-        for client in data.clients
-    )
+    clients = tuple(client.take(chosen) for client in data.clients)
     return replace(data, clients=clients, labels=data.labels[chosen], is_test=data.is_test[chosen])

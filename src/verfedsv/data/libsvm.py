@@ -1,0 +1,159 @@
+"""LIBSVM files: in each line a label and numbered features that are not zero; no ids, no names of columns."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+
+from verfedsv.data.catalogue import Samples
+from verfedsv.data.labels import WrittenLabels, interpret
+from verfedsv.data.targets import AskedLoss
+from verfedsv.errors import DataError, InputError
+
+ENDINGS = (".svm", ".libsvm")
+MOST_FEATURES = 10**8
+"""Limit of the index of a feature; a linear model with so many takes 0.8 GB."""
+
+_NUMBER = rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_LABEL, _FEATURE = re.compile(_NUMBER), re.compile(rb"(qid|[0-9]+):(?:" + _NUMBER + rb")")
+_DAMAGED = (OSError, EOFError, zlib.error)
+_EXPECTED = "expected are lines of a label and INDEX:NUMBER for each feature, with whole indices that increase"
+
+
+@dataclass(frozen=True, eq=False)
+class LibsvmRows:
+    """The rows of a LIBSVM file, or of two: features, (rows, features), and labels, (rows,).
+
+    `sizes` has the number of rows of each file.
+    """
+
+    paths: tuple[Path, ...]
+    features: csr_array[Any]
+    numbers: NDArray[np.float64]
+    sizes: tuple[int, ...]
+
+    def labels(self, rows: NDArray[np.intp]) -> WrittenLabels:
+        """Return the labels of some rows, as whole numbers if all are."""
+        numbers = self.numbers[rows]
+        is_whole = bool((numbers == np.round(numbers)).all() and (np.abs(numbers) < 2**53).all())
+        known = numbers.astype(np.int64) if is_whole else numbers
+        return WrittenLabels(self.paths[0], "the file", known, np.ones(len(rows), bool))
+
+
+def is_libsvm(path: Path) -> bool:
+    """Return whether a path is that of a LIBSVM file, by its name, which may end in .gz or .bz2.
+
+    >>> is_libsvm(Path("a.svm")), is_libsvm(Path("a.libsvm.bz2")), is_libsvm(Path("a.csv"))
+    (True, True, False)
+    """
+    return path.name.lower().removesuffix(".bz2").removesuffix(".gz").endswith(ENDINGS)
+
+
+def read_samples(
+    path: Path, test_path: Path | None = None, *, n_classes: int | None = None, loss: AskedLoss = "auto"
+) -> Samples:
+    """Return the samples of a LIBSVM file, and of another with test samples; labels are as in `join_tables`."""
+    for each in filter(None, (path, test_path)):
+        if not is_libsvm(each):
+            raise InputError(f"{each}: the name must end in {' or '.join(ENDINGS)}, perhaps with .gz or .bz2 after it")
+    paths = (path,) if test_path is None else (path, test_path)
+    rows = read_libsvm(paths)
+    labels = interpret(rows.labels(np.arange(sum(rows.sizes))), loss, n_classes)
+    return Samples(
+        path.name,
+        rows.features,
+        labels.values,
+        labels.n_classes,
+        sum(rows.sizes[1:]),
+        labels.classes,
+        (labels.note,),
+        tuple(labels.cautions),
+    )
+
+
+def read_libsvm(paths: Sequence[Path]) -> LibsvmRows:
+    """Return the rows of LIBSVM files of the same features, which count from 0 if some file has a feature 0."""
+    from sklearn.datasets import load_svmlight_files  # takes a second
+
+    for path in paths:
+        if not path.exists():
+            raise DataError(f"there is no file {path}")
+    try:
+        parts = load_svmlight_files([str(path) for path in paths])
+    except (ValueError, OverflowError, *_DAMAGED) as error:
+        raise DataError(_explain(paths, error)) from None
+    features, labels = parts[::2], parts[1::2]
+    for path, x, y in zip(paths, features, labels, strict=True):
+        _check(path, csr_array(x), y)
+    sizes = tuple(len(y) for y in labels)
+    return LibsvmRows(tuple(paths), csr_array(vstack(features)), np.concatenate(labels), sizes)
+
+
+def _check(path: Path, features: csr_array[Any], labels: NDArray[np.float64]) -> None:
+    n_rows, n_features = features.shape
+    if n_rows == 0:
+        raise DataError(f"{path} has no rows")
+    if n_features > MOST_FEATURES:
+        raise DataError(f"{path} has a feature {n_features:,}; at most {MOST_FEATURES:,} are allowed")
+    is_odd = ~np.isfinite(features.data)
+    if is_odd.any():
+        at = int(is_odd.argmax())
+        row = int(np.searchsorted(features.indptr, at, side="right"))
+        raise DataError(
+            f"{path}: row {row} has the number {features.data[at]:g}; numbers must be finite, and a feature that is "
+            "left out is zero"
+        )
+    if not np.isfinite(labels).all():
+        row = int((~np.isfinite(labels)).argmax())
+        raise DataError(f"{path}: row {row + 1} has the label {labels[row]:g}; labels must be finite numbers")
+
+
+def _explain(paths: Sequence[Path], error: Exception) -> str:
+    """Return what is wrong with the first file that cannot be read."""
+    for path in paths:
+        try:
+            with _open(path) as file:
+                problem = _find_problem(file)
+        except _DAMAGED as failure:
+            return f"{path} cannot be read: {failure}"
+        if problem:
+            return f"{path} is not in LIBSVM format: {problem}; {_EXPECTED}"
+    return f"{paths[0]} is not in LIBSVM format: {error}; {_EXPECTED}"
+
+
+def _open(path: Path) -> IO[bytes]:
+    opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix.lower(), open)
+    file: IO[bytes] = opener(path, "rb")
+    return file
+
+
+def _find_problem(file: IO[bytes]) -> str:
+    """Return what is wrong with the first line that is not a label and features, or nothing."""
+    for number, line in enumerate(file, 1):
+        cells = line.partition(b"#")[0].split()
+        if cells and not _LABEL.fullmatch(cells[0]):
+            return f"line {number} begins with {_shown(cells[0])}"
+        found = [_FEATURE.fullmatch(cell) for cell in cells[1:]]
+        if None in found:
+            return f"line {number} has {_shown(cells[1 + found.index(None)])}"
+        indices = [int(match[1]) for match in found if match is not None and match[1] != b"qid"]
+        if any(b <= a for a, b in pairwise(indices)):
+            return f"the indices of line {number} do not increase"
+        if indices and indices[-1] > MOST_FEATURES:
+            return f"line {number} has a feature {indices[-1]}, and at most {MOST_FEATURES:,} are allowed"
+    return ""
+
+
+def _shown(cell: bytes) -> str:
+    return repr(cell[:40].decode("utf-8", "replace"))
