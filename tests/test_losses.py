@@ -2,6 +2,7 @@ from decimal import Context, Decimal, localcontext
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from tests.games import LOSSES, mean_loss
 from verfedsv.compiled import compiled
@@ -307,3 +308,11 @@ def expand(base, step, labels):
 @compiled
 def expand_classes(base, step, labels, p, gradient):
     return expand_softmax(base, step, labels, 0, p, gradient, np.empty(LANES))
+
+
+def test_probabilities_keep_small_numbers():
+    """That of the improbable class is not 1 minus a rounded one."""
+    found = LOSS_OBJECTS["logistic"].probabilities(np.array([[40.0], [-800.0], [0.0]]))
+    np.testing.assert_allclose(found, [[np.exp(-40), 1], [1, 0], [0.5, 0.5]], rtol=1e-12, atol=1e-300)
+    x = np.random.default_rng(0).normal(size=(3, 20, 5)) * 10
+    np.testing.assert_allclose(LOSS_OBJECTS["softmax"].probabilities(x), softmax(x, axis=-1), rtol=1e-12)

@@ -117,6 +117,10 @@ class LogPartitionLoss(Loss):
     has_zero_class: ClassVar[bool]
 
     @abstractmethod
+    def probabilities(self, x: Array) -> Floats:
+        """Return the probability of each class, (..., samples, C), where a scalar embedding has C = 2."""
+
+    @abstractmethod
     def label_part(self, x: Array, labels: Array) -> Array:
         """Return the linear part x_y of each sample, (..., samples)."""
 
@@ -174,6 +178,9 @@ class Logistic(LogPartitionLoss):
         cubic = scale * each(logistic_third_each, c) * reach**2 / 2
         return np.asarray(np.abs(mean - each(sigmoid_each, c)) + np.abs(cubic))
 
+    def probabilities(self, x: Array) -> Floats:
+        return np.concatenate([each(sigmoid_each, -x), each(sigmoid_each, x)], axis=-1)
+
     def label_part(self, x: Array, labels: Array) -> Array:
         return x[..., 0] * (labels > 0)
 
@@ -225,6 +232,9 @@ class Softmax(LogPartitionLoss):
         # The third derivative of log-sum-exp is the third cumulant under p = softmax(x).
         p = softmax(x)
         return CubicForm(p, p)
+
+    def probabilities(self, x: Array) -> Floats:
+        return softmax(x)
 
     def label_part(self, x: Array, labels: Array) -> Array:
         return x[..., np.arange(x.shape[-2]), labels]

@@ -7,7 +7,7 @@ import verfedsv
 from tests.games import LOSSES, Game, random_game, utility, values_by_definition
 from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.game import RoundGame
-from verfedsv.shapley.permutation import _width_of_draws, default_permutations
+from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Plan
 
 
@@ -128,7 +128,7 @@ def test_the_interval_contains_all_draws(loss, step):
     for seed in range(10):
         game = random_game(loss, n_clients=4, n_samples=2, step=step, seed=seed)
         game.current[:2] += np.array([1e-3, 50.0]).reshape(2, *[1] * (game.current.ndim - 1)) * step  # of unequal size
-        width = _width_of_draws(RoundGame.from_arrays(*game.arguments))
+        width = RoundGame.from_arrays(*game.arguments).width_of_draws()
         for m in range(4):
             others = [frozenset(s) for n in range(4) for s in combinations({0, 1, 2, 3} - {m}, n)]
             added = [utility(game, s | {m}) - utility(game, s) for s in others]

@@ -140,7 +140,7 @@ def compressed(content):
 
 ABOUT = {
     "format": "verfedsv transcript",
-    "version": 2,
+    "version": 3,
     "clients": ["bank", "telco", "shop"],
     "loss": "logistic",
     "n_samples": 4,
@@ -152,7 +152,16 @@ ABOUT = {
     "n_classes": 1,
     "precision": "float64",
     "classes": None,
-    "head": {"kind": "sum", "architecture": None, "parameters": [], "state": []},
+    "head": {
+        "kind": "sum",
+        "architecture": None,
+        "layers": None,
+        "program": None,
+        "clients": [],
+        "widths": [],
+        "parameters": [],
+        "state": [],
+    },
     "valuation": ValuationSettings().as_dict(),
     "step": None,
     "n_planned": None,

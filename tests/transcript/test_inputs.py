@@ -212,6 +212,43 @@ def test_text_does_not_show_the_numbers_of_classes_without_samples():
         Recorder(None, ["low", "high", "low"], ["one"], "softmax", n_classes=3)
 
 
+@pytest.mark.parametrize(("loss", "width"), [("logistic", 1), ("softmax", 2)])
+def test_labels_that_are_numbers_can_have_named_classes(tmp_path, loss, width):
+    """The names are recorded, nothing about them is doubted, and a recorder with other names does not continue."""
+    labels, names = [0, 1, 1] * 20 + [1], ["No", "no"]
+    with Recorder(tmp_path / "run", labels, ["one"], loss, classes=names) as recorder:
+        recorder.log([0, 1], {"one": np.zeros((2, width))})
+    transcript = Transcript.open(tmp_path / "run")
+    assert (transcript.labels.tolist(), transcript.description.classes) == (labels, ("No", "no"))
+    with pytest.raises(InputError, match="other labels"):
+        Recorder(tmp_path / "run", labels, ["one"], loss, classes=["no", "yes"], resume=True)
+
+
+def test_named_classes_without_samples():
+    """Under softmax, names say how many classes there are."""
+    recorder = Recorder(None, [1, 2, 1] * 20, ["one"], "softmax", classes=["a", "b", "c", "d"])
+    assert recorder.transcript.description.n_classes == 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss", "names", "message"),
+    [
+        ([0, 1, 2], "softmax", ["a", "b"], "classes name the labels 0 to 1; received the label 2"),
+        ([0.5, 1.0], "logistic", ["a", "b"], "received the label 0.5"),
+        ([-1, 1], "logistic", ["a", "b"], "received the label -1"),
+        ([0, 1], "logistic", ["a", "b", "c"], "takes labels of two classes; received 3"),
+        ([0, 1], "logistic", ["a", "a"], "two or more different names"),
+        ([0, 1], "logistic", "ab", "classes must be a list of names; received 'ab'"),
+        (["x", "y"], "logistic", ["a", "b"], "these name their classes themselves"),
+        ([0.5, 1.5], "squared", ["a", "b"], "loss 'squared' takes amounts"),
+    ],
+)
+def test_names_of_classes_that_cannot_be(labels, loss, names, message):
+    """Labels must be the indices of the names."""
+    with pytest.raises(InputError, match=message):
+        Recorder(None, labels, ["one"], loss, classes=names)
+
+
 def test_truth_values_are_labels():
     """False is 0 and True is 1, even if all are True."""
     for given in ([True, False, True], np.array([True] * 3), pd.Series([False, True, None]).dropna()):

@@ -232,6 +232,8 @@ def test_labels_that_no_recorder_writes_are_refused(tmp_path, case):
         Transcript.open(folder)
 
 
+HEAD = ABOUT["head"] | {"kind": "parametric", "architecture": "0" * 64, "parameters": ["w"], "state": ["0" * 64]}
+
 ODD_FIELDS = [
     {"version": True},
     {"version": "2"},
@@ -245,9 +247,17 @@ ODD_FIELDS = [
     {"head": ABOUT["head"] | {"parameters": ["w"]}},
     {"head": ABOUT["head"] | {"kind": "parametric"}},
     {"head": ABOUT["head"] | {"kind": "other"}},
-    {"head": {"kind": "parametric", "architecture": "0" * 64, "parameters": ["w", "w"], "state": ["0" * 64] * 2}},
-    {"head": {"kind": "parametric", "architecture": "0" * 64, "parameters": ["w"], "state": ["../../etc/passwd"]}},
-    {"head": {"kind": "parametric", "architecture": None, "parameters": ["w"], "state": ["0" * 64]}},
+    {"head": HEAD | {"parameters": ["w", "w"], "state": ["0" * 64] * 2}},
+    {"head": HEAD | {"state": ["../../etc/passwd"]}},
+    {"head": HEAD | {"architecture": None}},
+    {"head": HEAD | {"program": "../../etc/passwd"}},
+    {"head": HEAD | {"clients": ["a", "b"], "widths": [1]}},
+    {"head": HEAD | {"clients": ["a", "b"], "widths": [1, 0]}},
+    {"head": HEAD | {"clients": ["a"], "widths": [1]}},
+    {"head": HEAD | {"layers": ["Linear", 2, 2]}},
+    {"head": HEAD | {"layers": ["Linear", 2**40, 2, True]}},
+    {"head": HEAD | {"layers": ["Exec", "rm -rf"]}},
+    {"head": HEAD | {"layers": ["Sequential", [["0", ["Tanh"]], ["0", ["Tanh"]]]]}},
     {"valuation": None},
     {"valuation": {}},
     {"valuation": ABOUT["valuation"] | {"tolerance": "small"}},

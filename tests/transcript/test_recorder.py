@@ -418,7 +418,7 @@ def test_a_head_is_continued_by_the_same_one(tmp_path):
     record_head(tmp_path, Linear())
     with Recorder(tmp_path, LABELS, ["a", "b"], "softmax", head=Linear(), resume=True) as recorder:
         with pytest.raises(
-            InputError, match=r"b: embeddings must have shape \(1, 3\), .*; received \(1, 2\)\. Earlier"
+            InputError, match=r"b: embeddings must have shape \(1, 3\), .*; received \(1, 2\)\. The head"
         ):
             recorder.log([0], {"a": np.ones((1, 2)), "b": np.ones((1, 2))})
         recorder.log([0], {"a": np.ones((1, 2)), "b": np.ones((1, 3))})

@@ -406,13 +406,13 @@ def test_a_run_has_one_transcript(tmp_path, outer, inner):
         Transcript.open(tmp_path)
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [2, 4])
 def test_an_unknown_version_is_refused(tmp_path, version):
     """A transcript of an earlier or a later format is answered with both versions and what to do."""
     record(tmp_path)
     description = json.loads((tmp_path / "transcript.json").read_text())
     (tmp_path / "transcript.json").write_text(json.dumps(description | {"version": version}))
-    with pytest.raises(TranscriptError, match=f"format version {version}; this verfedsv reads version 2: use the"):
+    with pytest.raises(TranscriptError, match=f"format version {version}; this verfedsv reads version 3: use the"):
         Transcript.open(tmp_path)
 
 

@@ -12,7 +12,7 @@ from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.moments import BoundConstants
 from verfedsv.shapley.plan import Plan
 from verfedsv.valuation.backends import CompiledLoops
-from verfedsv.valuation.chunks import Change, Chunk
+from verfedsv.valuation.chunks import Change, Chunk, Round
 
 
 @pytest.mark.parametrize("method", ["closed-form", "exact", "auto"])
@@ -53,7 +53,7 @@ def factored_chunk(n_classes, n_samples, scale, server):
         for player in moving if t != 7 else []:
             weights[player] = weights[player] + scale * rng.normal(size=weights[player].shape)
         weights[4] = weights[0]
-        rounds.append([Change(player, None, weights[player]) for player in sorted({*moving, 4})])
+        rounds.append(Round([Change(player, None, weights[player]) for player in sorted({*moving, 4})]))
     table = np.zeros((7, n_samples, n_classes))
     table[5] = rng.normal(size=(n_samples, n_classes))
     return Chunk(loss, labels, 6, table, rounds, factors)
@@ -104,7 +104,7 @@ def test_many_rounds_are_valued_in_several_calls(monkeypatch, n_classes):
 def test_the_loop_over_rounds_ends_where_an_embedding_is_wrong(n_classes, wrong):
     """The decrease of that round is NaN, and later rounds are not valued."""
     chunk = factored_chunk(n_classes, 20, 1.0, server=False)
-    chunk.rounds[4][1].values[0, 0] = wrong
+    chunk.rounds[4].changes[1].values[0, 0] = wrong
     loop = factor_sums.sum_logistic_rounds if n_classes == 1 else factor_sums.sum_softmax_rounds
     _, _, decrease = loop(chunk.factored, chunk.labels, 0, 20, BoundConstants.of(chunk.loss, 6, 20, n_classes))
     assert np.isfinite(decrease[:4]).all()
@@ -116,6 +116,6 @@ def test_the_loop_over_rounds_ends_where_an_embedding_is_wrong(n_classes, wrong)
 def test_completed_embeddings_that_are_too_large_are_refused(n_classes):
     """With the same message as in a single round."""
     chunk = factored_chunk(n_classes, 20, 1.0, server=False)
-    chunk.rounds[4][1].values[0, 0] = 1e70
+    chunk.rounds[4].changes[1].values[0, 0] = 1e70
     with pytest.raises(InputError, match="must sum to less than 1e\\+60"):
         CompiledLoops().value(chunk, Plan(ESTIMATORS["auto"], 20, n_permutations=1))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from verfedsv.losses import get_loss
-from verfedsv.valuation.chunks import Change, Chunk, chunks_of_rounds, together
+from verfedsv.valuation.chunks import Change, Chunk, Round, chunks_of_rounds, together
 
 N_CLIENTS, N_SAMPLES, N_ROUNDS = 3, 20, 30
 
@@ -34,7 +34,7 @@ def random_chunk(n_classes, seed, has_server=True):
                 weights = rng.integers(0, 2, size=(n_classes, 3 - player + 1)).astype(float)
                 table[player] = np.einsum("ca,na->nc", weights, factors[player])
                 changes.append(Change(player, None, weights))
-        chunk.rounds.append(changes)
+        chunk.rounds.append(Round(changes))
         tables.append(table.copy())
     return chunk, np.array(tables)
 
@@ -54,7 +54,7 @@ def test_games_are_the_tables_before_and_after(n_classes, has_server, only):
             assert game.current.flags.c_contiguous
             moved = (tables[t] != tables[t + 1]).any(axis=(0, 2))
             uploaded = np.zeros(N_SAMPLES, bool)
-            for change in chunk.rounds[t]:
+            for change in chunk.rounds[t].changes:
                 if change.player < N_CLIENTS:
                     uploaded[slice(None) if change.samples is None else change.samples] = True
             samples = np.flatnonzero(moved | uploaded)
@@ -74,7 +74,7 @@ def test_changes_together_leave_the_same_table():
     """What a later change of all samples overwrites is left out."""
     chunk, tables = random_chunk(2, seed=9)
     changes = together(chunk.rounds)
-    assert sum(change.samples is None for change in changes) <= 2 < sum(len(r) for r in chunk.rounds) / 4
+    assert sum(change.samples is None for change in changes) <= 2 < sum(len(r.changes) for r in chunk.rounds) / 4
     chunk.advance()
     np.testing.assert_allclose(chunk.table, tables[-1])
 

@@ -213,8 +213,8 @@ def test_a_loss_of_the_package_needs_not_be_passed():
         value(recorder, loss=LogCosh())
 
 
-def test_a_head_with_parameters_cannot_be_valued_yet():
-    """One sentence says so."""
+def test_a_head_whose_function_nobody_recorded_cannot_be_valued():
+    """One sentence says so, and what to pass."""
 
     class Head:
         def state_dict(self):
@@ -222,7 +222,7 @@ def test_a_head_with_parameters_cannot_be_valued_yet():
 
     recorder = Recorder(None, [0, 1, 1], ["a", "b"], head=Head())
     recorder.log([0, 1, 2], {"a": np.ones((3, 2)), "b": np.ones((3, 4))})
-    with pytest.raises(InputError, match="only trainings with head='sum' can be valued"):
+    with pytest.raises(InputError, match=r"was not recorded, so only value\(run, head=module\)"):
         value(recorder)
 
 

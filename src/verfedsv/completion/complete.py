@@ -15,8 +15,7 @@ from verfedsv.completion.factors import CompiledSolver, Factors, FitErrors
 from verfedsv.completion.observations import Pattern
 from verfedsv.errors import InputError
 from verfedsv.losses import Array, Floats
-from verfedsv.shapley.blocks import available_threads
-from verfedsv.shapley.game import LARGEST_EMBEDDING
+from verfedsv.shapley.blocks import LARGEST_EMBEDDING, available_threads
 
 HELD_OUT = 0.05
 """The fraction of observations held out to measure errors and to choose the rank."""

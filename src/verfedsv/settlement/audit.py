@@ -78,19 +78,21 @@ def audit(
     statement_path: str | os.PathLike[str] | None = None,
     public_key: bytes | None = None,
     accept_settings: bool = False,
+    trust_head: bool = False,
     progress: Progress | None = None,
 ) -> Audit:
     """Return the audit of a statement, an extract, or the folder of a run.
 
     A folder is checked against the statement in it, or the one at `statement_path`. Values that were not computed with
-    the agreed settings differ, unless `accept_settings`.
+    the agreed settings differ, unless `accept_settings`. `trust_head` allows to load the program of a head, which may
+    run any code of whoever recorded it.
     """
-    options = _Options(public_key, accept_settings, progress)
+    options = _Options(public_key, accept_settings, trust_head, progress)
     path = Path(path)
     statement_path = None if statement_path is None else Path(statement_path)
     if path.is_dir():
         _refuse_unused("the folder of a run", run=run)
-        folder = RunFolder(path)
+        folder = RunFolder(path, trust_head=trust_head)
         there = statement_path or (folder.statement_path if folder.statement_path.exists() else None)
         if there is not None:
             return _collect(_of_statement(there, Statement.read(there), folder, options))
@@ -106,15 +108,18 @@ def audit(
         return _collect(_of_extract(Extract.from_bytes(text), stated, options))
     stated = Statement.from_json(text)
     _refuse_unused("a statement", statement=statement_path)
-    return _collect(_of_statement(path, stated, None if run is None else RunFolder(run), options))
+    return _collect(
+        _of_statement(path, stated, None if run is None else RunFolder(run, trust_head=trust_head), options)
+    )
 
 
 @dataclass(frozen=True)
 class _Options:
-    """The key that must have signed, if any; whether other settings are accepted; where progress is reported."""
+    """The key that must have signed, if any; whether other settings and a head's program are accepted; progress."""
 
     public_key: bytes | None
     accept_settings: bool
+    trust_head: bool
     progress: Progress | None
 
 
@@ -151,7 +156,7 @@ def _of_statement(path: Path, stated: Statement, run: RunFolder | None, options:
     Without `run`, the run is searched at the path in the statement, and in the statement's folder.
     """
     yield from _check_signature(stated, options.public_key)
-    folder = run if run is not None else _find_run(stated, path)
+    folder = run if run is not None else _find_run(stated, path, trust_head=options.trust_head)
     if not folder.path.is_dir():
         raise InputError(f"there is no folder {folder}")
     with _as_difference(InputError):
@@ -307,7 +312,7 @@ def _check_signature(stated: Statement, public_key: bytes | None) -> Iterator[Fi
         yield "the statement does not prove whose key that is: compare the fingerprint, or pass --public-key"
 
 
-def _find_run(stated: Statement, path: Path) -> RunFolder:
+def _find_run(stated: Statement, path: Path, *, trust_head: bool) -> RunFolder:
     """Return the folder of a statement's run, which is searched only in the statement's folder and below."""
     here = path.parent.resolve()
     names = [name for name in stated.content["files"] if _is_within(name)]
@@ -315,7 +320,7 @@ def _find_run(stated: Statement, path: Path) -> RunFolder:
         try:
             found = here.joinpath(relative).resolve()
             if found.is_relative_to(here) and any((found / name).exists() for name in names):
-                return RunFolder(found)
+                return RunFolder(found, trust_head=trust_head)
         except OSError:
             continue  # a name that no file can have
     raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from verfedsv.losses import Floats
 from verfedsv.shapley.closed_form import sample_errors, third_order
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.exact import MAX_CLIENTS, Exact, enumerate_coalitions, rounding_errors
+from verfedsv.shapley.exact import MAX_CLIENTS, Exact, enumerate_coalitions
 from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.permutation import Permutation
 from verfedsv.shapley.plan import ENUMERATION_LIMIT, Allowance, Estimator, Plan
@@ -19,7 +19,7 @@ from verfedsv.shapley.semivalues import LEAVE_ONE_OUT, SHAPLEY, Semivalue
 from verfedsv.shapley.stratified import draw_enough
 
 
-class Auto(Estimator):
+class Auto(Estimator[RoundGame]):
     """The closed form, refined by enumeration or sampling where its error is too large.
 
     Semivalues other than Shapley's have no closed form: they are enumerated, or sampled if that takes too long.
@@ -55,7 +55,7 @@ class Auto(Estimator):
         is_bounded = min(game.loss.gradient_range, game.loss.third_derivative) < math.inf
         if len(hard) == 0 or not (is_enumerated or is_bounded):
             return third_order(game)
-        rounding = rounding_errors(game)
+        rounding = game.rounding_errors()
         closed = third_order(game, easy)
         if is_enumerated:
             rest = enumerate_coalitions(game, SHAPLEY, hard, plan.progress)

@@ -18,11 +18,11 @@ from verfedsv.errors import InputError
 from verfedsv.loss_checks import as_shaped
 from verfedsv.loss_loops import expand_logistic
 from verfedsv.losses import Array, CubicForm, Floats, Logistic, Loss, Softmax
-from verfedsv.shapley.blocks import compensated_sum, split
+from verfedsv.shapley.blocks import LARGEST_EMBEDDING, MOST_SAMPLES, Block, block_size, compensated_sum, split
 from verfedsv.shapley.class_sums import sum_classes, sum_softmax
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.factor_sums import FactoredRounds, sum_logistic_rounds, sum_softmax_rounds
-from verfedsv.shapley.game import LARGEST_EMBEDDING, MOST_SAMPLES, Block, RoundGame, block_size
+from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.moments import (
     RUN,
     TILE,
@@ -45,7 +45,7 @@ MOST_NUMBERS = 2**29
 _METHODS = frozenset({"closed-form"})
 
 
-class ClosedForm(Estimator):
+class ClosedForm(Estimator[RoundGame]):
     """The closed form on all samples."""
 
     parts = ("closed-form",)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.losses import Array, Floats, LogPartitionLoss, Loss
-from verfedsv.shapley.game import Block
+from verfedsv.shapley.blocks import Block
 
 BLOCK_SAMPLES = 1024
 """Samples of a block, on which the rounding bound in docs/closed-form.md depends."""

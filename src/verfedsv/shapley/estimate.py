@@ -93,6 +93,13 @@ class Estimate:
         missing = [(0, 0)] * (self.values.ndim - 1) + [(0, n_players - self.values.shape[-1])]
         return self._with({name: np.pad(getattr(self, name), missing) for name in _PER_PLAYER})
 
+    def of_players(self, players: NDArray[np.intp], n_players: int) -> Estimate:
+        """Return the estimate of a game that has more players, with zeros for those that are not these."""
+        arrays = {name: np.zeros(n_players) for name in _PER_PLAYER}
+        for name, array in arrays.items():
+            array[players] = getattr(self, name)
+        return self._with(arrays)
+
     def as_round(self) -> Estimate:
         """Return the estimate of a game as one of a single round, (1, players)."""
         return self._with({name: getattr(self, name)[np.newaxis] for name in ("utility", *_PER_PLAYER)})

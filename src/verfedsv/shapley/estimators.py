@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 
@@ -14,38 +14,53 @@ from verfedsv.shapley.auto import Auto
 from verfedsv.shapley.closed_form import ClosedForm
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.exact import Exact
-from verfedsv.shapley.game import RoundGame
+from verfedsv.shapley.game import Game
+from verfedsv.shapley.head_estimators import HeadAuto, HeadClosedForm
+from verfedsv.shapley.head_game import HeadGame
 from verfedsv.shapley.permutation import Permutation
 from verfedsv.shapley.plan import Allowance, Estimator, Plan
 
 Method = Literal["auto", "closed-form", "exact", "permutation"]
 
-ESTIMATORS: Mapping[Method, Estimator] = {
+ESTIMATORS: Mapping[Method, Estimator[Any]] = {
     "auto": Auto(),
     "closed-form": ClosedForm(),
     "exact": Exact(),
     "permutation": Permutation(),
 }
 
+HEAD_ESTIMATORS: Mapping[Method, Estimator[Any]] = {
+    **ESTIMATORS,
+    "auto": HeadAuto(),
+    "closed-form": HeadClosedForm(),
+}
+"""The same for games with a head that is not a sum."""
+
 PARTS = tuple(sorted({part for estimator in ESTIMATORS.values() for part in estimator.parts}))
 """The names that `Estimate.methods` may hold."""
 
 
-def get_estimator(method: str) -> Estimator:
-    """Return the estimator of that name."""
+def get_estimator(method: str, *, has_head: bool = False) -> Estimator[Any]:
+    """Return the estimator of that name, for games of summed embeddings or with another head."""
     try:
-        return ESTIMATORS[cast("Method", method)]
+        return (HEAD_ESTIMATORS if has_head else ESTIMATORS)[cast("Method", method)]
     except (KeyError, TypeError):
         raise InputError(f"unknown method {method!r}; allowed are {', '.join(map(repr, get_args(Method)))}") from None
 
 
-def estimate_game(game: RoundGame, plan: Plan, call: int = 0, allowed: Allowance | None = None) -> Estimate:
+def estimate_game(game: Game, plan: Plan, call: int = 0, allowed: Allowance | None = None) -> Estimate:
     """Return the values of a game, equal for identical clients; refined if some errors are `allowed`."""
+    if isinstance(game, HeadGame):
+        moving, players = game.moving()
+        if len(players) < game.n_players:
+            if len(players) == 0:
+                return Estimate.none(game.n_players)
+            return estimate_game(moving, plan, call, allowed).of_players(players, game.n_players)
     if allowed is None:
         result = plan.estimator.estimate(game, plan, call)
     else:
         result = plan.estimator.refine(game, plan, call, allowed)
-    if result.kind == "certified" and not game.loss.rounding_is_bounded:
+    if result.kind == "certified" and not game.rounding_is_bounded:
         result = replace(result, kind="certified but for rounding")
     # The closed form gives identical clients equal values; other methods do so up to rounding or sampling.
     return result if result.methods <= {"closed-form"} else result.symmetric(game.identical_clients())

@@ -6,7 +6,6 @@ limit of 25 clients. Samples are processed in blocks, and coalitions 2^16 at a t
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +14,9 @@ from numpy.typing import NDArray
 from verfedsv.errors import TooManyClientsError
 from verfedsv.losses import Floats
 from verfedsv.shapley.blocks import compensated_sum
-from verfedsv.shapley.coalitions import BLOCK_SAMPLES, coalition_sums
+from verfedsv.shapley.coalitions import CoalitionSums
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.game import Block, RoundGame
-from verfedsv.shapley.moments import sum_moments
+from verfedsv.shapley.game import Game
 from verfedsv.shapley.plan import Estimator, Plan, Progress
 from verfedsv.shapley.semivalues import LEAVE_ONE_OUT, Semivalue
 
@@ -26,7 +24,7 @@ MAX_CLIENTS = 25
 _SEGMENT_BITS = 16
 
 
-class Exact(Estimator):
+class Exact(Estimator[Game]):
     """Every coalition of every sample."""
 
     parts = ("exact",)
@@ -40,16 +38,16 @@ class Exact(Estimator):
                 "bound) or method='permutation'"
             )
 
-    def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:  # noqa: ARG002  # nothing is random
+    def estimate(self, game: Game, plan: Plan, call: int) -> Estimate:  # noqa: ARG002  # nothing is random
         """Return the values by their definition, with rounding errors."""
         self.check(plan.semivalue, game.n_players)
         utility = game.decrease()  # first, as it refuses embeddings that are too large
         found = enumerate_coalitions(game, plan.semivalue, progress=plan.progress)
-        return replace(found, errors=rounding_errors(game), utility=utility)
+        return replace(found, errors=game.rounding_errors(), utility=utility)
 
 
 def enumerate_coalitions(
-    game: RoundGame,
+    game: Game,
     semivalue: Semivalue,
     samples: NDArray[np.intp] | None = None,
     progress: Progress | None = None,
@@ -67,11 +65,10 @@ def enumerate_coalitions(
     for high in range(len(losses)):
         fixed = (high >> np.arange(n_players - n_free) & 1).astype(bool)
 
-        def sums(block: Block, fixed: NDArray[np.bool_] = fixed) -> Floats:
-            of_block = coalition_sums(block, game.loss)
+        def sums(of_block: CoalitionSums, fixed: NDArray[np.bool_] = fixed) -> Floats:
             return np.concatenate([of_block.subsets(n_free, fixed), of_block.linear])
 
-        total = compensated_sum(game.map_blocks(sums, size=BLOCK_SAMPLES, samples=samples))
+        total = compensated_sum(game.map_sums(sums, samples))
         losses[high], linear = total[: 2**n_free], total[2**n_free :]
         if progress is not None:
             progress(high + 1, len(losses))
@@ -81,35 +78,9 @@ def enumerate_coalitions(
     return _estimate(game, values, utilities[-1] - utilities[0] - linear.sum(), 2**n_players * n_samples)
 
 
-def _estimate(game: RoundGame, values: Floats, utility: Floats, n_evaluations: int) -> Estimate:
+def _estimate(game: Game, values: Floats, utility: Floats, n_evaluations: int) -> Estimate:
     values, utility = values / game.n_samples, np.asarray(utility / game.n_samples)
     return Estimate(values, np.zeros_like(values), utility, frozenset({"exact"}), n_evaluations=n_evaluations)
-
-
-def rounding_errors(game: RoundGame) -> Floats:
-    """Return a bound on the rounding errors of exact values, (players,); 0 for players that did not move.
-
-    docs/closed-form.md derives it. No coalition is further from the midpoint than half the `magnitude`, which bounds
-    the loss and its slope.
-    """
-    n_players, n_classes, loss = game.n_players, game.n_classes, game.loss
-
-    def noise_and_movement(block: Block) -> tuple[float, NDArray[np.bool_]]:
-        moments = sum_moments(block)
-        middle, size = moments.base + 0.5 * moments.total, moments.magnitude
-        smoothness = np.where(size > 0, loss.smoothness, 0.0)  # which may be infinite
-        slope = np.abs(loss.gradient(middle, block.labels)).sum(axis=-1) + n_classes * smoothness * size / 2
-        slope = np.minimum(slope, math.sqrt(n_classes) * loss.lipschitz)
-        height = np.abs(loss.value(middle, block.labels)) + slope * size / 2
-        noise = size * (n_players + 44 + (2 * n_players + 24) * slope) + (n_classes + 40) * height
-        noise += 3 * n_players + 2 * n_classes + 16
-        return float(noise.sum()), (block.change() != 0).any(axis=(1, 2))
-
-    noise, moved = 0.0, np.zeros(n_players, dtype=bool)
-    for noise_of_block, moved_in_block in game.map_blocks(noise_and_movement):
-        noise += noise_of_block
-        moved |= moved_in_block
-    return np.asarray(np.where(moved, np.finfo(np.float64).eps * noise / game.n_samples, 0.0))
 
 
 def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floats:
@@ -130,12 +101,11 @@ def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floa
     return values
 
 
-def _leave_one_out(game: RoundGame, samples: NDArray[np.intp] | None) -> Floats:
+def _leave_one_out(game: Game, samples: NDArray[np.intp] | None) -> Floats:
     """Return what each player adds to the coalition of all others, summed over samples."""
     everybody = np.ones((1, game.n_players), dtype=bool)
 
-    def added(block: Block) -> Floats:
-        sums = coalition_sums(block, game.loss)
+    def added(sums: CoalitionSums) -> Floats:
         return np.asarray(sums.toggles(everybody)[0] + sums.linear)
 
-    return -compensated_sum(game.map_blocks(added, size=BLOCK_SAMPLES, samples=samples))
+    return -compensated_sum(game.map_sums(added, samples))

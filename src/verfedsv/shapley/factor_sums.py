@@ -13,8 +13,8 @@ import numpy as np
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.loss_loops import expand_logistic, expand_softmax
 from verfedsv.losses import Array, Floats
+from verfedsv.shapley.blocks import LARGEST_EMBEDDING
 from verfedsv.shapley.class_sums import add_octet, add_run, new_octet
-from verfedsv.shapley.game import LARGEST_EMBEDDING
 from verfedsv.shapley.moments import RUN, BoundConstants, scalar_coefficients
 from verfedsv.vectors import LANES, Vector, absolute, fill, larger, largest_lane, load, store, sum_lanes
 

@@ -4,13 +4,15 @@ For a coalition S of clients, with h the embeddings at the two time stamps (equa
 
     U(S) = mean over samples of  f(sum of h_previous) - f(sum over S of h_current + sum over the others of h_previous).
 
-If the server's own part of the sum changes, the server is one more player, the last. Every estimator takes a
-`RoundGame`, reads the samples block by block, and treats all players alike.
+If the server's own part of the sum changes, the server is one more player, the last. `Game` is what estimators that
+know nothing of the head ask for: they treat all players alike. `RoundGame` is the game of summed embeddings.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,59 +25,72 @@ from verfedsv.arguments import as_array, as_whole
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Array, Floats, Loss, get_loss
-from verfedsv.shapley.blocks import available_threads, compensated_sum, ordered_map, split
+from verfedsv.shapley.blocks import (
+    LARGEST_EMBEDDING,
+    Block,
+    available_threads,
+    block_size,
+    compensated_sum,
+    ordered_map,
+    split,
+)
+from verfedsv.shapley.coalitions import BLOCK_SAMPLES, CoalitionSums, coalition_sums
+from verfedsv.shapley.moments import sum_moments
 
 Result = TypeVar("Result")
 Samples = slice | NDArray[np.intp]
 
-LARGEST_EMBEDDING = 1e60
-"""Limit of the summed absolute embeddings and changes of a sample: their fourth powers must stay within float64."""
 
-BLOCK_ELEMENTS = 2**18
-"""Embeddings of all clients in one block, 2 MB of float64: smaller blocks lose time to the interpreter, larger ones
-leave the cache."""
+class Game(ABC):
+    """The game of one round. Players are the clients and, if it moved, the server, which is the last."""
 
-MOST_SAMPLES = 12_288
-"""Samples of the largest block: larger ones were no faster and leave less to share among threads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Some samples of a round, in the form the compiled loops take.
-
-    `previous` and `current` are (players, samples * classes), contiguous, float32 or float64; the block begins at
-    their sample `start` and is as long as `labels`. `offset`, (samples, classes), is the server's part of the sum
-    unless the server is a player. `index` is the number of the block in one pass: it seeds random draws.
-    """
-
-    index: int
-    previous: Array
-    current: Array
-    start: int
-    n_classes: int
-    labels: Array
-    offset: Floats | None
+    loss: Loss
 
     @property
+    @abstractmethod
+    def n_clients(self) -> int:
+        """The number of clients."""
+
+    @property
+    @abstractmethod
+    def n_players(self) -> int:
+        """Clients, plus one if the server is a player."""
+
+    @property
+    @abstractmethod
     def n_samples(self) -> int:
-        return len(self.labels)
+        """The number of samples."""
 
-    def change(self) -> Floats:
-        """Return the changes of the players' embeddings, (players, samples, classes)."""
-        change = np.subtract(self._part(self.current), self._part(self.previous), dtype=np.float64)
-        return change.reshape(len(change), self.n_samples, self.n_classes)
+    @property
+    def rounding_is_bounded(self) -> bool:
+        """Whether `rounding_errors` is proven."""
+        return self.loss.rounding_is_bounded
 
-    def base(self) -> Floats:
-        """Return the summed embedding before the round, the server's own part included, (samples, classes)."""
-        base: Floats = self._part(self.previous).sum(axis=0, dtype=np.float64).reshape(self.n_samples, self.n_classes)
-        return base if self.offset is None else base + self.offset
+    @abstractmethod
+    def map_sums(
+        self, function: Callable[[CoalitionSums], Result], samples: NDArray[np.intp] | None = None
+    ) -> Iterator[Result]:
+        """Yield what a function makes of the coalitions of each block of samples, in order; `samples` restricts it."""
 
-    def _part(self, embeddings: Array) -> Array:
-        return embeddings[:, self.start * self.n_classes : (self.start + self.n_samples) * self.n_classes]
+    @abstractmethod
+    def decrease(self) -> Floats:
+        """Return the utility of all players, (); raise InputError if it cannot be computed from the embeddings."""
+
+    @abstractmethod
+    def rounding_errors(self) -> Floats:
+        """Return a bound on the rounding errors of exact values, (players,); 0 for players that did not move."""
+
+    @abstractmethod
+    def width_of_draws(self) -> Floats | None:
+        """Return the length of an interval that contains what a player adds to any coalition, (players,), if known."""
+
+    @abstractmethod
+    def identical_clients(self) -> list[list[int]]:
+        """Return the groups of two or more clients with exactly the same changes."""
 
 
 @dataclass(frozen=True, eq=False)
-class RoundGame:
+class RoundGame(Game):
     """The game of one round. Build it with `RoundGame.from_arrays`, which checks its input.
 
     `previous` and `current` are (clients, samples, classes), views of the caller's arrays; `labels` are encoded by the
@@ -147,7 +162,6 @@ class RoundGame:
 
     @property
     def n_players(self) -> int:
-        """Clients, plus one if the server is a player."""
         return self.n_clients + (self.previous_offset is not None)
 
     @property
@@ -208,6 +222,13 @@ class RoundGame:
         n_threads = min(self.n_threads, len(parts))
         return ordered_map(lambda item: function(self.block(item[1], item[0])), enumerate(parts), n_threads)
 
+    def map_sums(
+        self, function: Callable[[CoalitionSums], Result], samples: NDArray[np.intp] | None = None
+    ) -> Iterator[Result]:
+        return self.map_blocks(
+            lambda block: function(coalition_sums(block, self.loss)), size=BLOCK_SAMPLES, samples=samples
+        )
+
     def block(self, part: Samples, index: int = 0) -> Block:
         """Return some samples of the round as a block, without a copy if possible."""
         offset = None if self.offset is None else self.offset[part]
@@ -261,6 +282,50 @@ class RoundGame:
             self.raise_not_finite()
         return np.asarray(total / self.n_samples)
 
+    def rounding_errors(self) -> Floats:
+        """Return a bound on the rounding errors of exact values, (players,); 0 for players that did not move.
+
+        docs/closed-form.md derives it. No coalition is further from the midpoint than half the `magnitude`, which
+        bounds the loss and its slope.
+        """
+        n_players, n_classes, loss = self.n_players, self.n_classes, self.loss
+
+        def noise_and_movement(block: Block) -> tuple[float, NDArray[np.bool_]]:
+            moments = sum_moments(block)
+            middle, size = moments.base + 0.5 * moments.total, moments.magnitude
+            smoothness = np.where(size > 0, loss.smoothness, 0.0)  # which may be infinite
+            slope = np.abs(loss.gradient(middle, block.labels)).sum(axis=-1) + n_classes * smoothness * size / 2
+            slope = np.minimum(slope, math.sqrt(n_classes) * loss.lipschitz)
+            height = np.abs(loss.value(middle, block.labels)) + slope * size / 2
+            noise = size * (n_players + 44 + (2 * n_players + 24) * slope) + (n_classes + 40) * height
+            noise += 3 * n_players + 2 * n_classes + 16
+            return float(noise.sum()), (block.change() != 0).any(axis=(1, 2))
+
+        noise, moved = 0.0, np.zeros(n_players, dtype=bool)
+        for noise_of_block, moved_in_block in self.map_blocks(noise_and_movement):
+            noise += noise_of_block
+            moved |= moved_in_block
+        return np.asarray(np.where(moved, np.finfo(np.float64).eps * noise / self.n_samples, 0.0))
+
+    def width_of_draws(self) -> Floats:
+        """Return the length of an interval that contains what a client adds in any draw, (clients,).
+
+        It adds -d . f'(x) averaged along its change d. Over all coalitions of the others f' varies by at most its
+        range, and by at most its smoothness times the summed spreads of the others' changes.
+        """
+
+        def spread_times_variation(block: Block) -> Floats:
+            spread = self.loss.spread(block.change())
+            # Not the total minus a client's spread: small others would be lost beside a large client.
+            padded = np.pad(spread, ((1, 1), (0, 0)))
+            others = padded[:-2].cumsum(axis=0) + padded[:1:-1].cumsum(axis=0)[::-1]
+            with np.errstate(invalid="ignore"):  # 0 times an infinite constant
+                each = spread * np.minimum(self.loss.gradient_range, self.loss.smoothness * others)
+            return np.asarray(np.nan_to_num(each, nan=0.0, posinf=np.inf).sum(axis=1))
+
+        total: Floats = sum(self.map_blocks(spread_times_variation), np.zeros(self.n_players))
+        return total / self.n_samples
+
     def raise_not_finite(self) -> NoReturn:
         """Raise InputError with the first embedding that is not finite, or say that embeddings are too large."""
         for name, embeddings in (("previous", self.previous), ("current", self.current)):
@@ -272,11 +337,6 @@ class RoundGame:
                     where = f"{client}, {part.start + sample}" + (f", {c}" if self.n_classes > 1 else "")
                     raise InputError(f"embeddings must be finite; {name}[{where}] is {value}")
         raise InputError(f"the absolute embeddings of a sample must sum to less than {LARGEST_EMBEDDING:g}")
-
-
-def block_size(n_players: int, n_classes: int) -> int:
-    """Return the number of samples in a block of about `BLOCK_ELEMENTS` embeddings."""
-    return min(MOST_SAMPLES, max(16, BLOCK_ELEMENTS // (n_players * n_classes)))
 
 
 def _as_embeddings(name: str, embeddings: ArrayLike) -> Array:

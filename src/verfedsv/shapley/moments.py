@@ -8,7 +8,7 @@ import numpy as np
 
 from verfedsv.compiled import compiled, inlined, inlined_in_order, prefetch
 from verfedsv.losses import Array, Floats, Loss
-from verfedsv.shapley.game import LARGEST_EMBEDDING, Block
+from verfedsv.shapley.blocks import LARGEST_EMBEDDING, Block
 from verfedsv.vectors import Vector, absolute, fill, root, smaller
 
 RUN = 64

@@ -11,24 +11,26 @@ import numpy as np
 
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import compensated_sum
-from verfedsv.shapley.coalitions import BLOCK_SAMPLES, coalition_sums
+from verfedsv.shapley.coalitions import CoalitionSums
 from verfedsv.shapley.confidence import radius_of_mean
 from verfedsv.shapley.estimate import Estimate, keeps
-from verfedsv.shapley.exact import rounding_errors
-from verfedsv.shapley.game import Block, RoundGame
+from verfedsv.shapley.game import Game
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 
 _BATCH = 256
 
+SAFETY = 2.0
+"""Where nothing bounds the draws, they are taken to stay within this many times the range of those seen."""
 
-class Permutation(Estimator):
+
+class Permutation(Estimator[Game]):
     """Random permutations of the clients; random coalitions for semivalues other than Shapley's."""
 
     parts = ("permutation",)
     samples = True
 
-    def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
+    def estimate(self, game: Game, plan: Plan, call: int) -> Estimate:
         """Return values from `plan.n_permutations`, or fewer once every standard error or bound is small enough.
 
         For other semivalues a draw is a random coalition, which every client joins or leaves in turn: as costly as a
@@ -37,12 +39,13 @@ class Permutation(Estimator):
         """
         utility = game.decrease()  # first, as it refuses embeddings that are too large
         rng = np.random.default_rng(plan.seed)
-        width, rounding = _width_of_draws(game), rounding_errors(game)
+        width, rounding = game.width_of_draws(), game.rounding_errors()
         # A draw is a permutation, or an antithetic pair. Distances from the first draw are summed, so that a small
         # variance is not lost in a large mean.
         per_draw = 2 if plan.antithetic else 1
         n_wanted = max(2, -(-plan.n_permutations // per_draw))
         sums, squares = np.zeros((2, game.n_players))
+        lowest, highest = np.full(game.n_players, np.inf), np.full(game.n_players, -np.inf)
         n_drawn, look = 0, call * -(-n_wanted // _BATCH)
         clients = slice(game.n_clients)
         while n_drawn < n_wanted:
@@ -58,7 +61,9 @@ class Permutation(Estimator):
                 plan.progress(n_drawn * per_draw, n_wanted * per_draw)
             values = origin + sums / n_drawn
             variance = np.maximum(squares - sums**2 / n_drawn, 0) / (n_drawn - 1)
-            errors = radius_of_mean(variance, width, n_drawn, look) + rounding
+            lowest, highest = np.minimum(lowest, draws.min(axis=0)), np.maximum(highest, draws.max(axis=0))
+            range_of_draws = SAFETY * (highest - lowest) if width is None else width
+            errors = radius_of_mean(variance, range_of_draws, n_drawn, look) + rounding
             look += 1
             if plan.tolerance is not None and keeps(plan.tolerance, values[clients], errors[clients]):
                 break
@@ -87,35 +92,14 @@ def _draw(rng: np.random.Generator, plan: Plan, n_clients: int, n_draws: int) ->
     return np.stack([members, mirrored], axis=1).reshape(-1, n_clients) if antithetic else members
 
 
-def _added_by_clients(game: RoundGame, semivalue: Semivalue, draws: Array) -> Floats:
+def _added_by_clients(game: Game, semivalue: Semivalue, draws: Array) -> Floats:
     """Return what each client adds to the utility in each draw, (draws, clients)."""
 
-    def added(block: Block) -> Floats:
-        sums = coalition_sums(block, game.loss)
+    def added(sums: CoalitionSums) -> Floats:
         if semivalue != SHAPLEY:
             return np.asarray(sums.toggles(draws) + sums.linear)
         result = np.empty(draws.shape)
         np.put_along_axis(result, draws, np.diff(sums.chains(draws), axis=1), axis=1)
         return result + sums.linear
 
-    return -compensated_sum(game.map_blocks(added, size=BLOCK_SAMPLES)) / game.n_samples
-
-
-def _width_of_draws(game: RoundGame) -> Floats:
-    """Return the length of an interval that contains what a client adds in any draw, (clients,).
-
-    It adds -d . f'(x) averaged along its change d. Over all coalitions of the others f' varies by at most its range,
-    and by at most its smoothness times the summed spreads of the others' changes.
-    """
-
-    def spread_times_variation(block: Block) -> Floats:
-        spread = game.loss.spread(block.change())
-        # Not the total minus a client's spread: small others would be lost beside a large client.
-        padded = np.pad(spread, ((1, 1), (0, 0)))
-        others = padded[:-2].cumsum(axis=0) + padded[:1:-1].cumsum(axis=0)[::-1]
-        with np.errstate(invalid="ignore"):  # 0 times an infinite constant
-            each = spread * np.minimum(game.loss.gradient_range, game.loss.smoothness * others)
-        return np.asarray(np.nan_to_num(each, nan=0.0, posinf=np.inf).sum(axis=1))
-
-    total: Floats = sum(game.map_blocks(spread_times_variation), np.zeros(game.n_players))
-    return total / game.n_samples
+    return -compensated_sum(game.map_sums(added)) / game.n_samples

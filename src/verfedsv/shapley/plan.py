@@ -6,13 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from verfedsv.shapley.confidence import radius_of_sum
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.game import RoundGame
+from verfedsv.shapley.game import Game
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 
 Progress = Callable[[int, int], None]
@@ -20,6 +20,10 @@ Progress = Callable[[int, int], None]
 
 ENUMERATION_LIMIT = 2**30
 """Coalitions times samples of a round up to which enumeration is preferred to sampling: about 0.4 s on one core."""
+
+
+PER_LARGEST = float(radius_of_sum(np.zeros(1), np.ones(1), look=0)[0])
+"""How much larger a bound is for each unit that a single draw may be from its expectation."""
 
 
 class Allowance(NamedTuple):
@@ -37,8 +41,7 @@ class Allowance(NamedTuple):
     @classmethod
     def of_round(cls, certified: float, sampled: float) -> Allowance:
         """Return what a round is allowed; half of `sampled` is for the largest draw."""
-        per_largest = float(radius_of_sum(np.zeros(1), np.ones(1), look=0)[0])
-        return cls(certified, sampled / 2, sampled / 2 / per_largest, ENUMERATION_LIMIT)
+        return cls(certified, sampled / 2, sampled / 2 / PER_LARGEST, ENUMERATION_LIMIT)
 
     def of_part(self, n_part: int, n_all: int, n_mean: int) -> Allowance:
         """Return what `n_part` of `n_all` samples are allowed, for means over `n_mean` samples."""
@@ -49,8 +52,11 @@ class Allowance(NamedTuple):
         )
 
 
-class Estimator(ABC):
-    """A method, listed in `estimators.py`; it has no state.
+AnyGame = TypeVar("AnyGame", bound=Game, contravariant=True)
+
+
+class Estimator(ABC, Generic[AnyGame]):
+    """A method for some kind of games, listed in `estimators.py`; it has no state.
 
     `parts` are the names that it may put into `Estimate.methods`. `samples`: it may draw at random. `adapts`: it works
     towards a tolerance.
@@ -60,11 +66,11 @@ class Estimator(ABC):
     samples: ClassVar[bool] = False
     adapts: ClassVar[bool] = False
 
-    def check(self, semivalue: Semivalue, n_players: int) -> None:  # noqa: B027  # most take any
+    def check(self, semivalue: Semivalue, n_players: int) -> None:  # most take any
         """Raise InputError if it cannot estimate this semivalue for that many players."""
 
     @abstractmethod
-    def estimate(self, game: RoundGame, plan: Plan, call: int) -> Estimate:
+    def estimate(self, game: AnyGame, plan: Plan, call: int) -> Estimate:
         """Return the values of a game, means over its samples.
 
         One result may take many calls. `call` is the number of this one: it seeds draws, or its bound holds together
@@ -79,7 +85,7 @@ class Estimator(ABC):
         """Return whether `refine` can lower its errors."""
         return False
 
-    def refine(self, game: RoundGame, plan: Plan, call: int, allowed: Allowance) -> Estimate:
+    def refine(self, game: AnyGame, plan: Plan, call: int, allowed: Allowance) -> Estimate:
         """Return values with at most the allowed errors, if possible."""
         raise NotImplementedError
 
@@ -93,7 +99,7 @@ class Plan:
     may stop once their errors are within `tolerance` times the largest value.
     """
 
-    estimator: Estimator
+    estimator: Estimator[Any]
     n_samples: int
     n_permutations: int
     semivalue: Semivalue = SHAPLEY

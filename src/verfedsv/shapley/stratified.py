@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from verfedsv.compiled import compiled
 from verfedsv.loss_checks import as_shaped
 from verfedsv.losses import Array, CubicForm, Floats, Loss, dot
+from verfedsv.shapley.blocks import Block
 from verfedsv.shapley.closed_form import cubic_values
 from verfedsv.shapley.confidence import radius_of_sum
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.game import Block, RoundGame
+from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.plan import Allowance, Progress
 
 _BLOCK_ELEMENTS = 2**15

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from verfedsv.arguments import as_positive, as_progress, as_whole
-from verfedsv.errors import ToleranceWarning, warn
+from verfedsv.errors import InputError, ToleranceWarning, warn
 from verfedsv.losses import Floats, Loss
 from verfedsv.shapley.estimate import ErrorKind, Estimate, keeps
 from verfedsv.shapley.estimators import Method, estimate_game, estimate_rounds, get_estimator
 from verfedsv.shapley.game import RoundGame
+from verfedsv.shapley.head_game import HeadGame
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Allowance, Plan, Progress
 from verfedsv.shapley.result import ShapleyResult
@@ -20,14 +23,16 @@ from verfedsv.shapley.semivalues import Semivalue, get_semivalue
 
 
 def shapley_values(
-    previous: ArrayLike,
-    current: ArrayLike,
+    previous: ArrayLike | Sequence[ArrayLike],
+    current: ArrayLike | Sequence[ArrayLike],
     labels: ArrayLike,
     loss: str | Loss = "logistic",
     method: Method = "auto",
     *,
     offset: ArrayLike | None = None,
     previous_offset: ArrayLike | None = None,
+    head: Any = "sum",
+    previous_head: Any = None,
     semivalue: str | Semivalue = "shapley",
     tolerance: float = 1e-3,
     n_permutations: int | None = None,
@@ -42,6 +47,7 @@ def shapley_values(
     Args:
         previous: embeddings before the round, (clients, samples) or (clients, samples, classes). Any float type; read
             block by block, not copied as a whole.
+            With a `head`, a list with an array (samples, width) of each client.
         current: embeddings after the round, shaped as `previous`.
         labels: one per sample: -1/+1 or 0/1 for the loss "logistic", 0..C-1 for "softmax", any numbers for "squared".
         loss: "logistic", "softmax", "squared" (half the squared distance), or a `Loss` of your own.
@@ -52,6 +58,12 @@ def shapley_values(
         offset: the server's own part of the summed embedding, such as an intercept, (samples,) or (samples, classes).
         previous_offset: the offset before the round, if the server changed it. The server is then one more player,
             whose value is `server_value`.
+        head: how embeddings become what the loss takes: "sum", or a torch module, as it was after the round, that takes
+            the embeddings of all clients concatenated, (samples, width), and gives (samples, classes) or (samples,). It
+            is evaluated on a copy in float64, in evaluation mode. The closed form then states no error, and "auto"
+            enumerates or samples.
+        previous_head: the module before the round, or its `state_dict`, if the server changed its parameters. The
+            server is then one more player, as with `previous_offset`.
         semivalue: "shapley", "banzhaf", "leave-one-out", "beta(a, b)" or `Beta(a, b)`. Only Shapley's has a
             closed form.
         tolerance: for "auto", the largest error allowed, relative to the largest value.
@@ -81,10 +93,25 @@ def shapley_values(
         >>> result.values.round(4)
         array([ 0.4335, -0.0291])
     """
-    game = RoundGame.from_arrays(
-        previous, current, labels, loss, offset=offset, previous_offset=previous_offset, n_threads=n_threads
-    )
-    estimator, tolerance = get_estimator(method), as_positive("tolerance", tolerance)
+    game: RoundGame | HeadGame
+    if isinstance(head, str) and head == "sum":
+        if previous_head is not None:
+            raise InputError("previous_head is the head before the round; also pass head, the one after it")
+        game = RoundGame.from_arrays(
+            _as_one(previous),
+            _as_one(current),
+            labels,
+            loss,
+            offset=offset,
+            previous_offset=previous_offset,
+            n_threads=n_threads,
+        )
+    else:
+        if offset is not None or previous_offset is not None:
+            raise InputError("a head has no offset: make the server's own part a layer of the head, or a client")
+        game = HeadGame.from_arrays(previous, current, labels, loss, head, previous_head, n_threads=n_threads)  # type: ignore[arg-type]  # which it checks
+    estimator = get_estimator(method, has_head=isinstance(game, HeadGame))
+    tolerance = as_positive("tolerance", tolerance)
     n_permutations = default_permutations(game.n_players) if n_permutations is None else n_permutations
     plan = Plan(
         estimator,
@@ -127,7 +154,19 @@ class _Tolerance:
         return {0: Allowance.of_round(wanted * 0.8 ** (self.n_asked - 1), sampled=0.0)}
 
 
-def _value(game: RoundGame, plan: Plan, tolerance: float) -> ShapleyResult:
+def _as_one(embeddings: Any) -> Any:
+    """Return embeddings unchanged; raise InputError if they are arrays of different widths."""
+    if isinstance(embeddings, list | tuple):
+        widths = {np.shape(own)[1:] for own in embeddings if np.ndim(own) > 0}
+        if len(widths) > 1:
+            raise InputError(
+                "embeddings of different widths cannot be summed; pass head=, the torch module that takes them, "
+                f"or arrays of one width; received widths {sorted(widths)}"
+            )
+    return embeddings
+
+
+def _value(game: RoundGame | HeadGame, plan: Plan, tolerance: float) -> ShapleyResult:
     """Value a game as a training of one round."""
 
     def ask(plan: Plan) -> Estimate:
@@ -153,8 +192,10 @@ def _value(game: RoundGame, plan: Plan, tolerance: float) -> ShapleyResult:
     )
 
 
-def _mean_loss(game: RoundGame) -> float:
+def _mean_loss(game: RoundGame | HeadGame) -> float:
     """Return the mean loss before the round."""
+    if isinstance(game, HeadGame):
+        return game.mean_loss()
     sums = game.map_blocks(lambda block: float(game.loss.value(block.base(), block.labels).sum()))
     return sum(sums) / game.n_samples
 

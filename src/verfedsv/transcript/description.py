@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from verfedsv.errors import InputError, TranscriptError
+from verfedsv.head_layers import check_layers
 from verfedsv.losses import LOSSES
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import printable
 from verfedsv.transcript.names import check_names, is_readable
 from verfedsv.untrusted import MOST_JSON_BYTES, read_json
 
-NAME, VERSION = "verfedsv transcript", 2
+NAME, VERSION = "verfedsv transcript", 3
 DESCRIPTION = "transcript.json"
 
 Mode = Literal["synchronous", "asynchronous"]
@@ -33,11 +34,18 @@ class Head:
     """How the server combines embeddings: a sum, or a function with parameters.
 
     If it has parameters, `architecture` is the SHA-256 of a text that describes it, and `state` has the hash of each
-    parameter when the recorder was created.
+    parameter when the recorder was created. Whoever values the training gets the function from `layers`, plain data
+    (`head_layers`), or else from a program that torch exported, whose file has the hash `program`; or must supply it.
+    It takes the embeddings of `clients`, `widths` numbers of each, in this order; if these are empty, of all clients
+    in the order of joining.
     """
 
     kind: Literal["sum", "parametric"] = "sum"
     architecture: str | None = None
+    layers: list[Any] | None = None
+    program: str | None = None
+    clients: tuple[str, ...] = ()
+    widths: tuple[int, ...] = ()
     parameters: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
 
@@ -89,10 +97,19 @@ class Description:
         except ValueError as error:
             raise TranscriptError(f"{DESCRIPTION} is not valid: {printable(str(error))}") from None
 
-    def check_can_be_valued(self, *, has_loss: bool = False) -> None:
-        """Raise InputError if the head is not a sum, or if the loss is the user's own and not at hand (`has_loss`)."""
-        if self.head.kind != "sum":
-            raise InputError("only trainings with head='sum' can be valued; this one has a head with parameters")
+    def check_can_be_valued(self, *, has_loss: bool = False, has_head: bool = False, trusts_head: bool = False) -> None:
+        """Raise InputError if the loss or the head is the user's own and not at hand, or a program is not trusted."""
+        if self.head.kind != "sum" and self.head.layers is None and not has_head:
+            if self.head.program is None:
+                raise InputError(
+                    "the function of the head was not recorded, so only value(run, head=module) in Python can compute "
+                    "values; verfedsv settle takes their JSON, but they cannot be signed or audited"
+                )
+            if not trusts_head:
+                raise InputError(
+                    "the head is recorded as a program, and loading one can run any code of whoever recorded it; if "
+                    "you trust them, add --trust-head (in Python trust_head=True, or pass the module as head=)"
+                )
         if self.is_own_loss and not has_loss:
             raise InputError(
                 f"the training was recorded with a loss of your own, {self.loss!r}, so only value(run, loss=...) in "
@@ -114,8 +131,9 @@ class Description:
         if self.is_own_loss != given.is_own_loss or given.n_classes not in (None, self.n_classes):
             others.append("another loss or number of classes")
         heads = [(head.kind, head.architecture, head.parameters) for head in (self.head, given.head)]
-        if heads[0] != heads[1]:
-            others.append("another head")
+        widths = [(head.clients, head.widths) for head in (self.head, given.head)]
+        if heads[0] != heads[1] or widths[1] not in (((), ()), widths[0]):
+            others.append("another head, or other widths")
         if given.valuation != ValuationSettings():
             others += [f"other settings: {each}" for each in given.valuation.differences(self.valuation)]
         for name in ("step", "n_planned", "intercept"):
@@ -153,7 +171,9 @@ class Description:
             )
         values = {name: value for name, value in content.items() if name not in ("format", "version")}
         try:
-            head, settings = Head(**_as_tuples(values["head"])), ValuationSettings.of(values["valuation"])
+            own = values["head"]
+            head = Head(**_as_tuples(own) | {"layers": own["layers"]})
+            settings = ValuationSettings.of(values["valuation"])
             found = cls(**_as_tuples(values) | {"head": head, "valuation": settings})
         except (InputError, LookupError, TypeError, AttributeError) as error:
             raise TranscriptError(f"{DESCRIPTION} is not valid: {printable(str(error))}") from None
@@ -181,6 +201,8 @@ def _check(about: Description) -> None:
     _check_first_upload(about)
     _check_class_names(about)
     _check_head(about.head)
+    if about.head.clients and (unknown := set(about.clients) - set(about.head.clients)):
+        raise ValueError(f"the head has no width for client {min(unknown)!r}")
     _check_step(about.step)
     if about.n_planned is not None:
         _check_whole("n_planned", about.n_planned, 1, 2**63 - 1)
@@ -228,9 +250,19 @@ def _check_head(head: Head) -> None:
         and all(isinstance(name, str) for name in names)
         and 0 < len(set(names)) == len(names) == len(hashes)
         and all(isinstance(text, str) and _HASH.fullmatch(text) for text in (head.architecture, *hashes))
+        and (head.program is None or (isinstance(head.program, str) and bool(_HASH.fullmatch(head.program))))
     )
     if not is_valid:
         raise ValueError("head must be a sum, or have an architecture, and a name and a hash for each parameter")
+    if head.layers is not None:
+        check_layers(head.layers)
+    are_lists = isinstance(head.clients, tuple) and isinstance(head.widths, tuple)
+    if not are_lists or len(head.clients) != len(head.widths):
+        raise ValueError("the head must have a list of clients and a list of as many widths")
+    if head.clients:
+        check_names(head.clients)
+    for width in head.widths:
+        _check_whole("a width of the head", width, 1, 2**24)
 
 
 def _check_step(step: object) -> None:

@@ -5,6 +5,7 @@
     uploads-00001.arrows    the first segment: an Arrow stream with one record batch per record
     chain-00001.bin         for each message of that stream: where it ends, its kind, and a hash up to there
     tensors/HASH.npy        parameters of the server's head, by the SHA-256 of the file
+    head.pt2                the head as a program that torch exported, if it is not made of common layers
 
 While recording, only transcript.json is rewritten: by joins and leaves before the first record, and by the first
 record, which shows mode and precision.
@@ -29,7 +30,7 @@ from verfedsv.transcript.description import DESCRIPTION as DESCRIPTION
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.framing import Layout, find_layout, metadata_of
 
-LABELS, TENSORS = "labels.arrow", "tensors"
+LABELS, TENSORS, PROGRAM = "labels.arrow", "tensors", "head.pt2"
 
 LATEST = 1e15
 """Seconds, before or after 0. In larger numbers seconds would be lost to rounding."""
@@ -38,7 +39,7 @@ LARGEST_EMBEDDING = 1e12
 """Limit of the size of an embedding. A larger one comes from a training that diverged, or from a client that wants to
 spoil the values of all: rounding errors grow with it."""
 
-LARGEST_CHAIN = LARGEST_TENSOR = LARGEST_LABELS = 2**30
+LARGEST_CHAIN = LARGEST_TENSOR = LARGEST_PROGRAM = LARGEST_LABELS = 2**30
 """Size limits of files in bytes; that of labels under a loss of the user's own."""
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -93,7 +94,7 @@ def segment_of(name: str) -> int | None:
 
 def is_file_of_transcript(name: str) -> bool:
     """Return whether a file belongs to a transcript, by its name; those in `TENSORS` are not considered."""
-    return name in (DESCRIPTION, LABELS) or segment_of(name) is not None
+    return name in (DESCRIPTION, LABELS, PROGRAM) or segment_of(name) is not None
 
 
 def files_of(folder: Path) -> list[Path]:

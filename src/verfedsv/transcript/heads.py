@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from verfedsv.arguments import as_numpy
-from verfedsv.errors import InputError, TranscriptError
+from verfedsv.arguments import as_numpy, as_whole
+from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
+from verfedsv.head_layers import digest_of, to_layers
 from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Head
@@ -19,23 +22,73 @@ from verfedsv.transcript.storage import Storage
 
 
 class RecordedHead:
-    """A head whose state is recorded at each time stamp; equal parameters share one file."""
+    """A head whose state is recorded at each time stamp; equal parameters share one file.
 
-    def __init__(self, head: Any) -> None:
+    `widths` are those of the embeddings it takes, by client, if they are known before the first record.
+    """
+
+    def __init__(self, head: Any, widths: Mapping[str, int] | None = None) -> None:
         if not (isinstance(head, str) and head == "sum") and not callable(getattr(head, "state_dict", None)):
             raise InputError(f"head must be 'sum', or an object with state_dict(); received {head!r}")
-        self._head = None if isinstance(head, str) else head
+        self._head: Any = None if isinstance(head, str) else head
         self.description = Head()
-        if self._head is not None:
-            tensors = self._read()
-            if not tensors:
-                raise InputError("the head has no parameters; pass head='sum', or a head whose state_dict() has some")
-            text = repr(head)
-            if text == object.__repr__(head):  # contains an address
-                text = f"{type(head).__module__}.{type(head).__qualname__}"
-            hashes = tuple(_digest(content) for content in tensors.values())
-            self.description = Head("parametric", hashlib.sha256(text.encode()).hexdigest(), (*tensors,), hashes)
+        if self._head is None:
+            if widths is not None:
+                raise InputError("widths are for heads with parameters; under a sum, all embeddings have one width")
+            return
+        tensors = self._read()
+        if not tensors:
+            raise InputError("the head has no parameters; pass head='sum', or a head whose state_dict() has some")
+        given = {name: as_whole(f"width of {name!r}", width, at_least=1) for name, width in (widths or {}).items()}
+        self.description = Head(
+            "parametric",
+            digest_of(head),
+            self._layers(),
+            None,
+            (*given,),
+            (*given.values(),),
+            (*tensors,),
+            tuple(_digest(content) for content in tensors.values()),
+        )
+        self._shapes = {name: content[:128] for name, content in tensors.items()}  # type and shape are in the header
         self._written = set[str]()
+
+    def begin(self, widths: Mapping[str, int], n_classes: int, storage: Storage) -> Head:
+        """Return the description with the widths that the first record shows, if these are of all clients.
+
+        Checks that the head takes them; if it is not made of common layers, writes it as a program. Raises InputError,
+        having written nothing, if the head does not give `n_classes` numbers for each sample.
+        """
+        about = self.description
+        if about.clients:
+            widths = dict(zip(about.clients, about.widths, strict=True))
+        if not widths or not self._is_module:
+            return replace(about, clients=(*widths,), widths=(*widths.values(),))
+        from verfedsv.heads import Head as Function
+        from verfedsv.heads import export
+
+        Function(self._head).check(sum(widths.values()), n_classes)
+        program = None
+        if about.layers is None:
+            try:
+                content = export(self._head, sum(widths.values()))
+            except InputError as error:
+                warn(
+                    f"{error}, so commands cannot value this training; verfedsv.value(run, head=module) can",
+                    TranscriptWarning,
+                )
+            else:
+                storage.write(fmt.PROGRAM, content)
+                program = _digest(content)
+        return replace(about, program=program, clients=(*widths,), widths=(*widths.values(),))
+
+    @property
+    def _is_module(self) -> bool:
+        torch = sys.modules.get("torch")  # not imported for a head of something else
+        return torch is not None and isinstance(self._head, torch.nn.Module)
+
+    def _layers(self) -> list[Any] | None:
+        return to_layers(self._head) if self._is_module else None
 
     def write(self, storage: Storage) -> tuple[bytes, ...] | None:
         """Write the parameters that have no file yet; return the hashes of all, None if the head is a sum."""
@@ -45,6 +98,9 @@ class RecordedHead:
         if (*tensors,) != self.description.parameters:
             raise InputError("the parameters of the head have other names than when the recorder was created")
         hashes = []
+        for name, content in tensors.items():
+            if content[:128] != self._shapes[name]:
+                raise InputError(f"parameter {name!r} of the head has another type or shape than at the start")
         for content in tensors.values():
             digest = _digest(content)
             if digest not in self._written:
@@ -67,6 +123,8 @@ def _as_file(name: str, values: Any) -> bytes:
     if array.dtype.kind not in "biuf" or array.nbytes > fmt.LARGEST_TENSOR - 2**16:
         limit = f"at most {fmt.LARGEST_TENSOR:,} bytes of them"
         raise InputError(f"parameter {name!r} of the head must hold real numbers, {limit}; received {array.dtype}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InputError(f"parameter {name!r} of the head has NaN or infinite numbers: the training diverged")
     return _serialize(array)
 
 
@@ -74,6 +132,29 @@ def _serialize(array: Array) -> bytes:
     sink = io.BytesIO()
     np.lib.format.write_array(sink, array, version=(1, 0), allow_pickle=False)
     return sink.getvalue()
+
+
+@dataclass(frozen=True)
+class StateReader:
+    """Reads the states of a head from the files of a transcript; it can be sent to another process."""
+
+    storage: Storage
+    names: tuple[str, ...]
+
+    def __call__(self, hashes: Sequence[str]) -> dict[str, Array]:
+        """Return the parameters that have these hashes, by name."""
+        if len(hashes) != len(self.names):
+            raise TranscriptError(f"a state has {len(self.names)} hashes; received {len(hashes)}")
+        return {name: read_tensor(self.storage, digest) for name, digest in zip(self.names, hashes, strict=True)}
+
+
+def read_program(storage: Storage, digest: str) -> bytes:
+    """Return the program of the head; raise TranscriptError unless its file has that hash."""
+    content = storage.read(fmt.PROGRAM, fmt.LARGEST_PROGRAM)
+    if _digest(content) != digest:
+        why = "is missing" if not content else "was changed"
+        raise TranscriptError(f"the transcript was changed: {fmt.PROGRAM} {why}")
+    return content
 
 
 def read_tensor(storage: Storage, digest: str) -> Array:

@@ -35,15 +35,17 @@ _ADVICE = {
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels as numbers, the names of their classes if they were text or booleans, and the loss.
+    """The labels as numbers, the names of their classes if they are known, and the loss.
 
-    `n_classes` is how many numbers per sample the loss takes; None if only the first upload shows that.
+    `n_classes` is how many numbers per sample the loss takes; None if only the first upload shows that. `are_named`
+    means that the caller named the classes, rather than the labels.
     """
 
     numbers: Array
     classes: tuple[str, ...] | None
     loss: Loss
     n_classes: int | None
+    are_named: bool = False
 
     @property
     def doubts(self) -> list[str]:
@@ -51,7 +53,7 @@ class Labels:
         is_softmax = self.classes is None and self.loss.name == "softmax"
         if is_softmax and len(self.numbers) >= _FEW and self.numbers.min() == 1:
             return ["no label is 0, and classes are numbered from 0; if yours are numbered from 1, subtract 1"]
-        if self.classes in (None, _TRUTH):
+        if self.are_named or self.classes in (None, _TRUTH):
             return []
         counts = np.bincount(self.numbers, minlength=len(self.classes)).tolist()
         used = [c for c, n_samples in enumerate(counts) if n_samples]  # not categories that no sample has
@@ -88,8 +90,11 @@ class Labels:
         return _ADVICE.get("own" if is_own(self.loss) else self.loss.name, _ADVICE["own"])
 
 
-def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Labels:
-    """Return the labels; raise InputError if the loss cannot use them, as far as known before the first upload."""
+def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None, names: Sequence[str] | None = None) -> Labels:
+    """Return the labels; raise InputError if the loss cannot use them, as far as known before the first upload.
+
+    `names` are those of the classes 0, 1, ..., for labels that are numbers.
+    """
     loss = get_loss(loss)
     kind = "own" if is_own(loss) else loss.name
     if n_classes is not None and kind not in ("own", "softmax"):
@@ -98,6 +103,8 @@ def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Lab
     is_encoded = kind != "squared" and values.ndim == 1
     values, classes = _encode(values, _order_of(labels)) if is_encoded else (values, None)
     values = _as_recorded(values)
+    if names is not None:
+        classes = _as_class_names(names, values, classes, kind)
     if classes is not None and kind == "logistic" and len(classes) != 2:
         shown = ", ".join(map(repr, classes[:6])) + (", ..." if len(classes) > 6 else "")
         raise InputError(f"loss 'logistic' takes labels of two classes; received {len(classes)}: {shown}")
@@ -108,6 +115,8 @@ def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Lab
                 f"the labels name {len(classes)} classes, so n_classes cannot be {n_classes}: which number a class "
                 "without samples has is unknown; pass labels as numbers, or as ordered pandas categories"
             )
+    elif kind == "softmax" and names is not None and classes is not None:
+        n_classes = len(classes)
     elif kind == "softmax":
         n_classes = max(2, int(values.max()) + 1) if np.isfinite(values).all() else 2
     elif values.ndim == 2 and kind != "logistic":
@@ -115,7 +124,23 @@ def as_labels(labels: ArrayLike, loss: str | Loss, n_classes: int | None) -> Lab
     elif kind != "own":
         n_classes = 1
     check_fit(values, loss, n_classes)
-    return Labels(values, classes, loss, n_classes)
+    return Labels(values, classes, loss, n_classes, are_named=names is not None)
+
+
+def _as_class_names(names: Sequence[str], values: Array, found: tuple[str, ...] | None, kind: str) -> tuple[str, ...]:
+    """Return the names of classes that labels are the indices of; raise InputError if they cannot be."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(f"classes must be a list of names; received {names!r}")
+    given = tuple(names)
+    if kind == "squared":
+        raise InputError("classes are for labels of classes; loss 'squared' takes amounts")
+    if found is not None:
+        raise InputError("classes are for labels that are numbers 0, 1, ...; these name their classes themselves")
+    is_index = (values >= 0) & (values < len(given)) & (values == np.floor(values))
+    if not is_index.all():
+        odd = values[~is_index].ravel()[0]
+        raise InputError(f"classes name the labels 0 to {len(given) - 1}; received the label {odd}")
+    return given
 
 
 def _as_rows(labels: ArrayLike) -> Array:

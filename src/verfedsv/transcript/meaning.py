@@ -78,6 +78,7 @@ class Rules:
         self._about = description
         self._n_classes = description.n_classes or 1
         self._is_sum = description.head.kind == "sum"
+        self._widths = dict(zip(description.head.clients, description.head.widths, strict=True))
         self._positions = np.empty(description.n_samples, np.uint32)  # takes memory only where it is written
         self.roster = Roster.of_founders(description.clients) if roster is None else roster
         self.last_time = last_time
@@ -138,8 +139,10 @@ class Rules:
             raise ValueError("joins and leaves are separate records")
         if is_first:
             raise ValueError("a transcript begins with an upload; initial clients are in its description")
-        change = self.roster.joined if rows.kinds[0] == "join" else self.roster.left
-        self.roster = change(str(rows.clients[0]))
+        client = str(rows.clients[0])
+        if self._widths and client not in self._widths:
+            raise ValueError(f"client {client!r} joins, but the head has no width for it")
+        self.roster = (self.roster.joined if rows.kinds[0] == "join" else self.roster.left)(client)
 
     def _check_round(self, rows: Rows) -> None:
         """Check a synchronous round: one row for each member, then a time stamp."""
@@ -184,7 +187,7 @@ class Rules:
         """Check that an upload has the width of the client's earlier ones."""
         if n_samples == 0:
             raise ValueError(f"client {client!r}: an upload has at least one sample")
-        width = self._n_classes if self._is_sum else self.roster.widths.get(client)
+        width = self._n_classes if self._is_sum else self._widths.get(client, self.roster.widths.get(client))
         if width is None:
             width = max(1, n_numbers // n_samples)
         if n_numbers != n_samples * width:
@@ -199,6 +202,8 @@ class Rules:
             raise ValueError("a time stamp states the head's parameters if, and only if, the head has any")
         if rows.offset is None:
             return
+        if not self._is_sum:
+            raise ValueError("only a head that sums has an offset")
         if len(rows.offset) not in {self._n_classes, *(n * self._n_classes for n in n_samples)}:
             raise self._wrong_offset(rows, " or ".join(map(str, sorted(n_samples))))
         if not is_usable(rows.offset):

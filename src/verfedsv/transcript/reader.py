@@ -21,7 +21,7 @@ from verfedsv.transcript.chain import Chain, Segment, read_segments
 from verfedsv.transcript.description import Description
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
-from verfedsv.transcript.heads import read_tensor
+from verfedsv.transcript.heads import StateReader, read_program, read_tensor
 from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
 from verfedsv.transcript.rows import Rows
@@ -45,6 +45,9 @@ class Transcript:
     A record that a crash left unfinished is not part of it. Opening a transcript or reading a record raises
     TranscriptError for anything that a `Recorder` could not have written. `verify` finds what was changed.
     """
+
+    trusts_head = False
+    """Whether whoever opened it trusts a program that it holds as its head, which may run any code."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -142,7 +145,7 @@ class Transcript:
 
     def _first_entries(self, n_entries: int) -> Transcript:
         earlier = copy(self)
-        for name in ("clients", "n_rounds"):
+        for name in ("clients", "n_rounds", "widths"):
             earlier.__dict__.pop(name, None)
         earlier._reader = self._reader.first(n_entries)
         return earlier
@@ -218,8 +221,37 @@ class Transcript:
 
         Raises TranscriptError if one is missing, or was changed.
         """
-        names = self.description.head.parameters
-        return {name: read_tensor(self._storage, digest) for name, digest in zip(names, hashes, strict=True)}
+        return self.head_reader(hashes)
+
+    @property
+    def head_reader(self) -> StateReader:
+        """What `head_state` calls, without the rest of the transcript: it can be sent to another process."""
+        return StateReader(self._storage, self.description.head.parameters)
+
+    def head_program(self) -> bytes | None:
+        """Return the program of the head, None if there is none; raise TranscriptError if it was changed.
+
+        Loading it may run any code.
+        """
+        digest = self.description.head.program
+        return None if digest is None else read_program(self._storage, digest)
+
+    @cached_property
+    def widths(self) -> dict[str, int]:
+        """The width of the embeddings of each client, in the order in which the head takes them.
+
+        As stated when the training began, else as uploaded: without those of clients that never uploaded anything.
+        """
+        head = self.description.head
+        if head.clients:
+            return dict(zip(head.clients, head.widths, strict=True))
+        found = dict[str, int]()
+        for record in self:
+            if len(found) == len(self.clients):
+                break
+            if isinstance(record, Upload):
+                found.setdefault(record.client, record.embeddings.shape[1])
+        return {name: found[name] for name in self.clients if name in found}
 
     def verify(self, *, is_growing: bool = False) -> Verified:
         """Return what was recorded, if every byte is as it was written and every record is valid.
@@ -247,6 +279,8 @@ class Transcript:
         What was verified before is not read again, unless the transcript no longer begins with it: then verification
         starts over. `progress` is called with the number of verified messages and their total.
         """
+        if since is None:
+            self.head_program()
         check_tensor = partial(read_tensor, self._storage)
         return verify(self._reader, self.description, fmt.first_link(*self.origin), check_tensor, since, most, progress)
 

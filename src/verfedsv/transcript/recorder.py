@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time as clock
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -52,11 +52,14 @@ class Recorder:
     "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are text or
     booleans are recorded as numbers of classes, in alphabetical order or that of ordered pandas categories, with their
     names in `transcript.description.classes`; numbers written as text are numbers. Squared loss has no classes, and
-    booleans stay booleans. `n_classes` is for softmax, if the labels do not show every class, and for losses of your
-    own. `no_gradient` lists samples that receive no gradients in training.
+    booleans stay booleans. `classes` names the classes 0, 1, ... of labels that are numbers, also those that no label
+    has. `n_classes` is for softmax, if the labels do not show every class, and for losses of your own. `no_gradient`
+    lists samples that receive no gradients in training.
 
-    `head` is how the server combines embeddings: "sum", or an object with `state_dict()`, such as a torch module, whose
-    parameters are recorded now and at each time stamp.
+    `head` is how the server combines embeddings: "sum", or a torch module that takes those of all clients concatenated,
+    in the order of joining, and gives what the loss takes. Its parameters are recorded now and at each time stamp, as
+    they are then. `widths` are those of the clients' embeddings, by name, in the order in which the head takes them:
+    needed if clients join later, and in asynchronous training for commands to value it.
 
     What was agreed is recorded for statements and audits, which compare it: `valuation`, the settings of the valuation
     (arguments of `value` by name; None for its defaults); `step`, the step that clients should take (a text, or a few
@@ -86,19 +89,21 @@ class Recorder:
         loss: str | Loss = "logistic",
         *,
         head: Any = "sum",
+        widths: Mapping[str, int] | None = None,
         valuation: Mapping[str, Any] | ValuationSettings | None = None,
         step: Step | None = None,
         n_planned: int | None = None,
         intercept: bool | None = None,
         n_classes: int | None = None,
+        classes: Sequence[str] | None = None,
         no_gradient: ArrayLike | None = None,
         resume: bool | None = None,
         segment_rounds: int | None = None,
     ) -> None:
         names = as_names(clients)
         rounds = SEGMENT_ROUNDS if segment_rounds is None else segment_rounds
-        self._labels = as_labels(labels, loss, n_classes)
-        self._head = RecordedHead(head)
+        self._labels = as_labels(labels, loss, n_classes, classes)
+        self._head = RecordedHead(head, widths)
         n_samples = len(self._labels.numbers)
         receives = np.ones(n_samples, dtype=bool)
         if no_gradient is not None:
@@ -203,6 +208,7 @@ class Recorder:
         except ValueError as error:
             raise InputError(str(error)) from None
         if is_join:
+            self._check_head_takes(client)
             self._check_valuation(len(roster.clients))
             for sentence in misleading(roster.clients):
                 warn(sentence, TranscriptWarning)
@@ -323,15 +329,20 @@ class Recorder:
         return replace(description, mode=mode, n_classes=n_classes, precision="float64" if wide else "float32")
 
     def _as_embeddings(self, client: str, values: ArrayLike, n_samples: int) -> Array:
-        if self._description.head.kind == "sum":
+        head = self._description.head
+        if head.kind == "sum":
             width, advice = self._description.n_classes, self._labels.advice
         else:
-            width, advice = self._roster.widths.get(client), "Earlier uploads of this client have that width"
+            stated = dict(zip(head.clients, head.widths, strict=True))
+            width = stated.get(client, self._roster.widths.get(client))
+            advice = "The head takes that many numbers of this client, as in its earlier uploads"
         return as_embeddings(f"{client}: embeddings", values, n_samples, width, advice)
 
     def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Mapping[str, Array]) -> Array:
         """Return the offset in the precision of the embeddings."""
         description, arrays = self._description, [*uploads.values()]
+        if description.head.kind != "sum":
+            raise InputError("a head with parameters has no offset: make it a layer of the head, or a client")
         if description.intercept is False:
             raise InputError("it was agreed that the server adds no offset (intercept=False)")
         self._check_valuation(len(self._roster.clients) + 1)
@@ -339,9 +350,24 @@ class Recorder:
         precision = description.precision or ("float32" if is_single else None)
         return as_offset(offset, n_samples, description.n_classes or (arrays[0].shape[1] if arrays else 1), precision)
 
+    def _check_head_takes(self, client: str) -> None:
+        """Raise InputError if the head has no place for the embeddings of a client that joins."""
+        known = self._description.head.clients
+        if known and client not in known:
+            raise InputError(
+                f"client {client!r} cannot join: the head takes the embeddings of {', '.join(known)}; pass those of "
+                "clients that join later in widths= when the training begins, and zeros take their place until then"
+            )
+
     def _check_valuation(self, n_players: int) -> None:
         """Raise InputError if the agreed valuation could not be computed for that many clients, the server included."""
         self._description.valuation.check_players(n_players)
+
+    def _begin_head(self, message: RecordMessage, description: Description) -> Description:
+        """Return the description with what the first record shows of the head: the widths, if all clients upload."""
+        uploads = {str(name): upload[1].shape[1] for name, upload in _uploads_of(message)}
+        widths = uploads if set(uploads) == set(description.clients) else {}
+        return replace(description, head=self._head.begin(widths, description.n_classes or 1, self._storage))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -362,14 +388,22 @@ class Recorder:
             raise InputError(f"time must be in seconds, from {-fmt.LATEST:g} to {fmt.LATEST:g}; received {time}")
         if time < self._last_time:
             raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
-        if kind is Kind.ROUND and self._description.head.kind != "sum":
-            message = replace(message, state=self._head.write(self._storage))
+        if self._description.head.kind != "sum":
+            if description is not None and self._description.mode is None:
+                description = self._begin_head(message, description)
+            if kind is Kind.ROUND:
+                message = replace(message, state=self._head.write(self._storage))
         self._writer.write(kind, message, description or self._description)
         self._description, self._last_time = description or self._description, time
         self._n_rounds += kind is Kind.ROUND
         if self._description.head.kind != "sum":  # if it is, all clients have the same width
-            rows = zip(message.clients, message.uploads, strict=True)
-            widths = {str(client): upload[1].shape[1] for client, upload in rows if upload is not None}
+            widths = {str(client): upload[1].shape[1] for client, upload in _uploads_of(message)}
             self._roster = replace(self._roster, widths={**self._roster.widths, **widths})
         # Seal now: a full segment is never appended to again, and the transcript's head changes only with a record.
         self._writer.seal_if_full()
+
+
+def _uploads_of(message: RecordMessage) -> Iterator[tuple[str | None, tuple[Array, Array]]]:
+    """Yield the client and the arrays of each upload in a message."""
+    rows = zip(message.clients, message.uploads, strict=True)
+    return ((client, upload) for client, upload in rows if upload is not None)

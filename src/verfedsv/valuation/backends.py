@@ -8,11 +8,10 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 
-from verfedsv.shapley.blocks import ordered_map, split
+from verfedsv.shapley.blocks import block_size, ordered_map, split
 from verfedsv.shapley.closed_form import third_order_of_factors
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.estimators import Allowances, estimate_game, estimate_rounds
-from verfedsv.shapley.game import block_size
 from verfedsv.shapley.plan import Plan
 from verfedsv.valuation.chunks import Chunk
 
@@ -21,7 +20,7 @@ class Backend(ABC):
     """Values chunks of the size that suits it. It can be sent to other processes."""
 
     @abstractmethod
-    def chunk_size(self, n_clients: int, n_classes: int) -> int:
+    def chunk_size(self, n_clients: int, width: int) -> int:
         """Return the number of samples in a chunk."""
 
     @abstractmethod
@@ -31,9 +30,9 @@ class Backend(ABC):
         If the plan refines rounds, only these are valued, and the others are zero.
         """
 
-    def split(self, n_samples: int, n_clients: int, n_classes: int) -> list[slice]:
+    def split(self, n_samples: int, n_clients: int, width: int) -> list[slice]:
         """Return the samples of each chunk."""
-        return split(n_samples, self.chunk_size(n_clients, n_classes))
+        return split(n_samples, self.chunk_size(n_clients, width))
 
     def value_rounds(
         self,
@@ -48,7 +47,7 @@ class Backend(ABC):
         The samples are split into chunks that are valued on an executor or on that many threads; `step` is called after
         each. Where the allowances ask for it, rounds are valued again with smaller errors.
         """
-        parts = self.split(chunk.n_samples, chunk.n_clients, chunk.n_classes)
+        parts = self.split(chunk.n_samples, chunk.n_clients, chunk.width)
 
         def sums(plan: Plan) -> Iterator[Estimate]:
             chunks = (chunk.part(samples, index) for index, samples in enumerate(parts))
@@ -67,9 +66,9 @@ class Backend(ABC):
 class CompiledLoops(Backend):
     """The loops of `shapley`, compiled for the processor; a chunk takes one thread."""
 
-    def chunk_size(self, n_clients: int, n_classes: int) -> int:
+    def chunk_size(self, n_clients: int, width: int) -> int:
         """Return the number of samples in a block of all players, whose embeddings of a round fit the cache."""
-        return block_size(n_clients + 1, n_classes)
+        return block_size(n_clients + 1, width)
 
     def value(self, chunk: Chunk, plan: Plan) -> Estimate:
         """Return the sums of the estimates of all rounds: all in one loop, or one after the other."""

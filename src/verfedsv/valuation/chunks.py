@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,16 @@ from numpy.typing import NDArray
 from verfedsv.compiled import compiled
 from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.factor_sums import FactoredRounds
-from verfedsv.shapley.game import RoundGame
+from verfedsv.shapley.game import Game, RoundGame
 from verfedsv.vectors import LANES, fill, load, load_first, store
+
+if TYPE_CHECKING:
+    from verfedsv.heads import HeadMove
+    from verfedsv.shapley.head_game import HeadGame
+    from verfedsv.valuation.heads import TrainedHead
+
+State = tuple[str, ...]
+"""The hashes of the parameters of a head."""
 
 MOST_ELEMENTS = 2**22
 """How many uploaded numbers, offsets included, are held in memory and valued together."""
@@ -41,8 +49,16 @@ class Change(NamedTuple):
     values: Array
 
 
-Round = Sequence[Change]
+Changes = Sequence[Change]
 """What changed in a round, in the order of the uploads. Players without a change keep their embeddings."""
+
+
+class Round(NamedTuple):
+    """What changed in a round, and the hashes of the head's parameters after it, if it has any."""
+
+    changes: Changes
+    state: State = ()
+
 
 SampleFactors = Mapping[int, Floats]
 """The factors of the samples, (samples, rank), of each player whose changes are weights."""
@@ -90,19 +106,19 @@ class Weights(NamedTuple):
     @classmethod
     def of(cls, rounds: Sequence[Round], factors: SampleFactors, n_players: int, n_classes: int) -> Weights | None:
         """Return rounds in that form, or None if some samples of a player change without the others."""
-        if not factors or any(change.samples is not None for changes in rounds for change in changes):
+        if not factors or any(change.samples is not None for changes, _ in rounds for change in changes):
             return None
         starts = Columns.starts_of(factors)
         values = np.zeros((len(rounds), n_classes, sum(own.shape[1] for own in factors.values())))
         moved = np.zeros((len(rounds), n_players), np.bool_)
-        for t, changes in enumerate(rounds):
+        for t, (changes, _) in enumerate(rounds):
             for player, _, weights in changes:
-                values[t, :, starts[player] : starts[player] + weights.shape[1]] = weights
+                values[t, : len(weights), starts[player] : starts[player] + weights.shape[1]] = weights
                 moved[t, player] = True
         return cls(values, moved)
 
 
-def apply(table: Floats, changes: Round, columns: Columns) -> None:
+def apply(table: Floats, changes: Changes, columns: Columns) -> None:
     """Write changes to a table of embeddings, (players, samples, classes), in their order."""
     for is_of_all, group in groupby(changes, lambda change: change.samples is None):
         if is_of_all:  # in one call: threads wait for the interpreter between calls
@@ -110,11 +126,16 @@ def apply(table: Floats, changes: Round, columns: Columns) -> None:
             players = np.array([change.player for change in own])
             starts = np.array([columns.starts[change.player] for change in own])
             ranks = np.array([change.values.shape[1] for change in own])
-            weights = np.concatenate([change.values for change in own], axis=1)
+            weights = np.concatenate([_padded(change.values, table.shape[2]) for change in own], axis=1)
             _multiply(columns.rows, starts, ranks, weights, players, table)
         else:
             for player, samples, values in group:
-                table[player, samples] = values
+                table[player, samples, : values.shape[1]] = values
+
+
+def _padded(weights: Floats, n_rows: int) -> Floats:
+    """Return weights, (width, rank), with rows of zeros for the widths that other players have."""
+    return weights if len(weights) == n_rows else np.pad(weights, ((0, n_rows - len(weights)), (0, 0)))
 
 
 def of_rows(rounds: Iterable[Round], rows: NDArray[np.intp], n_samples: int) -> Iterator[Round]:
@@ -130,14 +151,14 @@ def of_rows(rounds: Iterable[Round], rows: NDArray[np.intp], n_samples: int) -> 
         order = order[np.searchsorted(positions, 0, sorter=order) :]
         return Change(change.player, positions[order], change.values[order])
 
-    for changes in rounds:
-        yield [of_change(change) for change in changes]
+    for changes, state in rounds:
+        yield Round([of_change(change) for change in changes], state)
 
 
 def together(rounds: Iterable[Round]) -> list[Change]:
     """Return the changes of several rounds, without those that a later change of all samples overwrites."""
     result: list[Change] = []
-    for changes in rounds:
+    for changes, _ in rounds:
         if overwritten := {change.player for change in changes if change.samples is None}:
             result = [change for change in result if change.player not in overwritten]
         result += changes
@@ -148,8 +169,10 @@ def together(rounds: Iterable[Round]) -> list[Change]:
 class Chunk:
     """Samples of a training in consecutive rounds.
 
-    `labels` are encoded. `table`, (players, samples, classes), has the embeddings before the first of the `rounds`; a
-    server that has no part in any of them need not have a row. `index` counts the chunks of the same rounds.
+    `labels` are encoded. `table`, (players, samples, width), has the embeddings before the first of the `rounds`; a
+    server that has no part in any of them need not have a row. Under a sum, the width is the number of classes; under a
+    `head`, the largest of all clients, whose other columns are zero. `state` is that of the head before the first
+    round. `index` counts the chunks of the same rounds.
     """
 
     loss: Loss
@@ -159,13 +182,15 @@ class Chunk:
     rounds: Sequence[Round]
     factors: SampleFactors
     index: int = 0
+    head: TrainedHead | None = None
+    state: State = ()
 
     @property
     def n_samples(self) -> int:
         return len(self.labels)
 
     @property
-    def n_classes(self) -> int:
+    def width(self) -> int:
         return int(self.table.shape[2])
 
     @property
@@ -179,7 +204,9 @@ class Chunk:
             self,
             labels=self.labels[samples],
             table=np.ascontiguousarray(self.table[:, samples]),
-            rounds=self.rounds if is_of_all else [[_cut(each, samples) for each in changes] for changes in self.rounds],
+            rounds=self.rounds
+            if is_of_all
+            else [Round([_cut(each, samples) for each in changes], state) for changes, state in self.rounds],
             factors={player: own[samples] for player, own in self.factors.items()},
             index=index,
         )
@@ -188,12 +215,15 @@ class Chunk:
 
     @cached_property
     def _weights(self) -> Weights | None:
-        return Weights.of(self.rounds, self.factors, len(self.table), self.n_classes)
+        return Weights.of(self.rounds, self.factors, len(self.table), self.width)
 
     @property
     def factored(self) -> FactoredRounds | None:
-        """All rounds as products of factors, or None if some samples of a player change without the others."""
-        if self._weights is None:
+        """All rounds as products of factors, or None if some samples of a player change without the others.
+
+        Under a head there is no loop for that, and the result is None.
+        """
+        if self._weights is None or self.head is not None:
             return None
         values, moved = self._weights
         # A server without a part in the sum is no player.
@@ -208,13 +238,18 @@ class Chunk:
             self.table[:n_players],
         )
 
+    @property
+    def last_state(self) -> State:
+        """The state of the head after the last round."""
+        return self.rounds[-1].state if self.rounds else self.state
+
     def advance(self) -> None:
         """Bring the table to the end of the last round."""
         for change in together(self.rounds):  # one at a time: columns are copies of factors
             own = {player: own for player, own in self.factors.items() if player == change.player}
             apply(self.table, [change], Columns.of(own))
 
-    def games(self, only: Collection[int] | None = None) -> Iterator[tuple[int, RoundGame]]:
+    def games(self, only: Collection[int] | None = None) -> Iterator[tuple[int, Game]]:
         """Yield index and game of each round in which anything changed, or of `only` some of them, in order.
 
         A game has only the samples that changed: the others do not change the loss. The arrays of one game are
@@ -222,35 +257,44 @@ class Chunk:
         """
         table, following, columns = self.table.copy(), np.empty_like(self.table), Columns.of(self.factors)
         skipped: list[Round] = []
-        for t, changes in enumerate(self.rounds):
+        for t, (changes, _) in enumerate(self.rounds):
             if only is not None and t not in only:
-                skipped.append(changes)
+                skipped.append(self.rounds[t])
                 continue
             apply(table, together(skipped), columns)
             skipped.clear()
+            move = None if self.head is None else self.head.move(self._state_before(t), self._state_before(t + 1))
             is_changed, server_moved = self._find_changed(table, changes, columns)
             n_players = self.n_clients + server_moved
-            if is_changed.all():
+            if is_changed.all() or (move is not None and move.is_move):
                 # Two tables in turn: completed embeddings are written, and never copied.
                 written = {change.player for change in changes if change.samples is None}
                 for player in set(range(len(table))) - written:
                     following[player] = table[player]
                 apply(following, changes, columns)
                 table, following = following, table
-                yield t, self._game(following, table, n_players, self.labels)
+                yield t, self._game(following, table, n_players, self.labels, move)
             elif is_changed.any():
                 changed = np.flatnonzero(is_changed)
                 previous = table.take(changed, axis=1)  # contiguous, as [:, changed] is not
                 apply(table, changes, columns)
-                yield t, self._game(previous, table.take(changed, axis=1), n_players, self.labels[changed])
+                yield t, self._game(previous, table.take(changed, axis=1), n_players, self.labels[changed], move)
 
-    def _game(self, previous: Floats, current: Floats, n_players: int, labels: Array) -> RoundGame:
+    def _state_before(self, t: int) -> State:
+        """Return the state of the head before round t of this chunk."""
+        return self.state if t == 0 else self.rounds[t - 1].state
+
+    def _game(
+        self, previous: Floats, current: Floats, n_players: int, labels: Array, move: HeadMove | None
+    ) -> RoundGame | HeadGame:
         """Return the game of some samples, from their tables before and after a round, for the calling thread."""
+        if self.head is not None and move is not None:
+            return self.head.game(previous, current, labels, self.loss, move)
         server_stays = len(previous) > self.n_clients == n_players
         offset = previous[self.n_clients] if server_stays else None
         return RoundGame(previous[:n_players], current[:n_players], labels, self.loss, offset, n_threads=1)
 
-    def _find_changed(self, table: Floats, changes: Round, columns: Columns) -> tuple[NDArray[np.bool_], bool]:
+    def _find_changed(self, table: Floats, changes: Changes, columns: Columns) -> tuple[NDArray[np.bool_], bool]:
         """Return which samples change in a round, (samples,), and whether the server moves.
 
         Everything that clients upload counts as changed; the server's own part only where it differs from the table.
@@ -281,15 +325,15 @@ def chunks_of_rounds(start: Chunk, rounds: Iterable[Round], most_rounds: int | N
     chunk = start
     for held in _held_together(rounds, most_rounds):
         chunk.advance()
-        chunk = replace(start, rounds=held)
+        chunk = replace(start, rounds=held, state=chunk.last_state)
         yield chunk
 
 
 def _held_together(rounds: Iterable[Round], most_rounds: int | None) -> Iterator[list[Round]]:
     held, n_elements = list[Round](), 0
-    for changes in rounds:
-        held.append(changes)
-        n_elements += sum(change.values.size for change in changes)
+    for each in rounds:
+        held.append(each)
+        n_elements += sum(change.values.size for change in each.changes)
         if n_elements >= MOST_ELEMENTS or len(held) == most_rounds:
             yield held
             held, n_elements = [], 0

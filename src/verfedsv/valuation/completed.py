@@ -66,7 +66,8 @@ def complete_players(
             changes = uploads.by_player[player]
             if last is None or pattern is None or not _has_same_samples(last, changes):
                 last, pattern = changes, Pattern.from_batches(_samples(changes), training.n_samples)
-            values = pattern.sort([change.values for change in changes.values()], training.n_classes, plan.n_threads)
+            width = training.width_of(player)
+            values = pattern.sort([change.values for change in changes.values()], width, plan.n_threads)
             like = plan.like[player] if player < len(plan.like) else None
             yield _Task(pattern, values, earlier.start_of(player) if earlier else None, like)
 
@@ -93,7 +94,7 @@ def _count_withheld(uploads: Uploads) -> list[int]:
         for samples in _samples(own):
             seen[samples] = True
     withheld = [0] * uploads.n_clients
-    for changes in uploads.rounds:
+    for changes, _ in uploads.rounds:
         of_clients = [change for change in changes if change.player < uploads.n_clients]
         if shared_samples(of_clients) is None:
             is_uploaded = np.zeros(uploads.n_samples, bool)
@@ -160,4 +161,5 @@ def completed_rounds(
         player = change.player
         return Change(player, None, next(own_rounds[player])) if player in own_rounds else change
 
-    return of_rows((list(map(completed, changes)) for changes in uploads.rounds), rows, training.n_samples)
+    rounds = (Round(list(map(completed, changes)), state) for changes, state in uploads.rounds)
+    return of_rows(rounds, rows, training.n_samples)

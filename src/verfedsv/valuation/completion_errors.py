@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +12,23 @@ from numpy.typing import NDArray
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.expected import MAX_SAMPLES
 from verfedsv.completion.observations import spread_evenly
-from verfedsv.losses import Floats, Loss
-from verfedsv.valuation.chunks import Columns, apply
+from verfedsv.losses import Array, Floats, Loss
+from verfedsv.valuation.chunks import Columns, State, apply
 from verfedsv.valuation.completed import completed_rounds, factors_of
 from verfedsv.valuation.result import FEWEST_HELD_OUT, HOPELESS, Factorisation, missed_fraction
 from verfedsv.valuation.trainings import RecordedTraining, Uploads
 
+if TYPE_CHECKING:
+    from verfedsv.heads import HeadMove
+    from verfedsv.valuation.heads import TrainedHead
+
 SAFETY = 3.0
 """A factor on the first part of the estimate: without it, true errors were up to 2.6 times as large on Adult, Web and
 Covtype, and up to 1.9 times in small random trainings."""
+
+
+NEAR_ZERO = 0.1
+"""Embeddings whose size in the first round is below this fraction of their size in all rounds start near zero."""
 
 
 def completion_errors(
@@ -40,64 +49,161 @@ def completion_errors(
     """
     missed, squares = np.zeros((2, per_round.shape[1]))
     for player, completion in factorisation.completions.items():
-        missed[player], squares[player] = _missed(completion)
+        missed[player], squares[player] = _missed(completion, rows)
     missed[missed >= HOPELESS] = np.nan
-    of_others = np.sqrt(training.n_classes * (squares.sum() - squares))
-    moved = np.minimum(training.loss.smoothness * of_others, training.loss.gradient_range)
-    changes, gradients = _changes(training, rows, uploads, factorisation, per_round.shape)
+    sensitivity = _of_sum if training.head is None else _of_head
+    changes, gradients, moved = sensitivity(training, rows, uploads, factorisation, squares, per_round.shape)
     sizes = np.abs(per_round)
-    by_gradient = np.maximum(sizes / gradients[:, np.newaxis], changes / math.sqrt(len(rows)))
-    result: Floats = SAFETY * missed / (1 - missed) * sizes.mean(axis=0) + moved * by_gradient.mean(axis=0)
-    return result
+    by_gradient = np.maximum(sizes / gradients, changes / math.sqrt(len(rows)))
+    own = SAFETY * missed / (1 - missed) * sizes.mean(axis=0)
+    return np.asarray(own + (moved * by_gradient).mean(axis=0))
 
 
-def _missed(completion: Completion) -> tuple[float, float]:
+def _missed(completion: Completion, rows: NDArray[np.intp]) -> tuple[float, float]:
     """Return the fraction of the embeddings that is missed, by root mean squares, and the mean squared error.
 
     Both are the larger of what was measured on held-out uploads and what is expected of all embeddings. They are NaN if
-    too few uploads were held out, or all of these are zero, as before the first step.
+    too few uploads were held out, or all of these are zero, as before the first step. Of embeddings that do not start
+    near zero, as of models with random weights, only the movement since the first round counts: values are of changes.
     """
     report = completion.report
     if not report.rank or not (report.held_out_size or completion.rounds.any()):
         return 0.0, 0.0
     if report.n_held_out < FEWEST_HELD_OUT or not report.held_out_size:
         return np.nan, np.nan
-    return missed_fraction(report), max(report.held_out_rmse, report.expected_rmse) ** 2
+    missed, error = missed_fraction(report), max(report.held_out_rmse, report.expected_rmse)
+    samples = completion.samples[spread_evenly(rows, MAX_SAMPLES)]
+    first, moved = (
+        _rms(samples, weights) for weights in (completion.rounds[:1], completion.rounds - completion.rounds[0])
+    )
+    if first > NEAR_ZERO * _rms(samples, completion.rounds):
+        missed = max(missed, error / moved if moved > 0 else np.inf)
+    return missed, error**2
 
 
-def _changes(
+def _rms(samples: Floats, rounds: Floats) -> float:
+    """Return the root mean square of completed embeddings."""
+    gram = samples.T @ samples
+    return math.sqrt(
+        max(0.0, float(np.einsum("twr,rs,tws->", rounds, gram, rounds))) / (rounds[..., 0].size * len(samples))
+    )
+
+
+Sensitivity = tuple[Floats, Floats, Floats]
+"""By round and player, (rounds, players) or what broadcasts to that, root mean squares over samples of norms: how much
+the player's embeddings change, the gradient that this is multiplied by, and how far missed embeddings move that."""
+
+
+def _of_sum(
     training: RecordedTraining,
     rows: NDArray[np.intp],
     uploads: Uploads,
     factorisation: Factorisation,
+    squares: Floats,
     shape: tuple[int, ...],
-) -> tuple[Floats, Floats]:
-    """Return how much each player's embeddings change in each round, (rounds, players), and its gradients, (rounds,).
+) -> Sensitivity:
+    """Return the sensitivity under a sum, whose gradient is the same for all players, with the loss's constants.
 
-    Both are root mean squares over samples of norms over classes; gradients are those before the round.
+    Gradients are those before the round.
     """
+    of_others = np.sqrt(training.n_classes * (squares.sum() - squares))
+    moved = np.minimum(training.loss.smoothness * of_others, training.loss.gradient_range)
+    changes, gradients = np.zeros(shape), np.zeros((shape[0], 1))
+    some, steps = _replay(training, rows, uploads, factorisation, shape[1])
+    labels = training.labels[some]
+    for t, (before, after, _) in enumerate(steps):
+        gradient = training.loss.gradient(before.sum(axis=0), labels)
+        gradients[t] = _size(gradient) or 1.0
+        changes[t] = [_size(change) for change in after - before]
+    return changes, gradients, moved[np.newaxis]
+
+
+def _of_head(
+    training: RecordedTraining,
+    rows: NDArray[np.intp],
+    uploads: Uploads,
+    factorisation: Factorisation,
+    squares: Floats,
+    shape: tuple[int, ...],
+) -> Sensitivity:
+    """Return the sensitivity under a head, of which no constants are known, by moving embeddings and looking.
+
+    All are moved at once, by random numbers as large as what is missed, and by that fraction towards zero. For the
+    server, whose change multiplies nothing, the gradient is what it changes in the loss of each sample.
+    """
+    head, loss = training.head, training.loss
+    if head is None:
+        raise AssertionError("the training has a head")
+    some, steps = _replay(training, rows, uploads, factorisation, shape[1])
+    labels, rng = training.labels[some], np.random.default_rng(0)
+    deviation = np.sqrt(np.nan_to_num(squares))[head.columns]  # a column of nobody is zero
+    changes, gradients, moved = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    state = training.first_state
+    for t, (before, after, following) in enumerate(steps):
+        move, state = head.move(state, following), following
+        x = head.joined(before[:-1])
+        sizes = np.sqrt(np.square(x).mean(axis=0))
+        shrunk = x * (1 - np.minimum(1.0, deviation / np.where(sizes > 0, sizes, 1.0)))
+        here, *elsewhere = (
+            _gradients(head, move, each, labels, loss)
+            for each in (x, x + deviation * rng.standard_normal(x.shape), shrunk)
+        )
+        for player in range(shape[1]):
+            own = np.flatnonzero(head.columns == player) if player < shape[1] - 1 else [len(head.columns)]
+            gradients[t, player] = _size(here[:, own]) or 1.0
+            moved[t, player] = SAFETY * max(_size((other - here)[:, own]) for other in elsewhere)
+            changes[t, player] = _size(after[player] - before[player]) if player < shape[1] - 1 else 1.0
+    known = np.isfinite(squares)
+    return changes, gradients, np.where(known.all(), moved, np.nan)
+
+
+def _gradients(head: TrainedHead, move: HeadMove, x: Floats, labels: Array, loss: Loss) -> Floats:
+    """Return the gradient of the loss by the columns, and last what the server changes, (samples, columns + 1)."""
+    scores = head.function.scores(move.previous, x)
+    gradient = head.function.pull_back(move.previous, x, np.ascontiguousarray(loss.gradient(scores, labels)))
+    change = np.zeros(len(x))
+    if move.is_move:
+        change = loss.value(scores, labels) - loss.value(head.function.scores(move.current, x), labels)
+    return np.column_stack([gradient, change])
+
+
+def _size(vectors: Floats) -> float:
+    """Return the root mean square of the norms of some rows."""
+    return math.sqrt(np.square(vectors).sum() / len(vectors))
+
+
+def _replay(
+    training: RecordedTraining,
+    rows: NDArray[np.intp],
+    uploads: Uploads,
+    factorisation: Factorisation,
+    n_players: int,
+) -> tuple[NDArray[np.intp], Iterator[tuple[Floats, Floats, State]]]:
+    """Return some of the rows, and their tables before and after each round, with the state of the head after it."""
     some = spread_evenly(rows, MAX_SAMPLES)
-    columns, labels = Columns.of(factors_of(factorisation, some)), training.labels[some]
-    table = np.zeros((shape[1], len(some), training.n_classes))
-    changes, gradients = np.zeros(shape), np.zeros(shape[0])
-    for t, moves in enumerate(completed_rounds(training, some, uploads, factorisation)):
-        gradient = training.loss.gradient(table.sum(axis=0), labels)
-        gradients[t] = math.sqrt(np.square(gradient).sum() / len(some)) or 1.0
-        before = table.copy()
-        apply(table, moves, columns)
-        changes[t] = np.sqrt(np.square(table - before).sum(axis=(1, 2)) / len(some))
-    return changes, gradients
+    columns = Columns.of(factors_of(factorisation, some))
+
+    def steps() -> Iterator[tuple[Floats, Floats, State]]:
+        table = np.zeros((n_players, len(some), training.width))
+        for moves, state in completed_rounds(training, some, uploads, factorisation):
+            before = table.copy()
+            apply(table, moves, columns)
+            yield before, table, state
+
+    return some, steps()
 
 
-def approximation_guarantee(reports: Sequence[CompletionReport], loss: Loss, n_classes: int) -> float | None:
+def approximation_guarantee(reports: Sequence[CompletionReport], training: RecordedTraining) -> float | None:
     """Return the bound of the paper's Proposition 2, 2 G M eps, from held-out errors; None if these were not measured.
+
+    It holds for sums; under another head, G is unknown, and the result None.
 
     M eps is the sum over clients of the largest error of any embedding, whose norm over classes is at most sqrt(C)
     times as large. The proposition states 2 G eps, but its proof drops the factor M. The result is an estimate, as
     the held-out embeddings are a sample.
     """
     total = sum(report.held_out_largest for report in reports)
-    guarantee = 2 * loss.lipschitz * math.sqrt(n_classes) * total
+    guarantee = 2 * training.loss.lipschitz * math.sqrt(training.n_classes) * total
     completed = [report for report in reports if report.rank]
-    is_measured = len(completed) > 0 and all(report.n_held_out > 0 for report in completed)
+    is_measured = training.head is None and len(completed) > 0 and all(report.n_held_out > 0 for report in completed)
     return guarantee if is_measured and math.isfinite(guarantee) else None

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,8 @@ from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.valuation.backends import Backend, CompiledLoops
-from verfedsv.valuation.budget import Budget
-from verfedsv.valuation.chunks import Chunk, Round, SampleFactors, chunks_of_rounds, of_rows
+from verfedsv.valuation.budget import Budget, HeadBudget
+from verfedsv.valuation.chunks import Chunk, Round, SampleFactors, State, chunks_of_rounds, of_rows
 from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_rounds, factors_of
 from verfedsv.valuation.completion_errors import approximation_guarantee, completion_errors
 from verfedsv.valuation.replay import Replay
@@ -56,8 +57,8 @@ class Job:
     backend: Backend = field(default_factory=CompiledLoops)
 
     @property
-    def estimator(self) -> Estimator:
-        return get_estimator(self.settings.method)
+    def estimator(self) -> Estimator[Any]:
+        return get_estimator(self.settings.method, has_head=self.training.head is not None)
 
     @property
     def n_permutations(self) -> int:
@@ -100,9 +101,10 @@ class Job:
             recorded = iter(uploads.rounds[replay.n_rounds :])
         step = _Steps(self.progress, self._n_steps(rows, training.n_rounds - len(before.values)))
         rounds = replay.follow(of_rows(recorded, rows, training.n_samples))
-        start = self._chunk(rows, replay.table, replay.factors)
-        for changes in islice(rounds, len(before.values) - replay.n_rounds):
-            replace(start, rounds=[changes]).advance()
+        start = self._chunk(rows, replay.table, replay.factors, replay.state)
+        for each in islice(rounds, len(before.values) - replay.n_rounds):
+            replace(start, rounds=[each]).advance()
+            start = replace(start, state=each.state)
         found = self._value(start, rounds, before, step, replay)
         replay.next_record = training.transcript.n_records + 1
         n_unseen = len(self.rows) - int(replay.is_seen.sum())
@@ -121,20 +123,28 @@ class Job:
         factorisation = complete_players(training, uploads, plan, earlier, self.executor, lambda: step(n_steps))
         between = time.perf_counter()
         completed = completed_rounds(training, rows, uploads, factorisation)
-        table = np.zeros((n_players, len(rows), training.n_classes))
-        start = self._chunk(rows, table, factors_of(factorisation, rows))
+        table = np.zeros((n_players, len(rows), training.width))
+        start = self._chunk(rows, table, factors_of(factorisation, rows), training.first_state)
         found = self._value(start, completed, Estimate.none(0, n_players), step)
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
         errors = completion_errors(training, rows, uploads, factorisation, found.values)
         return self._assemble(rows, len(self.rows) - len(rows), found, errors, seconds, factorisation=factorisation)
 
-    def _chunk(self, rows: NDArray[np.intp], table: Floats, factors: SampleFactors) -> Chunk:
+    def _chunk(self, rows: NDArray[np.intp], table: Floats, factors: SampleFactors, state: State) -> Chunk:
         """Return the rows before the first round."""
         training = self.training
-        return Chunk(training.loss, training.labels[rows], len(training.clients), table, [], factors)
+        labels, n_clients = training.labels[rows], len(training.clients)
+        return Chunk(training.loss, labels, n_clients, table, [], factors, head=training.head, state=state)
+
+    def _first_scores(self, n_samples: int) -> Floats:
+        """Return what the loss takes before the first round, when all embeddings are zero, (samples, classes)."""
+        training = self.training
+        if training.head is None:
+            return np.zeros((n_samples, training.n_classes))
+        return np.tile(training.head.first_scores(training.first_state), (n_samples, 1))
 
     def _n_steps(self, rows: NDArray[np.intp], n_rounds: int) -> int:
-        chunks = self.backend.split(len(rows), len(self.training.clients), self.training.n_classes)
+        chunks = self.backend.split(len(rows), len(self.training.clients), self.training.width)
         return max(1, len(chunks) * n_rounds)
 
     def _value(
@@ -147,7 +157,11 @@ class Job:
     ) -> Estimate:
         """Return the values of all rounds, given those of the rounds `before`; advance the table of a replay."""
         plan = Plan(self.estimator, start.n_samples, self.n_permutations, self.semivalue, self.settings.seed)
-        budget = Budget(self.settings.tolerance) if replay is None else replay.budget
+        tolerance = self.settings.tolerance
+        if replay is not None:
+            budget = replay.budget
+        else:
+            budget = Budget(tolerance) if self.training.head is None else HeadBudget(tolerance, sees_all=True)
         parts, n_rounds, workers = [before], len(before.values), self.executor or available_threads()
         chunk = start
         for chunk in chunks_of_rounds(start, rounds, None if replay is None else MOST_ROUNDS):
@@ -156,6 +170,7 @@ class Job:
             n_rounds += chunk.n_rounds
         if replay is not None:  # else the table may never have been written, and takes no memory
             chunk.advance()
+            replay.state = chunk.last_state
         step.finish()
         return Estimate.joined(parts)
 
@@ -176,8 +191,7 @@ class Job:
         estimator_errors = rounds.total().bound(look=0) / n_rounds + rounding
         per_round_errors = rounds.bound(look=1 + np.arange(n_rounds))
         reports = None if factorisation is None else factorisation.reports
-        labels = training.labels[rows]
-        first_loss = training.loss.value(np.zeros((len(rows), training.n_classes)), labels).mean()
+        first_loss = training.loss.value(self._first_scores(len(rows)), training.labels[rows]).mean()
         losses = first_loss - np.concatenate([[0.0], np.cumsum(rounds.utility)])
         tolerance = self.settings.tolerance
         return Valuation(
@@ -203,7 +217,7 @@ class Job:
             if self.estimator.adapts
             else None,
             completion=reports,
-            guarantee=None if reports is None else approximation_guarantee(reports, training.loss, training.n_classes),
+            guarantee=None if reports is None else approximation_guarantee(reports, training),
             head=training.transcript.head,
             settings=self.settings,
             seconds=seconds,

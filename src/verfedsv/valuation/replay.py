@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from verfedsv.losses import Floats
 from verfedsv.transcript import Upload
-from verfedsv.valuation.budget import Budget
-from verfedsv.valuation.chunks import Round, SampleFactors
+from verfedsv.valuation.budget import Budget, HeadBudget
+from verfedsv.valuation.chunks import Round, SampleFactors, State
 from verfedsv.valuation.trainings import RecordedTraining
 
 
@@ -19,32 +19,35 @@ from verfedsv.valuation.trainings import RecordedTraining
 class Replay:
     """The server's table after some rounds, from which a later valuation continues without reading earlier records.
 
-    `table` is (players, rows, classes), zero at the start; `is_seen` marks the rows that were ever uploaded.
-    `next_record` is the number of the record to read next; `unstamped` are uploads that no time stamp has followed yet.
+    `table` is (players, rows, width), zero at the start; `is_seen` marks the rows that were ever uploaded; `state` is
+    that of the head. `next_record` is the number of the record to read next; `unstamped` are uploads that no time stamp
+    has followed yet.
     """
 
     table: Floats
     is_seen: NDArray[np.bool_]
-    budget: Budget
+    budget: Budget | HeadBudget
     n_rounds: int = 0
+    state: State = ()
     next_record: int = 1
     unstamped: list[Upload] = field(default_factory=list)
 
     @classmethod
     def begin(cls, training: RecordedTraining, rows: NDArray[np.intp], tolerance: float) -> Replay:
         """Return the table before the first round."""
-        shape = len(training.clients) + 1, len(rows), training.n_classes
-        return cls(np.zeros(shape), np.zeros(len(rows), bool), Budget(tolerance))
+        shape = len(training.clients) + 1, len(rows), training.width
+        budget = Budget(tolerance) if training.head is None else HeadBudget(tolerance)
+        return cls(np.zeros(shape), np.zeros(len(rows), bool), budget, state=training.first_state)
 
     def follow(self, rounds: Iterable[Round]) -> Iterator[Round]:
         """Yield rounds, counting them and marking the rows that clients uploaded."""
         server = len(self.table) - 1
-        for changes in rounds:
-            for player, samples, _ in changes:
+        for each in rounds:
+            for player, samples, _ in each.changes:
                 if player != server and samples is not None:
                     self.is_seen[samples] = True
             self.n_rounds += 1
-            yield changes
+            yield each
 
     @property
     def factors(self) -> SampleFactors:

@@ -273,6 +273,9 @@ def why_unknown(valuation: Valuation) -> str:
         return f"all embeddings of {quoted(names)} that were held out as a check are zero"
     if names := [name for name, report in completed.items() if missed_fraction(report) >= HOPELESS]:
         return f"held-out embeddings of {quoted(names)} were completed little better than by zeros"
+    unknown = [name for name in completed if np.isnan(valuation.completion_errors[valuation.clients.index(name)])]
+    if len(unknown) < len(valuation.clients):
+        return f"completion misses nearly as much of the embeddings of {quoted(unknown)} as they changed in training"
     return "too few of the server's offsets could be held out as a check, or all of these are zero"
 
 

@@ -5,24 +5,48 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_samples
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, how_to_install
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import LOSSES, Array, Loss, get_loss
 from verfedsv.transcript import Stamp, Transcript, Upload
-from verfedsv.valuation.chunks import Change, Round
+from verfedsv.valuation.chunks import Change, Changes, Round, State
+
+if TYPE_CHECKING:
+    from verfedsv.valuation.heads import TrainedHead
 
 
 @dataclass(frozen=True)
 class RecordedTraining:
-    """A recorded training with at least one round. `own_loss` is the loss it was recorded with if that is a user's."""
+    """A recorded training with at least one round. `own_loss` is the loss it was recorded with if that is a user's.
+
+    `head` is its head, None if that is a sum.
+    """
 
     transcript: Transcript
     own_loss: Loss | None = None
+    head: TrainedHead | None = None
+
+    @classmethod
+    def of(
+        cls, transcript: Transcript, own_loss: Loss | None = None, module: Any = None, *, trust_head: bool = False
+    ) -> RecordedTraining:
+        """Return a training with its head: `module`, or what was recorded of it, as in `find_head`."""
+        kind = transcript.description.head.kind
+        if kind == "sum":
+            if module is not None:
+                raise InputError("the embeddings of this training are summed: it has no head")
+            return cls(transcript, own_loss)
+        try:
+            from verfedsv.valuation.heads import find_head
+        except ImportError:
+            raise InputError(f"a training with a head needs PyTorch: {how_to_install('torch')}") from None
+        return cls(transcript, own_loss, find_head(transcript, module, trust=trust_head or transcript.trusts_head))
 
     def __post_init__(self) -> None:
         about = self.transcript.description
@@ -31,7 +55,7 @@ class RecordedTraining:
             raise InputError(
                 "the transcript has no rounds yet, so there is nothing to value" + hint * (about.mode == "asynchronous")
             )
-        about.check_can_be_valued(has_loss=self.own_loss is not None)
+        about.check_can_be_valued(has_loss=self.own_loss is not None, has_head=True)
         is_same = about.is_own_loss or self.own_loss is LOSSES.get(about.loss)
         if self.own_loss is not None and not (is_same and self.own_loss.name == about.loss):
             whose = "a loss of your own named" if about.is_own_loss else "the package's loss"
@@ -49,6 +73,20 @@ class RecordedTraining:
     @property
     def n_classes(self) -> int:
         return self.transcript.description.n_classes or 1
+
+    @property
+    def width(self) -> int:
+        """The largest number of embeddings per sample of a client."""
+        return self.n_classes if self.head is None else max(self.transcript.widths.values())
+
+    def width_of(self, player: int) -> int:
+        """Return the number of embeddings per sample of a player."""
+        return self.n_classes if self.head is None else self.transcript.widths.get(self.clients[player], 1)
+
+    @property
+    def first_state(self) -> State:
+        """The hashes of the head's parameters before the first round."""
+        return self.transcript.description.head.state
 
     @property
     def n_rounds(self) -> int:
@@ -84,10 +122,10 @@ class RecordedTraining:
                 changes = [Change(index[upload.client], upload.samples, upload.embeddings) for upload in uploads]
                 if record.offset is not None:
                     changes.append(self._change_of_server(record.offset, changes))
-                yield changes
+                yield Round(changes, record.state)
                 uploads.clear()
 
-    def _change_of_server(self, offset: Array, uploads: Round) -> Change:
+    def _change_of_server(self, offset: Array, uploads: Changes) -> Change:
         server = len(self.clients)
         if offset.ndim == 1:
             return Change(server, None, offset[:, np.newaxis].astype(np.float64))
@@ -114,7 +152,7 @@ class RecordedTraining:
         return chosen
 
 
-def shared_samples(uploads: Round) -> Array | None:
+def shared_samples(uploads: Changes) -> Array | None:
     """Return the samples of a round if all clients uploaded the same samples in the same order, else None."""
     first, *others = (upload.samples for upload in uploads if upload.samples is not None)
     return first if all(np.array_equal(first, samples) for samples in others) else None
@@ -138,7 +176,7 @@ class Uploads:
         n_clients, n_samples = len(training.clients), training.n_samples
         rounds = _with_one_kind_of_offset(list(training.rounds()), n_clients, training.all_samples)
         by_player = [dict[int, Change]() for _ in range(n_clients + 1)]
-        for t, changes in enumerate(rounds):
+        for t, (changes, _) in enumerate(rounds):
             for change in changes:
                 by_player[change.player][t] = change
         return cls(rounds, by_player if by_player[-1] else by_player[:-1], n_clients, n_samples)
@@ -152,7 +190,7 @@ class Uploads:
     def is_seen(self) -> NDArray[np.bool_]:
         """Whether any client ever uploaded each sample, (samples,)."""
         result = np.zeros(self.n_samples, bool)
-        for changes in self.rounds:
+        for changes, _ in self.rounds:
             uploads = [change for change in changes if change.player < self.n_clients]
             shared = shared_samples(uploads)
             for samples in [change.samples for change in uploads] if shared is None else [shared]:
@@ -174,15 +212,16 @@ def _with_one_kind_of_offset(rounds: Sequence[Round], server: int, all_samples: 
 
     It is an intercept if it is the same for all samples of each round, which is always so for a single sample.
     """
-    own = {t: changes[-1] for t, changes in enumerate(rounds) if changes[-1].player == server}
+    own = {t: changes[-1] for t, (changes, _) in enumerate(rounds) if changes[-1].player == server}
     is_intercept = all(c.samples is None or (c.values == c.values[:1]).all() for c in own.values())
     result = list(rounds)
     for t, change in own.items():
+        others = rounds[t].changes[:-1]
         if is_intercept and change.samples is not None:
-            result[t] = [*rounds[t][:-1], Change(server, None, change.values[:1].T.astype(np.float64))]
+            result[t] = Round([*others, Change(server, None, change.values[:1].T.astype(np.float64))])
         elif change.samples is None and not is_intercept:
-            batch = shared_samples(rounds[t][:-1])
+            batch = shared_samples(others)
             samples = all_samples if batch is None else batch
             values = np.broadcast_to(change.values.T, (len(samples), len(change.values)))
-            result[t] = [*rounds[t][:-1], Change(server, samples, values)]
+            result[t] = Round([*others, Change(server, samples, values)])
     return result

@@ -7,7 +7,7 @@ import os
 import time
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,8 @@ def value(
     executor: Executor | None = None,
     *,
     loss: Loss | None = None,
+    head: Any = None,
+    trust_head: bool = False,
     since: Valuation | None = None,
     like: Valuation | None = None,
     regularization: float | Literal["auto"] | None = None,
@@ -66,6 +68,9 @@ def value(
         executor: any `concurrent.futures.Executor`; by default a thread for each core. The result does not depend on
             it.
         loss: the same loss again, if the training was recorded with one of your own.
+        head: the torch module again, if the training was recorded with a head that is not made of common layers.
+        trust_head: if the head was recorded as a program instead, load that, which may run any code of whoever
+            recorded it.
         since: an earlier valuation of this training, which has grown since. In asynchronous training, only the new
             rounds are valued, with the same result as valuing all of them (and only they are read, unless `since` was
             read from a file). In synchronous training, completion starts from the earlier factors.
@@ -87,7 +92,8 @@ def value(
     array([0.899, 0.101])
     """
     begin = time.perf_counter()
-    training = RecordedTraining(_open(run), None if loss is None else get_loss(loss))
+    own_loss = None if loss is None else get_loss(loss)
+    training = RecordedTraining.of(_open(run), own_loss, head, trust_head=trust_head)
     agreed = training.transcript.description.valuation
     rows = agreed.rows if rows is None else rows
     chosen = training.select(rows)

@@ -1,0 +1,117 @@
+"""The layers of common heads as plain data, which anybody can check, and build a module from, without running code.
+
+A layer is a list: its kind, then its arguments in the order of `LAYERS`. A sequence of layers is "Sequential" and a
+list of pairs, name and layer: `["Sequential", [["0", ["Linear", 8, 16, true]], ["1", ["Tanh"]]]]`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+LAYERS: Mapping[str, Mapping[str, type[Any]]] = {
+    "Linear": {"in_features": int, "out_features": int, "bias": bool},
+    "ReLU": {},
+    "Tanh": {},
+    "Sigmoid": {},
+    "SiLU": {},
+    "GELU": {"approximate": str},
+    "ELU": {"alpha": float},
+    "LeakyReLU": {"negative_slope": float},
+    "Softplus": {"beta": float, "threshold": float},
+    "Identity": {},
+    "Dropout": {"p": float},
+    "LayerNorm": {"normalized_shape": int, "eps": float, "elementwise_affine": bool},
+    "BatchNorm1d": {"num_features": int, "eps": float, "affine": bool},
+}
+"""The arguments of torch's layers that are allowed, with their types."""
+
+_SEQUENTIAL = "Sequential"
+_MOST_LAYERS, _DEEPEST, _LARGEST = 256, 8, 2**24
+
+
+def digest_of(head: Any) -> str:
+    """Return the SHA-256 of the text that describes a head: its `repr`, or its class if that is an address."""
+    text = repr(head)
+    if text == object.__repr__(head):
+        text = f"{type(head).__module__}.{type(head).__qualname__}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def to_layers(module: torch.nn.Module) -> list[Any] | None:
+    """Return the layers of a module, None if it has others than these."""
+    import torch
+
+    kind = type(module).__name__
+    if type(module) is torch.nn.Sequential:
+        inner = [(name, to_layers(child)) for name, child in module.named_children()]
+        return None if any(layer is None for _, layer in inner) else [_SEQUENTIAL, [list(pair) for pair in inner]]
+    if kind not in LAYERS or type(module) is not getattr(torch.nn, kind):
+        return None
+    if getattr(module, "track_running_stats", True) is False:
+        return None  # it would use those of the batch
+    layer: list[Any] = [kind, *(_argument(module, name) for name in LAYERS[kind])]
+    try:
+        check_layers(layer)
+    except ValueError:
+        return None  # such as a norm over several axes
+    return layer
+
+
+def _argument(module: torch.nn.Module, name: str) -> Any:
+    value = getattr(module, name)
+    if name == "bias":
+        return value is not None
+    if name == "normalized_shape":
+        return value[0] if len(value) == 1 else value
+    return float(value) if name in ("alpha", "beta", "threshold", "p", "eps", "negative_slope") else value
+
+
+def check_layers(layer: Any, depth: int = 0) -> int:
+    """Return the number of layers in plain data; raise ValueError if they are not as `to_layers` returns them."""
+    if not isinstance(layer, list | tuple) or not layer or depth > _DEEPEST:
+        raise ValueError("a layer of the head must be a list that begins with its kind")
+    kind, *arguments = layer
+    if kind == _SEQUENTIAL and len(arguments) == 1 and isinstance(arguments[0], list):
+        pairs = arguments[0]
+        if len(pairs) > _MOST_LAYERS or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            raise ValueError(f"a sequence of layers must be at most {_MOST_LAYERS} pairs of a name and a layer")
+        names = [name for name, _ in pairs]
+        if not all(isinstance(name, str) and name and "." not in name for name in names) or len({*names}) < len(names):
+            raise ValueError("the layers of the head must have different names, without dots")
+        total = sum(check_layers(inner, depth + 1) for _, inner in pairs)
+        if total > _MOST_LAYERS:
+            raise ValueError(f"a head has at most {_MOST_LAYERS} layers")
+        return total
+    if not isinstance(kind, str) or kind not in LAYERS:
+        raise ValueError(f"the head has a layer of an unknown kind, {str(kind)[:40]!a}")
+    types = LAYERS[kind].values()
+    if len(arguments) != len(types) or not all(map(_fits, arguments, types)):
+        raise ValueError(f"the head has a layer {kind} with other arguments than it takes")
+    return 1
+
+
+def _fits(value: Any, kind: type[Any]) -> bool:
+    if kind is str:
+        return value in ("none", "tanh")
+    return isinstance(value, kind) and (kind is bool or (not isinstance(value, bool) and 0 <= value <= _LARGEST))
+
+
+def from_layers(layer: list[Any], *, device: str = "cpu") -> torch.nn.Module:
+    """Return a module of these layers, which must have been checked; on the device "meta" it takes no memory."""
+    import torch
+
+    kind, *arguments = layer
+    if kind == _SEQUENTIAL:
+        module = torch.nn.Sequential()
+        for name, inner in arguments[0]:
+            module.add_module(name, from_layers(inner, device=device))
+        return module
+    options = dict(zip(LAYERS[kind], arguments, strict=True))
+    has_parameters = kind in ("Linear", "LayerNorm", "BatchNorm1d")
+    result: torch.nn.Module = getattr(torch.nn, kind)(**options, **({"device": device} if has_parameters else {}))
+    return result

@@ -1,0 +1,231 @@
+"""Heads: how the server turns the embeddings of all clients into what the loss takes. Needs the extra `torch`.
+
+A head is a torch module on the embeddings of all clients, concatenated in their order, (samples, width), that returns
+(samples, classes), or (samples,) for a scalar. Everything is computed in float64 on the CPU, on a copy of the module in
+evaluation mode. (A head that only sums needs none of this: its game is `RoundGame`.)
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from verfedsv.arguments import as_numpy
+from verfedsv.errors import InputError
+from verfedsv.losses import Array, Floats
+
+_ROWS_TO_TRY = 4
+_SAME = 1e-9
+"""A row's scores may depend on the other rows by this fraction of the largest: products round differently."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadState:
+    """The parameters and buffers of a head at some time, by name; floating-point ones in float64."""
+
+    tensors: Mapping[str, torch.Tensor]
+
+    def between(self, other: HeadState) -> HeadState:
+        """Return the state half-way to another; what is not a real number stays."""
+        ours, theirs = self.tensors, other.tensors
+        return HeadState({n: (a + theirs[n]) / 2 if a.is_floating_point() else a for n, a in ours.items()})
+
+    def equals(self, other: HeadState) -> bool:
+        """Return whether both states have exactly the same numbers."""
+        return self is other or all(torch.equal(a, other.tensors[name]) for name, a in self.tensors.items())
+
+
+@dataclass(frozen=True, eq=False)
+class HeadMove:
+    """The states of a head before and after a round; the same object if it did not change."""
+
+    previous: HeadState
+    current: HeadState
+
+    @classmethod
+    def of(cls, previous: HeadState, current: HeadState) -> HeadMove:
+        """Return the move from one state to another."""
+        return cls(previous, previous if previous.equals(current) else current)
+
+    @property
+    def is_move(self) -> bool:
+        """Whether the head changed."""
+        return self.previous is not self.current
+
+    @cached_property
+    def middle(self) -> HeadState:
+        """The state half-way."""
+        return self.previous.between(self.current) if self.is_move else self.previous
+
+
+class Head:
+    """A function of the embeddings of all clients, with parameters that are passed to each call.
+
+    It may be called by several threads, and sent to another process if its module can be.
+    """
+
+    def __init__(self, module: Any) -> None:
+        if not isinstance(module, torch.nn.Module):
+            raise InputError(f"head must be 'sum' or a torch.nn.Module; received {type(module).__name__}")
+        try:
+            self._module = _copied(module).cpu().double()
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            raise InputError(f"the head cannot be copied and converted to float64: {error}") from None
+        self._own = threading.local()
+        _to_evaluation_mode(self._module)
+        for parameter in self._module.parameters():
+            parameter.requires_grad_(False)
+        # Without copies of what is passed to each call, apart from the names and shapes.
+        self.state = self.read({name: as_numpy(name, value) for name, value in self._module.state_dict().items()})
+
+    def is_parameter(self, name: str) -> bool:
+        """Return whether a part of the state is a parameter, and not a buffer."""
+        return name in dict(self._module.named_parameters())
+
+    def read(self, arrays: Mapping[str, Array]) -> HeadState:
+        """Return a state from arrays by name; raise InputError unless they are those of the module."""
+        own = self._module.state_dict()
+        if (*arrays,) != (*own,):
+            odd = sorted({*arrays} ^ {*own}) or ["their order"]
+            raise InputError(
+                f"the recorded parameters are not those of this head: {odd[0]} differs; pass the module that was "
+                "recorded"
+            )
+        tensors = {}
+        for name, array in arrays.items():
+            if array.shape != tuple(own[name].shape):
+                raise InputError(
+                    f"parameter {name!r} of the head has shape {tuple(own[name].shape)}, but {array.shape} was "
+                    "recorded; pass the module that was recorded"
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise InputError(f"parameter {name!r} of the head has numbers that are not finite: training diverged")
+            kind = np.float64 if own[name].is_floating_point() else array.dtype
+            tensors[name] = torch.from_numpy(np.array(array, kind, order="C"))
+        return HeadState(tensors)
+
+    def check(self, width: int, n_classes: int | None = None) -> int:
+        """Return how many numbers per sample the head gives, for embeddings of that width, all clients together.
+
+        Raises InputError if they are not `n_classes`, or not a function of the sample's embeddings alone.
+        """
+        rows = np.random.default_rng(0).standard_normal((_ROWS_TO_TRY, width))
+        try:
+            with one_thread():
+                scores, again, alone = (self._call(self.state, part) for part in (rows, rows, rows[:1]))
+        except InputError:
+            raise
+        except Exception as error:  # whatever the user's module raises
+            raise InputError(
+                f"the head cannot take embeddings of {width} numbers per sample, all clients together: {error}"
+            ) from None
+        found = 1 if scores.ndim == 1 else scores.shape[-1]
+        if scores.ndim not in (1, 2) or len(scores) != len(rows) or n_classes not in (None, found):
+            wanted = f"({len(rows)}, {n_classes or 'classes'})"
+            raise InputError(
+                f"the head must give an array {wanted} for {len(rows)} samples; received shape {tuple(scores.shape)}"
+            )
+        if not torch.isfinite(scores).all():
+            raise InputError("the head gives NaN or infinity for ordinary embeddings; check its layers")
+        if not torch.equal(scores, again):
+            raise InputError(
+                "the head gives other scores each time: it must not draw random numbers in evaluation mode"
+            )
+        if float((scores[:1] - alone).abs().max()) > _SAME * float(scores.abs().max()):
+            raise InputError("what the head gives for a sample depends on the other samples; that cannot be valued")
+        return int(found)
+
+    def scores(self, state: HeadState, embeddings: Floats) -> Floats:
+        """Return what the loss takes, (rows, classes), of concatenated embeddings, (rows, width)."""
+        with one_thread(), torch.no_grad():
+            result: Floats = self._call(state, embeddings).numpy()
+        return result.reshape(len(embeddings), -1)
+
+    def pull_back(self, state: HeadState, embeddings: Floats, gradient: Floats) -> Floats:
+        """Return the gradient by the embeddings, (rows, width), from that by the scores, (rows, classes)."""
+        with one_thread(), torch.enable_grad():
+            x = torch.from_numpy(embeddings).requires_grad_()
+            scores = self.call(state.tensors, x)
+            of_scores = torch.from_numpy(gradient).reshape(scores.shape)
+            if not scores.requires_grad:  # it does not depend on the embeddings
+                return np.zeros_like(embeddings)
+            (result,) = torch.autograd.grad(scores, x, of_scores, allow_unused=True)
+        return np.zeros_like(embeddings) if result is None else np.asarray(result.numpy())
+
+    def call(self, tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor) -> torch.Tensor:
+        """Return the scores as torch computes and differentiates them, by parameters and embeddings."""
+        # It puts the tensors into the module for the time of the call, so that each thread needs a module of its own.
+        if not hasattr(self._own, "module"):
+            self._own.module = _copied(self._module)
+        result: torch.Tensor = torch.func.functional_call(self._own.module, dict(tensors), (embeddings,))
+        return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_own"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _own=threading.local())
+
+    def _call(self, state: HeadState, embeddings: Floats) -> torch.Tensor:
+        with torch.no_grad():
+            result = self.call(state.tensors, torch.from_numpy(np.ascontiguousarray(embeddings)))
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+            raise InputError(f"the head must return a tensor of real numbers; received {type(result).__name__}")
+        return result
+
+
+def export(module: torch.nn.Module, width: int) -> bytes:
+    """Return a module as a program that takes any number of rows of that width; raise InputError if torch cannot."""
+    samples = torch.export.Dim("samples", min=1)
+    try:
+        copied = _copied(module).cpu().double().eval()
+        program = torch.export.export(
+            copied, (torch.zeros(3, width, dtype=torch.float64),), dynamic_shapes=((samples, None),)
+        )
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer)
+    except Exception as error:  # what torch raises for modules that it cannot trace is not documented
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        raise InputError(f"torch cannot export the head ({why})") from None
+    return buffer.getvalue()
+
+
+def load_program(content: bytes) -> torch.nn.Module:
+    """Return the module of an exported program. It may run any code: call it only for a program that is trusted."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return torch.export.load(io.BytesIO(content)).module()
+    except Exception as error:  # of a damaged file, or one of another version of torch
+        raise InputError(f"the program of the head cannot be loaded ({type(error).__name__})") from None
+
+
+def _copied(module: torch.nn.Module) -> torch.nn.Module:
+    with warnings.catch_warnings(action="ignore"):  # torch's, about its own code
+        return copy.deepcopy(module)
+
+
+def _to_evaluation_mode(module: torch.nn.Module) -> None:
+    """Call `eval`, unless the module is an exported program, which was exported in evaluation mode and refuses it."""
+    with suppress(NotImplementedError):
+        module.eval()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on the calling thread alone: blocks already go to a thread each, and sums then round the same way."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,256 @@
+"""The game of one round under a head that is not a sum: any function of the embeddings of all clients.
+
+A client moves from its previous to its current embeddings, and the server, as one more player, from the previous to the
+current parameters of its head. Players that did not move are left out of coalitions: they get exactly 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from verfedsv.arguments import as_array, as_whole
+from verfedsv.errors import InputError, how_to_install
+from verfedsv.loss_checks import encode_checked
+from verfedsv.losses import Array, Floats, Loss, get_loss
+from verfedsv.shapley.blocks import available_threads, compensated_sum, ordered_map, split
+from verfedsv.shapley.coalitions import CoalitionSums
+from verfedsv.shapley.game import Game
+
+if TYPE_CHECKING:
+    from verfedsv.heads import Head, HeadMove
+
+Result = TypeVar("Result")
+
+BLOCK_SAMPLES = 2048
+"""Samples of a block: fewer lose time to the interpreter, more leave the cache in wide layers."""
+
+_ROWS_AT_A_TIME = 8192
+"""Rows that the head evaluates at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadGame(Game):
+    """The game of one round under a head.
+
+    `previous` and `current` are the concatenated embeddings of all clients, (samples, width), in float64. `columns`,
+    (width,), is the client that each column belongs to, or -1 if that is no player. `labels` are encoded by the loss.
+    """
+
+    previous: Floats
+    current: Floats
+    columns: Array
+    _n_clients: int
+    labels: Array
+    loss: Loss
+    head: Head
+    move: HeadMove
+    n_threads: int = field(default_factory=available_threads)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        previous: Sequence[ArrayLike],
+        current: Sequence[ArrayLike],
+        labels: ArrayLike,
+        loss: str | Loss,
+        head: Any,
+        previous_head: Any = None,
+        *,
+        n_threads: int | None = None,
+    ) -> HeadGame:
+        """Return the game of a round after checking its arguments.
+
+        `previous` and `current` have an array (samples, width) of each client. `head` is a torch module as it was after
+        the round; `previous_head`, if it changed, the module before it, or its `state_dict`.
+        """
+        Head, HeadMove = _import_heads()  # noqa: N806  # classes
+        loss = get_loss(loss)
+        before, after = _as_embeddings("previous", previous), _as_embeddings("current", current)
+        widths = [part.shape[1] for part in before]
+        if widths != [part.shape[1] for part in after] or len({len(part) for part in (*before, *after)}) != 1:
+            raise InputError(
+                "previous and current must have an array of the same shape for each client, (samples, width), all with "
+                f"the same samples; received {[part.shape for part in before]} and {[part.shape for part in after]}"
+            )
+        label_array = as_array("labels", labels)
+        if label_array.ndim == 0 or len(label_array) != len(before[0]):
+            raise InputError(
+                f"the embeddings have {len(before[0])} samples, so labels must have as many rows; "
+                f"received shape {label_array.shape}"
+            )
+        own = Head(head)
+        n_classes = own.check(sum(widths))
+        earlier = own.state
+        if previous_head is not None:
+            state = previous_head.state_dict() if hasattr(previous_head, "state_dict") else previous_head
+            earlier = own.read({name: as_array(f"parameter {name!r}", value) for name, value in dict(state).items()})
+        hint = "; leave it out to use all cores"
+        return cls(
+            np.concatenate(before, axis=1),
+            np.concatenate(after, axis=1),
+            np.repeat(np.arange(len(widths)), widths),
+            len(widths),
+            encode_checked(loss, label_array, n_classes),
+            loss,
+            own,
+            HeadMove.of(earlier, own.state),
+            available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1, hint=hint),
+        )
+
+    @property
+    def n_clients(self) -> int:
+        return self._n_clients
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_players(self) -> int:
+        return self.n_clients + self.move.is_move
+
+    @property
+    def rounding_is_bounded(self) -> bool:
+        return False  # of the head, nothing is known
+
+    def moving(self) -> tuple[HeadGame, NDArray[np.intp]]:
+        """Return the game of the players that moved, and their numbers in this game."""
+        moved = np.unique(self.columns[(self.previous != self.current).any(axis=0)])
+        number = np.full(self.n_clients + 1, -1)
+        number[moved] = np.arange(len(moved))
+        game = replace(self, columns=number[self.columns], _n_clients=len(moved))
+        return game, np.append(moved, self.n_clients) if self.move.is_move else moved
+
+    def losses(self, samples: Array, members: NDArray[np.bool_]) -> Floats:
+        """Return the loss of each of these samples, (rows,), if only those members moved, (rows, players)."""
+        is_current = members[:, self.columns]  # a column of nobody, -1, is the same before and after
+        x = np.where(is_current, self.current[samples], self.previous[samples])
+        labels, result = self.labels[samples], np.empty(len(samples))
+        has_moved = members[:, -1] if self.move.is_move else np.zeros(len(samples), bool)
+        for state, rows in ((self.move.previous, ~has_moved), (self.move.current, has_moved)):
+            chosen = np.flatnonzero(rows)
+            for part in split(len(chosen), _ROWS_AT_A_TIME):
+                own = chosen[part]
+                result[own] = self.loss.value(self.head.scores(state, x[own]), labels[own])
+        return result
+
+    def map_samples(
+        self,
+        function: Callable[[Array, int], Result],
+        *,
+        size: int = BLOCK_SAMPLES,
+        samples: NDArray[np.intp] | None = None,
+    ) -> Iterator[Result]:
+        """Yield `function(samples, index)` for blocks of samples, in order, computed by the game's threads."""
+        chosen = np.arange(self.n_samples) if samples is None else samples
+        parts = [chosen[part] for part in split(len(chosen), size)]
+        return ordered_map(lambda item: function(item[1], item[0]), enumerate(parts), min(self.n_threads, len(parts)))
+
+    def map_sums(
+        self, function: Callable[[CoalitionSums], Result], samples: NDArray[np.intp] | None = None
+    ) -> Iterator[Result]:
+        return self.map_samples(lambda part, _: function(HeadSums(self, part)), samples=samples)
+
+    def decrease(self) -> Floats:
+        total = compensated_sum(self.map_samples(lambda part, _: np.asarray(self.decreases(part).sum())))
+        return np.asarray(total / self.n_samples)
+
+    def mean_loss(self) -> float:
+        """Return the mean loss before the round."""
+        nobody = np.zeros((BLOCK_SAMPLES, self.n_players), bool)
+        sums = self.map_samples(lambda part, _: float(self.losses(part, nobody[: len(part)]).sum()))
+        return sum(sums) / self.n_samples
+
+    def decreases(self, samples: Array) -> Floats:
+        """Return the utility of all players in each of these samples; raise InputError if it is not finite."""
+        nobody = np.zeros((len(samples), self.n_players), bool)
+        before, after = self.losses(samples, nobody), self.losses(samples, ~nobody)
+        result: Floats = before - after
+        if not np.isfinite(result).all():
+            self._raise_not_finite(int(samples[int(np.argmin(np.isfinite(result)))]))
+        return result
+
+    def _raise_not_finite(self, sample: int) -> None:
+        for name, embeddings in (("previous", self.previous), ("current", self.current)):
+            if not np.isfinite(embeddings[sample]).all():
+                raise InputError(f"embeddings must be finite; those of sample {sample} in {name} are not")
+        raise InputError(f"the head gives NaN or infinity for the finite embeddings of sample {sample}")
+
+    def rounding_errors(self) -> Floats:
+        """Return an estimate of the rounding errors of exact values: some units in the last place of the losses."""
+        some = np.unique(np.linspace(0, self.n_samples - 1, BLOCK_SAMPLES).astype(np.intp))
+        nobody = np.zeros((len(some), self.n_players), bool)
+        sizes = [np.abs(self.losses(some, members)) for members in (nobody, ~nobody)]
+        return np.full(self.n_players, 64 * np.finfo(np.float64).eps * float(np.add(*sizes).mean()))
+
+    def width_of_draws(self) -> None:
+        return None
+
+    def identical_clients(self) -> list[list[int]]:
+        return []  # clients with the same changes may still differ in the head
+
+
+class HeadSums(CoalitionSums):
+    """Sums of losses over some samples of a game with a head; nothing of them is linear in the coalition."""
+
+    def __init__(self, game: HeadGame, samples: Array) -> None:
+        self._game, self._samples = game, samples
+        self.linear = np.zeros(game.n_players)
+        self._at_a_time = max(1, _ROWS_AT_A_TIME * 4 // len(samples))
+
+    def subsets(self, n_free: int, fixed: NDArray[np.bool_]) -> Floats:
+        result = np.empty(2**n_free)
+        for part in split(2**n_free, self._at_a_time):
+            free = np.arange(part.start, part.stop)[:, np.newaxis] >> np.arange(n_free) & 1
+            result[part] = self._sum(np.hstack([free.astype(bool), np.tile(fixed, (len(free), 1))]))
+        return result
+
+    def chains(self, orders: NDArray[np.intp]) -> Floats:
+        places = np.argsort(orders, axis=1)  # of each player in each permutation
+        steps = np.arange(orders.shape[1] + 1)[:, np.newaxis]
+        return self._sum_many(places[:, np.newaxis] < steps)
+
+    def toggles(self, members: NDArray[np.bool_]) -> Floats:
+        here = self._sum_many(members[:, np.newaxis])
+        flipped = members[:, np.newaxis] ^ np.eye(members.shape[1], dtype=bool)
+        there = self._sum_many(flipped)
+        return np.asarray(np.where(members, here - there, there - here))
+
+    def _sum_many(self, coalitions: NDArray[np.bool_]) -> Floats:
+        """Return the sums of coalitions, (..., players)."""
+        flat = coalitions.reshape(-1, coalitions.shape[-1])
+        parts = [self._sum(flat[part]) for part in split(len(flat), self._at_a_time)]
+        return np.concatenate(parts).reshape(coalitions.shape[:-1])
+
+    def _sum(self, coalitions: NDArray[np.bool_]) -> Floats:
+        n = len(self._samples)
+        losses = self._game.losses(np.tile(self._samples, len(coalitions)), np.repeat(coalitions, n, axis=0))
+        return np.asarray(losses.reshape(len(coalitions), n).sum(axis=1))
+
+
+def _import_heads() -> Any:
+    """Return the classes of heads, which need torch."""
+    try:
+        from verfedsv.heads import Head, HeadMove
+    except ImportError:
+        raise InputError(f"a head needs PyTorch: {how_to_install('torch')}") from None
+    return Head, HeadMove
+
+
+def _as_embeddings(name: str, embeddings: Sequence[ArrayLike]) -> list[Floats]:
+    """Return the embeddings of each client, (samples, width), in float64."""
+    if not isinstance(embeddings, Sequence | np.ndarray) or len(embeddings) == 0:
+        raise InputError(f"with a head, {name} must be a list with an array (samples, width) of each client")
+    result = []
+    for client, values in enumerate(embeddings):
+        array = as_array(f"{name}[{client}]", values)
+        array = array[:, np.newaxis] if array.ndim == 1 else array
+        if array.ndim != 2 or 0 in array.shape:
+            raise InputError(f"{name}[{client}] must have shape (samples, width); received {array.shape}")
+        result.append(array.astype(np.float64, copy=False))
+    return result

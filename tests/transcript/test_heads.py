@@ -1,0 +1,183 @@
+"""Torch modules as heads of a recorder: what is recorded of them, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from verfedsv import InputError, Recorder, Transcript, TranscriptWarning
+from verfedsv.head_layers import check_layers, from_layers, to_layers
+
+torch = pytest.importorskip("torch")
+
+LABELS = [0, 1, 1, 0]
+ROUND = {"a": np.ones((4, 2)), "b": np.ones((4, 1))}
+
+
+def log(head, *rounds, path=None, **options):
+    """Record rounds of two clients, of widths 2 and 1, all samples each."""
+    with Recorder(path, LABELS, ["a", "b"], head=head, **options) as recorder:
+        for uploads in rounds or [ROUND]:
+            recorder.log([0, 1, 2, 3], uploads)
+    return recorder.transcript
+
+
+class Custom(torch.nn.Module):
+    """A module whose forward pass is given."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.layer, self._forward = torch.nn.Linear(3, 1), forward
+
+    def forward(self, x):
+        """Return what was given."""
+        return self._forward(self, x)
+
+
+MODULES = [
+    torch.nn.Linear(3, 1),
+    torch.nn.Sequential(torch.nn.Linear(3, 4, bias=False), torch.nn.GELU(), torch.nn.Linear(4, 2)),
+    torch.nn.Sequential(
+        torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.LeakyReLU(0.2)),
+        torch.nn.Dropout(0.3),
+        torch.nn.LayerNorm(4),
+        torch.nn.ELU(0.5),
+        torch.nn.Softplus(2.0),
+        torch.nn.Linear(4, 1),
+    ),
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_common_layers_are_plain_data(module):
+    """A module built from the data, through JSON, computes the same with the same parameters."""
+    layers = json.loads(json.dumps(to_layers(module)))
+    check_layers(layers)
+    again = from_layers(layers).eval()
+    again.load_state_dict(module.state_dict())
+    x = torch.randn(5, 3)
+    assert torch.equal(again(x), module.eval()(x))
+    assert to_layers(again) == layers
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Custom(lambda self, x: self.layer(x)),
+        torch.nn.Sequential(torch.nn.Linear(3, 1), Custom(lambda _, x: x)),
+        torch.nn.BatchNorm1d(3, track_running_stats=False),
+        torch.nn.LayerNorm((2, 3)),
+        type("Mine", (torch.nn.Linear,), {})(3, 1),
+    ],
+)
+def test_other_modules_have_no_layers(module):
+    """Including subclasses of common ones, which may compute anything."""
+    assert to_layers(module) is None
+
+
+def test_the_first_round_shows_the_widths():
+    """In the order of the clients; a training in which not all upload states none, unless they were given."""
+    about = log(torch.nn.Linear(3, 1)).description.head
+    assert (about.clients, about.widths, about.layers) == (("a", "b"), (2, 1), ["Linear", 3, 1, True])
+    recorder = Recorder(None, LABELS, ["a", "b"], head=torch.nn.Linear(3, 1))
+    recorder.log([0, 1], {"a": np.ones((2, 2))}, absent=["b"])
+    recorder.log([0, 1], {"a": np.ones((2, 2)), "b": np.ones((2, 1))})
+    assert recorder.transcript.description.head.clients == ()
+    assert recorder.transcript.widths == {"a": 2, "b": 1}
+    given = Recorder(None, LABELS, ["a", "b"], head=torch.nn.Linear(3, 1), widths={"b": 1, "a": 2})
+    given.update("a", [0], [[1.0, 2.0]], time=0)
+    assert given.transcript.widths == {"b": 1, "a": 2}
+    with pytest.raises(InputError, match=r"b: embeddings must have shape .*; received \(1, 2\)\. The head takes"):
+        given.update("b", [0], [[1.0, 2.0]], time=0)
+
+
+def test_a_program_is_written_for_other_modules(tmp_path):
+    """Its hash is in the description, and a copy of the folder is verified with it."""
+    transcript = log(Custom(lambda self, x: self.layer(x).sin()), path=tmp_path)
+    assert transcript.description.head.layers is None
+    assert len(transcript.description.head.program) == 64
+    Transcript.open(tmp_path).verify()
+
+
+def test_a_module_that_cannot_be_exported_is_recorded_with_a_warning():
+    """Commands cannot value it then, Python can."""
+    head = Custom(lambda self, x: self.layer(x) if float(x.sum()) > 1e9 else self.layer(2 * x))
+    with pytest.warns(TranscriptWarning, match=r"cannot export the head .* so commands cannot value this training"):
+        assert log(head).description.head.program is None
+
+
+REFUSED = {
+    "another shape": (torch.nn.Linear(3, 2), r"must give an array \(4, 1\) for 4 samples; received shape \(4, 2\)"),
+    "another width": (torch.nn.Linear(5, 1), "cannot take embeddings of 3 numbers per sample, all clients together"),
+    "NaN": (Custom(lambda self, x: self.layer(x) / 0 * 0), "gives NaN or infinity"),
+    "random": (Custom(lambda self, x: self.layer(x) + torch.rand(1)), "other scores each time"),
+    "batch": (Custom(lambda self, x: self.layer(x - x.mean(0))), "depends on the other samples"),
+    "no tensor": (Custom(lambda _, x: [x]), "must return a tensor of real numbers; received list"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_head_that_cannot_be_valued_is_refused_before_the_first_record(tmp_path, case):
+    """Nothing is written beside the description, labels and parameters that were there before."""
+    head, why = REFUSED[case]
+    with Recorder(tmp_path, LABELS, ["a", "b"], head=head) as recorder:
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(InputError, match=why):
+            recorder.log([0, 1, 2, 3], ROUND)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_dropout_is_off():
+    """Heads are evaluated in evaluation mode, and stay in the user's mode."""
+    head = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    log(head)
+    assert head.training
+
+
+def test_what_changes_in_a_head_is_refused_with_nothing_recorded():
+    """Parameters of another shape or name, NaN, an offset, and widths that change."""
+    head = torch.nn.Sequential(torch.nn.Linear(3, 1))
+    recorder = Recorder(None, LABELS, ["a", "b"], head=head)
+    recorder.log([0, 1, 2, 3], ROUND)
+    right = head[0]
+    head[0] = torch.nn.Linear(4, 1)
+    with pytest.raises(InputError, match=r"parameter '0.weight' of the head has another type or shape"):
+        recorder.log([0, 1, 2, 3], ROUND)
+    head[0] = torch.nn.Linear(3, 1, bias=False)
+    with pytest.raises(InputError, match="other names than when the recorder was created"):
+        recorder.log([0, 1, 2, 3], ROUND)
+    head[0] = right
+    with torch.no_grad():
+        right.bias[0] = torch.nan
+    with pytest.raises(InputError, match=r"parameter '0.bias' of the head has NaN or infinite numbers"):
+        recorder.log([0, 1, 2, 3], ROUND)
+    with torch.no_grad():
+        right.bias[0] = 1.0
+    with pytest.raises(InputError, match="a head with parameters has no offset"):
+        recorder.log([0, 1, 2, 3], ROUND, offset=1.0)
+    with pytest.raises(InputError, match=r"a: embeddings must have shape \(4, 2\)"):
+        recorder.log([0, 1, 2, 3], {"a": np.ones((4, 3)), "b": np.ones((4, 1))})
+    assert recorder.transcript.n_rounds == 1
+    recorder.log([0, 1, 2, 3], ROUND)
+    recorder.transcript.verify()
+
+
+def test_widths_are_for_heads():
+    """Under a sum there is one width."""
+    with pytest.raises(InputError, match="widths are for heads with parameters"):
+        Recorder(None, LABELS, ["a"], widths={"a": 1})
+    with pytest.raises(InputError, match="the head has no width for client 'b'"):
+        Recorder(None, LABELS, ["a", "b"], head=torch.nn.Linear(3, 1), widths={"a": 3})
+    with pytest.raises(InputError, match="width of 'a' must be at least 1"):
+        Recorder(None, LABELS, ["a"], head=torch.nn.Linear(3, 1), widths={"a": 0})
+
+
+def test_a_training_with_a_head_is_continued(tmp_path):
+    """By the same module, with the widths of the first round."""
+    head = torch.nn.Linear(3, 1)
+    log(head, path=tmp_path)
+    with Recorder(tmp_path, LABELS, ["a", "b"], head=head, resume=True) as recorder:
+        recorder.log([0, 1, 2, 3], ROUND)
+    assert Transcript.open(tmp_path).n_rounds == 2
+    with pytest.raises(InputError, match="cannot be continued with another head"):
+        Recorder(tmp_path, LABELS, ["a", "b"], head=torch.nn.Linear(3, 1, bias=False), resume=True)
