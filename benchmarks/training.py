@@ -92,7 +92,7 @@ def accuracies() -> str:
         found = []
         for rounds_of in (run_rounds, run_asynchronously):
             *_, training = rounds_of(build(data, settings), settings)
-            found.append(f"{training.evaluate().test_accuracy:.1%}")
+            found.append(f"{training.evaluate().test['accuracy']:.1%}")
         print(f"  {name}: {', '.join(found)}")
         rows.append([name.capitalize(), str(settings.clients), settings.scale, f"{n_rounds:,}", *found, paper])
     header = ["data", "clients", "scale", "rounds", "synchronous", "asynchronous", "the paper's"]

@@ -14,7 +14,7 @@ import numpy as np
 from experiments.experiment import Experiment, Findings, Results, Table, by_seed, starting, title_of
 from experiments.lab import Settings, Trained, final_loss, split, train_asynchronously, train_synchronously
 from experiments.shap import kendalls_tau, shap_scores
-from verfedsv.data import VerticalData
+from verfedsv.data import ClientData, VerticalData
 from verfedsv.data import prepare as prepare_columns
 from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import available_threads
@@ -93,7 +93,7 @@ def _losses_by_retraining(data: VerticalData, settings: Settings) -> Mapping[Coa
 
     def train(coalition: Coalition) -> float:
         # The empty coalition is a client whose only feature is zero: its model learns nothing.
-        nobody = replace(data.clients[0], name="nobody", numeric=np.zeros((len(data.labels), 1)), categorical=None)
+        nobody = ClientData("nobody", np.zeros((len(data.labels), 1)))
         members = tuple(data.clients[m] for m in sorted(coalition)) or (nobody,)
         return final_loss(replace(data, clients=members), settings)
 

@@ -117,8 +117,8 @@ class Trained:
     @property
     def accuracy(self) -> float:
         """The accuracy on test samples, or on training samples if there are no others."""
-        test = self.evaluation.test_accuracy
-        return self.evaluation.train_accuracy if np.isnan(test) else test
+        test = self.evaluation.test["accuracy"]
+        return self.evaluation.train["accuracy"] if np.isnan(test) else test
 
     def value(self, **options: Any) -> Valuation:
         """Return the values of all clients, with the settings' rank and lambda unless others are given."""

@@ -71,7 +71,7 @@ def snapshots(
         previous = current
         if training.server.n_rounds in rounds:
             reached = training.evaluate()
-            accuracy = reached.train_accuracy if np.isnan(reached.test_accuracy) else reached.test_accuracy
+            accuracy = reached.train["accuracy"] if np.isnan(reached.test["accuracy"]) else reached.test["accuracy"]
             found.append(Snapshot(values, np.vstack(weights_of(training)), accuracy))
     return found
 

@@ -345,8 +345,7 @@ def _identical(data: VerticalData, settings: TheorySettings) -> Findings:
     """Return the total of all values, and the share of everybody who is client 1, for each number of clones."""
     first, others = data.clients[0], data.clients[1:]
     half = first.numeric.shape[1] // 2
-    halves = [replace(first, name="half 1", numeric=first.numeric[:, :half])]
-    halves.append(replace(first, name="half 2", numeric=first.numeric[:, half:]))
+    halves = [ClientData("half 1", first.numeric[:, :half]), ClientData("half 2", first.numeric[:, half:])]
     groups: dict[str, Sequence[ClientData]] = {
         f"{n} more": [first, *(replace(first, name=f"clone {k + 1}") for k in range(n))] for n in settings.again
     }

@@ -1,14 +1,33 @@
 """The examples run as they are."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression
 
 import verfedsv
+from tests.cli.inprocess import call
+from verfedsv.runs import Run
 
 ROOT = Path(__file__).parents[1]
+
+
+def test_regression(tmp_path):
+    """The configuration runs as it is, with R² as good as that of least squares, and ends with nothing to be noted."""
+    shutil.copy(ROOT / "examples" / "regression.toml", tmp_path)
+    done = call("run", tmp_path / "regression.toml")
+    assert (done.returncode, done.stderr) == (0, "")
+    run = Run.of_file(tmp_path / "regression.toml")
+    columns, is_train = np.hstack([client.numeric.toarray() for client in run.data.clients]), ~run.data.is_test
+    best = LinearRegression().fit(columns[is_train], run.data.labels[is_train])
+    for part, rows in (("train", is_train), ("test", run.data.is_test)):
+        found = run.last_metrics()[f"{part}_r2"]
+        assert found == pytest.approx(best.score(columns[rows], run.data.labels[rows]), abs=0.01)
+        assert f"{found:.4f}" in done.stdout
 
 
 def test_torch_loop(tmp_path):

@@ -59,6 +59,22 @@ def test_a_training_that_diverged_is_noticed(config, rate, scale, says):
     assert ('or scale = "standardise"' in printed) == (says and scale == "none")
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("rounds = 30", "rounds = 30"), "set rounds in [training] to more than 30, and choose another output folder."),
+        (("rounds = 30", "epochs = 2.5"), "set epochs in [training] to more than 2.5, and"),
+        (("rounds = 30", "mode = 'asynchronous'\nduration = 1.2"), "set duration in [training] to more than 1.2, and"),
+    ],
+)
+def test_a_loss_that_was_still_falling_is_noted_with_what_to_do(config, change, says):
+    """At the end of the run, by the setting that it has."""
+    config.write_text(SYNCHRONOUS.replace("rate = 0.5", "rate = 0.02").replace(*change))
+    printed = " ".join(run("run", str(config)).stderr.split())
+    assert "note: The loss was still falling at the end" in printed
+    assert f"To train longer, {says}" in printed
+
+
 def test_an_example_is_written(tmp_path):
     """--init writes it, once, and the error on a missing file mentions it."""
     missing = run("run", str(tmp_path / "mine.toml"))
@@ -184,8 +200,13 @@ def test_what_is_damaged_ends_with_one_line(config, tmp_path):
 def test_data_commands():
     """The list has all data sets; Adult is shown; an unknown name is refused."""
     listed = run("data", "list")
-    for name in ("adult", "web", "covtype", "rcv1", "sector"):
+    for name in ("adult", "web", "covtype", "rcv1", "sector", "diabetes"):
         assert name in listed.stdout
+    assert "amounts" in listed.stdout
+    shown = run("data", "show", "diabetes").stdout
+    assert "\n442 samples, of which 0 are" in shown
+    assert "\nlabels are amounts from 25 to 346, with mean 152.1 and standard deviation 77.0" in shown
+    assert "\nclient 2: features 3 to 4 (bmi, bp)\n" in shown
     shown = run("data", "show", "adult")
     assert "48,842 samples, of which 16,281" in shown.stdout
     assert "\nclient 5: features 62 to 76 (relationship, race, sex, capital-gain, capital-loss)" in shown.stdout
@@ -231,7 +252,7 @@ def test_amounts_are_not_taken_for_classes(tmp_path):
     assert done.returncode == 2
     assert "has 433 different numbers, such as 100, 208, 316, 424" in done.stderr
     assert "classes = 433 in [data]" in done.stderr
-    assert 'verfedsv.Recorder(loss="squared")' in done.stderr
+    assert 'loss = "squared" in [training]' in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -25,7 +25,8 @@ class Head:
 SENTENCES = {
     "loss": "error: the training was recorded with a loss of your own, 'own', so only value(run, loss=...) in Python "
     "can compute its values; verfedsv settle takes their JSON, but they cannot be signed or audited\n",
-    "head": "error: only trainings with head='sum' can be valued; this one has a head with parameters\n",
+    "head": "error: the function of the head was not recorded, so only value(run, head=module) in Python can compute "
+    "values; verfedsv settle takes their JSON, but they cannot be signed or audited\n",
 }
 
 

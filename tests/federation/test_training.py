@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 from scipy.special import expit, softmax
+from sklearn.metrics import r2_score, root_mean_squared_error
 
 from tests.federation.textbook import hand_over, joined, make_data, plain_sgd, records_of, weights_of
 from verfedsv import InputError, Recorder, value
@@ -27,7 +28,7 @@ from verfedsv.federation.schedules import batch_of_client, batch_of_round
 from verfedsv.transcript import Stamp
 
 
-@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("n_classes", [1, 2, 4])
 @pytest.mark.parametrize("n_clients", [1, 2, 5])
 @pytest.mark.parametrize("options", [{}, {"intercept": True}, {"inverse": True}])
 def test_synchronous_training_is_sgd_on_the_joined_data(n_classes, n_clients, options):
@@ -238,12 +239,43 @@ def test_evaluation_is_that_of_the_joined_model():
     assert result.train_loss == pytest.approx(-np.log(p[~data.is_test]).mean())
     assert result.test_loss == pytest.approx(-np.log(p[data.is_test]).mean())
     right = scores.argmax(axis=1) == data.labels
-    assert result.train_accuracy == pytest.approx(right[~data.is_test].mean())
-    assert result.test_accuracy == pytest.approx(right[data.is_test].mean())
+    assert result.train["accuracy"] == pytest.approx(right[~data.is_test].mean())
+    assert result.test["accuracy"] == pytest.approx(right[data.is_test].mean())
     assert result.embeddings.shape == (3, 100, 3)
     some = np.array([110, 3, 3])
     order = np.argsort(data.is_test, kind="stable")
     np.testing.assert_allclose(training.predict(some), scores[order][some], atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_amounts_are_measured_and_predicted_in_their_own_units(mode):
+    """R² and RMSE are scikit-learn's of the predictions, whose units are those of the labels."""
+    data = make_data(n_classes=1)
+    training = Training.in_process(data, rate=Rate(0.1), intercept=True)
+    train(training, mode, 30)
+    order = np.argsort(data.is_test, kind="stable")
+    predicted, labels = training.predict(np.arange(120))[:, 0], data.labels[order]
+    own = training.server.state()["intercept"]
+    score = (joined(data) @ weights_of(training) + own)[order, 0]
+    fitted = data.labels[~data.is_test]
+    np.testing.assert_allclose(predicted, score * fitted.std() + fitted.mean(), rtol=1e-12)
+    found = training.evaluate()
+    for part, rows in ((found.train, slice(100)), (found.test, slice(100, None))):
+        assert part["r2"] == pytest.approx(r2_score(labels[rows], predicted[rows]), rel=1e-9)
+        assert part["rmse"] == pytest.approx(root_mean_squared_error(labels[rows], predicted[rows]), rel=1e-9)
+        assert part["loss"] == pytest.approx((part["rmse"] / fitted.std()) ** 2 / 2, rel=1e-9)
+    assert found.train["r2"] > 0.3
+
+
+def test_a_single_test_sample_has_no_r2():
+    """There is no variance to explain; the others are there."""
+    data = make_data(n_classes=1, n_test=1)
+    found = Training.in_process(data, rate=Rate(0.1)).evaluate()
+    assert np.isnan(found.test["r2"])
+    assert found.test["rmse"] > 0
+    assert found.metrics()["test_r2"] is None
+    empty = Training.in_process(make_data(n_classes=1, n_test=0), rate=Rate(0.1)).evaluate()
+    assert all(np.isnan(value) for value in empty.test.values())
 
 
 class Sometimes(InProcess):

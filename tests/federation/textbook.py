@@ -9,7 +9,7 @@ from verfedsv.federation.schedules import batch_of_round
 
 
 def make_data(n_clients=3, n_samples=120, n_classes=2, n_features=4, n_test=20, seed=0, sparse=False):
-    """Return vertically split random data whose labels depend on all clients."""
+    """Return vertically split random data whose labels depend on all clients; they are amounts if `n_classes` is 1."""
     rng = np.random.default_rng(seed)
     columns = rng.normal(size=(n_clients, n_samples, n_features))
     columns[rng.random(columns.shape) < 0.5] = 0
@@ -17,7 +17,8 @@ def make_data(n_clients=3, n_samples=120, n_classes=2, n_features=4, n_test=20, 
     clients = tuple(
         ClientData(f"client {m + 1}", csr_array(columns[m]) if sparse else columns[m]) for m in range(n_clients)
     )
-    return VerticalData(clients, score.argmax(axis=1), n_classes, np.arange(n_samples) >= n_samples - n_test)
+    labels = 500 + 30 * (score[:, 0] + rng.normal(size=n_samples)) if n_classes == 1 else score.argmax(axis=1)
+    return VerticalData(clients, labels, n_classes, np.arange(n_samples) >= n_samples - n_test)
 
 
 def joined(data):
@@ -28,7 +29,9 @@ def joined(data):
 
 
 def slope(z, labels):
-    """Return the gradients of the logistic loss (one class) or of softmax by summed embeddings."""
+    """Return the gradients of the logistic loss (one class), of softmax or, for amounts, of squared loss."""
+    if labels.dtype.kind == "f":
+        return z - labels[:, None]
     return expit(z) - labels[:, None] if z.shape[1] == 1 else softmax(z, axis=1) - np.eye(z.shape[1])[labels]
 
 
@@ -36,6 +39,7 @@ def plain_sgd(data, schedule, rate, *, inverse=False, intercept=False):
     """Return the weights and intercept of plain SGD on the joined data."""
     x, y = joined(data)[~data.is_test], data.labels[~data.is_test]
     n_classes = 1 if data.n_classes == 2 else data.n_classes
+    y = (y - y.mean()) / y.std() if data.n_classes == 1 else y
     weights, own = np.zeros((x.shape[1], n_classes)), np.zeros(n_classes)
     for t in range(schedule.n_rounds):
         batch = batch_of_round(t, len(y), schedule.batch_size, schedule.seed)

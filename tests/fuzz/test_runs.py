@@ -1,5 +1,6 @@
 """Files of a run as others might leave them: reading them ends in a result or in an error of our own."""
 
+import gzip
 import json
 import warnings
 from contextlib import suppress
@@ -12,10 +13,13 @@ import pyarrow.parquet
 import pytest
 
 from tests.fuzz.mutations import count_of_inputs, mutations_of_bytes, mutations_of_json, mutations_of_toml
-from verfedsv.data import ClientData, ClientFile, VerticalData, join_tables, prepare
+from verfedsv.data import ClientData, ClientFile, VerticalData, join_tables, prepare, split_features
+from verfedsv.data.libsvm import read_samples
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.federation import Rate, Training, from_bytes, to_bytes
+from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import Gradients, Predict, Refusal, Save
+from verfedsv.federation.predictions import Predictor
 from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.extent import planned_rounds
 from verfedsv.runs.folder import RunFolder
@@ -93,6 +97,24 @@ def test_files_of_clients(tmp_path, name):
     assert n_read > 0
 
 
+@pytest.mark.parametrize("name", ["mine.svm", "mine.svm.gz"])
+def test_sparse_files(tmp_path, name):
+    """Read and prepared, or refused."""
+    path, n_read = tmp_path / name, 0
+    content = b"".join(b"%d %d:0.5 12:-1e3 # row\n" % (k % 2, 1 + k % 9) for k in range(20))
+    content = gzip.compress(content) if name.endswith("gz") else content
+    for changed in islice(mutations_of_bytes(content), count_of_inputs(200)):
+        path.write_bytes(changed)
+        with suppress(VerfedsvError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # numbers that overflow when they are scaled
+            samples = read_samples(path, loss="squared")
+            if samples.features.shape[1] < 10**6:  # more take memory, which is not what is tested
+                for client in split_features(samples, 1, test=0.0).clients:
+                    prepare(client, "standardise", np.ones(len(client), bool))
+            n_read += 1
+    assert n_read > 0
+
+
 def test_checkpoints(tmp_path):
     """Read and taken up, or refused."""
     rng = np.random.default_rng(0)
@@ -107,6 +129,31 @@ def test_checkpoints(tmp_path):
             with suppress(VerfedsvError), warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # of names that are in an archive twice
                 n_read += training.restore({"live": np.zeros(2)}) is not None
+        path.write_bytes(content)
+        assert n_read > 0
+
+
+def test_checkpoints_for_predictions(tmp_path):
+    """Read, or refused; what is read can predict."""
+    rng = np.random.default_rng(0)
+    text = np.array([["north"], [None]] * 4, object)
+    data = VerticalData((ClientData("bank", rng.normal(size=(8, 3)), text),), np.arange(8) % 2, 2, np.zeros(8, bool))
+    training = Training.in_process(data, rate=Rate(0.5), intercept=True, checkpoints=tmp_path)
+    training.save({})
+
+    def predict():
+        model = ClientModel.read(tmp_path / "client-0-0.npz", "bank")
+        predictor = Predictor.read(tmp_path / "server.npz")
+        scores = predictor.predict({"bank": model.embed(data.clients[0])}, {"bank": np.arange(8)}, 8).scores
+        return len(scores)
+
+    for path in (tmp_path / "server.npz", tmp_path / "client-0-0.npz"):
+        content, n_read = path.read_bytes(), 0
+        for changed in islice(mutations_of_bytes(content), count_of_inputs(200)):
+            path.write_bytes(changed)
+            with suppress(VerfedsvError), warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of names that are in an archive twice
+                n_read += predict()
         path.write_bytes(content)
         assert n_read > 0
 

@@ -43,7 +43,8 @@ def test_the_checkpoint_stays(tmp_path):
         assert not any("weights" in name for name in checkpoint)
     for m in range(4):
         with np.load(folder / f"client-{m}-4.npz") as checkpoint:
-            assert set(checkpoint) == {"weights", "n_steps", "round", "fingerprint"}
+            prepared = {"columns", "means", "centre", "divisor", "unit_rows", "is_sparse"}
+            assert set(checkpoint) == {"weights", "n_steps", "round", "fingerprint", "about", *prepared}
 
 
 SERVER, CLIENT = "server.npz", "client-0-2.npz"
@@ -173,6 +174,22 @@ def test_changed_data_are_noticed(tmp_path, n_records):
     assert finish(make(tmp_path, text), resume=True)[-1].n_rounds == 4
 
 
+@pytest.mark.parametrize(
+    ("changed", "whose"),
+    [(("no,x", "nein,x"), "the server"), (("id,y,x", "id,y,length"), "'a'")],
+    ids=["class", "column"],
+)
+def test_other_names_are_noticed(tmp_path, changed, whose):
+    """Predictions use the names of classes and columns, so that both must stay the same."""
+    rows = [f"{i},{'no' if i % 2 else 'yes'},x{i % 3}" for i in range(60)]
+    text = write_file(tmp_path, rows)
+    finish(make(tmp_path, text), should_stop=stop_at(2))
+    path = tmp_path / "a.csv"
+    path.write_text(path.read_text().replace(*changed))
+    with pytest.raises(InputError, match=f"the data of {whose} have changed"):
+        finish(make(tmp_path, text), resume=True)
+
+
 def test_the_fingerprint_covers_all_that_training_depends_on():
     """Names, numbers, missing ones, categories and test marks; labels are in the server's."""
     dense, sparse = ClientData("a", np.array([[1.0], [2.0]])), ClientData("b", csr_array([[0.0, 1.0], [2.0, 0.0]]))
@@ -185,7 +202,8 @@ def test_the_fingerprint_covers_all_that_training_depends_on():
             (replace(dense, name="z"), is_test),
             (replace(dense, numeric=np.array([[1.0], [3.0]])), is_test),
             (replace(dense, numeric=np.array([[1.0], [np.nan]])), is_test),
-            (replace(dense, numeric=np.array([[1.0, 2.0]])), is_test),
+            (replace(dense, numeric=np.array([[1.0, 2.0]]), columns=()), is_test),
+            (replace(dense, columns=("age",)), is_test),
             (sparse, is_test),
             (replace(sparse, numeric=csr_array([[1.0, 0.0], [2.0, 0.0]])), is_test),
             (text, is_test),

@@ -117,13 +117,13 @@ def test_paths_are_relative_to_the_file(tmp_path):
         (("rate = 0.5", "rate = -1"), "training.rate: input should be greater than 0; received -1"),
         (
             ("rate = 0.5", "speed = 1"),
-            "training.speed: there is no such setting; the settings here are mode, batch_size",
+            "training.speed: there is no such setting; the settings here are mode, loss, batch_size",
         ),
         (("rate = 0.5\n", ""), "training.rate: is required"),
         (("batch_size = 100", "batch_size = 'all'"), "training.batch_size: .*received 'all'"),
         (
             ('"adult"', '"mnist"'),
-            "data.name: should be one of adult, web, covtype, rcv1, .*, sector, letter; received 'mnist'",
+            "data.name: should be one of adult, web, covtype, rcv1, .*, sector, letter, diabetes; received 'mnist'",
         ),
         (("[output]", "[outputs]"), "outputs: there is no such setting; the settings here are data, client, model"),
         (
@@ -160,6 +160,16 @@ def test_paths_are_relative_to_the_file(tmp_path):
             r"client 1.batch_size: must be at least training.batch_size \(100\) in .*; received 50",
         ),
         (("rate = 0.5", "rate = "), "is not valid TOML: .*line 7"),
+        (
+            ("rate = 0.5", "rate = 0.5\nloss = 'hinge'"),
+            "training.loss: input should be 'auto', 'logistic', 'softmax' or 'squared'; received 'hinge'",
+        ),
+        (
+            ("rate = 0.5", "rate = 0.5\nloss = 'squared'"),
+            "training.loss: loss 'squared' takes amounts, and the labels are 2 classes: set loss to 'logistic', or le",
+        ),
+        (("clients = 4", "label = ['a', 'b']"), "data.label: should be the name of one column; several labels at once"),
+        (("clients = 4", "classes = 1"), "data.classes: input should be greater than or equal to 2"),
     ],
 )
 def test_mistakes_are_named_with_their_setting(tmp_path, change, message):
@@ -171,6 +181,18 @@ def test_mistakes_are_named_with_their_setting(tmp_path, change, message):
 FILES = GOOD.replace('name = "adult"\nclients = 4', 'label = "y"\nlabel_client = "a"') + (
     "[[client]]\nname = 'a'\nfile = 'a.csv'\n"
 )
+
+
+def test_losses_are_known_or_follow_from_the_labels(tmp_path):
+    """Those of data sets are known; with files, only if there is a setting or a number of classes."""
+    diabetes = GOOD.replace("adult", "diabetes")
+    classes = FILES.replace('label = "y"', 'label = "y"\nclasses = 3')
+    cases = {GOOD: "logistic", GOOD.replace("adult", "letter"): "softmax", diabetes: "squared", FILES: "auto"}
+    cases |= {FILES.replace("rate", "loss = 'squared'\nrate"): "squared", classes: "softmax"}
+    cases[GOOD.replace("rate", "loss = 'softmax'\nrate")] = "softmax"
+    for text, loss in cases.items():
+        assert read_config(write(tmp_path, text)).used_loss == loss
+    assert read_config(write(tmp_path, diabetes)).data.used_scale == "standardise"
 
 
 @pytest.mark.parametrize(
@@ -201,9 +223,12 @@ def test_whole_numbers_may_stand_for_others(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (GOOD.replace("clients = 4", "label = 'y'"), "data.label: is for files"),
-        (GOOD.replace("clients = 4", "label_client = 'y'"), "data.label_client: is for files"),
-        (FILES.replace('label = "y"', 'label = "y"\nclients = 4'), "data.clients: is for data sets by name"),
+        (GOOD.replace("clients = 4", "label = 'y'"), "data.label: is for a file per client"),
+        (GOOD.replace("clients = 4", "label_client = 'y'"), "data.label_client: is for a file per client"),
+        (
+            FILES.replace('label = "y"', 'label = "y"\nclients = 4'),
+            "data.clients: is for a data set or file that is split",
+        ),
         (
             GOOD + "[[client]]\nname = 'client 1'\ncolumns = ['a']\n",
             "client 1.columns: is for clients with",

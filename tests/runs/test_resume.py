@@ -229,7 +229,8 @@ def test_a_finished_run_takes_no_more_rounds(tmp_path, text):
     run = make(tmp_path, text)
     finish(run)
     labels = Transcript.open(tmp_path / "out").labels
-    with Recorder(tmp_path / "out" / "transcript", labels, run.data.names, resume=True) as recorder:
+    options = {"classes": run.data.classes, "resume": True}
+    with Recorder(tmp_path / "out" / "transcript", labels, run.data.names, **options) as recorder:
         uploads = {name: [0.0] for name in run.data.names}
         end_round = partial(recorder.log, [0], uploads) if text == SMALL[0] else partial(recorder.stamp, time=100.0)
         with pytest.raises(InputError, match="all agreed rounds"):
@@ -241,7 +242,8 @@ def test_uploads_after_the_last_round_are_not_of_the_training(tmp_path):
     run = make(tmp_path, SMALL[1])
     finish(run)
     labels = Transcript.open(tmp_path / "out").labels
-    with Recorder(tmp_path / "out" / "transcript", labels, run.data.names, resume=True) as recorder:
+    options = {"classes": run.data.classes, "resume": True}
+    with Recorder(tmp_path / "out" / "transcript", labels, run.data.names, **options) as recorder:
         recorder.update(run.data.names[0], [0], [0.0], time=100.0)
     with pytest.raises(TranscriptError, match="the transcript has more records than the whole training"):
         finish(make(tmp_path, SMALL[1]), resume=True)

@@ -15,8 +15,10 @@ from verfedsv.cli.data import data
 from verfedsv.cli.demo import demo
 from verfedsv.cli.extract import extract
 from verfedsv.cli.keys import keys
+from verfedsv.cli.model import model
 from verfedsv.cli.options import Command, Group
 from verfedsv.cli.output import as_shown, describe_os_error
+from verfedsv.cli.predict import predict
 from verfedsv.cli.progress import EXIT_INTERRUPTED
 from verfedsv.cli.report import report
 from verfedsv.cli.reproduce import reproduce
@@ -61,7 +63,7 @@ def _main(
     """
 
 
-for _command in (demo, run, value, report, watch, settle, statement, audit, extract, reproduce):
+for _command in (demo, run, predict, model, value, report, watch, settle, statement, audit, extract, reproduce):
     _typer.command(cls=Command)(_command)
 _typer.add_typer(keys)
 _typer.add_typer(data)

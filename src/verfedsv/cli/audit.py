@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from verfedsv.cli.options import AcceptSettings, AsJson
+from verfedsv.cli.options import AcceptSettings, AsJson, TrustHead
 from verfedsv.cli.output import print_notes, print_reasons, print_text
 from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.settlement.audit import Audit
@@ -33,6 +33,7 @@ def audit(
         Path | None, typer.Option(help="The key that the statement must be signed with.", metavar="FILE")
     ] = None,
     accept_settings: AcceptSettings = False,
+    trust_head: TrustHead = False,
     as_json: AsJson = False,
 ) -> None:
     """Check signature, files and hash chain, compute values and payouts again, and compare.
@@ -56,6 +57,7 @@ def audit(
             statement_path=statement,
             public_key=key,
             accept_settings=accept_settings,
+            trust_head=trust_head,
             progress=follow(bar, task, check),
         )
     if as_json:

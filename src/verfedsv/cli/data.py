@@ -1,4 +1,4 @@
-"""`verfedsv data`: the data sets of the paper."""
+"""`verfedsv data`: data sets by name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from rich.table import Table
 
 from verfedsv.cli.options import Command, Group
 from verfedsv.cli.progress import explain_interrupt
-from verfedsv.data.adult import attributes_of
-from verfedsv.data.catalogue import CATALOGUE, INCLUDED, fetch, get_data_set, load, locate
+from verfedsv.data.catalogue import CATALOGUE, INCLUDED, DataSet, Samples, fetch, get_data_set, load, locate
 from verfedsv.data.vertical import split_edges
+from verfedsv.texts import digits
 
 STOPPED = "stopped; run the same command to start again."
 data = typer.Typer(
-    cls=Group, name="data", help="The data sets of the paper: list, fetch and show them.", no_args_is_help=True
+    cls=Group,
+    name="data",
+    help="Data sets by name, those of the paper and others: list, fetch and show them.",
+    no_args_is_help=True,
 )
 Name = Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOGUE)}.", metavar="NAME")]
 
@@ -32,13 +35,12 @@ def list_all() -> None:
     Example: verfedsv data list
     """
     table = Table(header_style="bold", box=None, pad_edge=False)
-    for name in ("name", "what", "samples", "features", "classes", "where"):
-        table.add_column(name, justify="right" if name in ("samples", "features", "classes") else "left")
+    for name in ("name", "what", "samples", "features", "labels", "where"):
+        table.add_column(name, justify="right" if name in ("samples", "features") else "left")
     for data_set in CATALOGUE.values():
-        found = locate(data_set)
-        where = "not fetched" if found is None else str(found[0].parent)
-        sizes = (f"{data_set.n_samples:,}", f"{data_set.n_features:,}", str(data_set.n_classes))
-        table.add_row(data_set.name, data_set.title, *sizes, "in the package" if where == str(INCLUDED) else where)
+        labels = "amounts" if data_set.n_classes == 1 else f"{data_set.n_classes} classes"
+        sizes = (f"{data_set.n_samples:,}", f"{data_set.n_features:,}", labels)
+        table.add_row(data_set.name, data_set.title, *sizes, _where(data_set))
     Console().print(table)
 
 
@@ -61,7 +63,11 @@ def show_one(
     name: Name,
     clients: Annotated[
         int | None,
-        typer.Option(min=1, help="How many clients to split it between. Default: as in the paper.", metavar="NUMBER"),
+        typer.Option(
+            min=1,
+            help="How many clients to split it between. Default: as in the paper, where it is there.",
+            metavar="NUMBER",
+        ),
     ] = None,
 ) -> None:
     """Show the size of a data set, fetched first if necessary, and the features of each client.
@@ -74,13 +80,30 @@ def show_one(
         data_set, samples = get_data_set(name), load(name)
     n_samples, n_features = samples.features.shape
     filled = samples.features.nnz / (n_samples * n_features)
-    counts = np.bincount(samples.labels)
-    shown = ", ".join(f"{count:,}" for count in counts[:10]) + (", ..." if len(counts) > 10 else "")
     typer.echo(data_set.title)
     typer.echo(f"{n_samples:,} samples, of which {samples.n_test:,} are the data set's own test part")
     typer.echo(f"{n_features:,} features, {filled:.1%} of them not zero")
-    typer.echo(f"{samples.n_classes} classes: {shown} samples")
-    typer.echo(f"clients in the paper: {data_set.n_clients}")
+    typer.echo(_describe_labels(samples))
+    typer.echo(f"clients by default: {data_set.n_clients}")
     for m, (first, last) in enumerate(pairwise(split_edges(samples, clients or data_set.n_clients)), 1):
-        attributes = f" ({', '.join(attributes_of(first + 1, last))})" if data_set.name == "adult" else ""
+        attributes = f" ({', '.join(data_set.attributes_of(first + 1, last))})" if data_set.attributes else ""
         typer.echo(f"client {m}: features {first + 1:,} to {last:,}{attributes}")
+
+
+def _where(data_set: DataSet) -> str:
+    found = locate(data_set)
+    if found is None:
+        return "not fetched"
+    if data_set.loader is not None:
+        return "in scikit-learn"
+    return "in the package" if found[0].parent == INCLUDED else str(found[0].parent)
+
+
+def _describe_labels(samples: Samples) -> str:
+    labels = samples.labels
+    if samples.n_classes == 1:
+        spread = f"with mean {digits(labels.mean(), 4)} and standard deviation {digits(labels.std(), 4)}"
+        return f"labels are amounts from {labels.min():g} to {labels.max():g}, {spread}"
+    counts = np.bincount(labels)
+    shown = ", ".join(f"{count:,}" for count in counts[:10]) + (", ..." if len(counts) > 10 else "")
+    return f"{samples.n_classes} classes: {shown} samples"

@@ -20,6 +20,11 @@ EvenIfTheLossRose = Annotated[
     bool, typer.Option("--even-if-the-loss-rose", help="Continue even if the clients did not improve the model.")
 ]
 
+TrustHead = Annotated[
+    bool,
+    typer.Option("--trust-head", help="Load the program of the run's head, which may run any code of its author."),
+]
+
 
 _IF_MISSING = {"key": "a statement is signed: pass --key FILE; verfedsv keys new NAME makes one"}
 """What to say if a required option is missing, by its name, in place of typer's message."""

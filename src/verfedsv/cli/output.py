@@ -25,8 +25,13 @@ from verfedsv.settlement.result import CSV_BEGINNING
 from verfedsv.texts import printable
 from verfedsv.valuation.verdict import Reason
 
-FileKind = Literal["report", "settlement", "valuation", "extract", "statement"]
-_SUFFIXES: dict[FileKind, tuple[str, ...]] = {"settlement": (".csv", ".json"), "valuation": (".json",)}
+FileKind = Literal["report", "settlement", "valuation", "extract", "statement", "predictions", "model"]
+_SUFFIXES: dict[FileKind, tuple[str, ...]] = {
+    "settlement": (".csv", ".json"),
+    "valuation": (".json",),
+    "predictions": (".csv", ".parquet"),
+    "model": (".npz",),
+}
 """Allowed endings of names; for kinds that are not listed, any."""
 
 
@@ -34,7 +39,7 @@ def check_writable(path: Path, kind: FileKind) -> None:
     """Raise InputError, before any work, if a file of some kind cannot be written there.
 
     It may replace an earlier file of the same kind, but nothing else, least of all part of a run, a signed statement or
-    a key.
+    a key. Predictions and models replace nothing: in such files, nothing says that this package wrote them.
     """
     if not path.name or path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
@@ -58,6 +63,8 @@ def check_writable(path: Path, kind: FileKind) -> None:
             f"cannot write {path}: the audit of the signed statement in that run would fail; name a file elsewhere "
             "with -o"
         )
+    if path.exists() and kind in ("predictions", "model"):
+        raise InputError(f"cannot write {path}: it exists; name another file with -o, or delete it")
     if is_there and not _is_of(path, kind):
         called = f"{'an' if kind == 'extract' else 'a'} {kind}"
         raise InputError(

@@ -11,10 +11,12 @@ from rich import filesize
 from rich.console import Console
 from rich.markup import escape
 
+from verfedsv.cli.options import TrustHead
 from verfedsv.cli.output import check_writable, print_text, write_file
 from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.errors import InputError
 from verfedsv.report.summary import Summary
+from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement import Settlement
 
 Format = Literal["html", "md", "json"]
@@ -40,6 +42,7 @@ def report(
     settlement: Annotated[
         Path | None, typer.Option(help="Payouts to show: the JSON that verfedsv settle -o wrote.", metavar="FILE")
     ] = None,
+    trust_head: TrustHead = False,
 ) -> None:
     """Write a report of a run: who contributed how much, how certain that is, and why.
 
@@ -61,7 +64,7 @@ def report(
     stopped = "stopped; nothing was written."
     with working(progress_console, stopped) as check:
         payments = None if settlement is None else Settlement.read(settlement)
-        summary = _summarise(progress_console, run, payments, check)
+        summary = _summarise(progress_console, RunFolder(run, trust_head=trust_head), payments, check)
         text = render(summary)
     if path == _STANDARD_OUTPUT:
         print_text(text)
@@ -83,11 +86,11 @@ def _format_of(output: Path | None) -> Format:
         ) from None
 
 
-def _summarise(console: Console, run: Path, settlement: Settlement | None, check: Callable[[], None]) -> Summary:
+def _summarise(console: Console, run: RunFolder, settlement: Settlement | None, check: Callable[[], None]) -> Summary:
     from verfedsv.report.reading import summarise
 
     with progress_bar(console) as bar:
-        task = bar.add_task(escape(f"reading and valuing {run.name or run}"), total=None)
+        task = bar.add_task(escape(f"reading and valuing {run.path.name or run.path}"), total=None)
         return summarise(run, follow(bar, task, check), settlement)
 
 

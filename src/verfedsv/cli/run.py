@@ -12,12 +12,14 @@ from rich.console import Console
 from verfedsv.cli.options import AsJson
 from verfedsv.cli.output import explain_os_errors, explain_warnings, print_notes, print_text, write_file
 from verfedsv.cli.progress import EXIT_INTERRUPTED, explain_interrupt, stop_on_interrupt
-from verfedsv.cli.training import train_with_bar, value_with_bar
+from verfedsv.cli.training import listed_measures, train_with_bar, value_with_bar
 from verfedsv.cli.valuing import show, without_effect
 from verfedsv.errors import InputError
+from verfedsv.federation.evaluation import MEASURES
 from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley.result import count
+from verfedsv.texts import digits
 from verfedsv.valuation.verdict import judge
 
 
@@ -86,7 +88,9 @@ def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
         result = stored or value_with_bar(console, run)
     verdict = judge(result)
     show(console, result, verdict)
-    print_notes(*verdict.texts("note"), *without_effect(result))
+    longer = f" {run.how_to_train_longer}"
+    notes = [f"{r.text}{longer if r.kind == 'falling' else ''}" for r in verdict.reasons if r.weight == "note"]
+    print_notes(*notes, *without_effect(result))
     console.print(f"\nResults: {run.folder}", highlight=False, markup=False, soft_wrap=True)
     return True
 
@@ -98,20 +102,32 @@ def _introduce(console: Console, run: Run) -> None:
     for note in data.notes:
         console.print(note, highlight=False, markup=False)
     clients = count(len(data.names), "client")
-    if run.config.data.name is not None:
+    if run.config.data.is_split:
         sizes = {int(client.numeric.shape[1]) for client in data.clients}
         features = count(max(sizes), "feature") if len(sizes) == 1 else f"{min(sizes):,} to {max(sizes):,} features"
-        console.print(f"{run.config.data.name}: {clients} of {features} each", highlight=False)
+        name = run.config.data.name or (run.config.data.file or Path()).name
+        console.print(f"{name}: {clients} of {features} each", highlight=False, markup=False)
     size = f"{clients}, {count(len(data.labels) - n_test, 'sample')} to train on, {n_test:,} to test on"
     console.print(f"{run.config.training.mode.capitalize()} training: {size}.", highlight=False)
+    if data.loss == "squared":
+        scale = data.label_scale
+        console.print(
+            f"Labels are learnt in units of their standard deviation, {digits(scale.deviation, 4)}, from their mean, "
+            f"{digits(scale.mean, 4)}. Multiply losses and values by {digits(scale.deviation**2, 4)} for squared units "
+            "of the labels.",
+            highlight=False,
+        )
 
 
 def _show_figures(console: Console, run: Run) -> None:
-    """Print loss and accuracy of the trained model."""
+    """Print what was last measured."""
     last = run.last_metrics()
     if last is None:
         return
-    text = f"Trained: loss {last['train_loss']:.4f}, accuracy {last['train_accuracy']:.2%}"
-    if not np.isnan(last["test_loss"]):
-        text += f"; on test samples {last['test_loss']:.4f}, {last['test_accuracy']:.2%}"
+    train, test = (
+        {name: last[f"{part}_{name}"] for name in MEASURES if f"{part}_{name}" in last} for part in ("train", "test")
+    )
+    text = f"Trained: {listed_measures(train)}"
+    if not np.isnan(test["loss"]):
+        text += f"; on test samples {listed_measures(test, with_names=False)}"
     console.print(text + ".", highlight=False)

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from verfedsv._version import __version__
-from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose
+from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose, TrustHead
 from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.valuing import compute, notes_of
 from verfedsv.errors import InputError
@@ -65,6 +65,7 @@ def settle(
     ] = None,
     even_if_the_loss_rose: EvenIfTheLossRose = False,
     accept_settings: AcceptSettings = False,
+    trust_head: TrustHead = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Also write the payouts to this file, .csv or .json.", metavar="FILE"),
@@ -94,7 +95,7 @@ def settle(
         fixed_part=fixed_part,
         pay_server=pay_server,
     )
-    folder = _folder_of(run)
+    folder = _folder_of(run, trust_head=trust_head)
     valuation = _read_valuation(run) if folder is None else _valuation_of(folder)
     result = settle_valuation(
         valuation,
@@ -116,10 +117,10 @@ def settle(
         show(Console(), result, valuation)
 
 
-def _folder_of(run: Path) -> RunFolder | None:
+def _folder_of(run: Path, *, trust_head: bool) -> RunFolder | None:
     """Return the folder of a run, or that of its valuation.json; None for a valuation elsewhere."""
     if not run.is_file():
-        return RunFolder(run)
+        return RunFolder(run, trust_head=trust_head)
     around = RunFolder.around(run)
     return around if around is not None and around.valuation_path == run.resolve() else None
 

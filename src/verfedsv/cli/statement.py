@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose, RunArgument
+from verfedsv.cli.options import AcceptSettings, AsJson, EvenIfTheLossRose, RunArgument, TrustHead
 from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.valuing import compute, notes_of
 from verfedsv.errors import InputError
@@ -40,6 +40,7 @@ def statement(
     ] = None,
     even_if_the_loss_rose: EvenIfTheLossRose = False,
     accept_settings: AcceptSettings = False,
+    trust_head: TrustHead = False,
     as_json: AsJson = False,
 ) -> None:
     """Sign a statement of a run: the hashes of its transcript and files, its configuration, values and payouts.
@@ -51,7 +52,7 @@ def statement(
 
     Example: verfedsv statement runs/credit --key consortium.key --settlement payouts.json
     """
-    private, folder = read_private_key(key), RunFolder(run)
+    private, folder = read_private_key(key), RunFolder(run, trust_head=trust_head)
     transcript = folder.open()
     refuse_running(folder.extent(transcript), "signed")
     path = folder.statement_path if output is None else output

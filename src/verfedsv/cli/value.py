@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from verfedsv.cli.options import AsJson
+from verfedsv.cli.options import AsJson, TrustHead
 from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.progress import working
 from verfedsv.cli.valuing import show, value_folder, without_effect
@@ -69,6 +69,7 @@ def value(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the JSON to this .json file.", metavar="FILE")
     ] = None,
+    trust_head: TrustHead = False,
     as_json: AsJson = False,
 ) -> None:
     """Value a recorded training: print a table of the clients with value, share and error.
@@ -101,7 +102,7 @@ def value(
         "seed": seed,
     }
     given = {name: setting for name, setting in given.items() if setting is not None}
-    folder = RunFolder(run)
+    folder = RunFolder(run, trust_head=trust_head)
     configured = _configured(folder)
     print_notes(*(f"{name} = {setting}, as agreed" for name, setting in configured.items() if name not in given))
     notes = Console(stderr=True)

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from verfedsv.cli.options import TrustHead
 from verfedsv.errors import TranscriptError
 from verfedsv.runs.folder import RunFolder
 
@@ -32,6 +33,7 @@ def watch(
     every: Annotated[
         float, typer.Option(min=0.1, max=3600, help="Seconds between checks of the folder.", metavar="SECONDS")
     ] = 2,
+    trust_head: TrustHead = False,
 ) -> None:
     """Follow a training on a local web page: shares and loss as they change.
 
@@ -45,7 +47,7 @@ def watch(
 
     with suppress(TranscriptError):  # the page reports a run that cannot be read, and waits for one that is missing
         RunFolder(run).open()
-    page = Watch(run, host, port, every)
+    page = Watch(run, host, port, every, trust_head=trust_head)
     typer.echo(f"Watching {run} at {page.address} (Ctrl-C ends)")
     if not run.exists():
         note = f"note: there is no folder {run} yet; the page waits for a run to begin there"

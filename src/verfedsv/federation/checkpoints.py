@@ -7,7 +7,8 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,23 @@ from verfedsv.files import stored_members, writing
 from verfedsv.losses import Array
 
 REMEDY = "Delete the folder of checkpoints to start over; the records in the transcript are kept"
+SERVER = "server.npz"
+"""The name of the server's checkpoint."""
+
+
+def client_file(index: int) -> str:
+    """Return how the names of a client's checkpoints begin; see `path_of_round`."""
+    return f"client-{index}"
+
+
+def path_of_round(begin: Path, round_number: int | str) -> Path:
+    """Return the path of a client's checkpoint of a round, given how the paths of all of them begin."""
+    return begin.with_name(f"{begin.name}-{round_number}.npz")
+
+
+def as_bytes(content: Any) -> Array:
+    """Return JSON as an array of bytes, which may be of any length; `read_json` takes its `tobytes()`."""
+    return np.frombuffer(json.dumps(content).encode(), np.uint8)
 
 
 def write_checkpoint(path: Path, state: State) -> None:
@@ -36,8 +54,22 @@ def read_checkpoint(path: Path, expected: State, whose: str) -> dict[str, Array]
     These are compared before the arrays are read, so that a file cannot take much more memory than the models do.
     `whose` is what the checkpoint should be of, for the message.
     """
-    try:
+    with _explained(path, whose):
         return _read_arrays(path, expected)
+
+
+def read_any_checkpoint(path: Path, whose: str, *, leave_out: Collection[str] = ()) -> dict[str, Array]:
+    """Return the arrays in a file, whatever they are, which take no more memory than the file has bytes."""
+    with _explained(path, whose), path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        members = stored_members(archive, path.stat().st_size)
+        names = {member.filename.removesuffix(".npy"): member for member in members}
+        return {name: _parse(archive.read(names[name]), name) for name in names if name not in leave_out}
+
+
+@contextmanager
+def _explained(path: Path, whose: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # a damaged archive may raise almost anything
         why = str(error) if isinstance(error, _MisfitError) else type(error).__name__
         raise InputError(
@@ -69,44 +101,49 @@ def _read_arrays(path: Path, expected: Mapping[str, Array]) -> dict[str, Array]:
         return {name: _parse(archive.read(member), name, expected[name]) for name, member in members.items()}
 
 
-def _parse(content: bytes, name: str, expected: Array) -> Array:
+def _parse(content: bytes, name: str, expected: Array | None = None) -> Array:
     """Return an array in NumPy's format; raise _MisfitError if it is not of the expected type and shape."""
     buffer = io.BytesIO(content)
     if np.lib.format.read_magic(buffer) != (1, 0):
         raise _MisfitError(f"{name} is in another format")
     shape, is_fortran, kind = np.lib.format.read_array_header_1_0(buffer)
     n_bytes = len(content) - buffer.tell()
-    is_alike = (shape, kind) == (expected.shape, expected.dtype)
-    if _is_saved_module(expected):
-        is_alike = (shape, kind) == ((n_bytes,), expected.dtype) and n_bytes <= _most_bytes(expected)
-    if is_fortran or not is_alike or n_bytes != kind.itemsize * math.prod(shape):
-        raise _MisfitError(f"{name} is {kind} of shape {shape}, not {expected.dtype} of {expected.shape}")
+    if expected is not None:
+        is_alike = (shape, kind) == (expected.shape, expected.dtype)
+        if _are_bytes(expected):
+            is_alike = (shape, kind) == ((n_bytes,), expected.dtype) and n_bytes <= _most_bytes(expected)
+        if not is_alike:
+            raise _MisfitError(f"{name} is {kind} of shape {shape}, not {expected.dtype} of {expected.shape}")
+    if is_fortran or n_bytes != kind.itemsize * math.prod(shape):
+        raise _MisfitError(f"{name} is {kind} of shape {shape} in {n_bytes:,} bytes")
     array: Array = np.frombuffer(content, kind, offset=buffer.tell()).reshape(shape)
-    if kind.kind == "f" and not np.isfinite(array).all():
+    if kind.kind == "f" and not (np.isfinite(array) | ((name == _DIVISORS) & np.isposinf(array))).all():
         raise _MisfitError(f"{name} has numbers that are not finite")
     if kind.kind == "i" and (array < 0).any():
         raise _MisfitError(f"{name} has negative numbers")
     return array
 
 
-def _is_saved_module(array: Array) -> bool:
+def _are_bytes(array: Array) -> bool:
     return array.dtype == np.uint8
 
 
 def _most_bytes(array: Array) -> int:
-    """Return the size limit of an array: a saved torch module grows once its optimiser keeps averages."""
-    return 4 * array.nbytes + _ROOM_FOR_A_HEADER if _is_saved_module(array) else array.nbytes
+    """Return the size limit of an array: JSON may differ, and a torch module grows once its optimiser has averages."""
+    return 4 * array.nbytes + _ROOM_FOR_A_HEADER if _are_bytes(array) else array.nbytes
 
 
 _ROOM_FOR_A_HEADER = 1 << 14
+_DIVISORS = "divisor"
+"""The only array with infinite numbers: columns that are constant in training are divided by infinity."""
 
 
 def fingerprint_client(data: ClientData, is_test: Array) -> Array:
-    """Return a hash of a client's columns, and of which samples are test samples."""
+    """Return a hash of a client's columns with their names, and of which samples are test samples."""
     numeric = data.numeric
     arrays = [numeric] if isinstance(numeric, np.ndarray) else [numeric.data, numeric.indices, numeric.indptr]
     categories = None if data.categorical is None else data.categorical.tolist()
-    return fingerprint([data.name, numeric.shape, categories], [*arrays, is_test])
+    return fingerprint([data.name, data.columns, numeric.shape, categories], [*arrays, is_test])
 
 
 def fingerprint(content: Any, arrays: Iterable[Array]) -> Array:

@@ -10,10 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.data.preparation import Scale, prepare
+from verfedsv.data.preparation import Preparation, Scale
 from verfedsv.data.vertical import ClientData, Matrix
 from verfedsv.errors import InputError, VerfedsvError
-from verfedsv.federation.checkpoints import check_fingerprint, fingerprint_client, read_checkpoint, write_checkpoint
+from verfedsv.federation.checkpoints import (
+    check_fingerprint,
+    fingerprint_client,
+    path_of_round,
+    read_checkpoint,
+    write_checkpoint,
+)
+from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import (
     Answer,
     Done,
@@ -38,7 +45,8 @@ class Client:
     """A data owner, which answers one message at a time.
 
     `features` are (samples, features), training samples first. Checkpoints are written to files named
-    `checkpoint`-ROUND.npz, if that is given. `fingerprint` is a hash of the data.
+    `checkpoint`-ROUND.npz, if that is given; with the `preparation` of features, they are all that is needed to embed
+    new rows. `fingerprint` is a hash of the data. Without a `rate`, the client cannot learn.
     """
 
     def __init__(
@@ -46,8 +54,9 @@ class Client:
         name: str,
         features: Matrix,
         model: Model,
-        rate: Rate,
+        rate: Rate | None,
         *,
+        preparation: Preparation | None = None,
         checkpoint: Path | None = None,
         fingerprint: Array | None = None,
     ) -> None:
@@ -55,7 +64,8 @@ class Client:
         self._features: Any = _compact(features) if isinstance(features, np.ndarray) else features
         self._model, self._rate = model, rate
         self._checkpoint = checkpoint
-        self._fingerprint = np.array("") if fingerprint is None else fingerprint
+        mark = np.array("") if fingerprint is None else fingerprint
+        self._kept = {"fingerprint": mark, **ClientModel.describe(name, model, preparation)}
         self._n_steps = 0
         self._uploaded: tuple[Embeddings, Array, Matrix] | None = None
         self._last: tuple[int, int, type[Request]] = -1, -1, Embed
@@ -79,10 +89,16 @@ class Client:
         All parties must have the rows in the same order.
         """
         order = np.argsort(is_test, kind="stable")
-        features: Any = prepare(data, scale, ~is_test)[order]
+        preparation = Preparation.fit(data, scale, ~is_test)
+        features: Any = preparation.apply(data)[order]
         mark = None if checkpoint is None else fingerprint_client(data, is_test)
-        built = model(int(features.shape[1]), n_classes)
-        return cls(data.name, features, built, rate, checkpoint=checkpoint, fingerprint=mark)
+        built = model(preparation.n_features, n_classes)
+        return cls(data.name, features, built, rate, preparation=preparation, checkpoint=checkpoint, fingerprint=mark)
+
+    @classmethod
+    def of_new_rows(cls, model: ClientModel, rows: ClientData) -> Client:
+        """Return a client that embeds new rows with a trained model."""
+        return cls(model.name, model.preparation.apply(rows), model.model, None)
 
     def answer(self, message: Request) -> Answer:
         """Do what a message asks for, once: if it comes again, return the same answer."""
@@ -125,6 +141,8 @@ class Client:
     def _learn(self, message: Gradients) -> None:
         if self._uploaded is None or self._uploaded[0].round != message.round:
             raise InputError(f"received gradients for round {message.round}, but no upload of that round awaits them")
+        if self._rate is None:
+            raise InputError(f"{self.name!r} has new rows and a trained model, which does not learn any more")
         upload, samples, features = self._uploaded
         # Usually the samples that were just embedded: their rows need not be gathered again.
         if samples is not message.samples and not np.array_equal(samples, message.samples):
@@ -164,20 +182,20 @@ class Client:
     def _path(self, round_number: int | str) -> Path:
         if self._checkpoint is None:
             raise InputError(f"{self.name!r} was given no file for checkpoints")
-        return self._checkpoint.with_name(f"{self._checkpoint.name}-{round_number}.npz")
+        return path_of_round(self._checkpoint, round_number)
 
     def _save(self, round_number: int, keep: int) -> None:
         """Write a checkpoint, and delete the others but `keep`: it counts until the server has saved this round too."""
         path = self._path(round_number)
-        write_checkpoint(path, {**self.state(), "round": np.array(round_number), "fingerprint": self._fingerprint})
+        write_checkpoint(path, {**self.state(), "round": np.array(round_number), **self._kept})
         for other in path.parent.glob(self._path("*").name):
             if other not in (path, self._path(keep)):
                 other.unlink(missing_ok=True)
 
     def _restore(self, round_number: int) -> None:
-        path, own = self._path(round_number), {"round": np.array(round_number), "fingerprint": self._fingerprint}
+        path, own = self._path(round_number), {"round": np.array(round_number), **self._kept}
         state = read_checkpoint(path, {**self.state(), **own}, f"the model of {self.name!r}")
-        check_fingerprint(path, state["fingerprint"], self._fingerprint, repr(self.name))
+        check_fingerprint(path, state["fingerprint"], self._kept["fingerprint"], repr(self.name))
         if state["round"] != round_number:
             raise InputError(f"{path} holds round {state['round']}, not {round_number}")
         self.restore({name: value for name, value in state.items() if name not in own})

@@ -62,7 +62,7 @@ class Gradients(Message):
 
 @dataclass(eq=False, slots=True)
 class Predict(Message):
-    """Send the embeddings of these samples; if None, of all, training samples first."""
+    """Send the embeddings of these samples; if None, of all, training samples first, or of all new rows."""
 
     samples: Array | None
 

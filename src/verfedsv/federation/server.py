@@ -14,9 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from verfedsv.data.targets import LabelScale
 from verfedsv.errors import AnswerError, DivergedError, InputError
-from verfedsv.federation.checkpoints import check_fingerprint, fingerprint, read_checkpoint, write_checkpoint
-from verfedsv.federation.evaluation import Evaluation
+from verfedsv.federation.checkpoints import (
+    as_bytes,
+    check_fingerprint,
+    fingerprint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from verfedsv.federation.evaluation import Evaluation, measure
 from verfedsv.federation.heads import SumHead
 from verfedsv.federation.messages import Embed, Embeddings, Gradients, Prediction, Request
 from verfedsv.federation.models import Rate, State
@@ -34,8 +41,9 @@ class Server:
     """Holds the labels, and the latest embeddings of all clients and training samples, zeros at first.
 
     `labels` are those of the `n_train` training samples, then of the test samples. `n_classes` is the width of
-    embeddings. `intercept` is the learning rate of the head's intercept, None for no intercept. Checkpoints are written
-    to the file `checkpoint`.
+    embeddings, and `classes` are the names of the classes, for predictions. `label_scale` has the units of labels that
+    were standardised: measures and predictions are in the original ones. `intercept` is the learning rate of the head's
+    intercept, None for no intercept. Checkpoints are written to the file `checkpoint`.
 
     A synchronous round is `begin_round`, `receive` for each upload, `end_round`. In asynchronous training, `request`
     and `receive` are one client's upload, at any time, and `stamp` ends a round. Methods are safe to call from several
@@ -50,10 +58,13 @@ class Server:
         loss: str | Loss = "logistic",
         *,
         n_train: int | None = None,
+        label_scale: LabelScale = LabelScale(),  # noqa: B008  # it is immutable
         intercept: Rate | None = None,
         checkpoint: Path | None = None,
+        classes: Sequence[str] | None = None,
     ) -> None:
-        self.loss, self.n_classes = get_loss(loss), n_classes
+        self.loss, self.n_classes, self.label_scale = get_loss(loss), n_classes, label_scale
+        self._classes = None if classes is None else list(classes)
         self.labels: NDArray[Any] = np.asarray(labels)
         self.n_train = len(self.labels) if n_train is None else n_train
         self.clients = self.present = tuple(clients)
@@ -62,6 +73,7 @@ class Server:
         self._head = SumHead(n_classes, intercept)
         self._targets = self.loss.encode(self.labels, n_classes)
         self._table = np.zeros((len(clients), self.n_train, n_classes))
+        self._means: dict[str, Floats] = {}  # of each client's embeddings of training samples, when last evaluated
         self._sequence = count(1)
         self._asked: dict[str, Embed] = {}
         self._uploads: dict[str, Floats] = {}
@@ -255,28 +267,33 @@ class Server:
         return prediction.embeddings
 
     def evaluate(self, predictions: Mapping[str, Floats]) -> Evaluation:
-        """Return loss and accuracy, from each client's `embeddings_of` all samples.
+        """Return the measures of the model, from each client's `embeddings_of` all samples.
 
         A client without any, because it left or did not answer, counts with its last embeddings of training samples,
-        and with zero for test samples.
+        and with zero for test samples. The means over training samples are kept, for predictions without a client.
         """
         with self._lock:
             embeddings = self._predicted(predictions, np.arange(len(self.labels)))
             scores, offset = self._head.scores(embeddings), self._head.offset
+            means = [of_client[: self.n_train].mean(axis=0) for of_client in embeddings]
+            self._means = dict(zip(self.clients, means, strict=True))
             n_rounds, time = self.n_rounds, self.time
-        train, test = slice(None, self.n_train), slice(self.n_train, None)
-        figures = (*self._score(scores, train), *self._score(scores, test))
-        return Evaluation(n_rounds, time, *figures, np.stack([of_client[train] for of_client in embeddings]), offset)
+        train, test = (
+            measure(self.loss, scores[part], self.labels[part], self._targets[part], self.label_scale)
+            for part in (slice(None, self.n_train), slice(self.n_train, None))
+        )
+        of_training = np.stack([of_client[: self.n_train] for of_client in embeddings])
+        return Evaluation(n_rounds, time, train, test, of_training, offset)
 
     def scores(self, predictions: Mapping[str, Floats], samples: Array) -> Floats:
         """Return the scores of some samples, (samples, classes), from `embeddings_of` all clients that take part.
 
-        A client that left counts as in `evaluate`.
+        Scores of amounts are in the units of the labels. A client that left counts as in `evaluate`.
         """
         if missing := [name for name in self.present if name not in predictions]:
             raise InputError(f"no prediction: no valid answer from {', '.join(missing)}")
         with self._lock:
-            return self._head.scores(self._predicted(predictions, samples))
+            return self.label_scale.restored(self._head.scores(self._predicted(predictions, samples)))
 
     def _predicted(self, predictions: Mapping[str, Floats], samples: Array) -> list[Floats]:
         """Return the embeddings of some samples, (samples, classes), for each client."""
@@ -289,14 +306,6 @@ class Server:
             result.append(embeddings)
         return result
 
-    def _score(self, scores: Floats, part: slice) -> tuple[float, float]:
-        """Return mean loss and accuracy on a part of the samples."""
-        x, labels = scores[part], self.labels[part]
-        if len(labels) == 0:
-            return np.nan, np.nan
-        guess = x.argmax(axis=1) if self.n_classes > 1 else x[:, 0] > 0
-        return float(self.loss.value(x, self._targets[part]).mean()), float(np.mean(guess == labels))
-
     # Checkpoints
 
     def save(self, extra: State) -> None:
@@ -305,7 +314,7 @@ class Server:
             raise InputError("the server was given no file for checkpoints")
         with self._lock:
             self.tape.sync()
-            write_checkpoint(self._checkpoint, {**self.state(), **extra, "fingerprint": self._fingerprint})
+            write_checkpoint(self._checkpoint, {**self.state(), **extra, **self._kept})
             self.saved_round = self.n_rounds
 
     def load(self, extra: State) -> dict[str, Array] | None:
@@ -315,9 +324,9 @@ class Server:
         """
         if self._checkpoint is None or not self._checkpoint.exists():
             return None
-        mark, whose = self._fingerprint, f"these {len(self.clients)} clients: pass all that ever joined to the server"
-        content = read_checkpoint(self._checkpoint, {**self.state(), **extra, "fingerprint": mark}, whose)
-        check_fingerprint(self._checkpoint, content["fingerprint"], mark, "the server")
+        kept, whose = self._kept, f"these {len(self.clients)} clients: pass all that ever joined to the server"
+        content = read_checkpoint(self._checkpoint, {**self.state(), **extra, **kept}, whose)
+        check_fingerprint(self._checkpoint, content["fingerprint"], kept["fingerprint"], "the server")
         self.restore(content)
         self.saved_round = self.n_rounds
         return {name: content[name] for name in extra}
@@ -328,6 +337,7 @@ class Server:
             return {
                 **self._head.state(),
                 "table": self._table.copy(),
+                "means": np.concatenate([self._mean(name) for name in self.clients]),
                 "n_rounds": np.array(self.n_rounds),
                 "time": np.array(self.time),
                 "n_records": np.array(self.tape.n_records),
@@ -340,6 +350,7 @@ class Server:
         with self._lock:
             self._head.restore(state)
             self._table = np.array(state["table"], order="C")  # which `_store` flattens
+            self._means = split_means(state["means"], self.clients, self._widths)
             self.n_rounds, self.time = int(state["n_rounds"]), float(state["time"])
             self.n_uploads = dict(zip(self.clients, state["n_uploads"].tolist(), strict=True))
             self.present = tuple(
@@ -367,8 +378,33 @@ class Server:
             self.tape = Tape(self._recorder, n_records=None)
 
     @property
-    def _fingerprint(self) -> Array:
-        return fingerprint([self.clients, self.n_classes, self.n_train], [self.labels])
+    def _kept(self) -> State:
+        """What a checkpoint has besides the state: a hash of the data, and what predictions need to know."""
+        about = {
+            "clients": self.clients,
+            "widths": self._widths,
+            "loss": self.loss.name,
+            "classes": self._classes,
+        }
+        units = np.array([self.label_scale.mean, self.label_scale.deviation])
+        mark = fingerprint([self.clients, self.n_classes, self.n_train, self._classes], [self.labels, units])
+        return {"about": as_bytes(about), "label_scale": units, "fingerprint": mark}
+
+    @property
+    def _widths(self) -> list[int]:
+        return [int(of_client.shape[-1]) for of_client in self._table]
+
+    def _mean(self, client: str) -> Floats:
+        """Return the mean embedding of a client: when last evaluated, or of what it uploaded last."""
+        mean = self._means.get(client)
+        return self._table[self.clients.index(client)].mean(axis=0) if mean is None else mean
+
+
+def split_means(means: Floats, clients: Sequence[str], widths: Sequence[int]) -> dict[str, Floats]:
+    """Return the mean embedding of each client, (width,), from all of them one after the other."""
+    if means.shape != (sum(widths),):
+        raise InputError(f"means of embeddings must be {sum(widths)} numbers; received {means.shape}")
+    return dict(zip(clients, np.split(means, np.cumsum(widths)[:-1]), strict=True))
 
 
 def check_embeddings(client: str, embeddings: Any, shape: tuple[int, ...]) -> None:

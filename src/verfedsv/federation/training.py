@@ -15,13 +15,14 @@ import numpy as np
 
 from verfedsv.data.preparation import Scale
 from verfedsv.data.vertical import VerticalData
-from verfedsv.errors import AnswerError, ClientWarning, DivergedError, InputError
+from verfedsv.errors import ClientWarning, InputError
+from verfedsv.federation.checkpoints import SERVER, client_file
 from verfedsv.federation.clients import BuildModel, Client
 from verfedsv.federation.evaluation import Evaluation
-from verfedsv.federation.messages import Predict, Request, Restore, Save, check_kind
+from verfedsv.federation.messages import Predict, Request, Restore, Save
 from verfedsv.federation.models import Linear, Rate, State
 from verfedsv.federation.server import Server
-from verfedsv.federation.transports import InProcess, Transport
+from verfedsv.federation.transports import InProcess, Transport, ask, raise_invalid
 from verfedsv.losses import Array, Floats
 from verfedsv.texts import LONGEST_NAME, shortened
 from verfedsv.transcript import Recorder
@@ -30,10 +31,6 @@ from verfedsv.transcript import Recorder
 def _warn(request: Request, error: InputError) -> None:
     name = shortened(request.client, LONGEST_NAME)
     warnings.warn(f"round {request.round}: the answer of {name} cannot be used: {error}", ClientWarning, 2)
-
-
-def _raise(_: Request, error: InputError) -> None:
-    raise error
 
 
 @dataclass(frozen=True)
@@ -72,31 +69,32 @@ class Training:
         n_train = int((~data.is_test).sum())
         if n_train == 0:
             raise InputError("there are no samples to train on")
-        n_classes = 1 if data.loss == "logistic" else data.n_classes
         clients = [
             Client.from_columns(
                 columns,
                 data.is_test,
-                n_classes=n_classes,
+                n_classes=data.width,
                 rate=rate,
                 scale=scale,
                 model=model,
-                checkpoint=None if checkpoints is None else checkpoints / f"client-{m}",
+                checkpoint=None if checkpoints is None else checkpoints / client_file(m),
             )
             for m, columns in enumerate(data.clients)
         ]
         server = Server(
-            data.labels[np.argsort(data.is_test, kind="stable")],
+            data.targets[np.argsort(data.is_test, kind="stable")],
             data.names,
-            n_classes,
+            data.width,
             data.loss,
             n_train=n_train,
+            label_scale=data.label_scale,
             intercept=rate if intercept else None,
-            checkpoint=None if checkpoints is None else checkpoints / "server.npz",
+            checkpoint=None if checkpoints is None else checkpoints / SERVER,
+            classes=data.classes,
         )
         if recorder is not None:
             server.record(recorder)
-        return cls(server, InProcess(clients), on_invalid=_raise)
+        return cls(server, InProcess(clients), on_invalid=raise_invalid)
 
     def train_round(self, batch: Array) -> None:
         """Let all clients upload the same batch, and take a step."""
@@ -111,11 +109,11 @@ class Training:
             self._ask([*self._ask([request], partial(self.server.receive, batch=batch, now=now)).values()])
 
     def evaluate(self) -> Evaluation:
-        """Return loss and accuracy, from embeddings of all samples."""
+        """Return the measures of the model, from embeddings of all samples."""
         return self.server.evaluate(self._predict(None))
 
     def predict(self, samples: Array) -> Floats:
-        """Return the scores of some samples, (samples, classes)."""
+        """Return the scores of some samples, (samples, classes); of amounts, in the units of the labels."""
         return self.server.scores(self._predict(samples), samples)
 
     def _predict(self, samples: Array | None) -> dict[str, Floats]:
@@ -155,16 +153,4 @@ class Training:
 
     def _ask(self, requests: Sequence[Request], use: Callable[[Any], Any] = lambda answer: answer) -> dict[str, Any]:
         """Return what `use` makes of the answers, by client, without those that are missing or invalid."""
-        left, results = {request.client: request for request in requests}, {}
-        for _ in range(self.n_tries):
-            for answer in self.transport.exchange([*left.values()], self.timeout) if left else ():
-                request = left.get(answer.client)
-                if request is None or request.sequence != answer.sequence:
-                    continue  # a late answer to an earlier request
-                del left[answer.client]
-                try:
-                    check_kind(answer, request)
-                    results[answer.client] = use(answer)
-                except (AnswerError, DivergedError) as error:
-                    self.on_invalid(request, error)
-        return results
+        return ask(self.transport, requests, use, self.on_invalid, self.timeout, self.n_tries)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
-from verfedsv.errors import InputError
+from verfedsv.errors import AnswerError, DivergedError, InputError
 from verfedsv.federation.clients import Client
-from verfedsv.federation.messages import Answer, Request
+from verfedsv.federation.messages import Answer, Request, check_kind
 
 
 class Transport(Protocol):
@@ -23,6 +23,38 @@ class Transport(Protocol):
         `timeout` is in seconds; None means no limit. Lost requests and answers are left out. Raises InputError
         if there is no such client. May be called by several threads, for different clients.
         """
+
+
+def raise_invalid(_: Request, error: InputError) -> None:
+    """Raise the error that an invalid answer led to."""
+    raise error
+
+
+def ask(
+    transport: Transport,
+    requests: Sequence[Request],
+    use: Callable[[Any], Any],
+    on_invalid: Callable[[Request, InputError], None] = raise_invalid,
+    timeout: float | None = None,
+    n_tries: int = 3,
+) -> dict[str, Any]:
+    """Return what `use` makes of the answers, by client, without those that are missing or invalid.
+
+    A request without an answer after `timeout` seconds is sent again, `n_tries` times in all.
+    """
+    left, results = {request.client: request for request in requests}, {}
+    for _ in range(n_tries):
+        for answer in transport.exchange([*left.values()], timeout) if left else ():
+            request = left.get(answer.client)
+            if request is None or request.sequence != answer.sequence:
+                continue  # a late answer to an earlier request
+            del left[answer.client]
+            try:
+                check_kind(answer, request)
+                results[answer.client] = use(answer)
+            except (AnswerError, DivergedError) as error:
+                on_invalid(request, error)
+    return results
 
 
 class InProcess:

@@ -21,6 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from verfedsv import charts
 from verfedsv.charts import line_row
+from verfedsv.federation.evaluation import MEASURES
 from verfedsv.line_styles import N_STYLES, line_style
 from verfedsv.report import tables, wording
 from verfedsv.report.amounts import place_text
@@ -126,9 +127,10 @@ def _figures(summary: Summary, *, hover: bool) -> dict[str, alt.LayerChart]:
         "rounds": charts.lines("decrease in loss", _rows(shown, hover), hover=hover),
     }
     for name, lines in series(summary.metrics, summary.losses).items():
-        form = "~%" if name == "accuracy" else ".3~g"
+        measure = MEASURES[name]
+        form = "~%" if measure.is_fraction else ".3~g"
         rows = _rows([line[1:] for line in lines], hover)
-        chart = charts.lines(name, rows, of="of", form=form, zero=False, hover=hover)
+        chart = charts.lines(measure.title, rows, of="of", form=form, zero=False, hover=hover)
         figures[name] = chart.properties(height=220)
     return figures
 

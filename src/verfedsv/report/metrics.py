@@ -13,15 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
+from verfedsv.federation.evaluation import MEASURES, PARTS, measures_of
 from verfedsv.report.curves import Curve, curve
 
-METRICS = {
-    "train_loss": ("loss", "training samples"),
-    "test_loss": ("loss", "test samples"),
-    "train_accuracy": ("accuracy", "training samples"),
-    "test_accuracy": ("accuracy", "test samples"),
-}
-"""For each metric, the chart it is drawn in and the label of its line."""
+METRICS = {f"{part}_{name}": (name, label) for name in MEASURES for part, label in PARTS.items()}
+"""For each metric, what it measures, which has a chart, and the label of its line there."""
+
+
+def metrics_of(loss: str) -> list[str]:
+    """Return the metrics of a training with that loss."""
+    return [metric for metric, (name, _) in METRICS.items() if name in measures_of(loss)]
+
 
 MetricLine = tuple[str, str, Curve]
 """A line of a chart of the training: the metric, its label, the curve."""
@@ -46,7 +48,7 @@ def series(metrics: Mapping[str, Curve | None], losses: Curve | None) -> dict[st
 class GrowingMetrics:
     """Loss and accuracy over rounds, from a file that grows.
 
-    Numbers are kept in columns, 40 bytes an evaluation, and thinned when they are drawn. `n_bad` lines could not be
+    Numbers are kept in columns, 72 bytes an evaluation, and thinned when they are drawn. `n_bad` lines could not be
     read. A file that was replaced or truncated is read again from its start: a resumed run truncates what it will
     measure again.
     """

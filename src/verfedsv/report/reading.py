@@ -41,7 +41,7 @@ _BYTES_OF_AN_ID = 4
 
 
 def summarise(
-    run: str | os.PathLike[str], progress: Progress | None = None, settlement: Settlement | None = None
+    run: str | os.PathLike[str] | RunFolder, progress: Progress | None = None, settlement: Settlement | None = None
 ) -> Summary:
     """Return the summary of a run: a folder of `verfedsv run`, or of a `Recorder`.
 
@@ -49,7 +49,7 @@ def summarise(
     transcript; otherwise the run is valued as agreed, and nothing is written. A `settlement` of these values becomes
     part of the summary.
     """
-    folder = RunFolder(run)
+    folder = run if isinstance(run, RunFolder) else RunFolder(run)
     folder.refuse_irregular()
     recorded = folder.open()
     verified = recorded.verify_more()
@@ -87,6 +87,8 @@ def summarise_valuation(
         recorded_by=shortened(printable(description.package), LONGEST_NAME),
         n_recorded=description.n_samples,
         n_classes=description.n_classes or 1,
+        classes=description.classes,
+        are_labels_standardised=description.loss == "squared" and folder.config_path.exists(),
     )
 
 

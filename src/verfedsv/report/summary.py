@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.report.curves import MOST_CURVES, Curve, curve
-from verfedsv.report.metrics import METRICS
+from verfedsv.report.metrics import metrics_of
 from verfedsv.report.ranking import overlapping_groups, possible_places
 from verfedsv.shapley.result import ErrorKind
 from verfedsv.texts import LONGEST_NAME, shortened
@@ -138,6 +138,9 @@ class Summary:
     indices of clients of which no two can be ranked: the first 50 of `n_groups`. `metrics` are None where nothing was
     measured.
 
+    `classes` are the names of the classes, None if they have none. `are_labels_standardised` tells that labels are
+    amounts in units of their standard deviation, as those of `verfedsv run` are.
+
     `n_games` is the number of valued games: less than `n_rounds` where several rounds were valued as one. `n_planned`
     is the planned number of rounds, None if unknown. `verdict` is whether the values can be trusted, and why not.
     `estimator_error_kind` is of the estimator's errors alone, `numerical_error` of all.
@@ -157,6 +160,8 @@ class Summary:
     n_unseen: int
     n_recorded: int = 0
     n_classes: int = 1
+    classes: tuple[str, ...] | None = None
+    are_labels_standardised: bool = False
     numerical_error: NumericalError
     books: Books
     server_error: float | None
@@ -229,8 +234,8 @@ def build(
     """Return the summary of a valuation, without reading anything. Fields with defaults are left to the caller.
 
     The values are judged by `facts`. `uploads` is what each client sent; without it, clients have no curves, which is
-    enough for a table of values. `metrics` are those of METRICS that were measured. If several rounds were valued as
-    one, `rounds` has the number of the last round of each valued game.
+    enough for a table of values. `metrics` are those that were measured, of `metrics_of` the loss. If several rounds
+    were valued as one, `rounds` has the number of the last round of each valued game.
     """
     at = np.arange(1, valuation.n_rounds + 1) if rounds is None else np.array(rounds)
     order = np.argsort(-valuation.values, kind="stable")
@@ -257,7 +262,7 @@ def build(
         groups=tuple(groups[:_MOST_GROUPS]),
         n_groups=len(groups),
         losses=curve(valuation.losses, rounds=np.concatenate([[0], at])),
-        metrics={name: (metrics or {}).get(name) for name in METRICS},
+        metrics={name: (metrics or {}).get(name) for name in metrics_of(valuation.loss)},
         quarters=quarters,
     )
 

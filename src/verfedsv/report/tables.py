@@ -198,7 +198,7 @@ def training(summary: Summary) -> Table:
     """Return the first and last metrics of the training."""
     measured = [(name, curve) for name, curve in summary.metrics.items() if curve is not None]
     columns: list[Column[tuple[str, Curve]]] = [
-        Column("Measured", lambda row: row[0].replace("_", " "), "name"),
+        Column("Measured", lambda row: wording.metric_title(row[0]), "name"),
         Column("From and to", lambda row: wording.from_to(*row), "text"),
     ]
     return make_table("training", "What was measured, first and last", measured, columns)
@@ -282,6 +282,7 @@ def _facts(summary: Summary) -> Table:
         "recorded": f"{summary.recorded}, by {summary.recorded_by}" if summary.recorded_by else summary.recorded,
         "training": summary.mode,
         "loss": summary.loss,
+        "labels": wording.labels(summary),
         "clients": f"{len(summary.clients):,}",
         "rounds": f"{summary.n_rounds:,}{planned}",
         "samples valued": samples,

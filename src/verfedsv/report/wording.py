@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rich import filesize
 
+from verfedsv.federation.evaluation import MEASURES
 from verfedsv.report.amounts import percent, share_range, share_text
 from verfedsv.report.curves import Curve
 from verfedsv.report.summary import ClientSummary, SettlementSummary, Summary
@@ -52,8 +53,9 @@ def glossary(summary: Summary) -> dict[str, str]:
     total = "The values of all clients and of the server's own part, if it has one, add up to the decrease in loss."
     if summary.semivalue != "shapley":
         total = "The values of all clients need not add up to the decrease in loss."
+    loss = _measured_as(summary)
     return {
-        "Loss": "How wrong the model is, on average over all samples, as one number. Training makes it smaller.",
+        "Loss": f"How wrong the model is, on average over all samples{loss}. Training makes it smaller.",
         "Round": (
             "One step of training. If each client trains at its own pace, the time between two valuations of the model."
         ),
@@ -70,6 +72,21 @@ def glossary(summary: Summary) -> dict[str, str]:
             "in which they were sent. How well that works is tested on embeddings that were sent but held out."
         ),
     }
+
+
+def _measured_as(summary: Summary) -> str:
+    """Return what the loss of a sample is, after a comma or a colon."""
+    if summary.loss != "squared":
+        return ", as one number"
+    units = ", in units of the standard deviation of the labels" if summary.are_labels_standardised else ""
+    return f": half the squared error of its predictions{units}"
+
+
+def labels(summary: Summary) -> str:
+    """Return what the labels are."""
+    if summary.loss == "squared":
+        return "amounts" + (", in units of their standard deviation" if summary.are_labels_standardised else "")
+    return f"classes {listed(summary.classes)}" if summary.classes else "classes, numbered"
 
 
 def _semivalue(name: str) -> tuple[str, str]:
@@ -274,15 +291,37 @@ def training(summary: Summary) -> str:
     )
 
 
-def metric(name: str, amount: float) -> str:
-    """Return a number of a metric as text."""
-    return percent(amount, 1) if name.endswith("accuracy") else digits(amount)
+def measured(name: str, amount: float) -> str:
+    """Return a number of a measure, such as 'loss', as text."""
+    return percent(amount, 1) if MEASURES[name].is_fraction else digits(amount)
 
 
-def from_to(name: str, curve: Curve) -> str:
-    """Return the first and the last number of a metric."""
+def measure_title(name: str) -> str:
+    """Return what a chart of a measure is called."""
+    title = MEASURES[name].title
+    return title[:1].upper() + title[1:]
+
+
+def measure_caption(name: str) -> str:
+    """Return what a chart of a measure shows."""
+    return f"{measure_title(name)} over the rounds: {MEASURES[name].meaning}."
+
+
+def metric_title(metric: str) -> str:
+    """Return what a metric is called.
+
+    >>> metric_title("test_loss")
+    'test loss'
+    """
+    part, _, name = metric.partition("_")
+    return f"{part} {MEASURES[name].title}"
+
+
+def from_to(metric: str, curve: Curve) -> str:
+    """Return the first and the last number of a metric; one without a name is the loss."""
+    name = metric.partition("_")[2] or "loss"
     ends = sorted({0, len(curve.rounds) - 1})
-    return ", ".join(f"{metric(name, curve.values[k])} after round {curve.rounds[k]:,}" for k in ends)
+    return ", ".join(f"{measured(name, curve.values[k])} after round {curve.rounds[k]:,}" for k in ends)
 
 
 def errors(summary: Summary) -> str:

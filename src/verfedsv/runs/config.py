@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -19,7 +20,9 @@ from pydantic import (
 )
 
 from verfedsv.data.catalogue import CATALOGUE
+from verfedsv.data.libsvm import ENDINGS, is_libsvm
 from verfedsv.data.preparation import Scale
+from verfedsv.data.targets import AskedLoss, choose_loss
 from verfedsv.errors import InputError
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
@@ -44,6 +47,12 @@ def _or_auto(what: str) -> WrapValidator:
             raise ValueError(f"should be {what}, or 'auto'") from None
 
     return WrapValidator(check)
+
+
+def _one_column(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    raise ValueError("should be the name of one column; several labels at once are not supported")
 
 
 def _usable(path: Path) -> Path:
@@ -91,13 +100,16 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """A data set by name, its features split between clients; or labels in the users' files (`client`)."""
+    """A data set by name or a file, whose features are split between clients; or labels in the clients' own files."""
 
     name: DataName | None = None
+    file: Place | None = None
+    test_file: Place | None = None
     clients: Count | None = None
-    label: str | None = None
+    aligned: StrictBool = False
+    label: Annotated[str, BeforeValidator(_one_column)] | None = None
     label_client: str | None = None
-    classes: Count | None = None
+    classes: Annotated[int, Field(ge=2, lt=2**53, strict=True)] | None = None
     test: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = None
     samples: Count | None = None
     scale: Scale | None = None
@@ -105,14 +117,41 @@ class DataSection(Section):
 
     @property
     def used_scale(self) -> Scale:
-        """The scale; by default "none" for data sets, whose features have one scale, else "standardise"."""
-        return self.scale or ("standardise" if self.name is None else "none")
+        """The scale; by default "none" for data sets whose features have one scale, else "standardise"."""
+        return self.scale or ("none" if self.name is not None and CATALOGUE[self.name].is_scaled else "standardise")
+
+    @property
+    def n_classes(self) -> int | None:
+        """The number of classes, 1 for amounts, as far as it is known before the data are read."""
+        return self.classes if self.name is None else CATALOGUE[self.name].n_classes
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the features of one data set or file are split between clients."""
+        return self.name is not None or self.file is not None
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Self:
         if self.name is not None:
-            self.refuse(["label", "label_client", "classes"], "is for files of your own ([[client]] with file)")
+            self.refuse(["file", "test_file", "classes"], "is for files of your own, and data has a name")
+        if self.is_split:
+            self.refuse(["label", "label_client", "aligned"], "is for a file per client ([[client]] with file)")
+        if self.file is None:
+            self.refuse(["test_file"], "goes with file in [data]; a [[client]] with a file has its own test_file")
+        else:
+            self._check_file(self.file)
         return self
+
+    def _check_file(self, file: Path) -> None:
+        for name, path in (("file", file), ("test_file", self.test_file)):
+            if path is not None and not is_libsvm(path):
+                endings = f"ending in {' or '.join(ENDINGS)}, or that and .gz or .bz2"
+                other = "for CSV and Parquet, give each [[client]] the file, and its columns"
+                raise Misfit(f"should be a LIBSVM file, {endings}; {other}. Received {path.name!r}", name)
+        if self.clients is None:
+            raise Misfit("is required with file: the number of clients to split the features between", "clients")
+        if self.test_file is not None:
+            self.refuse(["test"], "is the fraction of test samples, and there is a test_file")
 
 
 class ClientSection(Section):
@@ -120,6 +159,7 @@ class ClientSection(Section):
 
     name: Annotated[str, Field(min_length=1)]
     file: Place | None = None
+    test_file: Place | None = None
     id: str = "id"
     columns: list[str] | None = None
     copy_of: str | None = None
@@ -136,7 +176,11 @@ class ClientSection(Section):
         if sum(kinds) > 1:
             raise ValueError("a client takes at most one of file, copy_of and random_level")
         if self.file is None:
-            self.refuse(["id", "columns"], "is for clients with a file")
+            self.refuse(["id", "columns", "test_file"], "is for clients with a file")
+        elif is_libsvm(self.file):
+            self.refuse(["columns"], "is for CSV and Parquet: columns of LIBSVM files have no names")
+        if self.file and self.test_file and is_libsvm(self.file) != is_libsvm(self.test_file):
+            raise Misfit("should be of the same kind as file, LIBSVM or a table", "test_file")
         if self.copy_of is None:
             self.refuse(["noise"], "is for copies of another client (copy_of)")
         return self
@@ -159,6 +203,7 @@ class TrainingSection(Section):
     """How to train."""
 
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    loss: AskedLoss = "auto"
     batch_size: Count
     rate: Positive
     decay: Literal["constant", "inverse"] = "constant"
@@ -258,10 +303,17 @@ class Config(Section):
     valuation: ValuationSection = ValuationSection()
     output: OutputSection
 
+    @property
+    def used_loss(self) -> AskedLoss:
+        """The loss; "auto" if it depends on the labels in the users' files."""
+        n_classes = self.data.n_classes
+        return self.training.loss if n_classes is None else choose_loss(self.training.loss, n_classes)
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self._check_data()
         self._check_names()
+        self._check_loss()
         if self.training.mode == "synchronous":
             self._check_synchronous()
         else:
@@ -271,16 +323,24 @@ class Config(Section):
     def _check_data(self) -> None:
         files = {client.name: number for number, client in enumerate(self.client) if client.file is not None}
         data = self.data
-        if data.name is not None and files:
-            both = "data has a name and clients have files; use only one of the two"
+        if data.is_split and files:
+            both = (
+                f"data has a {'file' if data.name is None else 'name'} and clients have files; use only one of the two"
+            )
             raise Misfit(both, "client", min(files.values()), "file")
-        if data.name is not None:
+        if data.is_split:
             return
         if not files:
-            raise Misfit(f"needs a name ({', '.join(CATALOGUE)}), or clients with a file each ([[client]])", "data")
+            kinds = f"needs a name ({', '.join(CATALOGUE)}), a LIBSVM file, or clients with a file each ([[client]])"
+            raise Misfit(kinds, "data")
         if data.clients is not None:
-            raise Misfit("is for data sets by name; with files, each [[client]] is one", "data", "clients")
-        if data.label is None or data.label_client is None:
+            raise Misfit("is for a data set or file that is split; here each [[client]] is one", "data", "clients")
+        self._check_labels(files)
+        self._check_files(files)
+
+    def _check_labels(self, files: Mapping[str, int]) -> None:
+        data = self.data
+        if data.label_client is None:
             raise Misfit(
                 "with files, data.label names the column of the labels, and data.label_client the client whose file "
                 "has it",
@@ -289,6 +349,38 @@ class Config(Section):
         if data.label_client not in files:
             wanted = f"should be a client with a file, one of {', '.join(map(repr, files))}"
             raise Misfit(f"{wanted}; received {data.label_client!r}", "data", "label_client")
+        holder = self.client[files[data.label_client]]
+        if holder.file is not None and is_libsvm(holder.file):
+            if data.label is not None:
+                message = "is for CSV and Parquet: the lines of LIBSVM files begin with their labels; leave it out"
+                raise Misfit(message, "data", "label")
+        elif data.label is None:
+            raise Misfit(f"data.label must name the column of the labels in {holder.file}", "data")
+
+    def _check_files(self, files: Mapping[str, int]) -> None:
+        with_test = [name for name, number in files.items() if self.client[number].test_file is not None]
+        if with_test and self.data.test is not None:
+            message = "is the fraction of test samples, and clients have a test_file; leave one of them out"
+            raise Misfit(message, "data", "test")
+        for number in files.values():
+            client = self.client[number]
+            if with_test and client.test_file is None:
+                some = f"is required, since {with_test[0]!r} has one: either all files come with a test_file or none"
+                raise Misfit(some, "client", number, "test_file")
+            if self.data.aligned:
+                if "id" in client.model_fields_set:
+                    message = (
+                        "has no effect where rows are matched by their order (aligned = true in [data]); leave it out"
+                    )
+                    raise Misfit(message, "client", number, "id")
+            elif client.file is not None and is_libsvm(client.file):
+                raise Misfit(
+                    "is a LIBSVM file, whose rows have no ids. If all files have the same samples in the same order, "
+                    "set aligned = true in [data]; if not, use CSV or Parquet with a column of ids",
+                    "client",
+                    number,
+                    "file",
+                )
 
     def _check_names(self) -> None:
         seen = set()
@@ -297,6 +389,12 @@ class Config(Section):
                 message = f"the names of the clients must differ; received {client.name!r} twice"
                 raise Misfit(message, "client", number, "name")
             seen.add(client.name)
+
+    def _check_loss(self) -> None:
+        try:
+            _ = self.used_loss
+        except InputError as error:
+            raise Misfit(str(error), "training", "loss") from None
 
     def _check_synchronous(self) -> None:
         size = self.training.batch_size

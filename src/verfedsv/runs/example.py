@@ -12,18 +12,25 @@ clients = 8               # the features are split into this many blocks, one pe
 # samples = 10000         # for example: use only this many samples
 # seed = 0                # default
 
+# A LIBSVM file of your own: in place of name, split between clients in the same way.
+# file = "mine.svm.bz2"   # for example; or .svm, .libsvm, .gz; relative to this file
+# test_file = "mine-test.svm.bz2"   # for example: test samples, else a fraction of the file (test)
+
 # Files of your own: in place of name and clients, one file per client, joined on a column of ids.
 # label = "y"             # for example: the column of the labels
 # label_client = "bank"   # for example: the client whose file has it; one without other columns is not valued
-# classes = 2             # for example: the number of classes; needed if labels are more than 20 numbers
+# classes = 2             # for example: the number of classes; needed if these are more than 20 numbers
+# aligned = false         # default; true: no ids, row k of every file is of the same sample; LIBSVM files need it
 # [[client]]
 # name = "bank"           # for example
-# file = "bank.csv"       # for example; or .parquet; relative to this file
+# file = "bank.csv"       # for example; or .parquet, .svm, .libsvm; relative to this file
+# test_file = "bank-test.csv"   # for example: test samples, of all clients or none; else a fraction of the files
 # id = "id"               # default
 # columns = ["age", "income"]   # for example; else all but id and label
 # [[client]]
 # name = "telco"          # for example
 # file = "telco.csv"      # for example
+# test_file = "telco-test.csv"  # for example
 
 # Artificial clients, as in the paper's experiments:
 # [[client]]
@@ -46,6 +53,7 @@ kind = "linear"           # or perceptron: two layers, ReLU between them
 
 [training]
 mode = "synchronous"      # or asynchronous: then replace epochs by duration
+# loss = "auto"           # default: logistic for two classes, softmax for more; squared: regression
 batch_size = 2837
 rate = 0.5
 epochs = 10

@@ -2,7 +2,7 @@
 
 config.toml         the configuration as it was given
 transcript/         who uploaded what (docs/transcript.md)
-metrics.jsonl       loss and accuracy, a line for each evaluation
+metrics.jsonl       loss and other measures, a line for each evaluation
 notes.json          notes on the data and the training, a list of sentences
 checkpoints/        where an interrupted training continues, a file per party; at the end, the trained models
 valuation.json      what each client contributed
@@ -10,8 +10,8 @@ valuation.json      what each client contributed
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,8 +19,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from verfedsv.data.catalogue import get_data_set, load
-from verfedsv.data.tables import ClientFile, join_tables
+from verfedsv.data.catalogue import Samples, get_data_set, load
+from verfedsv.data.libsvm import read_samples
+from verfedsv.data.sources import ClientFile
+from verfedsv.data.tables import TEST, join_tables
 from verfedsv.data.vertical import VerticalData, noisy_copy, random_client, split_features, take_rows
 from verfedsv.errors import DivergedError, InputError, TranscriptError
 from verfedsv.federation import (
@@ -39,12 +41,13 @@ from verfedsv.federation import (
 )
 from verfedsv.federation.clients import BuildModel
 from verfedsv.files import write_whole
-from verfedsv.losses import Floats
+from verfedsv.losses import Floats, get_loss
 from verfedsv.runs import writing
 from verfedsv.runs.config import ClientSection, Config
 from verfedsv.runs.extent import agreed_by, planned_rounds
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
+from verfedsv.runs.predicting import PredictedRows, predict
 from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import Saver, resume_server
 from verfedsv.shapley import Progress
@@ -83,25 +86,36 @@ class Run:
     @cached_property
     def data(self) -> VerticalData:
         """The data of all clients, artificial ones included."""
-        section = self.config.data
-        files = {
-            client.name: ClientFile(client.file, client.id, None if client.columns is None else tuple(client.columns))
-            for client in self.config.client
-            if client.file is not None
-        }
+        section, loss = self.config.data, self.config.training.loss
+        samples: Samples | None = None
         if section.name is not None:
             samples = load(section.name)
-            n_clients = section.clients or get_data_set(section.name).n_clients
-            test = 0.2 if section.test is None and samples.n_test == 0 else section.test
-            data = split_features(samples, n_clients, test=test, seed=section.seed)
+        elif section.file is not None:
+            samples = read_samples(section.file, section.test_file, n_classes=section.classes, loss=loss)
+        if samples is not None:
+            n_clients = section.clients or get_data_set(samples.name).n_clients
+            test = TEST if section.test is None and samples.n_test == 0 else section.test
+            data = split_features(samples, n_clients, test=test, seed=section.seed, loss=loss)
         else:
-            test = 0.2 if section.test is None else section.test
-            label = str(section.label_client), str(section.label)
-            data = join_tables(files, label, test=test, seed=section.seed, n_classes=section.classes)
+            label = str(section.label_client), section.label
+            options: dict[str, Any] = {"n_classes": section.classes, "loss": loss}
+            data = join_tables(self._files_of_clients(), label, test=section.test, seed=section.seed, **options)
         if section.samples is not None and section.samples < len(data.labels):
             rng = np.random.default_rng(section.seed)
             data = take_rows(data, np.sort(rng.permutation(len(data.labels))[: section.samples]))
         return self._with_artificial(data)
+
+    def _files_of_clients(self) -> dict[str, ClientFile]:
+        return {
+            client.name: ClientFile(
+                client.file,
+                None if self.config.data.aligned else client.id,
+                None if client.columns is None else tuple(client.columns),
+                client.test_file,
+            )
+            for client in self.config.client
+            if client.file is not None
+        }
 
     def _with_artificial(self, data: VerticalData) -> VerticalData:
         for number, client in enumerate(self.config.client):
@@ -162,6 +176,17 @@ class Run:
         """What to do if the loss rose."""
         is_standardised = self.config.data.used_scale.startswith("standardise")
         return "training diverged; try a smaller rate" + ("" if is_standardised else ', or scale = "standardise"')
+
+    @property
+    def how_to_train_longer(self) -> str:
+        """What to do if the loss was still falling."""
+        section = self.config.training
+        name = "epochs" if section.rounds is None else "rounds"
+        name = "duration" if section.mode == "asynchronous" else name
+        return (
+            f"To train longer, set {name} in [training] to more than {getattr(section, name):g}, and choose another "
+            "output folder."
+        )
 
     def _follow(
         self,
@@ -248,6 +273,10 @@ class Run:
         write_whole(self._files.valuation_path, result.to_json().encode())
         return result
 
+    def predict(self, features: Mapping[str, str | os.PathLike[str]], *, id_column: str | None = None) -> PredictedRows:
+        """Return predictions for new rows of some clients, by the trained models; see `predicting.predict`."""
+        return predict(self._files, features, id_column=id_column)
+
     def known_valuation(self) -> Valuation | None:
         """Return the valuation in the folder if it covers all records and has the settings of the configuration."""
         try:
@@ -258,14 +287,14 @@ class Run:
 
     def note_progress(self) -> list[str]:
         """Return notes on the finished training, and write them to the folder with those on the data."""
-        last, start = self.last_metrics(), math.log(self.data.n_classes)  # the loss of embeddings that are all zero
+        last, start = self.last_metrics(), loss_at_zero(self.data)
         rose = last is not None and not last["train_loss"] <= start  # also if it is NaN
         lines = [f"the loss is larger than at the start: {self.advice}"] if rose else []
         writing.write_notes(self._files.notes_path, [*self.data.cautions, *lines])
         return lines
 
     def last_metrics(self) -> dict[str, float] | None:
-        """Return loss and accuracy of the last evaluation, None if there is none; NaN without test samples."""
+        """Return the numbers of the last evaluation, None if there is none; NaN without test samples."""
         measured = writing.read_metrics(self._files.metrics_path)
         return measured[-1] if measured else None
 
@@ -288,8 +317,14 @@ class Run:
 def record_training(path: Path | None, data: VerticalData, **options: Any) -> Recorder:
     """Return a recorder of a training on vertically split data, in memory if there is no path."""
     # Rare classes may be among the test rows only.
-    n_classes = None if data.loss == "logistic" else data.n_classes
-    return Recorder(path, data.labels[~data.is_test], data.names, data.loss, n_classes=n_classes, **options)
+    options |= {"n_classes": data.n_classes if data.loss == "softmax" else None, "classes": data.classes}
+    return Recorder(path, data.targets[~data.is_test], data.names, data.loss, **options)
+
+
+def loss_at_zero(data: VerticalData) -> float:
+    """Return the mean loss on training samples if all embeddings are zero, as before the first round."""
+    loss, labels = get_loss(data.loss), data.targets[~data.is_test]
+    return float(loss.value(np.zeros((len(labels), data.width)), loss.encode(labels, data.width)).mean())
 
 
 def build_model(kind: Literal["linear", "perceptron"], hidden: int, seed: int) -> BuildModel:

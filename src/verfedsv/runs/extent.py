@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from verfedsv.data.catalogue import CATALOGUE
 from verfedsv.errors import InputError
 from verfedsv.federation import SynchronousSchedule
 from verfedsv.runs.config import Config, TrainingSection
@@ -97,11 +96,10 @@ def contradictions(config: Config, about: Description) -> Iterator[str]:
             yield f"{name} is {own[name]} and not {getattr(about, name)}"
     named = {client.name for client in config.client}
     unknown = named - {*about.clients, config.data.label_client}
-    if config.data.name is None:
+    if not config.data.is_split:
         unknown |= {*about.clients} - named
     if unknown:
         yield f"client {min(unknown)!r} is in only one of the two"
-    data = config.data
-    n_classes = data.classes if data.name is None else CATALOGUE[data.name].n_classes
-    if n_classes is not None and about.loss != (loss := "logistic" if n_classes == 2 else "softmax"):
+    loss = config.used_loss
+    if loss not in ("auto", about.loss):
         yield f"loss is {loss} and not {about.loss}"

@@ -39,14 +39,15 @@ class RunFolder:
 
     No other class knows the names of its files. Paths and `holds_run` can be read even if the folder does not
     exist. Methods that need the transcript take it as an argument, so that it is opened once and they refer to the part
-    that the caller has seen.
+    that the caller has seen. With `trust_head`, values may be computed with a program that the transcript holds as its
+    head, and which may run any code of whoever recorded it.
     """
 
     valuation_name = VALUATION
     """The name of the valuation, for messages."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], *, trust_head: bool = False) -> None:
+        self.path, self._trust_head = Path(path), trust_head
         self.config_path, self.metrics_path = self.path / CONFIG, self.path / METRICS
         self.notes_path, self.checkpoints_path = self.path / NOTES, self.path / CHECKPOINTS
         self.valuation_path, self.statement_path = self.path / VALUATION, self.path / STATEMENT
@@ -99,12 +100,14 @@ class RunFolder:
     def open(self, *, for_values: bool = True) -> Transcript:
         """Return the transcript; raise InputError if a file of the run is a link.
 
-        With `for_values`, also if the training has a loss of the user's own, which can be passed only in Python.
+        With `for_values`, also if the training has a loss or head of the user's own, which can be passed only in
+        Python, or a head that is a program, unless that is trusted.
         """
         self.refuse_links()
         transcript = Transcript.open(self.path)
+        transcript.trusts_head = self._trust_head
         if for_values:
-            transcript.description.check_can_be_valued()
+            transcript.description.check_can_be_valued(trusts_head=self._trust_head)
         return transcript
 
     # How it was planned, and how far it is

@@ -66,12 +66,14 @@ def parse_config(text: str, path: Path) -> Config:
 
 def resolve(config: Config, folder: Path) -> Config:
     """Return the configuration with its paths resolved relative to a folder."""
-    clients = [
-        client if client.file is None else client.model_copy(update={"file": folder / client.file})
-        for client in config.client
-    ]
     output = config.output.model_copy(update={"folder": folder / config.output.folder})
-    return config.model_copy(update={"client": clients, "output": output})
+    data, *clients = (
+        section.model_copy(
+            update={name: folder / path for name in ("file", "test_file") if (path := getattr(section, name))}
+        )
+        for section in (config.data, *config.client)
+    )
+    return config.model_copy(update={"data": data, "client": clients, "output": output})
 
 
 def _describe(path: Path, mistake: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import InputError
+from verfedsv.federation.evaluation import MEASURES, PARTS
 from verfedsv.files import is_unfinished, naming, write_whole
 from verfedsv.runs.config import Config, Section
 from verfedsv.runs.folder import CHECKPOINTS, CONFIG, FILES, METRICS, NOTES, VALUATION, RunFolder
@@ -99,7 +100,10 @@ def _meaning(config: Config) -> dict[str, Any]:
     data = config.data.model_copy(update={"scale": config.data.used_scale})
     rest = {"model": config.model, "training": config.training, "valuation": config.valuation}
     tables: dict[str, Section] = {"data": data, **clients, **rest}
-    return {f"{table}.{name}": value for table, section in tables.items() for name, value in section if name != "file"}
+    paths = ("file", "test_file")
+    return {
+        f"{table}.{name}": value for table, section in tables.items() for name, value in section if name not in paths
+    }
 
 
 def _try_writing(folder: Path) -> None:
@@ -155,12 +159,14 @@ def _figures(line: bytes) -> dict[str, float] | None:
     """Return the numbers in a line of metrics; None if the line is truncated or not a measurement."""
     try:
         content = read_json(line, "a line of metrics")
-        return {name: np.nan if content[name] is None else float(content[name]) for name in MEASURED}
+        names = [*_ALWAYS, *(name for name in _MEASURED if name in content and name not in _ALWAYS)]
+        return {name: np.nan if content[name] is None else float(content[name]) for name in names}
     except (InputError, KeyError, TypeError, ValueError):
         return None
 
 
-MEASURED = ("n_rounds", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
+_ALWAYS = ("n_rounds", "train_loss", "test_loss")
+_MEASURED = [f"{part}_{name}" for name in MEASURES for part in PARTS]
 
 
 @contextmanager

@@ -48,15 +48,17 @@ class Follower:
         every: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
+        *,
+        trust_head: bool = False,
     ) -> None:
-        self.folder, self._run = folder, RunFolder(folder)
+        self.folder, self._run = folder, RunFolder(folder, trust_head=trust_head)
         self._publish, self._is_ended, self._every, self._clock, self._now = publish, is_ended, every, clock, now
         self._metrics = GrowingMetrics(self._run.metrics_path)
         self._forget()
 
     def _forget(self) -> None:
         """Forget a run that was removed."""
-        self._growth = Growth(self.folder, self._clock)
+        self._growth = Growth(self._run, self._clock)
         self._due, self._took = -math.inf, 0.0
         self._read: Signature | None = None
         self._summary: Summary | None = None

@@ -45,8 +45,8 @@ class Growth:
     group, else it is None. `note` is a message for the page. `clock` counts seconds.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self.folder, self._clock = RunFolder(folder), clock
+    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
+        self.folder, self._clock = folder, clock
         self._portion = 8 * _SMALLEST_PORTION
         self._files: list[Stat | None] = []
         self._stored: tuple[Stat | None, Valuation | None, str | None] = None, None, None

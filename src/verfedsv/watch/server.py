@@ -54,7 +54,9 @@ class Watch:
     browsers.
     """
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, every: float = 2.0) -> None:
+    def __init__(
+        self, folder: Path, host: str = "127.0.0.1", port: int = 0, every: float = 2.0, *, trust_head: bool = False
+    ) -> None:
         check_place(folder)
         listening = _bind(host, port)
         name, number = listening.getsockname()[:2]
@@ -71,7 +73,7 @@ class Watch:
         self._publish(with_values(State(self._name, "waiting", f"Looking into {folder}.")))
         self._every = every
         self._stopped = threading.Event()
-        self._follower = Follower(folder, self._publish, self._stopped.is_set, every)
+        self._follower = Follower(folder, self._publish, self._stopped.is_set, every, trust_head=trust_head)
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
         self._server = _Server(listening, self.documents, Hosts.of(host, name))
 

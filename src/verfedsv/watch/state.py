@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from verfedsv.federation.evaluation import MEASURES
 from verfedsv.line_styles import line_style
 from verfedsv.report import wording
 from verfedsv.report.curves import Curve, thin
@@ -182,14 +183,14 @@ def _without_ranges(summary: Summary) -> Summary:
 def _drawings(summary: Summary | None, metrics: Mapping[str, Curve]) -> Iterable[Drawing]:
     if summary is not None:
         shown = [(client.name, client.cumulative) for client in summary.clients[:N_DRAWN] if client.cumulative]
-        yield _drawing("How much each client lowered the loss, up to each round", "", shown, has_zero=True)
-    for title, lines in series(metrics, None if summary is None else summary.losses).items():
-        yield _drawing(title.capitalize(), "%" if title == "accuracy" else "", [line[1:] for line in lines])
+        title = "How much each client lowered the loss, up to each round"
+        yield _drawing(title, "loss", shown, has_zero=True)
+    for name, lines in series(metrics, None if summary is None else summary.losses).items():
+        yield _drawing(wording.measure_title(name), name, [line[1:] for line in lines])
 
 
-def _drawing(
-    title: str, unit: Literal["", "%"], curves: Iterable[tuple[str, Curve]], *, has_zero: bool = False
-) -> Drawing:
+def _drawing(title: str, measure: str, curves: Iterable[tuple[str, Curve]], *, has_zero: bool = False) -> Drawing:
+    """Return a chart of curves of a measure, such as 'loss'."""
     lines = []
     for number, (label, points) in enumerate(curves):
         kept = thin(np.array(points.values), _MOST_POINTS)
@@ -200,12 +201,12 @@ def _drawing(
                 label=shortened(label, LONGEST_NAME),
                 colour=drawn.colour,
                 dash=drawn.dashes,
-                last="unknown" if last is None else wording.metric("accuracy" if unit else "loss", last),
+                last="unknown" if last is None else wording.measured(measure, last),
                 rounds=tuple(points.rounds[k] for k in kept),
                 values=tuple(points.values[k] for k in kept),
             )
         )
-    return Drawing(title, unit, has_zero, tuple(lines))
+    return Drawing(title, "%" if MEASURES[measure].is_fraction else "", has_zero, tuple(lines))
 
 
 def _in_a_line(text: str) -> str:

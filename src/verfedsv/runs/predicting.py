@@ -1,0 +1,182 @@
+"""Predictions for new rows from the folder of a finished run, without the files it was trained on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from verfedsv.data.rows import align_rows, read_rows
+from verfedsv.errors import InputError
+from verfedsv.federation.checkpoints import SERVER, client_file, path_of_round
+from verfedsv.federation.client_models import ClientModel
+from verfedsv.federation.clients import Client
+from verfedsv.federation.predictions import Predictions, Predictor, predict_rows
+from verfedsv.federation.transports import InProcess
+from verfedsv.runs.extent import refuse_running
+from verfedsv.runs.folder import RunFolder
+
+PREDICTION, PROBABILITY = "prediction", "probability_"
+"""The column of predictions, and how the names of the columns of probabilities begin."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a client contributed to predictions: the file, None if it is absent, and for how many rows it had a row.
+
+    The others have its mean embedding. `ignored` names columns of the file that training did not use.
+    """
+
+    client: str
+    path: Path | None
+    n_rows: int
+    n_means: int
+    ignored: tuple[str, ...] = ()
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return this as plain data."""
+        return {
+            "client": self.client,
+            "file": None if self.path is None else str(self.path),
+            "n_rows": self.n_rows,
+            "n_mean_embeddings": self.n_means,
+            "ignored_columns": list(self.ignored),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedRows:
+    """Predictions for rows with these ids, (rows,), and where the rows of each client came from."""
+
+    ids: pa.Array
+    id_column: str
+    predictions: Predictions
+    sources: tuple[Source, ...]
+
+    def to_table(self) -> pa.Table:
+        """Return ids, predictions and, for classes, the probability of each: a row per id."""
+        found, names = self.predictions, self.predictions.classes or ()
+        columns: dict[str, Any] = {self.id_column: self.ids, PREDICTION: pa.array(found.values)}
+        probabilities = found.probabilities
+        if probabilities is not None:
+            columns |= {f"{PROBABILITY}{name}": probabilities[:, c] for c, name in enumerate(names)}
+        if len(columns) < 2 + len(names):
+            raise InputError(
+                f"the column of ids cannot be called {self.id_column!r}: that is a column of the predictions; rename it"
+            )
+        return pa.table(columns)
+
+    def to_csv(self) -> bytes:
+        """Return the table as CSV in UTF-8; numbers have all their digits."""
+        sink, table = io.StringIO(), self.to_table()
+        writer = csv.writer(sink, lineterminator="\n")
+        writer.writerow(table.column_names)
+        writer.writerows(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        return sink.getvalue().encode()
+
+    def to_parquet(self) -> bytes:
+        """Return the table as Parquet."""
+        import pyarrow.parquet
+
+        sink = io.BytesIO()
+        pyarrow.parquet.write_table(self.to_table(), sink)
+        return sink.getvalue()
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many rows were predicted, as which classes, and from what, as plain data."""
+        classes = self.predictions.classes
+        counts = None if classes is None else Counter(map(str, self.predictions.values))
+        return {
+            "n_rows": len(self.ids),
+            "loss": self.predictions.loss.name,
+            "classes": None if counts is None else {name: counts[name] for name in classes or ()},
+            "clients": [source.to_fields() for source in self.sources],
+        }
+
+
+def predict(
+    run: RunFolder | str | os.PathLike[str],
+    features: Mapping[str, str | os.PathLike[str]],
+    *,
+    id_column: str | None = None,
+) -> PredictedRows:
+    """Return predictions for all rows in new files of some clients of a finished run, matched by id.
+
+    For a client without a file, and for rows that its file does not have, its mean embedding of the training samples
+    counts. Ids are in `id_column`, by default the column that the run's configuration names for the client.
+    """
+    folder = run if isinstance(run, RunFolder) else RunFolder(run)
+    predictor = read_predictor(folder, "used for predictions")
+    if not features:
+        raise InputError(f"name the new file of at least one client; the clients are {', '.join(predictor.clients)}")
+    models = {name: read_model(folder, predictor, name) for name in features}
+    columns = {name: id_column or _id_column(folder, name) for name in features}
+    files = {name: Path(path) for name, path in features.items()}
+    rows = {
+        name: read_rows(name, files[name], columns[name], model.preparation.numeric, model.preparation.text)
+        for name, model in models.items()
+    }
+    ids, numbers, ordered = align_rows([*rows.values()])
+    # From here on, the client sides have their rows, and the server's side has the numbers of those rows.
+    clients = [Client.of_new_rows(model, own) for model, own in zip(models.values(), ordered, strict=True)]
+    which = dict(zip(models, numbers, strict=True))
+    predictions = predict_rows(predictor, InProcess(clients), which, len(ids))
+    sources = [
+        Source(name, files[name], len(which[name]), len(ids) - len(which[name]), rows[name].ignored)
+        if name in files
+        else Source(name, None, 0, len(ids))
+        for name in predictor.clients
+    ]
+    if all(own.ids.are_stored_as_numbers for own in rows.values()):
+        ids = _as_numbers(ids)
+    return PredictedRows(ids, next(iter(columns.values())), predictions, tuple(sources))
+
+
+def read_predictor(folder: RunFolder, what: str) -> Predictor:
+    """Return the server's part of a trained model; raise InputError, 'is not `what`', unless the run is finished."""
+    transcript = folder.open(for_values=False)
+    extent, path = folder.extent(transcript), folder.checkpoints_path / SERVER
+    refuse_running(extent, what)
+    if not path.exists():
+        raise InputError(
+            f"there are no models in {folder}, as it has no {path.relative_to(folder.path)}: it was only recorded, in "
+            "a training elsewhere, or its checkpoints were deleted"
+        )
+    predictor = Predictor.read(path)
+    if extent.is_unfinished or predictor.n_records != transcript.n_records:
+        raise InputError(
+            f"the training in {folder} is not finished, {extent} so far, so it is not {what} yet: continue it with "
+            "verfedsv run --resume"
+        )
+    return predictor
+
+
+def read_model(folder: RunFolder, predictor: Predictor, client: str) -> ClientModel:
+    """Return the trained model of a client; raise InputError if there is no such client."""
+    if client not in predictor.clients:
+        known = ", ".join(map(repr, predictor.clients))
+        raise InputError(f"{client!r} is not a client with a model in {folder}; the clients are {known}")
+    begin = folder.checkpoints_path / client_file(predictor.clients.index(client))
+    return ClientModel.read(path_of_round(begin, predictor.rounds[client]), client)
+
+
+def _as_numbers(ids: pa.Array) -> pa.Array:
+    """Return ids as whole numbers, unless one has more than 64 bits."""
+    try:
+        return ids.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return ids
+
+
+def _id_column(folder: RunFolder, client: str) -> str:
+    """Return the column of ids that the configuration names for a client."""
+    config = folder.config()
+    named = {} if config is None else {section.name: section.id for section in config.client}
+    return named.get(client, "id")

@@ -1,0 +1,278 @@
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+
+from tests.federation.test_crossing import FIELDS, Spy, assert_plain
+from tests.federation.textbook import make_data, weights_of
+from verfedsv import InputError
+from verfedsv.data import ClientData, Preparation
+from verfedsv.errors import AnswerError, DivergedError
+from verfedsv.federation import Client, InProcess, Linear, Rate, Server, SynchronousSchedule, Training
+from verfedsv.federation import synchronous_rounds as rounds_of
+from verfedsv.federation.checkpoints import as_bytes
+from verfedsv.federation.client_models import ClientModel
+from verfedsv.federation.messages import Embed, Embeddings, Gradients, Predict, Prediction, Refusal
+from verfedsv.federation.predictions import Predictor, predict_rows
+
+N_ROUNDS = 6
+
+
+def train(folder, *, evaluate=True, **options):
+    """Train on random data and save; return the training and its data."""
+    data = make_data(**options)
+    training = Training.in_process(data, rate=Rate(0.5), intercept=True, checkpoints=folder)
+    for _ in rounds_of(training, SynchronousSchedule(30, N_ROUNDS)):
+        pass
+    if evaluate:
+        training.evaluate()
+    training.save({})
+    return training, data
+
+
+def new_rows(data, n_rows=7, seed=5):
+    """Return new rows of all clients, by name."""
+    rng = np.random.default_rng(seed)
+    return {client.name: ClientData(client.name, rng.normal(size=(n_rows, 4))) for client in data.clients}
+
+
+def clients_with(folder, rows):
+    """Return the client sides that have new rows, from their checkpoints."""
+    models = [ClientModel.read(folder / f"client-{int(name[-1]) - 1}-{N_ROUNDS}.npz", name) for name in rows]
+    return [Client.of_new_rows(model, rows[model.name]) for model in models]
+
+
+@pytest.mark.parametrize(("n_classes", "sparse"), [(2, False), (4, True)])
+def test_predictions_are_those_of_plain_numpy(tmp_path, n_classes, sparse):
+    """Features times weights, summed with the intercept, and their probabilities; absent rows count with means."""
+    training, data = train(tmp_path, n_classes=n_classes, sparse=sparse)
+    rows = new_rows(data)
+    del rows["client 2"]
+    rows["client 3"] = rows["client 3"].take(np.array([4, 0]))
+    which = {"client 1": np.arange(7), "client 3": np.array([2, 5])}
+    predictor = Predictor.read(tmp_path / "server.npz")
+    found = predict_rows(predictor, InProcess(clients_with(tmp_path, rows)), which, 7)
+    weights = np.split(weights_of(training), 3)
+    known = [
+        client.numeric.toarray()[~data.is_test] if sparse else client.numeric[~data.is_test] for client in data.clients
+    ]
+    means = [x.mean(axis=0) @ w for x, w in zip(known, weights, strict=True)]
+    third = np.tile(means[2], (7, 1))
+    third[[2, 5]] = rows["client 3"].numeric @ weights[2]
+    total = rows["client 1"].numeric @ weights[0] + means[1] + third + training.server.state()["intercept"]
+    np.testing.assert_allclose(found.scores, total, atol=1e-12)
+    expected = softmax(total, axis=1) if n_classes > 2 else np.hstack([expit(-total), expit(total)])
+    np.testing.assert_allclose(found.probabilities, expected, atol=1e-14)
+    assert found.classes == tuple(map(str, range(n_classes)))
+    assert found.values == [str(number) for number in expected.argmax(axis=1)]
+
+
+def test_only_embeddings_cross(tmp_path):
+    """A request without content for each client that has rows, and embeddings of these rows."""
+    training, data = train(tmp_path)
+    rows = new_rows(data)
+    transport = Spy(clients_with(tmp_path, rows))
+    which = dict.fromkeys(rows, np.arange(7))
+    predict_rows(Predictor.read(tmp_path / "server.npz"), transport, which, 7)
+    assert [type(message) for message in transport.crossed] == [Predict, Prediction] * 3
+    weights = np.split(weights_of(training), 3)
+    for request, answer in zip(transport.crossed[::2], transport.crossed[1::2], strict=True):
+        assert request.samples is None
+        for message in (request, answer):
+            assert not hasattr(message, "__dict__")
+            assert {*message.__dataclass_fields__} == {"client", "round", "sequence", *FIELDS[type(message)]}
+        assert_plain(answer.embeddings, np.float64)
+        expected = rows[answer.client].numeric @ weights[int(answer.client[-1]) - 1]
+        np.testing.assert_allclose(answer.embeddings, expected, atol=1e-12)
+
+
+def test_without_an_evaluation_means_are_those_of_the_uploads(tmp_path):
+    """Of what the server received last for each training sample."""
+    training, _ = train(tmp_path, evaluate=False)
+    predictor = Predictor.read(tmp_path / "server.npz")
+    table = training.server.state()["table"]
+    np.testing.assert_allclose([*predictor.means.values()], table.mean(axis=1), atol=1e-15)
+
+
+def test_means_are_restored(tmp_path):
+    """A continued training has them before its first evaluation."""
+    training, data = train(tmp_path)
+    again = Training.in_process(data, rate=Rate(0.5), intercept=True, checkpoints=tmp_path)
+    again.restore({})
+    np.testing.assert_array_equal(again.server.state()["means"], training.server.state()["means"])
+    assert training.server.state()["means"].any()
+
+
+def test_squared_loss_predicts_numbers(tmp_path):
+    """The score itself; there are no classes and no probabilities."""
+    server = Server([1.5, -2.0, 4.0], ["a", "b"], 1, "squared", checkpoint=tmp_path / "server.npz")
+    server.begin_round(np.arange(3))
+    for name, size in (("a", 1.0), ("b", 2.0)):
+        request = server._asked[name]
+        server.receive(Embeddings(name, 1, request.sequence, np.full((3, 1), size)))
+    server.end_round()
+    server.save({})
+    predictor = Predictor.read(tmp_path / "server.npz")
+    found = predictor.predict({"a": np.array([[5.0], [-7.0]])}, {"a": np.array([0, 2])}, 3)
+    assert found.values == [7.0, 3.0, -5.0]
+    assert found.classes is found.probabilities is None
+    forge(tmp_path / "server.npz", label_scale=np.array([10.0, 2.0]))
+    found = Predictor.read(tmp_path / "server.npz").predict({}, {}, 1)
+    assert found.values == [16.0]
+
+
+def test_checkpoints_of_clients_that_left(tmp_path):
+    """They are of the round in which each of them was last saved."""
+    train(tmp_path)
+    assert {*Predictor.read(tmp_path / "server.npz").rounds.values()} == {N_ROUNDS}
+    forge(tmp_path / "server.npz", saved=np.array([7, 4, 0]))
+    assert [*Predictor.read(tmp_path / "server.npz").rounds.values()] == [6, 3, -1]
+
+
+class Answering(InProcess):
+    """A transport to clients that answer what a test wants."""
+
+    def __init__(self, answer):
+        self.answer, self.n_asked = answer, 0
+
+    def exchange(self, requests, timeout=None):  # noqa: ARG002
+        self.n_asked += 1
+        return [self.answer(request) for request in requests if self.answer(request) is not None]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (lambda r: Prediction(r.client, r.round, r.sequence, np.zeros((6, 1))), AnswerError, r"shape \(7, 1\)"),
+        (
+            lambda r: Prediction(r.client, r.round, r.sequence, np.full((7, 1), np.nan)),
+            DivergedError,
+            "client 1: embed",
+        ),
+        (lambda r: Refusal(r.client, r.round, r.sequence, "not today"), AnswerError, "not today"),
+        (lambda r: None, InputError, "no prediction: no valid answer from client 1"),  # noqa: ARG005
+    ],
+)
+def test_answers_that_cannot_be_used(tmp_path, answer, error, says):
+    """They end in an error; what is not answered is asked three times."""
+    train(tmp_path)
+    transport = Answering(answer)
+    with pytest.raises(error, match=says):
+        predict_rows(Predictor.read(tmp_path / "server.npz"), transport, {"client 1": np.arange(7)}, 7)
+    assert transport.n_asked == (3 if error is InputError else 1)
+
+
+def test_a_client_with_new_rows_does_not_learn(tmp_path):
+    """Its model is finished."""
+    _, data = train(tmp_path)
+    client = clients_with(tmp_path, {"client 1": new_rows(data)["client 1"]})[0]
+    client.answer(Embed("client 1", 1, 1, np.arange(3)))
+    refusal = client.answer(Gradients("client 1", 1, 2, np.arange(3), np.ones((3, 1))))
+    assert "which does not learn any more" in refusal.reason
+
+
+class Doubling(Linear):
+    """A model that this package does not know."""
+
+
+def test_a_model_of_ones_own_is_not_taken_out(tmp_path):
+    """Only the program that built it can; the error says so."""
+    data = make_data()
+    training = Training.in_process(data, rate=Rate(0.5), model=Doubling, checkpoints=tmp_path)
+    training.save({})
+    with pytest.raises(
+        InputError, match=r"the model of 'client 1' is a Doubling, which only the program that built it"
+    ):
+        ClientModel.read(tmp_path / "client-0-0.npz", "client 1")
+
+
+def test_a_client_without_preparation_has_no_model_to_take_out(tmp_path):
+    """One that was given its features, rather than columns."""
+    client = Client("bank", np.eye(3), Linear(3, 1), Rate(0.5), checkpoint=tmp_path / "bank")
+    client._save(0, -1)
+    with pytest.raises(InputError, match="is not a checkpoint of 'bank' with a model and its columns"):
+        ClientModel.read(tmp_path / "bank-0.npz", "bank")
+
+
+def forge(path, **changes):
+    """Change arrays of a checkpoint; None removes one."""
+    with np.load(path) as arrays:
+        content = {**arrays, **changes}
+    np.savez(path, **{name: value for name, value in content.items() if value is not None})
+
+
+SERVER = {"clients": ["client 1", "client 2", "client 3"], "widths": [1, 1, 1], "loss": "logistic", "classes": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"about": None},
+        {"means": None},
+        {"intercept": None},
+        {"about": np.frombuffer(b"{", np.uint8)},
+        {"about": as_bytes([])},
+        {"about": as_bytes({**SERVER, "loss": "hinge"})},
+        {"about": as_bytes({**SERVER, "classes": ["a"]})},
+        {"about": as_bytes({**SERVER, "clients": ["a"]})},
+        {"about": as_bytes({**SERVER, "widths": [1, 1, 2]})},
+        {"about": as_bytes({**SERVER, "widths": None})},
+        {"means": np.zeros(2)},
+        {"means": np.full(3, np.inf)},
+        {"means": np.array(["a", "b", "c"])},
+        {"n_records": np.zeros(2)},
+    ],
+)
+def test_a_damaged_checkpoint_of_the_server(tmp_path, changes):
+    """It is named, with what to do."""
+    train(tmp_path)
+    path = tmp_path / "server.npz"
+    forge(path, about=as_bytes(SERVER))
+    Predictor.read(path)
+    forge(path, **changes)
+    with pytest.raises(InputError, match=rf"{path}.* another version"):
+        Predictor.read(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"about": None},
+        {"columns": None},
+        {"weights": None},
+        {"round": None},
+        {"about": as_bytes({"client": "client 2", "model": "linear"})},
+        {"about": as_bytes({"client": "client 1", "model": "perceptron"})},
+        {"about": as_bytes(["client 1"])},
+        {"weights": np.zeros((5, 1))},
+        {"weights": np.zeros(4)},
+        {"weights": np.zeros((4, 1), np.float32)},
+        {"weights": np.full((4, 1), np.nan)},
+        {"weights": np.zeros((4, 1), object)},
+        {"centre": np.zeros(3)},
+        {"centre": np.full(4, np.inf)},
+    ],
+)
+def test_a_damaged_checkpoint_of_a_client(tmp_path, changes):
+    """It is named, with what to do."""
+    train(tmp_path)
+    path = tmp_path / f"client-0-{N_ROUNDS}.npz"
+    ClientModel.read(path, "client 1")
+    forge(path, **changes)
+    with pytest.raises(InputError, match=rf"{path}.* another version"):
+        ClientModel.read(path, "client 1")
+
+
+def test_columns_that_became_constant(tmp_path):
+    """Their divisor is infinite, and a checkpoint keeps it; no other array may have such numbers."""
+    numeric = np.column_stack([np.full(20, 3.0), np.arange(20.0)])
+    data = make_data(n_clients=1, n_samples=20, n_test=4)
+    data = type(data)((ClientData("a", numeric, None, ("x", "y")),), data.labels, 2, data.is_test)
+    for _ in range(2):
+        training = Training.in_process(data, rate=Rate(0.5), scale="standardise", checkpoints=tmp_path)
+        kept = training.restore({})
+        training.save({})
+    assert kept is not None
+    model = ClientModel.read(tmp_path / "client-0-0.npz", "a")
+    assert model.preparation.divisor[0] == np.inf
+    assert isinstance(model.preparation, Preparation)
+    assert model.embed(ClientData("a", np.array([[9.0, 1.0]]), None, ("x", "y"))).shape == (1, 1)
