@@ -1,6 +1,7 @@
 """Random small synchronous trainings whose every embedding is known: late joins, absences, samples of one's own.
 
-`python -m tests.valuation.small_trainings 0 500` compares values of the uploads with those of all embeddings.
+`python -m tests.valuation.small_trainings 0 500` compares values of the uploads with those of all embeddings;
+a third number is the size of the random weights that trainings start from, 0 by default.
 """
 
 import sys
@@ -13,10 +14,11 @@ from verfedsv import Recorder, Valuation, value
 from verfedsv.valuation.verdict import judge
 
 
-def small_training(seed) -> tuple[Recorder, Recorder]:
+def small_training(seed, start=0.0) -> tuple[Recorder, Recorder]:
     """Return a random training as it was uploaded, and with the embeddings of all samples that a client ever uploads.
 
-    Nothing is missing of the second. What a client never uploads is zero by definition.
+    Nothing is missing of the second. What a client never uploads is zero by definition. `start` is the size of the random
+    weights at the start.
     """
     rng = np.random.default_rng(seed)
     loss = str(rng.choice(["logistic", "softmax", "squared"]))
@@ -35,7 +37,7 @@ def small_training(seed) -> tuple[Recorder, Recorder]:
     names, joins = [f"c{m}" for m in range(n_clients)], int(rng.integers(1, n_rounds)) if rng.random() < 0.5 else 0
     joins = joins if n_clients > 2 else 0
     never = [rng.choice(n, 3 if rng.random() < 0.2 else 0, replace=False) for _ in names]
-    weights = [np.zeros((x.shape[1], n_classes)) for x in data]
+    weights = [start * rng.normal(size=(x.shape[1], n_classes)) for x in data]
     table, is_uploaded, rounds = np.zeros((n_clients, n, n_classes)), np.zeros((n_clients, n), bool), []
     for t in range(n_rounds):
         members = [m for m in range(n_clients) if m < n_clients - 1 or t >= joins]
@@ -73,17 +75,17 @@ def small_training(seed) -> tuple[Recorder, Recorder]:
     return part, whole
 
 
-def values_against_truth(seed) -> tuple[Valuation, np.ndarray]:
+def values_against_truth(seed, start=0.0) -> tuple[Valuation, np.ndarray]:
     """Return the valuation of what was uploaded, and by how many of its errors each value is off, NaN if unknown."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found, true = map(value, small_training(seed))
+        found, true = map(value, small_training(seed, start))
     return found, np.abs(found.values - true.values) / (found.errors + true.errors + 1e-15)
 
 
-def main(first: int, last: int) -> None:
+def main(first: int, last: int, start: float = 0.0) -> None:
     """Print how many values are off by more than their errors."""
-    pairs = [values_against_truth(seed) for seed in range(first, last)]
+    pairs = [values_against_truth(seed, start) for seed in range(first, last)]
     off = np.concatenate([ratios for _, ratios in pairs])
     sound = sum((ratios > 1).sum() for found, ratios in pairs if judge(found).word == "sound")
     known, outside = np.isfinite(off), off > 1
@@ -95,4 +97,4 @@ def main(first: int, last: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:3]), *map(float, sys.argv[3:]))

@@ -26,6 +26,20 @@ def test_errors_hold_where_held_out_uploads_say_too_little(monkeypatch):
     assert (off > 1).sum() >= 2
 
 
+RANDOM_START = [(0.5, 30), (2.0, 46), (2.0, 105)]
+"""Of 300 trainings from random weights those in which errors by the size of embeddings, not of movement, were too small."""
+
+
+def test_errors_hold_for_embeddings_that_start_far_from_zero(monkeypatch):
+    """What is missed counts as a fraction of the movement, as values are of changes; of the size it is too little."""
+    off = np.concatenate([values_against_truth(seed, start)[1] for start, seed in RANDOM_START])
+    assert np.isfinite(off).any()
+    assert np.nanmax(off) <= 1
+    monkeypatch.setattr(completion_errors, "NEAR_ZERO", np.inf)
+    for start, seed in RANDOM_START:
+        assert np.nanmax(values_against_truth(seed, start)[1]) > 1
+
+
 def test_a_class_of_zeros_changes_no_error():
     """Errors are of the whole embedding of a sample, however many classes it is counted by."""
     rng, n_rounds = np.random.default_rng(0), 40
