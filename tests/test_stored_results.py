@@ -2,8 +2,8 @@
 
 `stored_results.json` was computed before rounds and trainings shared one way to an estimate, its completed trainings
 after fits of higher ranks began to start from lower ones; errors of 56 of these, whose embeddings start far from zero,
-are larger since what completion misses counts as a fraction of the movement. To store results anew after a deliberate change:
-`python -m tests.test_stored_results`.
+are larger since what completion misses counts as a fraction of the movement. To store results anew after a deliberate
+change: `python -m tests.test_stored_results`.
 """
 
 import itertools

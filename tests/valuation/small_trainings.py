@@ -17,8 +17,8 @@ from verfedsv.valuation.verdict import judge
 def small_training(seed, start=0.0) -> tuple[Recorder, Recorder]:
     """Return a random training as it was uploaded, and with the embeddings of all samples that a client ever uploads.
 
-    Nothing is missing of the second. What a client never uploads is zero by definition. `start` is the size of the random
-    weights at the start.
+    Nothing is missing of the second. What a client never uploads is zero by definition. Weights start at random
+    numbers of size `start`.
     """
     rng = np.random.default_rng(seed)
     loss = str(rng.choice(["logistic", "softmax", "squared"]))

@@ -27,7 +27,7 @@ def test_errors_hold_where_held_out_uploads_say_too_little(monkeypatch):
 
 
 RANDOM_START = [(0.5, 30), (2.0, 46), (2.0, 105)]
-"""Of 300 trainings from random weights those in which errors by the size of embeddings, not of movement, were too small."""
+"""Sizes of random weights, and seeds: of 300 trainings those in which errors by size of embeddings were too small."""
 
 
 def test_errors_hold_for_embeddings_that_start_far_from_zero(monkeypatch):
