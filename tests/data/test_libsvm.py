@@ -94,6 +94,13 @@ def test_files_that_count_from_zero(tmp_path):
         (b"1 1:\n", "line 1 has '1:'"),
         (b"1 99999999999:2\n", "line 1 has a feature 99999999999, and at most 100,000,000 are allowed"),
         (b"1 2000000000:2\n", "has a feature 2,000,000,000; at most 100,000,000 are allowed"),
+        (
+            b"1 3000000:1\n0 1:1\n",
+            "has a feature 3,000,000 and only 2 numbers; above 1,048,576, at most 10 features for each number in",
+        ),
+        (b"1 5:1_0\n", "is not in LIBSVM format: line 1 has '5:1_0'"),
+        (b"1 1:1\n1 1_0:1\n", "line 2 has '1_0:1'"),
+        (b"1_0 1:1\n", "line 1 begins with '1_0'"),
         (b"\xff\xfe1\x00", "is not in LIBSVM format: line 1 begins with"),
         (b"1 1:2\n0 1:1 2:nan\n", "row 2 has the number nan; numbers must be finite"),
         (b"1 1:inf\n", "row 1 has the number inf"),
@@ -108,6 +115,18 @@ def test_files_in_another_format(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(DataError, match=f"{path}.*{message}"):
         read_samples(path)
+
+
+def test_many_features(tmp_path):
+    """High numbers are allowed up to a limit, above it if files have enough numbers; the widest file is named."""
+    few, many = tmp_path / "few.svm", tmp_path / "many.svm"
+    few.write_text("1 1048576:1\n0 1:1\n")
+    assert read_libsvm([few]).features.shape == (2, 1_048_576)
+    many.write_text("1 1200000:1 # a_comment\n" * 120_000)
+    assert read_libsvm([few, many]).features.shape == (120_002, 1_200_000)
+    many.write_text("1 1200000:1\n" * 119_997)
+    with pytest.raises(DataError, match=r"many\.svm has a feature 1,200,000 and only 119,999 numbers"):
+        read_libsvm([few, many])
 
 
 @pytest.mark.parametrize("ending", ["bz2", "gz"])

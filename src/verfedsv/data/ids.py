@@ -46,7 +46,7 @@ class Ids:
 
 
 def read_ids(table: pa.Table, path: Path, id_column: str) -> Ids:
-    """Return the ids in a column, stripped; raise DataError if some are missing or repeated."""
+    """Return the ids in a column, stripped; raise DataError if some are missing, repeated or damaged."""
     column = table.column(id_column)
     kind = column.type
     if not (pa.types.is_integer(kind) or is_text(kind) or pa.types.is_null(kind)):
@@ -55,6 +55,8 @@ def read_ids(table: pa.Table, path: Path, id_column: str) -> Ids:
     n_missing = values.null_count or _n_written_as_missing(values)
     if n_missing:
         raise DataError(f"{path}: {n_missing:,} rows have no id in column {id_column!r}")
+    if pc.any(pc.match_substring(values, "\0")).as_py():
+        raise DataError(f"{path}: some ids in column {id_column!r} have NUL characters in them; correct the file")
     counts = pc.value_counts(values)
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):

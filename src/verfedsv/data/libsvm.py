@@ -6,7 +6,8 @@ import bz2
 import gzip
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,12 @@ from verfedsv.errors import DataError, InputError
 
 ENDINGS = (".svm", ".libsvm")
 MOST_FEATURES = 10**8
-"""Limit of the index of a feature; a linear model with so many takes 0.8 GB."""
+FEW_FEATURES, MOST_PER_NUMBER = 1 << 20, 10
+"""Limits of the index of a feature, the latter two by how many numbers the files have.
+
+Numbers are sparse, but each feature has a name, a scale and a weight: reading, preparing and saving them takes up to
+520 bytes. Above the few that always fit into memory, files must therefore have numbers for a tenth of the features.
+"""
 
 _NUMBER = rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 _LABEL, _FEATURE = re.compile(_NUMBER), re.compile(rb"(qid|[0-9]+):(?:" + _NUMBER + rb")")
@@ -90,14 +96,29 @@ def read_libsvm(paths: Sequence[Path]) -> LibsvmRows:
         if not path.exists():
             raise DataError(f"there is no file {path}")
     try:
-        parts = load_svmlight_files([str(path) for path in paths])
+        with ExitStack() as files:
+            parts = load_svmlight_files([_Lines(files.enter_context(_open(path))) for path in paths])
     except (ValueError, OverflowError, *_DAMAGED) as error:
         raise DataError(_explain(paths, error)) from None
     features, labels = parts[::2], parts[1::2]
     for path, x, y in zip(paths, features, labels, strict=True):
         _check(path, csr_array(x), y)
+    _check_gaps(paths, features)
     sizes = tuple(len(y) for y in labels)
     return LibsvmRows(tuple(paths), csr_array(vstack(features)), np.concatenate(labels), sizes)
+
+
+class _Lines:
+    """The lines of a file, for scikit-learn: it reads them with Python's float and int, for which 1_0 is 10."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.read = file, file.read
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._file:
+            if b"_" in line and b"_" in line.partition(b"#")[0]:
+                raise ValueError("a line has an underscore")
+            yield line
 
 
 def _check(path: Path, features: csr_array[Any], labels: NDArray[np.float64]) -> None:
@@ -117,6 +138,18 @@ def _check(path: Path, features: csr_array[Any], labels: NDArray[np.float64]) ->
     if not np.isfinite(labels).all():
         row = int((~np.isfinite(labels)).argmax())
         raise DataError(f"{path}: row {row + 1} has the label {labels[row]:g}; labels must be finite numbers")
+
+
+def _check_gaps(paths: Sequence[Path], features: Sequence[csr_array[Any]]) -> None:
+    """Raise DataError if far more features would take memory than the files have numbers."""
+    n_features, n_numbers = features[0].shape[1], sum(x.nnz for x in features)
+    if n_features > max(FEW_FEATURES, MOST_PER_NUMBER * n_numbers):
+        widest = max(range(len(paths)), key=lambda k: int(features[k].indices.max(initial=-1)))
+        raise DataError(
+            f"{paths[widest]} has a feature {n_features:,} and only {n_numbers:,} numbers; above {FEW_FEATURES:,}, at "
+            f"most {MOST_PER_NUMBER} features for each number in the file are allowed, as each of them takes memory: "
+            "number the features without gaps"
+        )
 
 
 def _explain(paths: Sequence[Path], error: Exception) -> str:
