@@ -7,6 +7,7 @@ list of pairs, name and layer: `["Sequential", [["0", ["Linear", 8, 16, true]], 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ LAYERS: Mapping[str, Mapping[str, type[Any]]] = {
 
 _SEQUENTIAL = "Sequential"
 _MOST_LAYERS, _DEEPEST, _LARGEST = 256, 8, 2**24
+"""Of a head: how many layers, sequences included, how many sequences within each other, and the largest argument."""
 
 
 def digest_of(head: Any) -> str:
@@ -42,24 +44,38 @@ def digest_of(head: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def digest_of_layers(layers: list[Any]) -> str:
+    """Return the SHA-256 of layers as JSON."""
+    return hashlib.sha256(json.dumps(layers).encode()).hexdigest()
+
+
 def to_layers(module: torch.nn.Module) -> list[Any] | None:
-    """Return the layers of a module, None if it has others than these."""
+    """Return the layers of a module, None if these do not describe it: then only its own code does."""
+    layers = _to_layers(module)
+    try:
+        check_layers(layers)
+        built = from_layers(layers or [], device="meta")
+    except ValueError:
+        return None  # such as a norm over several axes, or more layers than are allowed
+    shapes, own = ({name: value.shape for name, value in each.state_dict().items()} for each in (built, module))
+    return layers if shapes == own else None
+
+
+def _to_layers(module: torch.nn.Module) -> list[Any] | None:
     import torch
 
     kind = type(module).__name__
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return None
     if type(module) is torch.nn.Sequential:
-        inner = [(name, to_layers(child)) for name, child in module.named_children()]
-        return None if any(layer is None for _, layer in inner) else [_SEQUENTIAL, [list(pair) for pair in inner]]
+        # Not `children`, which leaves out a layer that is there twice.
+        inner = [[name, _to_layers(child)] for name, child in module._modules.items() if child is not None]
+        return None if any(layer is None for _, layer in inner) else [_SEQUENTIAL, inner]
     if kind not in LAYERS or type(module) is not getattr(torch.nn, kind):
         return None
     if getattr(module, "track_running_stats", True) is False:
         return None  # it would use those of the batch
-    layer: list[Any] = [kind, *(_argument(module, name) for name in LAYERS[kind])]
-    try:
-        check_layers(layer)
-    except ValueError:
-        return None  # such as a norm over several axes
-    return layer
+    return [kind, *(_argument(module, name) for name in LAYERS[kind])]
 
 
 def _argument(module: torch.nn.Module, name: str) -> Any:
@@ -72,7 +88,7 @@ def _argument(module: torch.nn.Module, name: str) -> Any:
 
 
 def check_layers(layer: Any, depth: int = 0) -> int:
-    """Return the number of layers in plain data; raise ValueError if they are not as `to_layers` returns them."""
+    """Return the number of layers and sequences; raise ValueError if they are not as `to_layers` returns them."""
     if not isinstance(layer, list | tuple) or not layer or depth > _DEEPEST:
         raise ValueError("a layer of the head must be a list that begins with its kind")
     kind, *arguments = layer
@@ -83,7 +99,7 @@ def check_layers(layer: Any, depth: int = 0) -> int:
         names = [name for name, _ in pairs]
         if not all(isinstance(name, str) and name and "." not in name for name in names) or len({*names}) < len(names):
             raise ValueError("the layers of the head must have different names, without dots")
-        total = sum(check_layers(inner, depth + 1) for _, inner in pairs)
+        total = 1 + sum(check_layers(inner, depth + 1) for _, inner in pairs)
         if total > _MOST_LAYERS:
             raise ValueError(f"a head has at most {_MOST_LAYERS} layers")
         return total

@@ -11,8 +11,8 @@ import copy
 import io
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,7 +26,8 @@ from verfedsv.losses import Array, Floats
 
 _ROWS_TO_TRY = 4
 _SAME = 1e-9
-"""A row's scores may depend on the other rows by this fraction of the largest: products round differently."""
+"""A row's scores may depend on the other rows, and on how a module is run, by this fraction of the largest score, as
+products round differently."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,13 @@ class HeadState:
         ours, theirs = self.tensors, other.tensors
         return HeadState({n: (a + theirs[n]) / 2 if a.is_floating_point() else a for n, a in ours.items()})
 
+    def scaled(self, factors: Callable[[tuple[int, ...]], Floats]) -> HeadState:
+        """Return the state with all real numbers multiplied by factors, which are asked for by the shape of each."""
+        ours = self.tensors
+        return HeadState(
+            {n: a * torch.from_numpy(factors(tuple(a.shape))) if a.is_floating_point() else a for n, a in ours.items()}
+        )
+
     def equals(self, other: HeadState) -> bool:
         """Return whether both states have exactly the same numbers."""
         return self is other or all(torch.equal(a, other.tensors[name]) for name, a in self.tensors.items())
@@ -47,10 +55,15 @@ class HeadState:
 
 @dataclass(frozen=True, eq=False)
 class HeadMove:
-    """The states of a head before and after a round; the same object if it did not change."""
+    """The states of a head before and after a round; the same object if it did not change.
+
+    `entropy` seeds draws: numbers that clients do not know before they upload, as they depend on the head after the
+    round. Otherwise they could choose embeddings for the samples that are not drawn.
+    """
 
     previous: HeadState
     current: HeadState
+    entropy: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, previous: HeadState, current: HeadState) -> HeadMove:
@@ -71,10 +84,11 @@ class HeadMove:
 class Head:
     """A function of the embeddings of all clients, with parameters that are passed to each call.
 
-    It may be called by several threads, and sent to another process if its module can be.
+    It may be called by several threads, and sent to another process if its module can be. `names` are those of the
+    parameters and buffers that change, if they are not all: an exported program also has constants.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, names: Sequence[str] | None = None) -> None:
         if not isinstance(module, torch.nn.Module):
             raise InputError(f"head must be 'sum' or a torch.nn.Module; received {type(module).__name__}")
         try:
@@ -85,8 +99,10 @@ class Head:
         _to_evaluation_mode(self._module)
         for parameter in self._module.parameters():
             parameter.requires_grad_(False)
+        own = self._module.state_dict()
+        self._names = (*own,) if names is None else (*(name for name in names if name in own),)
         # Without copies of what is passed to each call, apart from the names and shapes.
-        self.state = self.read({name: as_numpy(name, value) for name, value in self._module.state_dict().items()})
+        self.state = self.read({name: as_numpy(name, own[name]) for name in self._names})
 
     def is_parameter(self, name: str) -> bool:
         """Return whether a part of the state is a parameter, and not a buffer."""
@@ -95,8 +111,8 @@ class Head:
     def read(self, arrays: Mapping[str, Array]) -> HeadState:
         """Return a state from arrays by name; raise InputError unless they are those of the module."""
         own = self._module.state_dict()
-        if (*arrays,) != (*own,):
-            odd = sorted({*arrays} ^ {*own}) or ["their order"]
+        if (*arrays,) != self._names:
+            odd = sorted({*arrays} ^ {*self._names}) or ["their order"]
             raise InputError(
                 f"the recorded parameters are not those of this head: {odd[0]} differs; pass the module that was "
                 "recorded"
@@ -110,7 +126,7 @@ class Head:
                 )
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise InputError(f"parameter {name!r} of the head has numbers that are not finite: training diverged")
-            kind = np.float64 if own[name].is_floating_point() else array.dtype
+            kind = np.float64 if own[name].is_floating_point() else own[name].numpy().dtype
             tensors[name] = torch.from_numpy(np.array(array, kind, order="C"))
         return HeadState(tensors)
 
@@ -145,22 +161,34 @@ class Head:
             raise InputError("what the head gives for a sample depends on the other samples; that cannot be valued")
         return int(found)
 
+    def agrees_with(self, module: torch.nn.Module, width: int) -> bool:
+        """Return whether another module with this one's parameters gives the same scores."""
+        rows = np.random.default_rng(0).standard_normal((_ROWS_TO_TRY, width))
+        ours, theirs = (head.scores(self.state, rows) for head in (self, Head(module, self._names)))
+        return ours.shape == theirs.shape and bool(np.abs(ours - theirs).max() <= _SAME * np.abs(ours).max())
+
     def scores(self, state: HeadState, embeddings: Floats) -> Floats:
         """Return what the loss takes, (rows, classes), of concatenated embeddings, (rows, width)."""
         with one_thread(), torch.no_grad():
             result: Floats = self._call(state, embeddings).numpy()
         return result.reshape(len(embeddings), -1)
 
-    def pull_back(self, state: HeadState, embeddings: Floats, gradient: Floats) -> Floats:
-        """Return the gradient by the embeddings, (rows, width), from that by the scores, (rows, classes)."""
+    def differentiate(
+        self, state: HeadState, embeddings: Floats, slope: Callable[[Floats], Floats]
+    ) -> tuple[Floats, Floats]:
+        """Return the scores, (rows, classes), and the gradient by the embeddings, (rows, width).
+
+        `slope` returns the gradient by the scores, (rows, classes), given these.
+        """
         with one_thread(), torch.enable_grad():
             x = torch.from_numpy(embeddings).requires_grad_()
-            scores = self.call(state.tensors, x)
-            of_scores = torch.from_numpy(gradient).reshape(scores.shape)
-            if not scores.requires_grad:  # it does not depend on the embeddings
-                return np.zeros_like(embeddings)
-            (result,) = torch.autograd.grad(scores, x, of_scores, allow_unused=True)
-        return np.zeros_like(embeddings) if result is None else np.asarray(result.numpy())
+            result = self.call(state.tensors, x)
+            scores: Floats = result.detach().numpy().reshape(len(embeddings), -1)
+            if not result.requires_grad:  # it does not depend on the embeddings
+                return scores, np.zeros_like(embeddings)
+            by_scores = torch.from_numpy(np.ascontiguousarray(slope(scores), np.float64)).reshape(result.shape)
+            (gradient,) = torch.autograd.grad(result, x, by_scores, allow_unused=True)
+        return scores, np.zeros_like(embeddings) if gradient is None else np.asarray(gradient.numpy())
 
     def call(self, tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor) -> torch.Tensor:
         """Return the scores as torch computes and differentiates them, by parameters and embeddings."""
@@ -177,26 +205,37 @@ class Head:
         vars(self).update(state, _own=threading.local())
 
     def _call(self, state: HeadState, embeddings: Floats) -> torch.Tensor:
-        with torch.no_grad():
-            result = self.call(state.tensors, torch.from_numpy(np.ascontiguousarray(embeddings)))
+        try:
+            with torch.no_grad():
+                result = self.call(state.tensors, torch.from_numpy(np.ascontiguousarray(embeddings)))
+        except RuntimeError as error:
+            if "can't allocate memory" in str(error):
+                raise MemoryError("the head needs more memory than there is") from None
+            raise
         if not isinstance(result, torch.Tensor) or not result.is_floating_point():
             raise InputError(f"the head must return a tensor of real numbers; received {type(result).__name__}")
         return result
 
 
 def export(module: torch.nn.Module, width: int) -> bytes:
-    """Return a module as a program that takes any number of rows of that width; raise InputError if torch cannot."""
+    """Return a module as a program that takes any number of rows of that width; raise InputError if torch cannot.
+
+    What torch prints meanwhile, such as the graph of a module that it cannot trace, is left out.
+    """
     samples = torch.export.Dim("samples", min=1)
     try:
         copied = _copied(module).cpu().double().eval()
-        program = torch.export.export(
-            copied, (torch.zeros(3, width, dtype=torch.float64),), dynamic_shapes=((samples, None),)
-        )
-        buffer = io.BytesIO()
-        torch.export.save(program, buffer)
+        with redirect_stderr(io.StringIO()):
+            program = torch.export.export(
+                copied, (torch.zeros(3, width, dtype=torch.float64),), dynamic_shapes=({0: samples},)
+            )
+            buffer = io.BytesIO()
+            torch.export.save(program, buffer)
     except Exception as error:  # what torch raises for modules that it cannot trace is not documented
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         raise InputError(f"torch cannot export the head ({why})") from None
+    if not Head(module).agrees_with(load_program(buffer.getvalue()), width):
+        raise InputError("the program that torch exported of the head gives other scores")
     return buffer.getvalue()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,22 @@ def shortened(text: str, most: int) -> str:
     """
     shown = printable(text[: most + 1])
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+def spreadsheet_text(text: str) -> str:
+    r"""Return a text that a spreadsheet does not evaluate: an apostrophe precedes what begins like a formula.
+
+    Control characters are replaced, as they could hide what comes first. Where cells are separated by semicolons, what
+    follows one can be a formula too.
+
+    >>> spreadsheet_text('=HYPERLINK("x")'), spreadsheet_text("telco"), spreadsheet_text("\t=1")
+    ('\'=HYPERLINK("x")', 'telco', "'�=1")
+    >>> spreadsheet_text("a;=1")
+    "a;'=1"
+    """
+    plain = re.sub(r"(; *)(?=[=+@-])", r"\1'", printable(text))
+    first = unicodedata.normalize("NFKC", plain.lstrip(" \N{REPLACEMENT CHARACTER}")[:1])
+    return f"'{plain}" if first in tuple("=+-@") else plain
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:

@@ -96,3 +96,13 @@ def test_rounds_and_players_that_are_not_there_are_zero():
     rounds = Estimate.of_rounds({1: estimate([1.0, 2.0], [0.1, 0.1], 3.0)}, 3, 3)
     np.testing.assert_array_equal(rounds.values, [[0, 0, 0], [1, 2, 0], [0, 0, 0]])
     np.testing.assert_array_equal(rounds.utility, [0, 3, 0])
+
+
+def test_rounds_are_replaced_with_utilities_that_were_unknown():
+    """A known utility stays; that of a round that is not replaced stays unknown."""
+    first = estimate(np.ones((3, 2)), np.full((3, 2), np.inf), [np.nan, 3.0, np.nan])
+    again = estimate(np.zeros((3, 2)), np.zeros((3, 2)), [1.0, 2.0, 0.0])
+    both = first.replaced(again, np.array([True, True, False]))
+    np.testing.assert_array_equal(both.values[:, 0], [0, 0, 1])
+    np.testing.assert_array_equal(both.errors[:, 0], [0, 0, np.inf])
+    np.testing.assert_array_equal(both.utility, [1.0, 3.0, np.nan])

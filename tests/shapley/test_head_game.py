@@ -1,76 +1,26 @@
-import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from verfedsv import shapley_values
+from tests.shapley.head_rounds import ACTIVATIONS, brute_force, make
+from verfedsv import InputError, shapley_values
 
 torch = pytest.importorskip("torch")
 
-ACTIVATIONS = {"tanh": torch.nn.Tanh, "gelu": torch.nn.GELU, "relu": torch.nn.ReLU}
-
-
-def build(width, n_classes, activation, hidden=6, seed=0):
-    """Return a head of one hidden layer."""
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(
-        torch.nn.Linear(width, hidden), ACTIVATIONS[activation](), torch.nn.Linear(hidden, n_classes)
-    )
-
-
-def make(widths, n_samples=20, loss="softmax", activation="tanh", step=0.3, moves_server=True, seed=0):
-    """Return the arguments of `shapley_values` for a random round, and those of the head by name."""
-    rng = np.random.default_rng(seed)
-    n_classes = 3 if loss == "softmax" else 1
-    previous = [rng.normal(size=(n_samples, width)) for width in widths]
-    current = [own + step * rng.normal(size=own.shape) for own in previous]
-    labels = rng.integers(3, size=n_samples) if loss == "softmax" else rng.integers(2, size=n_samples)
-    labels = rng.normal(size=n_samples) if loss == "squared" else labels
-    head = build(sum(widths), n_classes, activation, seed=seed)
-    earlier = {name: value.clone() for name, value in head.state_dict().items()}
-    if moves_server:
-        with torch.no_grad():
-            for parameter in head.parameters():
-                parameter.add_(0.1 * step * torch.randn_like(parameter))
-    return (previous, current, labels, loss), {"head": head, "previous_head": earlier if moves_server else None}
-
-
-def brute_force(arguments, options):
-    """Return the Shapley values of clients and server by the definition, in plain torch."""
-    (previous, current, labels, loss), head = arguments, options["head"]
-    head = torch.nn.Sequential(*head).double()
-    states = [options["previous_head"] or head.state_dict(), {**head.state_dict()}]
-    y, n = torch.as_tensor(labels), len(previous) + (options["previous_head"] is not None)
-
-    def mean_loss(members):
-        x = np.hstack([(current if members >> m & 1 else previous)[m] for m in range(len(previous))])
-        state = states[members >> len(previous) & 1] if n > len(previous) else states[1]
-        state = {name: value.double() for name, value in state.items()}
-        scores = torch.func.functional_call(head, state, (torch.as_tensor(x),))
-        if loss == "softmax":
-            return float(torch.nn.functional.cross_entropy(scores, y))
-        if loss == "logistic":
-            return float(torch.nn.functional.binary_cross_entropy_with_logits(scores[:, 0], y.double()))
-        return float(((scores[:, 0] - y) ** 2).mean() / 2)
-
-    with torch.no_grad():
-        losses = [mean_loss(members) for members in range(2**n)]
-    values = np.zeros(n)
-    for m in range(n):
-        for members in range(2**n):
-            if not members >> m & 1:
-                size = members.bit_count()
-                weight = math.factorial(size) * math.factorial(n - size - 1) / math.factorial(n)
-                values[m] += weight * (losses[members] - losses[members | 1 << m])
-    return values[: len(previous)], values[-1] if n > len(previous) else 0.0
+WIDTHS = [3, 1, 2, 1, 1, 4, 2, 1]
+CASES = [(n_clients, loss) for n_clients in (1, 2, 4, 8) for loss in ("softmax", "logistic", "squared")]
+CASES += [(3, "softmax"), (5, "logistic"), (6, "squared"), (7, "softmax")]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("widths", [[3], [2, 1], [1, 2, 3, 1], [1, 1, 2, 1, 1, 1, 2, 1]])
-@pytest.mark.parametrize("loss", ["softmax", "logistic", "squared"])
-def test_every_method_is_held_to_brute_force(widths, activation, loss):
+@pytest.mark.parametrize(("n_clients", "loss"), CASES)
+def test_every_method_is_held_to_brute_force(n_clients, loss, activation):
     """Exact to rounding, auto and permutation within their stated errors, the closed form closely if it is smooth."""
-    arguments, options = make(widths, loss=loss, activation=activation, seed=len(widths))
+    moves_server = n_clients != 5
+    arguments, options = make(
+        WIDTHS[:n_clients], loss=loss, activation=activation, moves_server=moves_server, seed=n_clients
+    )
     values, server = brute_force(arguments, options)
     size = max(np.abs(values).max(), abs(server))
     exact = shapley_values(*arguments, "exact", **options)
@@ -85,3 +35,73 @@ def test_every_method_is_held_to_brute_force(widths, activation, loss):
     assert np.isinf(closed.errors).all()
     if activation != "relu":
         np.testing.assert_allclose([*closed.values, closed.server_value], [*values, server], atol=0.02 * size)
+
+
+def test_dropout_is_off():
+    """A head in training mode is valued as in evaluation mode, and stays in its mode."""
+    arguments, options = make([2, 1, 1], moves_server=False)
+    smooth = options["head"]
+    dropping = torch.nn.Sequential(smooth[0], torch.nn.Dropout(0.5), smooth[1], smooth[2]).train()
+    found = shapley_values(*arguments, "exact", head=dropping)
+    np.testing.assert_array_equal(found.values, shapley_values(*arguments, "exact", head=smooth).values)
+    assert dropping.training
+
+
+class Logarithm(torch.nn.Module):
+    """A head that gives NaN where an embedding is below -9."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        """Return the scores."""
+        return torch.log(self.layer(x) * 0 + x[:, :1] + 9)
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "permutation", "closed-form"])
+def test_scores_that_are_not_finite_are_refused(method):
+    """With the sample that they belong to."""
+    arguments, _ = make([2, 1, 1], moves_server=False)
+    arguments[1][0][7] = -10.0
+    with pytest.raises(InputError, match="the head gives NaN or infinity for the finite embeddings of sample 7"):
+        shapley_values(*arguments, method, head=Logarithm())
+
+
+def test_parameters_of_another_module_are_refused():
+    """By name and by shape."""
+    arguments, options = make([2, 1, 1])
+    state = options["previous_head"]
+    with pytest.raises(InputError, match=r"parameter '0.bias' of the head has shape \(6,\), but \(5,\) was recorded"):
+        shapley_values(*arguments, head=options["head"], previous_head={**state, "0.bias": np.zeros(5)})
+    with pytest.raises(InputError, match=r"the recorded parameters are not those of this head: 3\.bias differs"):
+        shapley_values(*arguments, head=options["head"], previous_head={**state, "3.bias": np.zeros(5)})
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.errors.ToleranceWarning")
+@pytest.mark.parametrize("method", ["exact", "auto"])
+@pytest.mark.parametrize("n_huge", [1, 300])
+def test_errors_cover_what_rounds_away(method, n_huge):
+    """Where huge embeddings of two clients cancel, what a third one adds is lost; held to fractions."""
+    rng = np.random.default_rng(0)
+    n_samples, huge = 400, np.zeros((400, 1))
+    huge[rng.choice(n_samples, n_huge, replace=False)] = 9e11
+    own, labels = rng.normal(size=(n_samples, 1)), rng.normal(size=n_samples)
+    head = torch.nn.Linear(3, 1).double()
+    head.weight.data[:], head.bias.data[:] = 1.0, 0.0
+    zeros = [np.zeros((n_samples, 1))] * 3
+    parts = [[Fraction(float(x)) for x in part[:, 0]] for part in (huge, -huge, own)]
+
+    def utility(members):
+        scores = [sum(part[i] for m, part in enumerate(parts) if members >> m & 1) for i in range(n_samples)]
+        return -sum((score - Fraction(float(y))) ** 2 for score, y in zip(scores, labels, strict=True)) / (
+            2 * n_samples
+        )
+
+    of, true = [utility(members) for members in range(8)], []
+    for m in range(3):
+        others = [k for k in range(8) if not k >> m & 1]
+        true.append(sum(Fraction(1, [3, 6, 3][k.bit_count()]) * (of[k | 1 << m] - of[k]) for k in others))
+    found = shapley_values(zeros, [huge, -huge, own], labels, "squared", head=head, method=method)
+    for estimate, error, exact in zip(found.values, found.errors, true, strict=True):
+        assert abs(Fraction(float(estimate)) - exact) <= error

@@ -1,12 +1,16 @@
 """Torch modules as heads of a recorder: what is recorded of them, and what is refused."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
-from verfedsv import InputError, Recorder, Transcript, TranscriptWarning
-from verfedsv.head_layers import check_layers, from_layers, to_layers
+from tests.transcript.forgeries import rewrite
+from verfedsv import InputError, Recorder, Transcript, TranscriptError, TranscriptWarning, value
+from verfedsv.head_layers import check_layers, digest_of_layers, from_layers, to_layers
+from verfedsv.heads import Head
+from verfedsv.transcript.format import TENSORS
 
 torch = pytest.importorskip("torch")
 
@@ -34,8 +38,10 @@ class Custom(torch.nn.Module):
         return self._forward(self, x)
 
 
+SHARED = torch.nn.ReLU()
 MODULES = [
     torch.nn.Linear(3, 1),
+    torch.nn.Sequential(torch.nn.Linear(3, 4), SHARED, torch.nn.Linear(4, 4), SHARED, torch.nn.Linear(4, 1)),
     torch.nn.Sequential(torch.nn.Linear(3, 4, bias=False), torch.nn.GELU(), torch.nn.Linear(4, 2)),
     torch.nn.Sequential(
         torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.LeakyReLU(0.2)),
@@ -60,9 +66,22 @@ def test_common_layers_are_plain_data(module):
     assert to_layers(again) == layers
 
 
+def changed(change):
+    """Return a common layer after a change."""
+    module = torch.nn.Linear(3, 1)
+    change(module)
+    return module
+
+
 @pytest.mark.parametrize(
     "module",
     [
+        changed(lambda own: own.register_forward_hook(lambda _module, _inputs, output: 2 * output)),
+        changed(lambda own: own.register_forward_pre_hook(lambda _module, inputs: (2 * inputs[0],))),
+        changed(lambda own: setattr(own, "forward", lambda x: x[:, :1])),
+        changed(lambda own: own.register_buffer("more", torch.ones(1))),
+        torch.nn.LayerNorm(3, bias=False),
+        torch.nn.Sequential(torch.nn.Linear(3, 1), *(torch.nn.Identity() for _ in range(300))),
         Custom(lambda self, x: self.layer(x)),
         torch.nn.Sequential(torch.nn.Linear(3, 1), Custom(lambda _, x: x)),
         torch.nn.BatchNorm1d(3, track_running_stats=False),
@@ -71,8 +90,35 @@ def test_common_layers_are_plain_data(module):
     ],
 )
 def test_other_modules_have_no_layers(module):
-    """Including subclasses of common ones, which may compute anything."""
+    """Including subclasses of common ones and layers that were changed, which may compute anything."""
     assert to_layers(module) is None
+
+
+def test_sequences_count_as_layers():
+    """So that no description builds millions of empty ones."""
+    some = ["Sequential", [[str(number), ["Sequential", []]] for number in range(200)]]
+    wide = ["Sequential", [["a", some], ["b", some]]]
+    with pytest.raises(ValueError, match="at most 256 layers"):
+        check_layers(wide)
+
+
+def test_what_layers_do_is_compared_before_they_are_recorded(tmp_path, monkeypatch):
+    """Where somebody changed torch's own layers, the module is recorded as a program, and valued as it computed."""
+    head = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    other = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    monkeypatch.setattr("verfedsv.transcript.heads.from_layers", lambda _: other)
+    about = log(head, path=tmp_path).description.head
+    assert about.layers is None
+    assert len(about.program) == 64
+    assert value(tmp_path, trust_head=True).values.tobytes() == value(tmp_path, head=head).values.tobytes()
+
+
+def test_modules_that_differ_do_not_agree():
+    """With the same parameters and another function in between."""
+    build = lambda kind: torch.nn.Sequential(torch.nn.Linear(3, 4), kind(), torch.nn.Linear(4, 1))  # noqa: E731
+    own = Head(build(torch.nn.Tanh))
+    assert own.agrees_with(build(torch.nn.Tanh), 3)
+    assert not own.agrees_with(build(torch.nn.ReLU), 3)
 
 
 def test_the_first_round_shows_the_widths():
@@ -99,16 +145,53 @@ def test_a_program_is_written_for_other_modules(tmp_path):
     Transcript.open(tmp_path).verify()
 
 
-def test_a_module_that_cannot_be_exported_is_recorded_with_a_warning():
-    """Commands cannot value it then, Python can."""
+class Constants(torch.nn.Module):
+    """A head with numbers that are no parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = torch.nn.Linear(3, 1), torch.full((3,), 2.0)
+        self.register_buffer("shift", torch.ones(3), persistent=False)
+
+    def forward(self, x):
+        """Return the scores."""
+        return self.layer(x * self.scale * torch.tensor([1.0, 2.0, 3.0]) + self.shift)
+
+
+def test_constants_of_a_module_are_part_of_its_program(tmp_path):
+    """Tensors that are attributes, buffers that are not saved, and numbers in the code."""
+    head = Constants()
+    with Recorder(tmp_path, LABELS, ["a", "b"], head=head) as recorder:
+        for _ in range(2):
+            recorder.log([0, 1, 2, 3], ROUND)
+            head.layer.weight.data += 0.1
+    found = value(tmp_path, trust_head=True)
+    np.testing.assert_allclose(found.values, value(tmp_path, head=head).values, rtol=1e-12)
+    assert found.server_value != 0
+
+
+def test_a_program_that_computes_something_else_is_not_recorded(monkeypatch):
+    """The training is, with a warning."""
+    monkeypatch.setattr("verfedsv.heads.load_program", lambda _: Custom(lambda self, x: self.layer(x) + 1e-6))
+    head = Custom(lambda self, x: self.layer(x))
+    with pytest.warns(TranscriptWarning, match="program that torch exported of the head gives other scores, so"):
+        assert log(head).description.head.program is None
+
+
+def test_a_module_that_cannot_be_exported_is_recorded_with_a_warning(capfd):
+    """Commands cannot value it then, Python can; torch does not print its graph."""
     head = Custom(lambda self, x: self.layer(x) if float(x.sum()) > 1e9 else self.layer(2 * x))
     with pytest.warns(TranscriptWarning, match=r"cannot export the head .* so commands cannot value this training"):
         assert log(head).description.head.program is None
+    assert "def forward" not in capfd.readouterr().err
 
 
 REFUSED = {
     "another shape": (torch.nn.Linear(3, 2), r"must give an array \(4, 1\) for 4 samples; received shape \(4, 2\)"),
-    "another width": (torch.nn.Linear(5, 1), "cannot take embeddings of 3 numbers per sample, all clients together"),
+    "another width": (
+        torch.nn.Linear(5, 1),
+        r"cannot take embeddings of 3 numbers per sample.*that join later, pass the",
+    ),
     "NaN": (Custom(lambda self, x: self.layer(x) / 0 * 0), "gives NaN or infinity"),
     "random": (Custom(lambda self, x: self.layer(x) + torch.rand(1)), "other scores each time"),
     "batch": (Custom(lambda self, x: self.layer(x - x.mean(0))), "depends on the other samples"),
@@ -181,3 +264,52 @@ def test_a_training_with_a_head_is_continued(tmp_path):
     assert Transcript.open(tmp_path).n_rounds == 2
     with pytest.raises(InputError, match="cannot be continued with another head"):
         Recorder(tmp_path, LABELS, ["a", "b"], head=torch.nn.Linear(3, 1, bias=False), resume=True)
+
+
+def forge(tmp_path, change):
+    """Record a head, and write the same with another description of it and a valid chain; return the folder."""
+    head = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+    transcript = log(head, path=tmp_path / "honest")
+    about = json.loads(transcript.origin[0])
+    change(about["head"])
+    rewrite(tmp_path / "honest", tmp_path / "forged", lambda message: message, json.dumps(about).encode())
+    shutil.copytree(tmp_path / "honest" / TENSORS, tmp_path / "forged" / TENSORS)
+    return tmp_path / "forged"
+
+
+def with_layer(layer, name="1"):
+    """Return a change of a description that puts a layer between the two, under a valid hash."""
+
+    def change(head):
+        head["layers"][1][1] = [name, layer]
+        head["architecture"] = digest_of_layers(head["layers"])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda head: head.update(architecture="0" * 64), "architecture of the head is not the SHA-256 of its layers"),
+        (with_layer(["Exec", "rm"]), "a layer of an unknown kind, 'Exec'"),
+        (with_layer(["Dropout", 5.0]), "cannot be built: dropout probability"),
+        (with_layer(["ReLU"], "forward"), "cannot be built: .*forward"),
+        (with_layer(["ReLU"], "training"), "cannot be built: .*training"),
+        (with_layer(["Linear", 2, 2**24, False]), "do not have the parameters that were recorded"),
+        (with_layer(["Linear", 2, 2, True]), "do not have the parameters that were recorded"),
+        (with_layer(["LayerNorm", 2, 0.0, True]), "do not have the parameters that were recorded"),
+        (with_layer(["BatchNorm1d", 2, -1.0]), "a layer BatchNorm1d with other arguments than it takes"),
+        (lambda head: head.update(widths=[2**17, 1]), "width of all embeddings together must be a whole number from 1"),
+        (with_layer(["Softplus", 0.0, 20.0]), "gives NaN or infinity"),
+    ],
+)
+def test_forged_layers_are_refused(tmp_path, change, why):
+    """With a message, whatever is in them: a description is somebody else's data."""
+    with pytest.raises((InputError, TranscriptError), match=why):
+        value(forge(tmp_path, change))
+
+
+def test_an_honest_copy_passes(tmp_path):
+    """So that the forgeries above are refused for what was changed."""
+    found = value(forge(tmp_path, lambda _: None))
+    np.testing.assert_array_equal(found.values, value(tmp_path / "honest").values)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from verfedsv import InputError, Recorder, Transcript, TranscriptError, value
+from verfedsv.transcript import Stamp
+from verfedsv.valuation.heads import find_head
 from verfedsv.valuation.verdict import judge
 
 torch = pytest.importorskip("torch")
@@ -239,6 +241,48 @@ def test_a_head_of_other_layers_is_recorded_as_a_program(tmp_path):
         Transcript.open(tmp_path).verify()
 
 
+class Hidden(torch.nn.Module):
+    """A head whose description does not tell its size."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, hidden), torch.nn.Linear(hidden, 1)
+
+    def forward(self, x):
+        """Return the scores."""
+        return self.second(torch.sin(self.first(x)))[:, 0]
+
+    def __repr__(self):
+        return "Hidden"
+
+
+def test_a_module_with_other_parameters_is_refused(tmp_path):
+    """With the name of the first that does not fit; nothing is written."""
+    record_synchronously(Training(head=Hidden(5)), tmp_path).close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=r"parameter 'first.weight' of the head has shape \(6, 8\), but \(5, 8\) was"):
+        value(tmp_path, head=Hidden(6))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_upload_before_joining_is_refused():
+    """And nothing of the round is recorded."""
+    training = Training(n_rounds=1)
+    recorder = Recorder(None, training.labels, NAMES[:3], head=training.head, widths=WIDTHS)
+    batch = np.arange(training.n_samples)
+    uploads = {name: training.embed(name, batch) for name in NAMES}
+    for record in (
+        lambda: recorder.log(batch, uploads),
+        lambda: recorder.update("mall", batch, uploads["mall"], time=0),
+    ):
+        with pytest.raises(InputError, match="mall"):
+            record()
+    assert recorder.transcript.n_records == 0
+    recorder.join("mall")
+    recorder.log(batch, uploads)
+    assert recorder.transcript.n_rounds == 1
+
+
 def test_a_sum_has_no_head():
     """A module for a training without one is an error."""
     recorder = Recorder(None, [0, 1], ["a"])
@@ -250,7 +294,8 @@ def test_a_sum_has_no_head():
 @pytest.fixture
 def sampled(monkeypatch):
     """Let "auto" draw wherever it would enumerate few samples."""
-    monkeypatch.setattr("verfedsv.shapley.head_estimators.FEW", 0)
+    for name in ("FEW", "FEW_OF_PART"):
+        monkeypatch.setattr(f"verfedsv.shapley.head_estimators.{name}", 0)
 
 
 @pytest.mark.usefixtures("sampled")
@@ -270,9 +315,11 @@ def test_any_executor_gives_the_same_numbers(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("sampled")
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("activation", [torch.nn.Tanh, torch.nn.ReLU])
-def test_sampled_values_keep_tolerance_and_errors(activation):
-    """Over a whole training, against enumeration of all coalitions."""
+def test_sampled_values_keep_tolerance_and_errors(activation, seed):
+    """Over a whole training, against enumeration of all coalitions; with ReLU few samples meet a kink."""
+    torch.manual_seed(seed + 3)
     training = Training(n_samples=4000, n_rounds=5, head=build(activation))
     recorder = record_synchronously(training)
     exact, found = value(recorder, "exact"), value(recorder, tolerance=0.02)
@@ -282,6 +329,15 @@ def test_sampled_values_keep_tolerance_and_errors(activation):
     assert (np.abs(found.per_round - exact.per_round) <= found.per_round_errors).all()
     assert abs(found.server_value - exact.server_value) <= found.server_error
     np.testing.assert_allclose(found.losses, exact.losses, atol=1e-12)
+
+
+def test_draws_depend_on_the_head_after_the_round():
+    """Which no client knows when it uploads: so it cannot choose embeddings for the samples that are not drawn."""
+    training = Training(n_samples=50, n_rounds=3)
+    transcript = record_synchronously(training).transcript
+    states = {record.state for record in transcript if isinstance(record, Stamp)}
+    head, first = find_head(transcript), transcript.description.head.state
+    assert len({head.move(first, state).entropy for state in states}) == len(states) == 3
 
 
 def test_the_closed_form_states_no_error():

@@ -153,9 +153,10 @@ class Estimate:
         return np.asarray(self.errors + np.where(self.largest > 0, radius, 0.0))
 
     def replaced(self, other: Estimate, where: NDArray[np.bool_]) -> Estimate:
-        """Return this estimate with the rounds in `where`, (rounds,), taken from `other`, except their utilities."""
+        """Return this estimate with the rounds in `where`, (rounds,), taken from `other`; utilities stay, if known."""
         chosen = where[:, np.newaxis]
         arrays = {name: np.where(chosen, getattr(other, name), getattr(self, name)) for name in _PER_PLAYER}
+        arrays["utility"] = np.where(where & np.isnan(self.utility), other.utility, self.utility)
         return self._with(arrays, (self, other))
 
     def total(self) -> Estimate:

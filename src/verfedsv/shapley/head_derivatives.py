@@ -49,7 +49,8 @@ def sum_third_order(game: HeadGame) -> Floats:
 
         with _FORWARD, one_thread():
             values = _values(f, centre, (after - before, steps), torch.from_numpy(game.columns), game.n_players)
-        return np.append(values, game.decreases(samples).sum())
+        first, last = game.ends(samples)
+        return np.append(values, (first - last).sum())
 
     return compensated_sum(game.map_samples(of_block)) / game.n_samples
 

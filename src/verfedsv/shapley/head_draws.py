@@ -5,8 +5,12 @@ each sample has permutations of its own. Few draws are made for random samples: 
 values, the mean of the first-order values of all samples is corrected (a control variate). Where one draw for each
 sample is not enough, every sample is drawn, and first-order values are not needed.
 
-Bounds need to know how far a single draw can be off, and of a head nothing is known: that is taken to be `SAFETY` times
-the largest difference between two draws of all that were made.
+Clients choose their embeddings, so first-order values may be anything, and few samples may have values that are far
+from them. Samples are therefore drawn with a probability that grows with their first-order values, with how far the
+losses of a few coalitions are apart, two of them random, and with the change of each client, so that no sample weighs
+much more than others in what is drawn. Bounds need to know how far a single draw can be off, and of a head nothing is
+known: that is taken to be `SAFETY` times the largest difference between two draws of all that were made, or the largest
+first-order value or distance between losses, if one is more.
 """
 
 from __future__ import annotations
@@ -17,56 +21,111 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.losses import Array, Floats
-from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.confidence import radius_of_sum
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.head_game import BLOCK_SAMPLES, HeadGame
 from verfedsv.shapley.permutation import SAFETY
 from verfedsv.shapley.plan import Allowance
 
-_FIRST_ORDER = 5
-"""Evaluations of the head that first-order values take: before, in the middle of and after the round, and a gradient
-that takes twice as long."""
+_FIRST_ORDER = 6
+"""Evaluations of the head that first-order values and ranges take: before and after the round, in its middle one with a
+gradient, which takes as long as two, and for two coalitions."""
 
 _PILOT = 256
 """Samples of the pilot, which estimates the number of draws."""
 
+_GUESSED = 1 / 32
+"""The fraction of the samples from which the size of values is guessed."""
 
-def first_order(game: HeadGame, samples: Array) -> tuple[Floats, Floats]:
-    """Return first-order values of each sample, (players, samples), and its utility, (samples,), to which they add up.
 
-    The gradient is that at the middle of the round. The server gets what the clients' values leave; without a server,
-    the clients share that in proportion to the size of their values.
+@dataclass(frozen=True, eq=False)
+class FirstOrder:
+    """First-order values of each sample, (players, samples), and its utility, (samples,), to which they add up.
+
+    `ranges`, (samples,), are the largest differences between the losses of four coalitions: nobody, all players, and a
+    random one, other for each sample, with its complement.
     """
-    utilities = game.decreases(samples)
-    change, x = game.current[samples] - game.previous[samples], (game.current[samples] + game.previous[samples]) / 2
-    middle = game.move.middle
-    gradient = game.loss.gradient(game.head.scores(middle, x), game.labels[samples])
-    by_column = -change * game.head.pull_back(middle, x, np.ascontiguousarray(gradient, np.float64))
-    values = np.zeros((game.n_players, len(samples)))
-    for client in range(game.n_clients):
-        values[client] = by_column[:, game.columns == client].sum(axis=1)
-    rest = utilities - values.sum(axis=0)
-    if game.move.is_move:
-        values[-1] = rest
-    else:
-        sizes = np.abs(values)
-        total = sizes.sum(axis=0)
-        values += rest * np.where(total > 0, sizes / np.where(total > 0, total, 1.0), 1 / game.n_players)
-    return values, utilities
+
+    values: Floats
+    utilities: Floats
+    ranges: Floats
+
+    @classmethod
+    def of(cls, game: HeadGame, key: tuple[int, ...]) -> FirstOrder:
+        """Return those of all samples; `key` seeds the coalitions."""
+        parts = list(game.map_samples(lambda part, index: cls.of_some(game, part, (*key, index))))
+        values = np.concatenate([part.values for part in parts], axis=1)
+        return cls(values, *(np.concatenate([getattr(part, n) for part in parts]) for n in ("utilities", "ranges")))
+
+    @classmethod
+    def of_some(cls, game: HeadGame, samples: Array, key: tuple[int, ...]) -> FirstOrder:
+        """Return those of some samples.
+
+        The gradient is that at the middle of the round. The server gets what the clients' values leave; without a
+        server, the clients share that in proportion to the size of their values.
+        """
+        members = np.random.default_rng(key).random((len(samples), game.n_players)) < 0.5
+        inner = game.losses(np.tile(samples, 2), np.vstack([members, ~members])).reshape(2, -1)
+        before, after = game.ends(samples)
+        utilities, ranges = before - after, np.ptp([before, after, *inner], axis=0)
+        change, x = game.current[samples] - game.previous[samples], (game.current[samples] + game.previous[samples]) / 2
+        labels = game.labels[samples]
+        _, gradient = game.head.differentiate(game.move.middle, x, lambda scores: game.loss.gradient(scores, labels))
+        values = np.zeros((game.n_players, len(samples)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for client in range(game.n_clients):
+                own = game.columns == client
+                values[client] = -(change[:, own] * gradient[:, own]).sum(axis=1)
+        # At a kink the gradient may be infinite: a root at 0. Draws are corrected for any numbers, but not for these.
+        values[~np.isfinite(values)] = 0.0
+        rest = utilities - values.sum(axis=0)
+        if game.move.is_move:
+            values[-1] = rest
+        else:
+            sizes = np.abs(values)
+            total = sizes.sum(axis=0)
+            values += rest * np.where(total > 0, sizes / np.where(total > 0, total, 1.0), 1 / game.n_players)
+        return cls(values, utilities, ranges)
+
+    def chances(self, game: HeadGame) -> Floats:
+        """Return how likely each sample is to be drawn, relative to all being alike, (samples,); their mean is 1.
+
+        Half of the draws are of any sample. The others are in equal parts by the size of first-order values, by the
+        ranges of losses, and by the change of each client's embeddings. So no first-order value weighs more than six
+        times the mean of all, and a sample that is moved far is found, however few there are.
+        """
+        change = np.abs(game.current - game.previous)
+        moves = [_relative(change[:, game.columns == client].max(axis=1)) for client in range(game.n_clients)]
+        parts = [_relative(np.abs(self.values).max(axis=0)), _relative(self.ranges), np.mean(moves, axis=0)]
+        return np.asarray(0.5 + 0.5 * np.mean(parts, axis=0))
+
+    def largest(self, chances: Floats) -> Floats:
+        """Return how far a draw of any sample is taken to be from its first-order value, (players,).
+
+        That is the largest first-order value of all samples: at a kink, the derivative may change by as much as it is
+        elsewhere. Of a piecewise linear head, few samples meet a kink, and the few that are drawn may miss them all. Or
+        it is the largest range, if that is more: what a player adds is a difference between two losses.
+        """
+        by_order = (np.abs(self.values) / chances).max(axis=1)
+        return np.asarray(np.maximum(by_order, (self.ranges / chances).max()))
 
 
-def estimate_first_order(game: HeadGame, samples: NDArray[np.intp] | None = None) -> Estimate:
-    """Return what `samples` (all if None) add to first-order values, whose errors are unknown."""
+def _relative(sizes: Floats) -> Floats:
+    """Return sizes as multiples of their mean; 1 if all are 0."""
+    largest = sizes.max()
+    if not 0 < largest < np.inf:
+        return np.ones(len(sizes))
+    return np.asarray(sizes / largest / (sizes / largest).mean())
 
-    def sums(part: Array, _: int) -> Floats:
-        values, utilities = first_order(game, part)
-        return np.append(values.sum(axis=1), utilities.sum())
 
-    n_summed = game.n_samples if samples is None else len(samples)
-    total = compensated_sum(game.map_samples(sums, samples=samples)) / game.n_samples
-    errors, n_evaluations = np.full(game.n_players, np.inf), _FIRST_ORDER * n_summed
-    return Estimate(total[:-1], errors, np.asarray(total[-1]), frozenset(), n_evaluations=n_evaluations)
+def guess_values(game: HeadGame, key: tuple[int, ...]) -> Estimate:
+    """Return values of some random samples, one draw of each, to show how large values are; errors are infinite."""
+    rng = np.random.default_rng(key)
+    n = min(game.n_samples, max(_PILOT, int(_GUESSED * game.n_samples)))
+    some = rng.choice(game.n_samples, n, replace=False)
+    values = draw(game, some, rng).mean(axis=1)
+    errors, n_evaluations = np.full(game.n_players, np.inf), 2 * game.n_players * n
+    return Estimate(values, errors, np.asarray(np.nan), frozenset(), n_evaluations=n_evaluations)
 
 
 def draw(game: HeadGame, samples: Array, rng: np.random.Generator) -> Floats:
@@ -92,59 +151,93 @@ def draw(game: HeadGame, samples: Array, rng: np.random.Generator) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """How the values of some samples are drawn: `n_pairs` pairs of draws, of random ones, or `per_sample` of each."""
+    """How values are drawn: `n_pairs` pairs of draws of random samples, or `per_sample` pairs of each."""
 
-    samples: NDArray[np.intp]
+    first_order: FirstOrder
+    chances: Floats
     n_pairs: int = 0
     per_sample: int = 0
 
+    @classmethod
+    def plan(cls, game: HeadGame, allowed: Allowance, max_permutations: int, key: tuple[int, ...]) -> Draws:
+        """Return the fewest draws expected to keep the allowed errors, by a pilot whose draws are not used again."""
+        first_order = FirstOrder.of(game, (*key, 0))
+        n_samples, most, chances = game.n_samples, max(1, max_permutations // 4), first_order.chances(game)
+        rng, clients = np.random.default_rng((*key, 1)), slice(game.n_clients)
+        few = _choose(rng, chances, _PILOT)
+        # Two draws of one sample; and two of different samples, as far as they differ from first-order values.
+        of_one = np.stack([draw(game, few, rng)[clients] for _ in range(2)], axis=1)
+        weights = 1 / chances[few]
+        differences = (of_one - first_order.values[clients, np.newaxis, few]) * weights
+        half, least = _half(rng.permuted(differences, axis=2)), first_order.largest(chances)[clients]
+        n_pairs = _needed(half, np.ones(_PILOT), least, allowed, n_samples * most)
+        if 2 * n_pairs <= n_samples:
+            return cls(first_order, chances, n_pairs=n_pairs)
+        per_sample = -(-_needed(_half(of_one), weights, np.zeros(1), allowed, n_samples * most) // n_samples)
+        return cls(first_order, chances, per_sample=min(per_sample, most))
+
     def n_evaluations(self, n_players: int) -> int:
-        """Return how often the head is evaluated."""
-        n_samples = len(self.samples)
-        if self.n_pairs:
-            return 2 * self.n_pairs * (2 * n_players + _FIRST_ORDER) + _FIRST_ORDER * n_samples
-        return 2 * self.per_sample * n_samples * 2 * n_players
+        """Return how often the head is evaluated, first-order values included."""
+        n_samples = len(self.chances)
+        n_draws = 2 * (self.n_pairs or self.per_sample * n_samples)
+        return n_draws * 2 * n_players + _FIRST_ORDER * n_samples
 
     def carry_out(self, game: HeadGame, key: tuple[int, ...]) -> Estimate:
-        """Return what the samples add to the values, without rounding errors; `key` seeds the draws."""
+        """Return the values, without rounding errors; `key` seeds the draws."""
         found = self._of_some(game, key) if self.n_pairs else self._of_all(game, key)
-        return replace(found, errors=np.zeros(game.n_players), n_evaluations=self.n_evaluations(game.n_players))
+        utility = np.asarray(self.first_order.utilities.mean())
+        return replace(found, utility=utility, n_evaluations=self.n_evaluations(game.n_players))
 
     def _of_some(self, game: HeadGame, key: tuple[int, ...]) -> Estimate:
         """Return first-order values, with what draws of random samples, one in each, differ from them on average."""
-        chosen = self.samples[np.random.default_rng([*key, 0]).integers(len(self.samples), size=(2, self.n_pairs))]
+        chosen = _choose(np.random.default_rng([*key, 0]), self.chances, 2 * self.n_pairs).reshape(2, -1)
 
         def of_block(pairs: Array, index: int) -> Estimate:
             samples, rng = chosen[:, pairs].ravel(), np.random.default_rng([*key, 1, index])
-            differences = draw(game, samples, rng) - first_order(game, samples)[0]
-            return _estimate(differences.reshape(game.n_players, 2, -1), np.zeros(()))
+            differences = (draw(game, samples, rng) - self.first_order.values[:, samples]) / self.chances[samples]
+            return _estimate(differences.reshape(game.n_players, 2, -1))
 
         parts = game.map_samples(of_block, size=BLOCK_SAMPLES // 2, samples=np.arange(self.n_pairs))
-        correction = Estimate.sum(parts).divided(self.n_pairs * game.n_samples / len(self.samples))
-        return Estimate.sum([estimate_first_order(game, self.samples), correction])
+        found = Estimate.sum(parts)
+        largest = np.maximum(found.largest, self.first_order.largest(self.chances))
+        found = replace(found, largest=largest).divided(self.n_pairs)
+        return replace(found, values=self.first_order.values.mean(axis=1) + found.values)
 
     def _of_all(self, game: HeadGame, key: tuple[int, ...]) -> Estimate:
         """Return the means of draws of every sample."""
 
         def of_block(samples: Array, index: int) -> Estimate:
             rng = np.random.default_rng([*key, 2, index])
-            copies = np.stack([draw(game, samples, rng) for _ in range(2)], axis=1)
-            return _estimate(copies, copies.mean(axis=1).sum())
+            return _estimate(np.stack([draw(game, samples, rng) for _ in range(2)], axis=1))
 
-        repeated = np.repeat(self.samples, self.per_sample)
-        parts = game.map_samples(of_block, size=BLOCK_SAMPLES // 2, samples=repeated)
-        return Estimate.sum(parts).divided(self.per_sample * game.n_samples)
+        repeated = np.repeat(np.arange(game.n_samples), self.per_sample)
+        found = Estimate.sum(game.map_samples(of_block, size=BLOCK_SAMPLES // 2, samples=repeated))
+        # Two draws of the one sample that matters to a player may coincide, but then not for all players.
+        found = replace(found, largest=np.full(game.n_players, found.largest.max()))
+        return found.divided(self.per_sample * game.n_samples)
 
 
-def _estimate(copies: Floats, utility: Floats) -> Estimate:
-    """Return the sums over terms, each the mean of two independent draws, (players, 2, terms)."""
-    values, differences = copies.mean(axis=1), (copies[:, 0] - copies[:, 1]) / 2
+def _choose(rng: np.random.Generator, chances: Floats, n: int) -> NDArray[np.intp]:
+    """Return n random samples, some of them several times, by how likely each is."""
+    sums = np.cumsum(chances)
+    chosen = np.searchsorted(sums, rng.random(n) * sums[-1], side="right")
+    return np.asarray(np.minimum(chosen, len(sums) - 1), np.intp)
+
+
+def _half(copies: Floats) -> Floats:
+    """Return half of the differences between two draws, (players, terms), of (players, 2, terms)."""
+    return np.asarray((copies[:, 0] - copies[:, 1]) / 2)
+
+
+def _estimate(copies: Floats) -> Estimate:
+    """Return the sums over terms, each the mean of two independent draws, (players, 2, terms), without a utility."""
+    values, differences = copies.mean(axis=1), _half(copies)
     # A term is at most as far from its expectation as the mean of two draws can be.
     largest = SAFETY * np.abs(2 * differences).max(axis=1)
     return Estimate(
         values.sum(axis=1),
         np.zeros(len(values)),
-        np.asarray(utility),
+        np.zeros(()),
         frozenset({"sampling"}),
         "confidence",
         variance=np.square(differences).sum(axis=1),
@@ -152,42 +245,15 @@ def _estimate(copies: Floats, utility: Floats) -> Estimate:
     )
 
 
-def split_samples(game: HeadGame, fraction: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return most samples, and a fraction of them whose embeddings changed most, both sorted.
-
-    Where embeddings are completed, a few are far off, and the two in a hundred that change most had nearly all of the
-    variance of draws: 50 to 200 times as much as the others, with tanh.
-    """
-    n_hard = int(fraction * game.n_samples)
-    order = np.argsort(np.abs(game.current - game.previous).sum(axis=1), kind="stable")
-    return np.sort(order[: game.n_samples - n_hard]), np.sort(order[game.n_samples - n_hard :])
-
-
-def plan_draws(
-    game: HeadGame, samples: NDArray[np.intp], allowed: Allowance, max_permutations: int, key: tuple[int, ...]
-) -> Draws:
-    """Return the fewest draws expected to keep the allowed errors, by a pilot whose draws are not used again."""
-    n_samples, most = len(samples), max(1, max_permutations // 4)
-    few = samples[np.unique(np.linspace(0, n_samples - 1, _PILOT).astype(np.intp))]
-    rng = np.random.default_rng(key)
-    # Two draws of one sample; and two of different samples, as far as they differ from first-order values.
-    of_one = np.stack([draw(game, few, rng) for _ in range(2)], axis=1)[: game.n_clients]
-    of_some = rng.permuted(of_one - first_order(game, few)[0][: game.n_clients, np.newaxis], axis=2)
-    n_pairs = _needed(of_some, allowed, n_samples * most)
-    if 2 * n_pairs <= n_samples:
-        return Draws(samples, n_pairs=n_pairs)
-    per_sample = -(-_needed(of_one, allowed, n_samples * most) // n_samples)
-    return Draws(samples, per_sample=min(per_sample, most))
-
-
-def _needed(copies: Floats, allowed: Allowance, most: int) -> int:
+def _needed(half: Floats, weights: Floats, least: Floats, allowed: Allowance, most: int) -> int:
     """Return the least number of terms, at most `most`, whose mean is expected to keep the allowed errors.
 
-    A term is the mean of two draws; `copies` are some of these, (clients, 2, terms).
+    A term is the mean of two draws; `half` are half of the differences of some of these, (clients, terms), which stand
+    for others by `weights`, (terms,). How far a term can be off is taken to be `least` or more, (clients,).
     """
-    half = np.abs(copies[:, 0] - copies[:, 1]) / 2
     # More draws will have a larger maximum than those of the pilot: twice that, say.
-    variance, largest = np.square(half).mean(axis=1), 2 * 2 * SAFETY * half.max(axis=1)
+    largest = np.maximum(2 * 2 * SAFETY * np.abs(half).max(axis=1), least)
+    variance = (np.square(half) * weights).mean(axis=1)
 
     def is_enough(n: int) -> bool:
         if allowed.largest > 0:

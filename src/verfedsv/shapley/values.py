@@ -141,16 +141,17 @@ class _Tolerance:
     tolerance: float
     n_attempts = 3
     n_asked = 0
+    asked = np.inf
 
     def needed(self, values: Floats, errors: Floats) -> dict[int, Allowance]:
-        """Return what the round is allowed; nothing if its errors are small enough, or still more than twice too large.
+        """Return what the round is allowed; nothing if its errors are small enough, or more than twice what was asked.
 
         Refining may take several attempts: the largest value is known only roughly, and the number of draws is a guess.
         """
-        wanted, worst = self.tolerance * np.abs(values).max(), errors.max()
-        if worst <= wanted or (self.n_asked and worst > 2 * wanted):
+        wanted, worst = float(self.tolerance * np.abs(values).max()), errors.max()
+        if worst <= wanted or worst > 2 * self.asked:
             return {}
-        self.n_asked += 1
+        self.n_asked, self.asked = self.n_asked + 1, wanted
         return {0: Allowance.of_round(wanted * 0.8 ** (self.n_asked - 1), sampled=0.0)}
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.head_layers import check_layers
+from verfedsv.head_layers import check_layers, digest_of_layers
 from verfedsv.losses import LOSSES
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import printable
@@ -28,14 +28,18 @@ Step = str | Mapping[str, str | float | bool | None]
 _HASH = re.compile("[0-9a-f]{64}")
 _MOST_SETTINGS, _LONGEST_TEXT = 32, 10_000
 
+WIDEST = 2**17
+"""Numbers that a head takes for each sample, of all clients together."""
+
 
 @dataclass(frozen=True)
 class Head:
     """How the server combines embeddings: a sum, or a function with parameters.
 
-    If it has parameters, `architecture` is the SHA-256 of a text that describes it, and `state` has the hash of each
-    parameter when the recorder was created. Whoever values the training gets the function from `layers`, plain data
-    (`head_layers`), or else from a program that torch exported, whose file has the hash `program`; or must supply it.
+    If it has parameters, `architecture` is the SHA-256 of its layers, or else of another text that describes it, and
+    `state` has the hash of each parameter when the recorder was created. Whoever values the training gets the function
+    from `layers`, plain data (`head_layers`), or else from a program that torch exported, whose file has the hash
+    `program`; or must supply it.
     It takes the embeddings of `clients`, `widths` numbers of each, in this order; if these are empty, of all clients
     in the order of joining.
     """
@@ -256,13 +260,17 @@ def _check_head(head: Head) -> None:
         raise ValueError("head must be a sum, or have an architecture, and a name and a hash for each parameter")
     if head.layers is not None:
         check_layers(head.layers)
+        if head.architecture != digest_of_layers(head.layers):
+            raise ValueError("the architecture of the head is not the SHA-256 of its layers")
     are_lists = isinstance(head.clients, tuple) and isinstance(head.widths, tuple)
     if not are_lists or len(head.clients) != len(head.widths):
         raise ValueError("the head must have a list of clients and a list of as many widths")
     if head.clients:
         check_names(head.clients)
     for width in head.widths:
-        _check_whole("a width of the head", width, 1, 2**24)
+        _check_whole("a width of the head", width, 1, WIDEST)
+    if head.widths:
+        _check_whole("the width of all embeddings together", sum(head.widths), 1, WIDEST)
 
 
 def _check_step(step: object) -> None:

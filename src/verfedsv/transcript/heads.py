@@ -14,7 +14,7 @@ import numpy as np
 
 from verfedsv.arguments import as_numpy, as_whole
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
-from verfedsv.head_layers import digest_of, to_layers
+from verfedsv.head_layers import digest_of, digest_of_layers, from_layers, to_layers
 from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Head
@@ -39,11 +39,12 @@ class RecordedHead:
         tensors = self._read()
         if not tensors:
             raise InputError("the head has no parameters; pass head='sum', or a head whose state_dict() has some")
+        layers = to_layers(head) if self._is_module else None
         given = {name: as_whole(f"width of {name!r}", width, at_least=1) for name, width in (widths or {}).items()}
         self.description = Head(
             "parametric",
-            digest_of(head),
-            self._layers(),
+            digest_of(head) if layers is None else digest_of_layers(layers),
+            layers,
             None,
             (*given,),
             (*given.values(),),
@@ -67,11 +68,17 @@ class RecordedHead:
         from verfedsv.heads import Head as Function
         from verfedsv.heads import export
 
-        Function(self._head).check(sum(widths.values()), n_classes)
-        program = None
+        own, program, width = Function(self._head), None, sum(widths.values())
+        try:
+            own.check(width, n_classes)
+        except InputError as error:
+            hint = "; if it is also for clients that join later, pass the widths of all: widths={client: width, ...}"
+            raise InputError(f"{error}{'' if about.clients else hint}") from None
+        if about.layers is not None and not own.agrees_with(from_layers(about.layers), width):
+            about = replace(about, architecture=digest_of(self._head), layers=None)  # somebody changed what layers do
         if about.layers is None:
             try:
-                content = export(self._head, sum(widths.values()))
+                content = export(self._head, width)
             except InputError as error:
                 warn(
                     f"{error}, so commands cannot value this training; verfedsv.value(run, head=module) can",
@@ -86,9 +93,6 @@ class RecordedHead:
     def _is_module(self) -> bool:
         torch = sys.modules.get("torch")  # not imported for a head of something else
         return torch is not None and isinstance(self._head, torch.nn.Module)
-
-    def _layers(self) -> list[Any] | None:
-        return to_layers(self._head) if self._is_module else None
 
     def write(self, storage: Storage) -> tuple[bytes, ...] | None:
         """Write the parameters that have no file yet; return the hashes of all, None if the head is a sum."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from verfedsv.errors import TranscriptError
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.attendance import describe_attendance
 from verfedsv.transcript.chain import Chain
 from verfedsv.transcript.description import Description
 from verfedsv.transcript.format import Kind
@@ -27,9 +28,9 @@ class Verified:
 
     They hold `n_records` records, of which `n_rounds` end a round, and `n_uploads` uploads of `n_embeddings` samples in
     total by client; `absences` counts the rounds from which a client was declared absent, `outside` those in which it
-    was not a member. `roster` and `last_time` are those after the last record. `has_offset` tells whether the server
-    adds an offset in any round, `offset_varies` whether that differs between samples, which makes it more than an
-    intercept.
+    was not a member; `first_rounds` and `last_rounds` are the first and the last in which it took part, from 1.
+    `roster` and `last_time` are those after the last record. `has_offset` tells whether the server adds an offset in
+    any round, `offset_varies` whether that differs between samples, which makes it more than an intercept.
     """
 
     origin: bytes
@@ -43,6 +44,8 @@ class Verified:
     n_embeddings: Counter[str] = field(default_factory=Counter)
     absences: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
+    first_rounds: dict[str, int] = field(default_factory=dict)
+    last_rounds: dict[str, int] = field(default_factory=dict)
     has_offset: bool = False
     offset_varies: bool = False
 
@@ -56,6 +59,12 @@ class Verified:
             self.n_rounds += 1
             if len(roster.members) < len(roster.clients):
                 self.outside.update(name for name in roster.clients if name not in roster.members)
+            there = roster.members.difference(rows.absent) if rows.absent else roster.members
+            for name in there:
+                self.last_rounds[name] = self.n_rounds
+            if len(self.first_rounds) < len(roster.clients):
+                for name in there:
+                    self.first_rounds.setdefault(name, self.n_rounds)
         for row in rows.uploads:
             self.n_uploads[str(rows.clients[row])] += 1
             self.n_embeddings[str(rows.clients[row])] += rows.samples.lengths[row]
@@ -63,6 +72,20 @@ class Verified:
         if rows.offset is not None:
             self.has_offset = True
             self.offset_varies |= bool((rows.offset.reshape(-1, n_classes) != rows.offset[:n_classes]).any())
+
+    def n_missed(self, client: str) -> int:
+        """Return in how many rounds a client took no part."""
+        return self.absences[client] + self.outside[client]
+
+    def attendance(self, client: str) -> str:
+        """Return in which rounds a client took part, in words; empty if in all."""
+        ends = self.first_rounds.get(client), self.last_rounds.get(client)
+        return describe_attendance(*ends, self.n_missed(client), self.n_rounds)
+
+    def attendances(self) -> dict[str, str]:
+        """Return in which rounds each client took part that missed any, in words."""
+        said = {name: self.attendance(name) for name in self.roster.clients}
+        return {name: text for name, text in said.items() if text}
 
     def is_start_of(self, chain: Chain, origin: bytes) -> bool:
         """Return whether a chain with that origin begins with these entries."""

@@ -159,8 +159,7 @@ def _of_head(
 
 def _gradients(head: TrainedHead, move: HeadMove, x: Floats, labels: Array, loss: Loss) -> Floats:
     """Return the gradient of the loss by the columns, and last what the server changes, (samples, columns + 1)."""
-    scores = head.function.scores(move.previous, x)
-    gradient = head.function.pull_back(move.previous, x, np.ascontiguousarray(loss.gradient(scores, labels)))
+    scores, gradient = head.function.differentiate(move.previous, x, lambda scores: loss.gradient(scores, labels))
     change = np.zeros(len(x))
     if move.is_move:
         change = loss.value(scores, labels) - loss.value(head.function.scores(move.current, x), labels)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 
 from verfedsv.errors import InputError
-from verfedsv.head_layers import digest_of, from_layers
+from verfedsv.head_layers import digest_of, digest_of_layers, from_layers, to_layers
 from verfedsv.heads import Head, HeadMove, HeadState, load_program
 from verfedsv.losses import Array, Floats, Loss
 from verfedsv.shapley.head_game import HeadGame
@@ -21,6 +23,9 @@ from verfedsv.valuation.chunks import State
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+_MOST_NUMBERS = 2**27
+"""In the parameters of a head that is built from recorded layers: 1 GB."""
 
 _MOST_STATES = 4
 """States and moves held in memory: threads value the same rounds at about the same time."""
@@ -50,7 +55,8 @@ class TrainedHead:
 
         def find() -> HeadMove:
             first = self.state(before)
-            return HeadMove(first, first if before == after else self.state(after))
+            entropy = int.from_bytes(hashlib.sha256("".join(after).encode()).digest())
+            return HeadMove(first, first if before == after else self.state(after), (entropy,))
 
         return self._moves.get((before, after), find)
 
@@ -81,20 +87,16 @@ def find_head(transcript: Transcript, module: Any = None, *, trust: bool = False
     about = transcript.description.head
     transcript.description.check_can_be_valued(has_loss=True, has_head=module is not None, trusts_head=trust)
     widths, clients = transcript.widths, transcript.clients
-    first = transcript.head_state(about.state)
     if module is not None:
-        if digest_of(module) != about.architecture:
+        layers = to_layers(module)
+        if about.architecture not in (digest_of(module), layers and digest_of_layers(layers)):
             raise InputError("this head is not the one that was recorded: its layers differ (repr of the module)")
     elif about.layers is not None:
-        shapes = {
-            name: tuple(value.shape) for name, value in from_layers(about.layers, device="meta").state_dict().items()
-        }
-        if shapes != {name: array.shape for name, array in first.items()}:
-            raise InputError("the layers of the head do not have the parameters that were recorded")
-        module = from_layers(about.layers)
+        module = _build(about.layers, about.parameters)
     else:
         module = load_program(transcript.head_program() or b"")
-    function = Head(module)
+    function = Head(module, about.parameters)
+    function.read(transcript.head_state(about.state))
     try:
         function.check(sum(widths.values()), transcript.description.n_classes)
     except InputError as error:
@@ -104,6 +106,20 @@ def find_head(transcript: Transcript, module: Any = None, *, trust: bool = False
     places = [clients.index(name) if name in clients else -1 for name in widths]
     columns = np.repeat(np.array(places, np.intp), list(widths.values()))
     return TrainedHead(function, transcript.head_reader, columns, len(clients))
+
+
+def _build(layers: list[Any], parameters: Sequence[str]) -> torch.nn.Module:
+    """Return a module of recorded layers; raise InputError if these cannot be built, or not with these parameters."""
+    try:
+        shapes = {name: value.numel() for name, value in from_layers(layers, device="meta").state_dict().items()}
+        if (*shapes,) != (*parameters,) or sum(shapes.values()) > _MOST_NUMBERS:
+            raise InputError(
+                "the layers of the head do not have the parameters that were recorded, or more than "
+                f"{_MOST_NUMBERS:,} numbers in them"
+            )
+        return from_layers(layers)
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:  # names and arguments that torch refuses
+        raise InputError(f"the recorded layers of the head cannot be built: {error}") from None
 
 
 class _Cache(Generic[Key, Value]):

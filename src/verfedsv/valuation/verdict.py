@@ -102,6 +102,13 @@ def judge(valued: Valued, run: RunFacts = NO_FACTS) -> Verdict:
     return Verdict(tuple(sorted(reasons, key=lambda reason: _WEIGHTS.index(reason.weight))))
 
 
+def _largest_share(valued: Valued) -> float:
+    """Return how many times the sum of all values, a server's too if it is paid, the largest of them is."""
+    values = np.asarray(valued.values)
+    total = abs(float(values.sum()))
+    return float(np.abs(values).max()) / total if total > 0 else np.inf
+
+
 def _judge_fault(text: str) -> Reason:
     shown = printable(text.replace("\n", " "))  # it may quote a file that somebody else wrote
     return Reason("doubt", "record", shown, "something is wrong with the record of this run")
@@ -115,9 +122,10 @@ def _judge_books(valued: Valued) -> Iterator[Reason]:
     if not books.has_shares:
         text = f"The clients together did not lower the loss: their values add up to {books.clients:.4g}."
         yield Reason("alarm", "clients", text, "the clients together did not lower the loss")
-    elif (share := float(np.abs(np.asarray(valued.values)).max() * valued.n_rounds / books.clients)) > _LARGEST_SHARE:
+    elif (share := _largest_share(valued)) > _LARGEST_SHARE:
+        total = float(np.sum(valued.values)) * valued.n_rounds
         text = (
-            f"The values nearly cancel: they add up to {books.clients:.4g}, and the largest is {share:.3g} times that. "
+            f"The values nearly cancel: they add up to {total:.4g}, and the largest is {share:.3g} times that. "
             "Shares of so small a sum mean little."
         )
         yield Reason("doubt", "cancel", text, "the values nearly cancel")
