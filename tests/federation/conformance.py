@@ -32,7 +32,7 @@ def make_clients(n_clients=3, **options):
     """Return the clients of a training, and its data."""
     data = make_data(n_clients)
     clients = [
-        Client.from_columns(columns, data.is_test, n_classes=1, rate=Rate(0.5), **options) for columns in data.clients
+        Client.from_columns(columns, data.is_test, width=1, rate=Rate(0.5), **options) for columns in data.clients
     ]
     return clients, data
 
@@ -222,9 +222,7 @@ class Conformance:
         other = Recorder(None, data.labels[~data.is_test], data.names)
         for last in (3, 8):
             clients = [
-                Client.from_columns(
-                    columns, data.is_test, n_classes=1, rate=Rate(0.5), checkpoint=tmp_path / f"client-{m}"
-                )
+                Client.from_columns(columns, data.is_test, width=1, rate=Rate(0.5), checkpoint=tmp_path / f"client-{m}")
                 for m, columns in enumerate(data.clients)
             ]
             server = make_server(data, checkpoint=tmp_path / "server.npz")

@@ -200,7 +200,13 @@ def forge(path, **changes):
     np.savez(path, **{name: value for name, value in content.items() if value is not None})
 
 
-SERVER = {"clients": ["client 1", "client 2", "client 3"], "widths": [1, 1, 1], "loss": "logistic", "classes": None}
+SERVER = {
+    "clients": ["client 1", "client 2", "client 3"],
+    "widths": [1, 1, 1],
+    "loss": "logistic",
+    "classes": None,
+    "head": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -216,6 +222,8 @@ SERVER = {"clients": ["client 1", "client 2", "client 3"], "widths": [1, 1, 1], 
         {"about": as_bytes({**SERVER, "clients": ["a"]})},
         {"about": as_bytes({**SERVER, "widths": [1, 1, 2]})},
         {"about": as_bytes({**SERVER, "widths": None})},
+        {"about": as_bytes({**SERVER, "head": {"layers": ["ReLU"], "widths": []}})},
+        {"about": as_bytes({**SERVER, "head": {"layers": ["Linear", 3, 1, True], "widths": [["client 1", 3]]}})},
         {"means": np.zeros(2)},
         {"means": np.full(3, np.inf)},
         {"means": np.array(["a", "b", "c"])},
@@ -231,6 +239,117 @@ def test_a_damaged_checkpoint_of_the_server(tmp_path, changes):
     forge(path, **changes)
     with pytest.raises(InputError, match=rf"{path}.* another version"):
         Predictor.read(path)
+
+
+HEAD = {"layers": ["Linear", 3, 1, True], "widths": [["client 1", 1], ["client 2", 1], ["client 3", 1]]}
+PARAMETERS = {"head.weight": np.ones((1, 3)), "head.bias": np.zeros(1)}
+
+
+@pytest.mark.parametrize(
+    ("about", "changes", "says"),
+    [
+        ({"widths": [1, 1, -1]}, {"means": np.zeros(1)}, "the width of 'client 3' must be at least 1; received -1"),
+        ({"widths": [1, 1, 0]}, {"means": np.zeros(2)}, "the width of 'client 3' must be at least 1; received 0"),
+        ({"widths": [1, 1, 1.0]}, {}, "the width of 'client 3' must be a whole number; received 1.0"),
+        ({"widths": [1, 1]}, {}, "there must be a width for each of the 3 clients"),
+        ({"widths": [1, 1, 2]}, {"means": np.zeros(4)}, "have different widths, and are to be summed"),
+        ({"clients": ["a", "a", "b"]}, {}, "the names of the clients must be different texts"),
+        ({"clients": [1, 2, 3]}, {}, "the names of the clients must be different texts"),
+        ({"clients": [], "widths": []}, {"means": np.zeros(0)}, "the names of the clients .* at least one"),
+        ({"classes": ["a", "a"]}, {}, "the names of the classes must be different texts"),
+        ({"classes": "ab"}, {}, "the names of the classes must be different texts"),
+        ({"classes": ["a", "b", "c"]}, {}, "3 classes have names, and the loss has 2"),
+        ({"loss": "squared", "classes": ["a", "b"]}, {}, "loss 'squared' has no classes, and 2 have names"),
+        ({}, {"means": np.zeros(3, complex)}, "means is complex128, and neither real numbers nor text"),
+        ({}, {"means": np.full(3, 1e308)}, r"means must be finite and below 1e\+12 in size"),
+        (
+            {"head": HEAD},
+            {
+                **PARAMETERS,
+                "head.bias": np.full(1, 1e308),
+                "head.weight": np.full((1, 3), 1e308),
+                "means": np.full(3, 1e9),
+            },
+            "the scores of the mean embeddings are not finite",
+        ),
+        ({}, {"means": np.zeros(3, np.int64)}, r"means must be real numbers of shape \(3,\), and is int64 of \(3,\)"),
+        ({}, {"intercept": np.zeros((1, 1))}, r"intercept must be real numbers of shape \(1,\)"),
+        ({}, {"label_scale": np.array([0.0, -1.0])}, "label_scale cannot be 0 and -1 under loss 'logistic'"),
+        ({}, {"label_scale": np.array([5.0, 1.0])}, "label_scale cannot be 5 and 1 under loss 'logistic'"),
+        ({"loss": "squared"}, {"label_scale": np.zeros(2)}, "label_scale cannot be 0 and 0 under loss 'squared'"),
+        ({}, {"n_rounds": np.array(1.5)}, r"n_rounds must be whole numbers of shape \(\), and is float64"),
+        ({}, {"saved": np.zeros(2, int)}, r"saved must be whole numbers of shape \(3,\)"),
+        ({}, {"n_steps": None}, "it has no 'n_steps'"),
+        ({"head": []}, {}, "the head has no 'widths'"),
+        (
+            {"head": {**HEAD, "widths": [*HEAD["widths"], ["client 4", 2**30]]}},
+            PARAMETERS,
+            "the head takes embeddings of other clients or widths than there are",
+        ),
+        ({"head": {**HEAD, "widths": [["client 1", 3]] * 3}}, PARAMETERS, "of other clients or widths than there are"),
+        (
+            {"head": {**HEAD, "layers": ["Linear", 4, 1, True]}},
+            {**PARAMETERS, "head.weight": np.ones((1, 4))},
+            "the layers of the head do not take 3 numbers per sample",
+        ),
+        ({"head": HEAD}, {**PARAMETERS, "head.bias": np.zeros(1, complex)}, "head.bias is complex128"),
+    ],
+)
+def test_nonsense_in_a_checkpoint_of_the_server(tmp_path, about, changes, says):
+    """It is refused before anything is built, with what is wrong."""
+    if about.get("head"):
+        pytest.importorskip("torch")
+    train(tmp_path)
+    path = tmp_path / "server.npz"
+    forge(path, about=as_bytes({**SERVER, **about}), **changes)
+    with pytest.raises(InputError, match=says) as caught:
+        Predictor.read(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["clients", "widths", "loss", "classes", "head"])
+def test_a_description_without_a_part(tmp_path, missing):
+    """The error says which part the description lacks."""
+    train(tmp_path)
+    forge(tmp_path / "server.npz", about=as_bytes({name: part for name, part in SERVER.items() if name != missing}))
+    with pytest.raises(InputError, match=rf"\(its description has no '{missing}'\)"):
+        Predictor.read(tmp_path / "server.npz")
+
+
+def test_a_head_of_large_parameters(tmp_path):
+    """Scores that overflow are an error, not predictions."""
+    pytest.importorskip("torch")
+    train(tmp_path)
+    parameters = {**PARAMETERS, "head.weight": np.full((1, 3), 1e300)}
+    forge(tmp_path / "server.npz", about=as_bytes({**SERVER, "head": HEAD}), means=np.zeros(3), **parameters)
+    predictor = Predictor.read(tmp_path / "server.npz")
+    with pytest.raises(DivergedError, match="the scores of some rows are not finite"):
+        predictor.predict({"client 1": np.full((1, 1), 1e11)}, {"client 1": np.arange(1)}, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"weights": np.zeros((4, 0))}, r"weights is empty, of shape \(4, 0\)"),
+        ({"weights": np.full((4, 1), 1e308)}, r"weights must be finite and below 1e\+12 in size: training diverged"),
+        ({"weights": np.zeros((4, 1), complex)}, "weights is complex128"),
+        ({"weights": np.zeros(4)}, "the weights do not fit the columns"),
+        ({"divisor": np.zeros(4)}, "the preparation of columns is damaged"),
+        ({"divisor": np.full(4, np.nan)}, "divisor has numbers that are not finite"),
+        ({"about": as_bytes({"client": "client 1"})}, "its description has no 'model'"),
+        ({"about": as_bytes([])}, "its description has no 'client'"),
+        ({"round": None}, "it has no 'round'"),
+        ({"round": np.zeros(2)}, r"round must be whole numbers of shape \(\)"),
+        ({"is_sparse": None}, "it has no 'is_sparse'"),
+    ],
+)
+def test_nonsense_in_a_checkpoint_of_a_client(tmp_path, changes, says):
+    """It is refused, with what is wrong."""
+    train(tmp_path)
+    path = tmp_path / f"client-0-{N_ROUNDS}.npz"
+    forge(path, **changes)
+    with pytest.raises(InputError, match=says):
+        ClientModel.read(path, "client 1")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from verfedsv.federation import (
     Training,
     VirtualClock,
     asynchronous_rounds,
+    clients,
+    server,
     synchronous_rounds,
 )
 from verfedsv.federation.messages import Done, Embed, Gradients, Refusal
@@ -265,6 +267,51 @@ def test_amounts_are_measured_and_predicted_in_their_own_units(mode):
         assert part["rmse"] == pytest.approx(root_mean_squared_error(labels[rows], predicted[rows]), rel=1e-9)
         assert part["loss"] == pytest.approx((part["rmse"] / fitted.std()) ** 2 / 2, rel=1e-9)
     assert found.train["r2"] > 0.3
+
+
+@pytest.mark.parametrize("n_classes", [1, 2, 4])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_bytes", [8, 8 * 3 * 7 * 4, 8 * 64 * 50])
+def test_evaluation_in_parts(monkeypatch, n_classes, sparse, n_bytes):
+    """However small the parts of samples are, measures, embeddings and mean embeddings are the same to rounding."""
+    data = make_data(n_classes=n_classes, sparse=sparse)
+    training = Training.in_process(data, rate=Rate(0.1), intercept=True)
+    train(training, "synchronous", 10)
+    whole = training.evaluate()
+    means = training.server.state()["means"]
+    for module in (clients, server):
+        monkeypatch.setattr(module, "PART_BYTES", n_bytes)
+    sizes = [len(part) for part in training.server.parts()]
+    assert sum(sizes) == 120
+    assert max(sizes) == min(120, max(1, n_bytes // (8 * 3 * data.width)))
+    found = training.evaluate()
+    assert found.metrics() == pytest.approx(whole.metrics(), rel=1e-12)
+    np.testing.assert_allclose(found.embeddings, whole.embeddings, atol=1e-13)
+    np.testing.assert_allclose(training.server.state()["means"], means, atol=1e-13)
+
+
+def test_no_client_steps_between_two_parts_of_an_evaluation(monkeypatch):
+    """On the real clock, all parts are of the same models."""
+    monkeypatch.setattr(server, "PART_BYTES", 8 * 3 * 2)
+    training = Training.in_process(make_data(), rate=Rate(0.1))
+    asked = training.server.request_all
+    begun = threading.Event()
+
+    def request_all(*arguments):
+        if not begun.is_set():
+            begun.set()
+            stepping.start()
+            stepping.join(0.05)
+        return asked(*arguments)
+
+    batch = np.arange(100)
+    stepping = threading.Thread(target=training.train_client, args=("client 1", batch, batch, lambda: 1.0))
+    monkeypatch.setattr(training.server, "request_all", request_all)
+    found = training.evaluate()
+    stepping.join()
+    assert found.train_loss == pytest.approx(np.log(2), rel=1e-12)
+    assert not found.embeddings.any()
+    assert training.server.n_uploads["client 1"] == 1
 
 
 def test_a_single_test_sample_has_no_r2():

@@ -18,6 +18,8 @@ def asynchronous_rounds(training: Training, schedule: AsynchronousSchedule, cloc
 
     Round k ends after k * `stamp_every` seconds, and training with round `n_rounds`. Rounds that end before the first
     upload are neither recorded nor yielded. The caller may stop at any round.
+
+    Nobody waits for a client that misses rounds, so it leaves before them and joins again after them.
     """
     server = training.server
     if len(schedule.periods) != len(server.clients):
@@ -27,14 +29,20 @@ def asynchronous_rounds(training: Training, schedule: AsynchronousSchedule, cloc
 
     def act(m: int, _: int) -> None:
         name = server.clients[m]
-        if name not in server.present:
-            return
         step = server.n_uploads[name]
         batch = batch_of_client(m, step, server.n_train, schedule.batch_sizes[m], schedule.seed)
         # The first upload of a client covers all samples.
         samples = np.arange(server.n_train) if step == 0 else batch
         training.train_client(name, samples, batch, clock.now)
 
+    def update_members() -> None:
+        roster, number = schedule.roster, server.n_rounds + 1
+        # A transcript begins with an upload: until then, nobody can be recorded as joining or leaving.
+        if roster is not None and any(server.n_uploads.values()):
+            missing = roster.missing(number)
+            training.set_members([name for name in roster.members(number) if name not in missing])
+
+    update_members()
     actors = [Actor(period, partial(act, m)) for m, period in enumerate(schedule.periods)]
     first_steps = [server.n_uploads[name] for name in server.clients]
     for k in clock.run(actors, first_steps, schedule.stamp_every, server.n_rounds + 1):
@@ -42,3 +50,4 @@ def asynchronous_rounds(training: Training, schedule: AsynchronousSchedule, cloc
             yield k
         if k >= schedule.n_rounds:
             return
+        update_members()

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -66,6 +66,24 @@ def read_any_checkpoint(path: Path, whose: str, *, leave_out: Collection[str] = 
         return {name: _parse(archive.read(names[name]), name) for name in names if name not in leave_out}
 
 
+def pick(content: Any, name: str, what: str) -> Any:
+    """Return a part of JSON content, called `what`; raise InputError if it has none of that name."""
+    if not isinstance(content, dict) or name not in content:
+        raise InputError(f"{what} has no {name!r}")
+    return content[name]
+
+
+def pick_numbers(arrays: State, name: str, shape: tuple[int, ...], kind: Literal["f", "i"] = "f") -> Array:
+    """Return an array; raise InputError unless it has real (f) or whole numbers (i) of that shape."""
+    if name not in arrays:
+        raise InputError(f"it has no {name!r}")
+    array = arrays[name]
+    if array.dtype.kind != kind or array.shape != shape:
+        wanted = f"{'whole' if kind == 'i' else 'real'} numbers of shape {shape}"
+        raise InputError(f"{name} must be {wanted}, and is {array.dtype} of {array.shape}")
+    return array
+
+
 @contextmanager
 def _explained(path: Path, whose: str) -> Iterator[None]:
     try:
@@ -116,6 +134,8 @@ def _parse(content: bytes, name: str, expected: Array | None = None) -> Array:
             raise _MisfitError(f"{name} is {kind} of shape {shape}, not {expected.dtype} of {expected.shape}")
     if is_fortran or n_bytes != kind.itemsize * math.prod(shape):
         raise _MisfitError(f"{name} is {kind} of shape {shape} in {n_bytes:,} bytes")
+    if expected is None and kind.kind not in _USUAL_KINDS:
+        raise _MisfitError(f"{name} is {kind}, and neither real numbers nor text")
     array: Array = np.frombuffer(content, kind, offset=buffer.tell()).reshape(shape)
     if kind.kind == "f" and not (np.isfinite(array) | ((name == _DIVISORS) & np.isposinf(array))).all():
         raise _MisfitError(f"{name} has numbers that are not finite")
@@ -134,6 +154,7 @@ def _most_bytes(array: Array) -> int:
 
 
 _ROOM_FOR_A_HEADER = 1 << 14
+_USUAL_KINDS = "biufU"
 _DIVISORS = "divisor"
 """The only array with infinite numbers: columns that are constant in training are divided by infinity."""
 

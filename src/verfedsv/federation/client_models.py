@@ -14,12 +14,15 @@ from verfedsv._version import __version__
 from verfedsv.data.preparation import Preparation
 from verfedsv.data.vertical import ClientData
 from verfedsv.errors import InputError
-from verfedsv.federation.checkpoints import as_bytes, read_any_checkpoint
+from verfedsv.federation.checkpoints import as_bytes, pick, pick_numbers, read_any_checkpoint
 from verfedsv.federation.models import Linear, Model, Perceptron, State
 from verfedsv.losses import Array, Floats
+from verfedsv.transcript.format import LARGEST_EMBEDDING
+from verfedsv.transcript.meaning import is_usable
 from verfedsv.untrusted import read_json
 
 FORMAT, VERSION = "verfedsv model", 1
+_ABOUT = "its description"
 _PERCEPTRON = ("first_weights", "first_biases", "second_weights", "second_biases")
 _WEIGHTS = {"linear": ("weights",), "perceptron": _PERCEPTRON}
 """The arrays of each kind of model that can be used without this package."""
@@ -48,16 +51,16 @@ class ClientModel:
         """Return the model in a client's checkpoint; raise InputError if there is none that can be used."""
         arrays = read_any_checkpoint(path, f"the model of {name!r}")
         try:
-            about = read_json(arrays["about"].tobytes(), "its description")
-            if about["client"] != name:
-                raise InputError(f"it is of {about['client']!r}")
-            kind, n_rounds = str(about["model"]), int(arrays["round"])
+            about = read_json(arrays["about"].tobytes(), _ABOUT)
+            if (client := pick(about, "client", _ABOUT)) != name:
+                raise InputError(f"it is of {client!r}")
+            kind, n_rounds = str(pick(about, "model", _ABOUT)), int(pick_numbers(arrays, "round", (), "i"))
             if kind in _WEIGHTS:
                 preparation = Preparation.of_state(arrays)
                 weights = {part: arrays[part] for part in _WEIGHTS[kind]}
                 _check_shapes(kind, weights, preparation.n_features)
         except (KeyError, TypeError, ValueError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise InputError(
                 f"{path} is not a checkpoint of {name!r} with a model and its columns ({why}): it is damaged, or was "
                 "written by another version. Train again"
@@ -121,12 +124,17 @@ def _build(kind: str, weights: State) -> Model:
 
 
 def _check_shapes(kind: str, weights: State, n_features: int) -> None:
-    """Raise InputError unless weights are those of a model with so many features."""
+    """Raise InputError unless weights are those of a model with so many features, and can be computed with."""
     if kind == "linear":
-        ((n_inputs, _),) = (array.shape for array in weights.values())
-        fits = n_inputs == n_features
+        (shape,) = (array.shape for array in weights.values())
+        fits = len(shape) == 2 and shape[0] == n_features
     else:
         first, inner, second, outer = (array.shape for array in weights.values())
         fits = first == (n_features, *inner) and second == (*inner, *outer) and len(outer) == 1
     if not fits or any(array.dtype != np.float64 for array in weights.values()):
         raise InputError("the weights do not fit the columns")
+    for name, array in weights.items():
+        if 0 in array.shape:
+            raise InputError(f"{name} is empty, of shape {array.shape}")
+        if not is_usable(array):
+            raise InputError(f"{name} must be finite and below {LARGEST_EMBEDDING:g} in size: training diverged")

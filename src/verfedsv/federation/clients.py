@@ -21,6 +21,7 @@ from verfedsv.federation.checkpoints import (
     write_checkpoint,
 )
 from verfedsv.federation.client_models import ClientModel
+from verfedsv.federation.evaluation import PART_BYTES
 from verfedsv.federation.messages import (
     Answer,
     Done,
@@ -38,7 +39,7 @@ from verfedsv.federation.models import Linear, Model, Rate, State
 from verfedsv.losses import Array, Floats
 
 BuildModel = Callable[[int, int], Model]
-"""Builds a client's model from its number of features and the number of classes."""
+"""Builds a client's model from its number of features and the width of its embeddings."""
 
 
 class Client:
@@ -78,7 +79,7 @@ class Client:
         data: ClientData,
         is_test: NDArray[np.bool_],
         *,
-        n_classes: int,
+        width: int,
         rate: Rate,
         scale: Scale = "none",
         model: BuildModel = Linear,
@@ -92,7 +93,7 @@ class Client:
         preparation = Preparation.fit(data, scale, ~is_test)
         features: Any = preparation.apply(data)[order]
         mark = None if checkpoint is None else fingerprint_client(data, is_test)
-        built = model(preparation.n_features, n_classes)
+        built = model(preparation.n_features, width)
         return cls(data.name, features, built, rate, preparation=preparation, checkpoint=checkpoint, fingerprint=mark)
 
     @classmethod
@@ -131,7 +132,7 @@ class Client:
             case Gradients():
                 self._learn(message)
             case Predict():
-                return Prediction(*about, self._model.embed(self._take(message.samples)))
+                return Prediction(*about, self._predict(message.samples))
             case Save():
                 self._save(message.round, message.keep)
             case Restore():
@@ -153,6 +154,18 @@ class Client:
         self._model.learn(features, values / len(values), self._rate.at(self._n_steps + 1))
         self._n_steps += 1
         self._uploaded = None
+
+    def _predict(self, samples: Array | None) -> Floats:
+        """Return the embeddings of samples, of all if None, taking the features of some at a time."""
+        n_samples = self._features.shape[0] if samples is None else len(samples)
+        # At least 64 numbers a sample, for what models hold of their own, such as a hidden layer.
+        width = max(64, self._features.size // max(1, self._features.shape[0]))
+        size = max(1, PART_BYTES // (8 * width))
+        if n_samples <= size:
+            return self._model.embed(self._take(samples))
+        order = np.arange(n_samples) if samples is None else samples
+        parts = (order[start : start + size] for start in range(0, n_samples, size))
+        return np.concatenate([self._model.embed(self._take(part)) for part in parts])
 
     def _take(self, samples: Array | None) -> Matrix:
         """Return the features of these samples, of all if `samples` is None."""

@@ -50,7 +50,9 @@ class VirtualClock:
     def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
         last = len(actors)
         pairs = zip(actors, first_steps, strict=True)
-        events = [(_multiple(step + 1, actor.period), m, step) for m, (actor, step) in enumerate(pairs)]
+        # An actor may have been idle, so that its steps are fewer than the times that have passed.
+        passed = [max(step, _n_multiples(actor.period, _multiple(first - 1, stamp))) for actor, step in pairs]
+        events = [(_multiple(step + 1, actors[m].period), m, step) for m, step in enumerate(passed)]
         events.append((_multiple(first, stamp), last, first))
         heapq.heapify(events)
         while True:
@@ -65,6 +67,16 @@ class VirtualClock:
 
 def _multiple(number: int, period: float) -> float:
     return round(number * period, 9)
+
+
+def _n_multiples(period: float, until: float) -> int:
+    """Return how many multiples of a period, as `_multiple` rounds them, are at most `until`."""
+    number = int(until / period)
+    while _multiple(number + 1, period) <= until:
+        number += 1
+    while number and _multiple(number, period) > until:
+        number -= 1
+    return number
 
 
 class RealClock:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -33,21 +34,30 @@ MEASURES = {
 PARTS = {"train": "training samples", "test": "test samples"}
 """The samples that are measured apart, and what they are called."""
 
+PART_BYTES = 1 << 25
+"""Limit of what is held of a part of the samples: the embeddings of all clients, or the features of one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """The measures of a model after a number of rounds, by name; those on test samples are NaN if there are none.
 
-    `embeddings` are those of all clients and training samples, (clients, samples, classes); `intercept` is the
-    server's, (classes,), or None.
+    `of_clients` has each client's embeddings of all training samples, (samples, width). `intercept` is the server's,
+    (classes,), or None, and `parameters` are those of its head, by name.
     """
 
     n_rounds: int
     time: float
     train: Mapping[str, float]
     test: Mapping[str, float]
-    embeddings: Floats
+    of_clients: Sequence[Floats]
     intercept: Floats | None = None
+    parameters: Mapping[str, Array] = field(default_factory=dict)
+
+    @cached_property
+    def embeddings(self) -> Floats:
+        """The embeddings of all clients under a sum, (clients, samples, classes)."""
+        return np.stack(self.of_clients)
 
     @property
     def train_loss(self) -> float:
@@ -58,7 +68,7 @@ class Evaluation:
         return self.test["loss"]
 
     def metrics(self) -> dict[str, float | None]:
-        """Return the numbers, None in place of NaN, without embeddings and intercept."""
+        """Return the numbers, None in place of NaN, without embeddings and parameters."""
         figures: dict[str, float] = {"n_rounds": self.n_rounds, "time": self.time}
         figures |= {f"train_{name}": value for name, value in self.train.items()}
         figures |= {f"test_{name}": value for name, value in self.test.items()}
@@ -70,19 +80,33 @@ def measures_of(loss: str) -> tuple[str, ...]:
     return ("loss", "r2", "rmse") if loss == "squared" else ("loss", "accuracy")
 
 
-def measure(loss: Loss, scores: Floats, labels: Array, targets: Array, scale: LabelScale) -> dict[str, float]:
-    """Return the measures of scores, (samples, classes), NaN without samples.
+class Tally:
+    """Measures scores part by part; `targets` are those of all samples, encoded, and `scale` the units of amounts."""
 
-    `labels` are those that the loss takes, `targets` the same encoded, and `scale` the units of amounts.
-    """
-    names = measures_of(loss.name)
-    if len(labels) == 0:
-        return dict.fromkeys(names, np.nan)
-    found = {"loss": float(loss.value(scores, targets).mean())}
-    if "accuracy" in names:
-        guess = scores.argmax(axis=1) if scores.shape[1] > 1 else scores[:, 0] > 0
-        return found | {"accuracy": float(np.mean(guess == labels))}
-    squares = float(np.square(scores - targets).sum())
-    variation = float(np.square(targets - targets.mean(axis=0)).sum())
-    found["r2"] = 1 - squares / variation if variation else np.nan
-    return found | {"rmse": scale.deviation * float(np.sqrt(squares / targets.size))}
+    def __init__(self, loss: Loss, targets: Array, scale: LabelScale) -> None:
+        self._loss, self._targets, self._scale = loss, targets, scale
+        self._total = self._squares = 0.0
+        self._n_right = 0
+
+    def add(self, scores: Floats, labels: Array, targets: Array) -> None:
+        """Count some samples: their scores, (samples, classes), the labels that the loss takes, and these encoded."""
+        if len(labels) == 0:
+            return
+        self._total += float(self._loss.value(scores, targets).sum())
+        if "accuracy" in measures_of(self._loss.name):
+            guess = scores.argmax(axis=1) if scores.shape[1] > 1 else scores[:, 0] > 0
+            self._n_right += int(np.count_nonzero(guess == labels))
+        else:
+            self._squares += float(np.square(scores - targets).sum())
+
+    def measures(self) -> dict[str, float]:
+        """Return the measures of all samples, NaN if there are none."""
+        names, targets, n_samples = measures_of(self._loss.name), self._targets, len(self._targets)
+        if n_samples == 0:
+            return dict.fromkeys(names, np.nan)
+        found = {"loss": self._total / n_samples}
+        if "accuracy" in names:
+            return found | {"accuracy": self._n_right / n_samples}
+        variation = float(np.square(targets - targets.mean(axis=0)).sum())
+        found["r2"] = 1 - self._squares / variation if variation else np.nan
+        return found | {"rmse": self._scale.deviation * float(np.sqrt(self._squares / targets.size))}

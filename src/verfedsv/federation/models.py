@@ -12,6 +12,7 @@ import numpy as np
 from verfedsv.arguments import as_positive, as_whole
 from verfedsv.data.vertical import Matrix
 from verfedsv.errors import InputError
+from verfedsv.federation.optimizers import BuildOptimizer, PlainDescent
 from verfedsv.losses import Array, Floats
 
 State = Mapping[str, Array]
@@ -51,59 +52,78 @@ class Rate:
 
 
 class Linear:
-    """A linear model without intercept, trained from zero by plain gradient descent, on dense or sparse features."""
+    """A linear model without intercept, trained from zero, on dense or sparse features."""
 
-    def __init__(self, n_features: int, n_classes: int) -> None:
+    def __init__(self, n_features: int, n_classes: int, *, optimizer: BuildOptimizer = PlainDescent) -> None:
         self.weights = np.zeros((n_features, n_classes))
+        self._optimizer = optimizer({"weights": self.weights})
 
     def embed(self, features: Matrix) -> Floats:
         result: Floats = features @ self.weights
         return result
 
     def learn(self, features: Matrix, gradient: Floats, rate: float) -> None:
-        self.weights -= rate * (features.T @ gradient)
+        self._optimizer.step({"weights": self.weights}, {"weights": features.T @ gradient}, rate)
 
     def state(self) -> State:
-        return {"weights": self.weights.copy()}
+        return {"weights": self.weights.copy(), **self._optimizer.state()}
 
     def restore(self, state: State) -> None:
         self.weights = np.array(state["weights"])
+        self._optimizer.restore(state)
 
 
 class Perceptron:
-    """Two layers with ReLU between them, trained by plain gradient descent: the paper's model for RCV1.
+    """Two layers with ReLU between them: the paper's model for RCV1.
 
     Weights start uniformly distributed as by Glorot and Bengio, from a seed; biases start at zero, so that many clients
     of the same seed do not add up theirs. In NumPy, because torch would need dense features: a step on 500 documents of
     3,374 words takes 0.75 instead of 12 ms.
     """
 
-    def __init__(self, n_features: int, n_classes: int, *, hidden: int = 32, seed: int = 0) -> None:
+    def __init__(
+        self,
+        n_features: int,
+        n_classes: int,
+        *,
+        hidden: int = 32,
+        seed: int = 0,
+        optimizer: BuildOptimizer = PlainDescent,
+    ) -> None:
         rng = np.random.default_rng(seed)
         sizes = n_features, as_whole("hidden", hidden, at_least=1), n_classes
-        self._weights = [rng.uniform(-1, 1, shape) * np.sqrt(6 / sum(shape)) for shape in pairwise(sizes)]
-        self._biases = [np.zeros(size) for size in sizes[1:]]
+        first, second = (rng.uniform(-1, 1, shape) * np.sqrt(6 / sum(shape)) for shape in pairwise(sizes))
+        self._parameters: dict[str, Floats] = {
+            "first_weights": first,
+            "second_weights": second,
+            "first_biases": np.zeros(sizes[1]),
+            "second_biases": np.zeros(sizes[2]),
+        }
+        self._optimizer = optimizer(self._parameters)
 
     def embed(self, features: Matrix) -> Floats:
-        result: Floats = np.maximum(self._inner(features), 0) @ self._weights[1] + self._biases[1]
+        inner, own = self._inner(features), self._parameters
+        result: Floats = np.maximum(inner, 0) @ own["second_weights"] + own["second_biases"]
         return result
 
     def learn(self, features: Matrix, gradient: Floats, rate: float) -> None:
         inner = self._inner(features)
-        of_inner = np.where(inner > 0, gradient @ self._weights[1].T, 0)
-        inputs, gradients = (features, np.maximum(inner, 0)), (of_inner, gradient)
-        for layer, (x, g) in enumerate(zip(inputs, gradients, strict=True)):
-            self._weights[layer] -= rate * (x.T @ g)
-            self._biases[layer] -= rate * g.sum(axis=0)
+        of_inner = np.where(inner > 0, gradient @ self._parameters["second_weights"].T, 0)
+        gradients = {
+            "first_weights": features.T @ of_inner,
+            "second_weights": np.maximum(inner, 0).T @ gradient,
+            "first_biases": of_inner.sum(axis=0),
+            "second_biases": gradient.sum(axis=0),
+        }
+        self._optimizer.step(self._parameters, gradients, rate)
 
     def _inner(self, features: Matrix) -> Floats:
-        result: Floats = features @ self._weights[0] + self._biases[0]
+        result: Floats = features @ self._parameters["first_weights"] + self._parameters["first_biases"]
         return result
 
     def state(self) -> State:
-        names = "first_weights", "second_weights", "first_biases", "second_biases"
-        return {name: array.copy() for name, array in zip(names, self._weights + self._biases, strict=True)}
+        return {**{name: array.copy() for name, array in self._parameters.items()}, **self._optimizer.state()}
 
     def restore(self, state: State) -> None:
-        self._weights = [np.array(state["first_weights"]), np.array(state["second_weights"])]
-        self._biases = [np.array(state["first_biases"]), np.array(state["second_biases"])]
+        self._parameters = {name: np.array(state[name]) for name in self._parameters}
+        self._optimizer.restore(state)

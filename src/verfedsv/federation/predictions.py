@@ -10,18 +10,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from verfedsv.errors import InputError
-from verfedsv.federation.checkpoints import read_any_checkpoint
-from verfedsv.federation.heads import SumHead
+from verfedsv.arguments import as_whole
+from verfedsv.errors import DivergedError, InputError
+from verfedsv.federation.checkpoints import pick, pick_numbers, read_any_checkpoint
+from verfedsv.federation.heads import Head, read_head
 from verfedsv.federation.messages import Predict, Prediction
+from verfedsv.federation.models import State
 from verfedsv.federation.server import check_embeddings, split_means
 from verfedsv.federation.transports import Transport, ask
 from verfedsv.files import MOST_BYTES
 from verfedsv.losses import Array, Floats, LogPartitionLoss, Loss, get_loss
+from verfedsv.transcript.format import LARGEST_EMBEDDING
+from verfedsv.transcript.meaning import is_usable
 from verfedsv.untrusted import read_json
+
+_ABOUT = "its description"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +71,7 @@ class Predictor:
     """
 
     means: Mapping[str, Floats]
-    head: SumHead
+    head: Head
     loss: Loss
     classes: tuple[str, ...] | None
     units: tuple[float, float]
@@ -76,19 +83,23 @@ class Predictor:
         """Return that of the server's checkpoint; raise InputError if it is damaged, or from another version."""
         arrays = read_any_checkpoint(path, "the server", leave_out=("table",))
         try:
-            about = read_json(arrays["about"].tobytes(), "its description", most=MOST_BYTES)
-            clients, loss = [str(name) for name in about["clients"]], get_loss(about["loss"])
-            means = split_means(arrays["means"], clients, about["widths"])
-            head = SumHead(arrays["intercept"].size, None)
-            head.restore(arrays)
-            classes = _name_classes(loss, head.scores([*map(np.atleast_2d, means.values())]), about["classes"])
-            centre, deviation = map(float, arrays.get("label_scale", (0.0, 1.0)))
-            rounds = dict.fromkeys(clients, int(arrays["n_rounds"]))
+            about = read_json(arrays["about"].tobytes(), _ABOUT, most=MOST_BYTES)
+            widths, loss = _read_widths(about), get_loss(pick(about, "loss", _ABOUT))
+            clients = tuple(widths)
+            means = split_means(_pick_usable(arrays, "means", sum(widths.values())), clients, [*widths.values()])
+            head = _read_head(pick(about, "head", _ABOUT), arrays, widths)
+            of_means = head.scores({name: mean[np.newaxis] for name, mean in means.items()})
+            if not np.isfinite(of_means).all():
+                raise InputError("the scores of the mean embeddings are not finite")
+            classes = _name_classes(loss, of_means, pick(about, "classes", _ABOUT))
+            units = _read_units(arrays, loss)
+            rounds = dict.fromkeys(clients, int(pick_numbers(arrays, "n_rounds", (), "i")))
             if "saved" in arrays:  # a client that left has not changed since; 0 is for one without a checkpoint
-                rounds = dict(zip(clients, (arrays["saved"] - 1).tolist(), strict=True))
-            return cls(means, head, loss, classes, (centre, deviation), rounds, int(arrays["n_records"]))
+                saved = pick_numbers(arrays, "saved", (len(clients),), "i")
+                rounds = dict(zip(clients, (saved - 1).tolist(), strict=True))
+            return cls(means, head, loss, classes, units, rounds, int(pick_numbers(arrays, "n_records", (), "i")))
         except (KeyError, TypeError, ValueError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise InputError(
                 f"{path} is not a checkpoint of a server that can predict ({why}): it is damaged, or was written by "
                 "another version. Train again"
@@ -110,14 +121,17 @@ class Predictor:
 
     def predict(self, embeddings: Mapping[str, Floats], rows: Mapping[str, Array], n_rows: int) -> Predictions:
         """Return predictions for rows 0 to `n_rows` - 1, from embeddings of those `rows` that each client has."""
-        complete = []
+        complete = {}
         for name, mean in self.means.items():
             own = np.tile(mean, (n_rows, 1))
             if name in embeddings:
                 own[rows[name]] = embeddings[name]
-            complete.append(own)
+            complete[name] = own
         centre, deviation = self.units
-        return Predictions(self.loss, self.head.scores(complete) * deviation + centre, self.classes)
+        scores = self.head.scores(complete) * deviation + centre
+        if not np.isfinite(scores).all():
+            raise DivergedError("the scores of some rows are not finite: the head has parameters that are too large")
+        return Predictions(self.loss, scores, self.classes)
 
 
 def predict_rows(predictor: Predictor, transport: Transport, rows: Mapping[str, Array], n_rows: int) -> Predictions:
@@ -128,9 +142,61 @@ def predict_rows(predictor: Predictor, transport: Transport, rows: Mapping[str, 
     return predictor.predict(embeddings, rows, n_rows)
 
 
+def _read_widths(about: Any) -> dict[str, int]:
+    """Return the width of each client's embeddings."""
+    names, widths = (pick(about, part, _ABOUT) for part in ("clients", "widths"))
+    if not _are_names(names) or not names:
+        raise InputError("the names of the clients must be different texts, at least one")
+    if not isinstance(widths, list) or len(widths) != len(names):
+        raise InputError(f"there must be a width for each of the {len(names)} clients")
+    own = zip(names, widths, strict=True)
+    return {name: as_whole(f"the width of {name!r}", width, at_least=1) for name, width in own}
+
+
+def _read_head(about: Any, arrays: State, widths: Mapping[str, int]) -> Head:
+    """Return the head; raise InputError, before it takes any memory, unless it takes the clients' embeddings."""
+    if about is None:
+        n_scores, *others = {*widths.values()}
+        if others:
+            raise InputError("the embeddings of clients have different widths, and are to be summed")
+        _pick_usable(arrays, "intercept", n_scores)
+    else:
+        taken = [(name, width) for name, width in pick(about, "widths", "the head")]
+        if len(taken) != len(widths) or dict(taken) != widths:
+            raise InputError("the head takes embeddings of other clients or widths than there are")
+    return read_head(about, arrays)
+
+
+def _pick_usable(arrays: State, name: str, length: int) -> Floats:
+    """Return an array of numbers that can be computed with."""
+    array: Floats = pick_numbers(arrays, name, (length,))
+    if not is_usable(array):
+        raise InputError(f"{name} must be finite and below {LARGEST_EMBEDDING:g} in size")
+    return array
+
+
+def _read_units(arrays: State, loss: Loss) -> tuple[float, float]:
+    """Return mean and standard deviation of the amounts, 0 and 1 for classes."""
+    if "label_scale" not in arrays:
+        return 0.0, 1.0
+    centre, deviation = pick_numbers(arrays, "label_scale", (2,)).tolist()
+    if deviation <= 0 or (isinstance(loss, LogPartitionLoss) and (centre, deviation) != (0, 1)):
+        raise InputError(f"label_scale cannot be {centre:g} and {deviation:g} under loss {loss.name!r}")
+    return centre, deviation
+
+
+def _are_names(names: Any) -> bool:
+    """Return whether these are different texts."""
+    return isinstance(names, list) and all(isinstance(name, str) for name in names) and len({*names}) == len(names)
+
+
 def _name_classes(loss: Loss, scores: Floats, names: list[str] | None) -> tuple[str, ...] | None:
     """Return the names of the classes, their numbers if they have none; None if the loss has no classes."""
+    if names is not None and not _are_names(names):
+        raise InputError("the names of the classes must be different texts")
     if not isinstance(loss, LogPartitionLoss):
+        if names is not None:
+            raise InputError(f"loss {loss.name!r} has no classes, and {len(names)} have names")
         return None
     n_classes = loss.probabilities(scores).shape[-1]
     result = tuple(map(str, range(n_classes) if names is None else names))

@@ -11,16 +11,21 @@ import numpy as np
 
 from verfedsv.arguments import as_positive, as_whole
 from verfedsv.errors import InputError
+from verfedsv.federation.roster import Roster
 from verfedsv.losses import Array
 
 
 @dataclass(frozen=True)
 class SynchronousSchedule:
-    """The number of rounds, and the batch size, which in the paper is at most the smallest tau of all clients."""
+    """The number of rounds, and the batch size, which in the paper is at most the smallest tau of all clients.
+
+    Without a `roster`, all clients take part in all rounds.
+    """
 
     batch_size: int
     n_rounds: int
     seed: int = 0
+    roster: Roster | None = None
 
     def __post_init__(self) -> None:
         as_whole("batch_size", self.batch_size, at_least=1)
@@ -42,13 +47,17 @@ class SynchronousSchedule:
 
 @dataclass(frozen=True)
 class AsynchronousSchedule:
-    """For each client the seconds between uploads and the batch size (tau); the length and number of rounds."""
+    """For each client the seconds between uploads and the batch size (tau); the length and number of rounds.
+
+    Without a `roster`, all clients take part in all rounds.
+    """
 
     periods: Sequence[float]
     batch_sizes: Sequence[int]
     stamp_every: float
     n_rounds: int
     seed: int = 0
+    roster: Roster | None = None
 
     def __post_init__(self) -> None:
         periods, sizes = _as_list("periods", self.periods), _as_list("batch_sizes", self.batch_sizes)

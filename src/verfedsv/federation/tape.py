@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice, zip_longest
 
 import numpy as np
 
@@ -21,10 +22,18 @@ class Tape:
 
     A killed training continues from its last checkpoint and repeats what came after; the transcript, which loses
     nothing, already has it. `n_records` counts the records of the training. If None is passed, it is the number in the
-    transcript, and nothing is repeated.
+    transcript, and nothing is repeated. `parameters` returns those of the server's head, which the recorder reads
+    itself at the end of each round.
     """
 
-    def __init__(self, recorder: Recorder | None, *, n_records: int | None = 0) -> None:
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        *,
+        n_records: int | None = 0,
+        parameters: Callable[[], Mapping[str, Array]] = dict,
+    ) -> None:
+        self._parameters = parameters
         self._recorder = recorder
         self._recorded: Iterator[Record] = iter(())
         self._n_left = 0
@@ -76,10 +85,18 @@ class Tape:
             raise self._failure
 
     def _compare(self, *record: Record) -> None:
-        """Raise TranscriptError unless the next record of the transcript is this one."""
+        """Raise TranscriptError unless the next record of the transcript is this one.
+
+        A recorder writes the uploads of a synchronous round in the order in which clients joined.
+        """
         self._n_left -= 1
-        for computed in record:
-            difference = _difference(computed, next(self._recorded, None))
+        there = [*islice(self._recorded, len(record))]
+        uploads = {part.client: part for part in there if isinstance(part, Upload)}
+        for computed, following in zip_longest(record, there):
+            recorded = uploads.get(computed.client, following) if isinstance(computed, Upload) else following
+            difference = _difference(computed, recorded)
+            if not difference and isinstance(recorded, Stamp) and recorded.state:
+                difference = self._difference_of_heads(recorded.state)
             if difference:
                 raise TranscriptError(
                     f"record {self.n_records + 1} of the transcript differs from what this training recomputes from "
@@ -87,6 +104,16 @@ class Tape:
                     "computed by other software; nothing was overwritten. Restore the right files, or begin a new run "
                     "in another folder"
                 )
+
+    def _difference_of_heads(self, hashes: tuple[str, ...]) -> str:
+        """Return how the recorded parameters of the head differ from those now; empty if they do not."""
+        if self._recorder is None:
+            return ""
+        recorded, computed = self._recorder.transcript.head_state(hashes), self._parameters()
+        if {*recorded} != {*computed}:
+            return "the parameters of the head have other names"
+        distance = max(_distance(array, computed[name]) for name, array in recorded.items())
+        return "" if distance <= SAME else f"parameters of the head differ by {distance:.1e} of the largest"
 
 
 def _write(recorder: Recorder, *record: Record) -> None:

@@ -52,16 +52,27 @@ class TorchModel:
     def embed(self, features: Matrix) -> Floats:
         self._module.eval()
         with torch.no_grad():
-            result: Floats = self._forward(features).numpy().astype(np.float64)
+            result: Floats = self._module(self._as_tensor(features)).numpy().astype(np.float64)
         return result
 
     def learn(self, features: Matrix, gradient: Floats, rate: float) -> None:
+        self._step(self._as_tensor(features), lambda _: gradient, rate)
+
+    def pull_back(self, inputs: Floats, slope: Callable[[Floats], Floats], rate: float) -> Floats:
+        """Take one step from the gradient that `slope` returns for the outputs; return the gradient by the inputs."""
+        x = self._as_tensor(inputs).requires_grad_()
+        self._step(x, slope, rate)
+        return np.zeros(inputs.shape) if x.grad is None else x.grad.numpy().astype(np.float64)
+
+    def _step(self, x: torch.Tensor, slope: Callable[[Floats], Floats], rate: float) -> None:
         for group, factor in zip(self._optimizer.param_groups, self._factors, strict=True):
             group["lr"] = factor * rate
         self._module.train()
         self._optimizer.zero_grad()
         with self._own_generator():
-            self._forward(features).backward(torch.as_tensor(gradient, dtype=self._type))
+            outputs: torch.Tensor = self._module(x)
+            gradient = slope(outputs.detach().numpy().astype(np.float64, copy=False))
+            outputs.backward(torch.as_tensor(gradient, dtype=self._type))
             self._optimizer.step()
 
     def state(self) -> State:
@@ -96,10 +107,9 @@ class TorchModel:
             yield
             self._random = torch.get_rng_state()
 
-    def _forward(self, features: Matrix) -> torch.Tensor:
+    def _as_tensor(self, features: Matrix) -> torch.Tensor:
         dense = features if isinstance(features, np.ndarray) else features.toarray()
-        result: torch.Tensor = self._module(torch.as_tensor(dense, dtype=self._type))
-        return result
+        return torch.as_tensor(dense, dtype=self._type)
 
 
 def _rates_of(optimizer: torch.optim.Optimizer) -> list[float]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,17 @@ from verfedsv.errors import ClientWarning, InputError
 from verfedsv.federation.checkpoints import SERVER, client_file
 from verfedsv.federation.clients import BuildModel, Client
 from verfedsv.federation.evaluation import Evaluation
-from verfedsv.federation.messages import Predict, Request, Restore, Save
+from verfedsv.federation.heads import Head
+from verfedsv.federation.messages import Predict, Request
 from verfedsv.federation.models import Linear, Rate, State
+from verfedsv.federation.optimizers import BuildOptimizer, PlainDescent
 from verfedsv.federation.server import Server
 from verfedsv.federation.transports import InProcess, Transport, ask, raise_invalid
 from verfedsv.losses import Array, Floats
 from verfedsv.texts import LONGEST_NAME, shortened
 from verfedsv.transcript import Recorder
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def _warn(request: Request, error: InputError) -> None:
@@ -58,10 +63,21 @@ class Training:
         scale: Scale = "none",
         model: BuildModel = Linear,
         intercept: bool = False,
+        head: Head | None = None,
         recorder: Recorder | None = None,
         checkpoints: Path | None = None,
+        rates: Mapping[str, Rate] = NOTHING,
+        scales: Mapping[str, Scale] = NOTHING,
+        optimizer: BuildOptimizer = PlainDescent,
+        class_weights: Floats | None = None,
+        members: Sequence[str] | None = None,
     ) -> Training:
         """Return a training on vertically split data, with all parties in this process.
+
+        The `head` is by default the sum, with an `intercept` or not; models are built as wide as it takes embeddings.
+        `rates` and `scales` are those of single clients, by name. `optimizer` takes the steps of the server's
+        intercept; those of the clients belong to their models. `class_weights` are as for `Server`. `members` take part
+        from the start, None for all; the others can join later.
 
         An invalid answer ends it: within one process, it means too large a learning rate or a bug, not an attack.
         Checkpoints are written to the folder `checkpoints`, if that is given.
@@ -73,9 +89,9 @@ class Training:
             Client.from_columns(
                 columns,
                 data.is_test,
-                n_classes=data.width,
-                rate=rate,
-                scale=scale,
+                width=data.width if head is None else head.width_of(columns.name),
+                rate=rates.get(columns.name, rate),
+                scale=scales.get(columns.name, scale),
                 model=model,
                 checkpoint=None if checkpoints is None else checkpoints / client_file(m),
             )
@@ -89,47 +105,69 @@ class Training:
             n_train=n_train,
             label_scale=data.label_scale,
             intercept=rate if intercept else None,
+            head=head,
             checkpoint=None if checkpoints is None else checkpoints / SERVER,
             classes=data.classes,
+            optimizer=optimizer,
+            class_weights=class_weights,
+            members=members,
         )
         if recorder is not None:
             server.record(recorder)
         return cls(server, InProcess(clients), on_invalid=raise_invalid)
 
-    def train_round(self, batch: Array) -> None:
-        """Let all clients upload the same batch, and take a step."""
+    def set_members(self, clients: Collection[str]) -> None:
+        """Let these clients take part from now on, and nobody else; those that already do are not affected."""
+        present = self.server.present
+        for name in clients:
+            if name not in present:
+                self.server.join(name)
+        for name in present:
+            if name not in clients:
+                with self._turn(name):  # not in the middle of its step
+                    self.server.leave(name)
+
+    def train_round(self, batch: Array, absent: Collection[str] = ()) -> None:
+        """Let all clients but those that are `absent` upload the same batch, and take a step."""
         with self._turn(*self.server.present):
-            self._ask(self.server.begin_round(batch), self.server.receive)
+            self._ask(self.server.begin_round(batch, absent), self.server.receive)
             self._ask(self.server.end_round())
 
     def train_client(self, client: str, samples: Array, batch: Array, now: Callable[[], float]) -> None:
-        """Let one client upload some samples, and take a step from the gradients of a batch."""
+        """Let one client upload some samples, and take a step from the gradients of a batch, unless it has left."""
         with self._turn(client):
+            if client not in self.server.present:
+                return
             request = self.server.request(client, samples)
             self._ask([*self._ask([request], partial(self.server.receive, batch=batch, now=now)).values()])
 
     def evaluate(self) -> Evaluation:
-        """Return the measures of the model, from embeddings of all samples."""
-        return self.server.evaluate(self._predict(None))
+        """Return the measures of the model, from embeddings of all samples, of which it asks for a part at a time."""
+        with self._turn(*self.server.present):  # no client takes a step between two parts
+            parts = self.server.parts()
+            # All at once need not be gathered.
+            asked = [None] if len(parts) == 1 else parts
+            return self.server.evaluate(self._predict(samples) for samples in asked)
 
     def predict(self, samples: Array) -> Floats:
         """Return the scores of some samples, (samples, classes); of amounts, in the units of the labels."""
-        return self.server.scores(self._predict(samples), samples)
+        with self._turn(*self.server.present):
+            return self.server.scores(self._predict(samples), samples)
 
     def _predict(self, samples: Array | None) -> dict[str, Floats]:
-        with self._turn(*self.server.present):
-            requests = self.server.request_all(Predict, samples)
-            return self._ask(requests, partial(self.server.embeddings_of, samples=samples))
+        requests = self.server.request_all(Predict, samples)
+        return self._ask(requests, partial(self.server.embeddings_of, samples=samples))
 
     def save(self, extra: State) -> None:
         """Let all parties write a checkpoint, the server's with `extra`.
 
-        If a client fails, the previous checkpoint stays in force.
+        A client that has left since the last one is asked too, as it may come back. If one that takes part fails, the
+        previous checkpoint stays in force.
         """
         with self._turn(*self.server.present):
-            requests = self.server.request_all(Save, self.server.saved_round)
-            if len(self._ask(requests)) == len(requests):
-                self.server.save(extra)
+            saved = self._ask(self.server.request_saves())
+            if all(name in saved for name in self.server.present):
+                self.server.save(extra, saved)
 
     def restore(self, extra: State) -> dict[str, Array] | None:
         """Let all parties restore the last checkpoint; return the arrays that `save` got, or None without a checkpoint.
@@ -138,8 +176,8 @@ class Training:
         """
         kept = self.server.load(extra)
         if kept is not None:
-            requests = self.server.request_all(Restore)
-            if missing := {request.client for request in requests} - set(self._ask(requests)):
+            answered = self._ask(self.server.request_restores())
+            if missing := set(self.server.present) - set(answered):
                 raise InputError(f"training cannot continue: no valid answer from {', '.join(sorted(missing))}")
         return kept
 
