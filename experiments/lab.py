@@ -32,7 +32,8 @@ from verfedsv.federation import (
     synchronous_rounds,
 )
 from verfedsv.losses import Array, Floats
-from verfedsv.runs.execute import build_model, record_training
+from verfedsv.runs.execute import record_training
+from verfedsv.runs.models import build_model
 from verfedsv.transcript import Upload
 
 FEW = 8

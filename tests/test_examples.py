@@ -47,3 +47,19 @@ def test_torch_loop(tmp_path):
     assert again.stderr.startswith("error: the folder already holds a transcript")
     assert len(again.stderr.splitlines()) == 1
     assert verfedsv.Transcript.open(tmp_path).n_rounds == 4 * 13
+
+
+def test_split_learning(tmp_path):
+    """A plain PyTorch training with a head is recorded and valued, the server apart from the clients."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / "split_learning.py"), "--epochs", "1"]
+    done = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stderr) == (0, "")
+    transcript = verfedsv.Transcript.open(tmp_path)
+    transcript.verify()
+    assert transcript.n_rounds == 13
+    assert transcript.widths == {"employer": 8, "registry": 8, "bank": 4}
+    for client in transcript.clients:
+        assert f"\n{client}: " in done.stdout
+    assert "\nthe clients lowered it by " in done.stdout
+    assert "the server's own top model by " in done.stdout

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,63 @@ def test_options_that_cannot_be_used(credit, tmp_path, arguments, says):
     assert not (tmp_path / "p.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"age,owner,country\n1,true,7\n", "has no column of ids 'id'; it has 'age', 'owner', 'country'"),
+        (b"id,age,owner,country\na,1,true,7\na,2,true,7\n", "ids must be unique; 1 are repeated"),
+        (b"id,age,owner,country\na,x,true,7\n", "column 'age' held numbers in training, and here it is text"),
+        (b"id,age,owner,country\na,1e400,true,7\n", "column 'age' has infinite numbers"),
+        (b"id,age,owner,country\na,1e308,true,7\n", "bank: embeddings must be finite and below 1e+12 in size"),
+        (b"id,age,owner,country\na\0b,1,true,7\n", "some ids in column 'id' have NUL characters in them"),
+        (b"id,age,owner,country\na,1\0,true,7\n", "column 'age' held numbers in training, and here it is text"),
+        (b"id,age,owner,country\n", "has no rows"),
+        (b"", "cannot be read: Empty CSV file"),
+        (b"id,age,age\na,1,2\n", "column names must be unique; repeated: 'age'"),
+    ],
+)
+def test_hostile_files(credit, tmp_path, content, says):
+    """They end with code 2 and one line; nothing is written."""
+    path = tmp_path / "new.csv"
+    path.write_bytes(content)
+    done = predict(credit, tmp_path / "p.csv", bank=path)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert says in done.stderr
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_columns_in_another_order(credit, tmp_path):
+    """They are found by name; others are ignored."""
+    predictions = []
+    for text in ("id,age,owner,country\na,31,true,7\n", "country,more,age,id,owner\n7,x,31,a,true\n"):
+        path, output = tmp_path / "new.csv", tmp_path / f"{len(predictions)}.csv"
+        path.write_text(text)
+        assert predict(credit, output, bank=path).returncode == 0
+        predictions.append(output.read_text())
+    assert predictions[0] == predictions[1]
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        (np.zeros((1, 0)), "weights is empty, of shape (1, 0)"),
+        (np.full((1, 1), 1e308), "weights must be finite and below 1e+12 in size"),
+        (np.zeros((1, 2)), "is damaged: the embeddings of 'shop' have 2 numbers, and the server takes 1"),
+    ],
+)
+def test_a_model_that_is_nonsense_is_not_written(credit, tmp_path, weights, says):
+    """A checkpoint that was changed gives one line, and no file."""
+    run = shutil.copytree(credit / "runs" / "credit", tmp_path / "run")
+    (path,) = (run / "checkpoints").glob("client-2-12.npz")
+    with np.load(path) as arrays:
+        content = {**arrays, "weights": weights}
+    np.savez(path, **content)
+    done = call("model", run, "--client", "shop", "-o", tmp_path / "m.npz")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert says in done.stderr
+    assert not (tmp_path / "m.npz").exists()
+
+
 @pytest.mark.parametrize("command", ["predict", "model"])
 def test_output_files_that_cannot_be_written(credit, tmp_path, command):
     """Existing ones, even if empty, other endings, and parts of the run: before any work, and they stay as they are."""
@@ -94,6 +152,7 @@ def test_output_files_that_cannot_be_written(credit, tmp_path, command):
     (tmp_path / name).write_text("")
     for output, says in (
         (tmp_path / name, "it exists; name another file with -o, or delete it"),
+        (tmp_path, "it is a folder; name a file"),
         (tmp_path / "p.txt", "its name must end in .csv or .parquet" if command == "predict" else "must end in .npz"),
         (tmp_path / "nowhere" / name, "there is no folder"),
         (run / "transcript" / name, "in the folder of a transcript any other file would fail the audit"),
@@ -108,7 +167,7 @@ def test_a_model_is_written_and_described(credit, tmp_path):
     """In one line, or, as JSON, with all its arrays."""
     done = call("model", credit / "runs" / "credit", "--client", "telco", "-o", tmp_path / "telco.npz")
     assert done.returncode == 0, done.stderr
-    about = "the linear model of 'telco', of 2 columns (5 features), after round 12"
+    about = "the linear model of 'telco', of 2 columns (5 features), from the checkpoint after round 12"
     assert done.stdout == f"wrote {tmp_path / 'telco.npz'}: {about}\n"
     done = call("model", credit / "runs" / "credit", "--client", "telco", "-o", tmp_path / "again.npz", "--json")
     content = json.loads(done.stdout)

@@ -23,7 +23,7 @@ from verfedsv.federation.predictions import Predictor
 from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.extent import planned_rounds
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.writing import cut_metrics, read_metrics
+from verfedsv.runs.metrics import cut_metrics, read_metrics
 
 FILES = """[data]
 label = "y"

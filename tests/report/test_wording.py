@@ -310,13 +310,13 @@ def test_the_books_are_shown_with_the_server_apart(form):
     summary = make_summary([0.1, 0.05], 1e-4, server=0.01)
     text = shown_in(summary, form)
     assert "Loss: 0.6931 at the start = 0.0531 at the end + 0.6000 by the clients + 0.0400 by the server" in text
-    assert "such as an intercept, lowered the loss by 0.0400 over all rounds" in text
+    assert "an intercept or a network, lowered the loss by 0.0400 over all rounds" in text
     assert "It belongs to no client and has no share." in text
     assert json.loads(summary.to_json())["books"].keys() == set(Books._fields)
     assert len(summary.clients) == 2
     without = shown_in(make_summary([0.1, 0.05], 1e-4), form)
     assert "by the server" not in without
-    assert "such as an intercept" not in without
+    assert "an intercept or a network" not in without
 
 
 def test_one_unknown_error_leaves_the_other_shares_their_ranges():
@@ -388,10 +388,11 @@ def test_a_valuation_without_a_run_has_a_heading_without_a_name(render):
 def test_rounds_that_a_client_missed_count_neither_as_its_own_nor_as_completed():
     """Negative rounds are of those in which it took part, and so are embeddings that were not sent."""
     summary = make_summary([3.0, 1.0], completed=True)
-    half = replace(summary.clients[1], uploads=UploadCounts(2, 60, 720, 2))
+    half = replace(summary.clients[1], uploads=UploadCounts(2, 60, 720, 2, "rounds 1 to 2"))
     summary = replace(summary, clients=(replace(summary.clients[0], uploads=UploadCounts(4, 120, 1440)), half))
     rows = contributions(summary).rows
-    assert [row[-1].text.partition(" of ")[2] for row in rows] == ["4", "2"]
+    assert [row[-2].text.partition(" of ")[2] for row in rows] == ["4", "2"]
+    assert [row[-1].text for row in rows] == ["all rounds", "rounds 1 to 2"]
     said = wording.completion(summary).replace("\N{NO-BREAK SPACE}", " ")
     assert said.startswith("Of all embeddings of the rounds in which a client took part, 30.0 % were sent;")
     assert "no longer one. In such a round a client keeps its last embeddings, if it has any, and its value is 0." in (

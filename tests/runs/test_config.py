@@ -5,7 +5,14 @@ import pytest
 
 from verfedsv import InputError
 from verfedsv.runs import EXAMPLE, Run
-from verfedsv.runs.config import ClientSection, DataSection, ModelSection, TrainingSection, ValuationSection
+from verfedsv.runs.config import (
+    ClientSection,
+    DataSection,
+    HeadSection,
+    ModelSection,
+    TrainingSection,
+    ValuationSection,
+)
 
 GOOD = """[data]
 name = "adult"
@@ -65,6 +72,7 @@ def test_commented_settings_of_the_example_are_defaults_or_examples():
         "data": DataSection,
         "client": ClientSection,
         "model": ModelSection,
+        "head": HeadSection,
         "training": TrainingSection,
         "valuation": ValuationSection,
     }
@@ -96,6 +104,14 @@ def test_clients_of_the_example_can_be_set(tmp_path):
     text = uncomment("client 1").replace('mode = "synchronous"', 'mode = "asynchronous"')
     text = text.replace("epochs = 10", "").replace("# duration", "duration")
     assert read_config(write(tmp_path, text)).client[0].batch_size == 3000
+    text = re.sub(
+        "^# (head = .*|\\[head\\]|hidden = \\[64\\]|optimizer|activation|rate = 0.01 )",
+        r"\1",
+        uncomment("client 2"),
+        flags=re.M,
+    )
+    text = text.replace('head = "sum"', 'head = "mlp"').replace("intercept = true", "")
+    assert read_config(write(tmp_path, text)).client[0].width == 16
 
 
 def test_files_are_standardised_unless_said_otherwise(tmp_path):

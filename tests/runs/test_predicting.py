@@ -1,4 +1,5 @@
 import csv
+import io
 import json
 import re
 import shutil
@@ -17,8 +18,10 @@ from tests.runs.test_resume import stop_at
 from verfedsv import InputError, Recorder, TranscriptError
 from verfedsv.errors import DataError
 from verfedsv.federation.messages import Predict
+from verfedsv.federation.predictions import Predictions
+from verfedsv.losses import get_loss
 from verfedsv.runs import Run, RunFolder, predict
-from verfedsv.runs.predicting import read_model, read_predictor
+from verfedsv.runs.predicting import PredictedRows, read_model, read_predictor
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 THREE = ("high", "low", "mid")
@@ -216,6 +219,26 @@ def test_the_output(credit, tmp_path):
 def pa_csv(path):
     """Return the table in a CSV file."""
     return pyarrow.csv.read_csv(path)
+
+
+def test_formulas_in_ids_and_names_are_harmless_in_csv():
+    """As in the CSV of a settlement; numbers, also negative ones in text, stay numbers; Parquet has all as it is."""
+    ids = ["=1+1", "+cmd", "-x", "@SUM(A1)", "\t=1", "\r=1", "-12", "p1"]
+    predictions = Predictions(get_loss("logistic"), np.linspace(-4, 3, 8)[:, None], ("=HYPERLINK()", "-1"))
+    result = PredictedRows(pyarrow.array(ids), "@id", predictions, ())
+    header, *rows = csv.reader(io.StringIO(result.to_csv().decode(), newline=""))
+    assert header == ["'@id", "prediction", "probability_=HYPERLINK()", "probability_-1"]
+    assert [row[0] for row in rows] == ["'=1+1", "'+cmd", "'-x", "'@SUM(A1)", "'\ufffd=1", "'\ufffd=1", "-12", "p1"]
+    assert [row[1] for row in rows] == ["'=HYPERLINK()"] * 5 + ["-1"] * 3
+    assert [float(row[3]) for row in rows] == result.predictions.probabilities[:, 1].tolist()
+    assert result.to_table().column("@id").to_pylist() == ids
+
+
+def test_negative_amounts_stay_numbers_in_csv():
+    """They begin with a minus, and are no formulas."""
+    predictions = Predictions(get_loss("squared"), np.array([[-1.5], [-1e-9]]), None)
+    result = PredictedRows(pyarrow.array([-3, 4]), "id", predictions, ())
+    assert result.to_csv() == b"id,prediction\n-3,-1.5\n4,-1e-09\n"
 
 
 def test_ids_of_parquet_files_stay_whole_numbers(credit, tmp_path):

@@ -19,9 +19,10 @@ from verfedsv import InputError, Recorder, TranscriptError
 from verfedsv.settlement import Settlement, Terms, settle
 from verfedsv.settlement.explanation import SHARED, cautions, describe_terms, explain
 from verfedsv.settlement.payouts import Basis, pay
-from verfedsv.settlement.result import spreadsheet_text
 from verfedsv.settlement.rules import Rule
+from verfedsv.texts import spreadsheet_text
 from verfedsv.valuation.result import Books
+from verfedsv.valuation.verdict import judge
 
 NAMES = ["bank", "telco", "shop", "clinic", "rail", "gas", "post"]
 
@@ -546,6 +547,8 @@ def test_the_server_is_paid_only_if_asked():
     assert '"pay server","hub"' in result.to_csv()
     expected = "shares, in proportion to values; the server is paid 20.00 EUR for its own part, as 'hub'"
     assert describe_terms(result) == expected
+    large = pay(Terms.of(100, "EUR", pay_server="hub"), basis([0.6, 0.2], [0.1, 0.1], server=(20.0, 0.5)))
+    assert "cancel" not in [reason.kind for reason in judge(large).reasons]  # the largest is below the sum of all
     floored = pay(Terms.of(100, "EUR", rule="floor", floor=30, pay_server="hub"), source)
     assert floored.payouts == (4000, 3000, 3000)
     assert pay(Terms.of(99, "EUR", fixed_part="100%", pay_server="hub"), source).payouts == (3300,) * 3

@@ -42,5 +42,6 @@ def model(
         prepared = trained.preparation
         columns = f"{count(len(prepared.columns), 'column')} ({count(prepared.n_features, 'feature')})"
         typer.echo(
-            f"wrote {output}: the {trained.kind} model of {client!r}, of {columns}, after round {trained.n_rounds:,}"
+            f"wrote {output}: the {trained.kind} model of {client!r}, of {columns}, from the checkpoint after round "
+            f"{trained.n_rounds:,}"
         )

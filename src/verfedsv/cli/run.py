@@ -16,6 +16,8 @@ from verfedsv.cli.training import listed_measures, train_with_bar, value_with_ba
 from verfedsv.cli.valuing import show, without_effect
 from verfedsv.errors import InputError
 from verfedsv.federation.evaluation import MEASURES
+from verfedsv.report.reading import count_uploads
+from verfedsv.report.summary import UploadCounts
 from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley.result import count
@@ -60,6 +62,11 @@ def run(
         print_text(RunFolder(training.folder).valuation_path.read_text(encoding="utf-8"))
 
 
+def _count_uploads(run: Run) -> dict[str, UploadCounts]:
+    transcript = RunFolder(run.folder).open()
+    return count_uploads(transcript.description, transcript.verify())
+
+
 def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
     """Train and value a run, showing progress; return False if it was stopped."""
     run.check_folder(resume=resume)
@@ -87,7 +94,7 @@ def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(run.folder, trained):
         result = stored or value_with_bar(console, run)
     verdict = judge(result)
-    show(console, result, verdict)
+    show(console, result, verdict, _count_uploads(run) if run.roster.stays else None)
     longer = f" {run.how_to_train_longer}"
     notes = [f"{r.text}{longer if r.kind == 'falling' else ''}" for r in verdict.reasons if r.weight == "note"]
     print_notes(*notes, *without_effect(result))

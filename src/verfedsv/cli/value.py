@@ -107,7 +107,7 @@ def value(
     print_notes(*(f"{name} = {setting}, as agreed" for name, setting in configured.items() if name not in given))
     notes = Console(stderr=True)
     with working(notes, "stopped; nothing was written. Run the same command to start again.") as check:
-        result, facts = value_folder(notes, folder, configured | given, check)
+        result, facts, uploads = value_folder(notes, folder, configured | given, check)
     verdict = judge(result, facts)
     print_reasons(reason for reason in verdict.reasons if as_json or reason.weight == "note")
     print_notes(*without_effect(result))
@@ -119,7 +119,7 @@ def value(
     if as_json:
         print_text(text)
     else:
-        show(Console(), result, verdict)
+        show(Console(), result, verdict, uploads)
 
 
 def _configured(folder: RunFolder) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ from rich.markup import escape
 
 from verfedsv.cli.output import print_reasons
 from verfedsv.cli.progress import follow, progress_bar, working
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, TranscriptError
 from verfedsv.report import wording
 from verfedsv.report.amounts import share_range
-from verfedsv.report.reading import facts_of, find_fault_at_end, find_valuation
-from verfedsv.report.summary import Summary, build
+from verfedsv.report.reading import count_uploads, facts_of, find_fault_at_end, find_valuation
+from verfedsv.report.summary import Summary, UploadCounts, build
 from verfedsv.report.tables import contributions
 from verfedsv.report.terminal import shown, to_rich
 from verfedsv.runs.folder import RunFolder
@@ -24,7 +25,7 @@ from verfedsv.shapley.estimate import MEANING
 from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.result import count
 from verfedsv.shapley.semivalues import SHAPLEY
-from verfedsv.texts import error_text, number, quoted, rounded_up
+from verfedsv.texts import LONGEST_NAME, error_text, number, quoted, rounded_up, shortened
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 from verfedsv.valuation.verdict import RunFacts, Verdict, judge
@@ -34,22 +35,26 @@ _MOST_SHARES = 5
 
 def value_folder(
     console: Console, folder: RunFolder, options: dict[str, Any], check: Callable[[], None], what: str = "valuing"
-) -> tuple[Valuation, RunFacts]:
-    """Check and value the transcript in a folder with a progress bar; return the valuation and facts on the run."""
+) -> tuple[Valuation, RunFacts, dict[str, UploadCounts]]:
+    """Check and value the transcript in a folder with a progress bar.
+
+    Returns the valuation, facts on the run, and what each client sent.
+    """
     with progress_bar(console) as bar:
         task = bar.add_task("checking the transcript", total=None)
         transcript = folder.open()
-        transcript.verify(is_growing=True)  # if only its end is damaged, the rest is valued
+        verified = transcript.verify(is_growing=True)  # if only its end is damaged, the rest is valued
         faults = find_fault_at_end(folder, transcript)
         bar.update(task, description=escape(f"{what} {shown(folder.path.name or str(folder), 40)}"))
         result = value_run(transcript, progress=follow(bar, task, check), **options)
+        uploads = count_uploads(transcript.description, verified)
     # It may have grown in the meantime.
     transcript = folder.open()
     try:
         faults += find_valuation(folder, transcript)[1]
     except InputError as error:
         faults += (f"{error}.",)
-    return result, facts_of(folder, transcript, faults)
+    return result, facts_of(folder, transcript, faults), uploads
 
 
 def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -> Valuation:
@@ -57,24 +62,40 @@ def compute(folder: RunFolder, options: dict[str, Any], what: str = "valuing") -
     console = Console(stderr=True)
     stopped = "stopped while valuing; nothing was written."
     with working(console, stopped) as check:
-        result, facts = value_folder(console, folder, options, check, what)
+        result, facts, _ = value_folder(console, folder, options, check, what)
     print_reasons(reason for reason in judge(result, facts).reasons if reason.kind == "record")
     return result
 
 
 def notes_of(folder: RunFolder | None, result: Valuation) -> list[str]:
-    """Return notes on data and training: those of the run, and whether the loss was still falling."""
-    notes = () if folder is None else folder.notes()
-    return judge(result, RunFacts(notes=notes)).texts("note")
+    """Return notes on data and training: those of the run, who took part when, and whether the loss was falling."""
+    if folder is None:
+        return judge(result).texts("note")
+    return [*judge(result, RunFacts(notes=folder.notes())).texts("note"), *_say_attendances(folder)]
 
 
-def show(console: Console, result: Valuation, verdict: Verdict) -> None:
-    """Print whether values can be trusted, the values, and what they and their errors mean."""
+def _say_attendances(folder: RunFolder) -> list[str]:
+    """Return in which rounds clients took part that missed any."""
+    with suppress(TranscriptError):  # that it is damaged is said elsewhere
+        said = folder.open().verify(is_growing=True).attendances()
+        return [
+            f"{shortened(name, LONGEST_NAME)!r} took part only in some rounds: {when}" for name, when in said.items()
+        ]
+    return []
+
+
+def show(
+    console: Console, result: Valuation, verdict: Verdict, uploads: Mapping[str, UploadCounts] | None = None
+) -> None:
+    """Print whether values can be trusted, the values, and what they and their errors mean.
+
+    With what each client sent, also in which rounds it took part, if not in all.
+    """
     size = f"{count(len(result.clients), 'client')}, {count(result.n_rounds, 'round')}"
     title = f"{result.mode.capitalize()} training: {size}, {count(result.n_samples, 'sample')}"
     console.print(title, style="bold", highlight=False)
     show_verdict(console, verdict)
-    summary = build(result)
+    summary = build(result, uploads=uploads)
     console.print(to_rich(contributions(summary, "terminal"), console.width))
     for line in [*_explain(result), *_among_known(summary)]:
         console.print(line, highlight=False, markup=False)

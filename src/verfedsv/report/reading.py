@@ -81,7 +81,7 @@ def summarise_valuation(
     refuse_absurd(valuation)
     description = transcript.description
     return replace(
-        build(valuation, facts_of(folder, transcript, faults), _count_uploads(description, verified), metrics, rounds),
+        build(valuation, facts_of(folder, transcript, faults), count_uploads(description, verified), metrics, rounds),
         run=printable(folder.path.resolve().name),
         recorded=description.created,
         recorded_by=shortened(printable(description.package), LONGEST_NAME),
@@ -163,13 +163,14 @@ def _read_metrics(path: Path, n_rounds: int) -> dict[str, Curve]:
     return metrics.curves(n_rounds)
 
 
-def _count_uploads(description: Description, verified: Verified) -> dict[str, UploadCounts]:
+def count_uploads(description: Description, verified: Verified) -> dict[str, UploadCounts]:
     """Return what each client uploaded, by name."""
     size = _BYTES_OF_AN_ID + np.dtype(description.precision or "float64").itemsize * (description.n_classes or 1)
 
     def counts(name: str) -> UploadCounts:
-        n_embeddings, n_missed = verified.n_embeddings[name], verified.absences[name] + verified.outside[name]
-        return UploadCounts(verified.n_uploads[name], n_embeddings, n_embeddings * size, n_missed)
+        n_embeddings, n_missed = verified.n_embeddings[name], verified.n_missed(name)
+        sent = verified.n_uploads[name], n_embeddings, n_embeddings * size
+        return UploadCounts(*sent, n_missed, verified.attendance(name))
 
     return {name: counts(name) for name in verified.roster.clients}
 

@@ -32,13 +32,15 @@ _ABSURD = 1e100
 class UploadCounts:
     """What a client sent to the server: uploads, embeddings in them, and bytes of numbers and sample ids.
 
-    `n_missed` counts the rounds in which it was absent or not a member.
+    `n_missed` counts the rounds in which it was absent or not a member, and `took_part` says in which it was there;
+    empty if in all.
     """
 
     n_uploads: int
     n_embeddings: int
     n_bytes: int
     n_missed: int = 0
+    took_part: str = ""
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,7 @@ def contributions(summary: Summary, medium: Medium = "report", most: int | None 
         Column("Value lies between", values.ends, on=PAGES),
         Column("± error", lambda client: f"± {error_text(summary.total(client.error))}", "error", on=("terminal",)),
         Column("Negative rounds", lambda client: _negative_rounds(client, summary), on=("report",)),
+        Column("Took part", _took_part, "text", on=("report", "watch", "terminal") if _is_anyone_away(summary) else ()),
         Column("", kind="bar", number=lambda client: client.decrease, on=("terminal",)),
     ]
     caption = (
@@ -144,6 +145,14 @@ def _shares_of(name: str, summary: Summary) -> list[Column[ClientSummary]]:
 
 def _negative_rounds(client: ClientSummary, summary: Summary) -> str:
     return f"{client.n_negative_rounds:,} of {summary.n_rounds - client.uploads.n_missed:,}"
+
+
+def _is_anyone_away(summary: Summary) -> bool:
+    return any(client.uploads.n_missed for client in summary.clients)
+
+
+def _took_part(client: ClientSummary) -> str:
+    return client.uploads.took_part or "all rounds"
 
 
 def _short_share(client: ClientSummary) -> str:
@@ -257,7 +266,7 @@ def _completion(summary: Summary, most: int | None) -> Table:
 
 
 def _uploads(summary: Summary, most: int | None) -> Table:
-    has_missing = any(client.uploads.n_missed for client in summary.clients)
+    has_missing = _is_anyone_away(summary)
     columns = [
         _CLIENT,
         Column("Uploads", lambda client: f"{client.uploads.n_uploads:,}"),

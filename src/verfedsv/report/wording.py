@@ -146,8 +146,9 @@ def server(summary: Summary) -> str:
     if not summary.books.server:
         return ""
     return (
-        f"The server's own part of the model, such as an intercept, {_changed(summary.books.server)} over all rounds, "
-        f"with an error of {error_text(summary.total(summary.server_error))}. It belongs to no client and has no share."
+        f"The server's own part of the model, an intercept or a network, {_changed(summary.books.server)} over all "
+        f"rounds, with an error of {error_text(summary.total(summary.server_error))}. It belongs to no client and has "
+        "no share."
     )
 
 
@@ -202,7 +203,7 @@ def payout_warning(summary: Summary) -> str:
 
 def predicate(client: ClientSummary, summary: Summary) -> str:
     """Return the sentence on a client without its subject, the name."""
-    if client.value == 0 and not client.error:
+    if client.value == 0 and client.error == 0:
         has_uploads = client.uploads.n_uploads or not any(each.uploads.n_uploads for each in summary.clients)
         return f"contributed nothing: {'its uploads never changed the loss' if has_uploads else 'it uploaded nothing'}."
     if not summary.has_shares:

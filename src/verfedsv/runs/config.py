@@ -24,6 +24,7 @@ from verfedsv.data.libsvm import ENDINGS, is_libsvm
 from verfedsv.data.preparation import Scale
 from verfedsv.data.targets import AskedLoss, choose_loss
 from verfedsv.errors import InputError
+from verfedsv.federation.roster import Stay
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
 from verfedsv.shapley.semivalues import SEMIVALUES, get_semivalue
@@ -49,10 +50,28 @@ def _or_auto(what: str) -> WrapValidator:
     return WrapValidator(check)
 
 
+def _are_weights(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return handler(value)
+    except ValidationError:
+        kinds = "a list of positive numbers in the order of the classes, or a table of them by the name of the class"
+        raise ValueError(f"should be 'balanced', {kinds}") from None
+
+
 def _one_column(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     raise ValueError("should be the name of one column; several labels at once are not supported")
+
+
+def _missed(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return handler(value)
+    except ValidationError:
+        raise ValueError(
+            "should be a list of pairs, the first and the last round of each absence, such as [[20, 25]], or the "
+            "fraction of rounds to miss at random, more than 0 and less than 1"
+        ) from None
 
 
 def _usable(path: Path) -> Path:
@@ -78,13 +97,26 @@ def _semivalue(name: str) -> str:
 Positive = Annotated[float, Field(gt=0, le=1e300, allow_inf_nan=False, strict=True)]
 Seconds = Annotated[float, Field(ge=1e-9, le=1e12, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=1, lt=2**53, strict=True)]
+WIDEST = 2**14
+"""Limit of the numbers in an embedding and of the units in a layer of the head."""
 MOST_ROUNDS = 10**9
 """Limit of planned rounds and of epochs, so that statements can state the number of planned rounds."""
 Place = Annotated[Path, AfterValidator(_usable)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 DataName = Annotated[str, AfterValidator(_data_set)]
 CountOrAuto = Annotated[Count | Literal["auto"], _or_auto("a whole number of at least 1")]
+ClassWeights = Annotated[
+    Literal["balanced"]
+    | Annotated[list[Positive], Field(min_length=2)]
+    | Annotated[dict[str, Positive], Field(min_length=1)],
+    WrapValidator(_are_weights),
+]
 PositiveOrAuto = Annotated[Positive | Literal["auto"], _or_auto("a positive number")]
+
+
+Round = Annotated[Count, Field(le=MOST_ROUNDS)]
+Fraction = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Misses = Annotated[Annotated[list[tuple[Round, Round]], Field(min_length=1)] | Fraction, WrapValidator(_missed)]
 
 
 class Section(BaseModel):
@@ -167,6 +199,27 @@ class ClientSection(Section):
     random_level: Positive | None = None
     period: Seconds | None = None
     batch_size: Count | None = None
+    width: Annotated[Count, Field(le=WIDEST)] | None = None
+    scale: Scale | None = None
+    rate: Positive | None = None
+    joins_after: Round | None = None
+    leaves_after: Round | None = None
+    misses: Misses | None = None
+
+    @property
+    def settings_of_columns(self) -> list[str]:
+        """The names of those settings given that only a client with columns can have."""
+        stay = ("joins_after", "leaves_after", "misses")
+        names = ("period", "batch_size", "width", "scale", "rate", *stay)
+        return [name for name in names if getattr(self, name) is not None]
+
+    @property
+    def stay(self) -> Stay | None:
+        """The rounds in which it takes part, None for all."""
+        if self.joins_after is None and self.leaves_after is None and self.misses is None:
+            return None
+        misses = tuple(self.misses) if isinstance(self.misses, list) else self.misses or ()
+        return Stay(self.joins_after or 0, self.leaves_after, misses)
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Self:
@@ -187,16 +240,29 @@ class ClientSection(Section):
 
 
 class ModelSection(Section):
-    """What every client's model is."""
+    """What every client's model is, how the server combines embeddings, and how wide these are under a network."""
 
     kind: Literal["linear", "perceptron"] = "linear"
     hidden: Count = 32
+    head: Literal["sum", "mlp"] = "sum"
+    width: Annotated[Count, Field(le=WIDEST)] = 8
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Self:
         if self.kind == "linear":
             self.refuse(["hidden"], "is for the perceptron, and this model is linear")
+        if self.head == "sum":
+            self.refuse(["width"], 'is for head = "mlp"; embeddings that are summed are as wide as the loss takes')
         return self
+
+
+class HeadSection(Section):
+    """The network at the server, and how it learns."""
+
+    hidden: Annotated[list[Annotated[Count, Field(le=WIDEST)]], Field(max_length=16)] = [64]
+    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+    optimizer: Literal["adam", "momentum", "sgd"] = "adam"
+    rate: Positive = 0.01
 
 
 class TrainingSection(Section):
@@ -207,6 +273,9 @@ class TrainingSection(Section):
     batch_size: Count
     rate: Positive
     decay: Literal["constant", "inverse"] = "constant"
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    momentum: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.9
+    class_weights: ClassWeights | None = None
     intercept: StrictBool = False
     seed: Seed = 0
     epochs: Annotated[Positive, Field(le=MOST_ROUNDS)] | None = None
@@ -216,6 +285,8 @@ class TrainingSection(Section):
     duration: Seconds | None = None
     clock: Literal["virtual", "real"] = "virtual"
     evaluate_every: Count = 20
+    patience: Count | None = None
+    min_improvement: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 0.0
 
     @property
     def is_repeatable(self) -> bool:
@@ -234,6 +305,10 @@ class TrainingSection(Section):
             self._check_synchronous()
         else:
             self._check_asynchronous()
+        if self.optimizer != "momentum":
+            self.refuse(["momentum"], f'is for optimizer = "momentum", and this one is "{self.optimizer}"')
+        if self.patience is None:
+            self.refuse(["min_improvement"], "is for training that may end early (patience)")
         return self
 
     def _check_synchronous(self) -> None:
@@ -299,6 +374,7 @@ class Config(Section):
     data: DataSection
     client: list[ClientSection] = []
     model: ModelSection = ModelSection()
+    head: HeadSection = HeadSection()
     training: TrainingSection
     valuation: ValuationSection = ValuationSection()
     output: OutputSection
@@ -314,6 +390,8 @@ class Config(Section):
         self._check_data()
         self._check_names()
         self._check_loss()
+        self._check_head()
+        self._check_stays()
         if self.training.mode == "synchronous":
             self._check_synchronous()
         else:
@@ -395,6 +473,29 @@ class Config(Section):
             _ = self.used_loss
         except InputError as error:
             raise Misfit(str(error), "training", "loss") from None
+        if self.training.class_weights is not None and self.used_loss == "squared":
+            raise Misfit("is for classes, and the labels are amounts; leave it out", "training", "class_weights")
+
+    def _check_head(self) -> None:
+        if self.model.head == "mlp":
+            if self.training.intercept:
+                message = 'is for head = "sum"; the last layer of the network has biases already; leave it out'
+                raise Misfit(message, "training", "intercept")
+            return
+        without = 'is for head = "mlp" in [model], and the head of this run is a sum; leave it out'
+        if "head" in self.model_fields_set:
+            raise Misfit(without, "head")
+        for number, client in enumerate(self.client):
+            if client.width is not None:
+                raise Misfit(without, "client", number, "width")
+
+    def _check_stays(self) -> None:
+        """Check when clients take part, as far as the number of rounds is known before the data are read."""
+        training = self.training
+        n_rounds = training.rounds if training.mode == "synchronous" else training.n_stamps
+        for number, client in enumerate(self.client):
+            if client.stay is not None and (fault := client.stay.find_fault(n_rounds)) is not None:
+                raise Misfit(fault.why, "client", number, fault.setting)
 
     def _check_synchronous(self) -> None:
         size = self.training.batch_size

@@ -46,10 +46,28 @@ clients = 8               # the features are split into this many blocks, one pe
 # name = "client 1"       # for example
 # batch_size = 3000       # for example; in synchronous training at least that of [training]
 # period = 0.02           # for example: seconds between two uploads of this client, in asynchronous training only
+# scale = "standardise"   # for example: in place of that in [data]
+# rate = 0.1              # for example: in place of that in [training]; it is part of what is agreed
+# joins_after = 20        # for example: takes part from round 21 on; else from the start
+# leaves_after = 80       # for example: round 80 is its last; else to the end
+# misses = [[30, 34], [50, 50]]   # for example: rounds in between that it misses, first and last; or a fraction to be
+                          # drawn, such as 0.1
+# [[client]]
+# name = "client 2"       # for example
+# width = 16              # for example: numbers in its embedding, with head = "mlp" only
 
 [model]
 kind = "linear"           # or perceptron: two layers, ReLU between them
 # hidden = 32             # default, of the perceptron only
+# head = "sum"            # default: embeddings are added up; mlp: a network at the server, which needs PyTorch
+# width = 8               # default, with head = "mlp" only: numbers in an embedding
+
+# The network at the server, if the head is mlp. Its last layer has an intercept: leave out that of [training].
+# [head]
+# hidden = [64]           # default: units of its hidden layers
+# activation = "gelu"     # default; relu, silu, tanh
+# optimizer = "adam"      # default; momentum, sgd
+# rate = 0.01             # default
 
 [training]
 mode = "synchronous"      # or asynchronous: then replace epochs by duration
@@ -60,9 +78,14 @@ epochs = 10
 # rounds = 120            # for example: in place of epochs
 # duration = 20.0         # for example: asynchronous, in place of epochs: seconds
 # decay = "constant"      # default; or inverse: rate / t
+# optimizer = "sgd"       # default: plain gradient descent; or momentum; or adam, with a small rate such as 0.02
+# momentum = 0.9          # default, of momentum only
+# class_weights = "balanced"   # for example: rare classes count more in training, not in values; or { yes = 5.0 }
 intercept = true          # whether the server learns one; else clients may stand in for it, and are paid for that
 # seed = 0                # default
 # evaluate_every = 20     # default: rounds
+# patience = 5            # for example: end after so many evaluations in which the test loss did not fall
+# min_improvement = 0.001 # for example: a smaller fall does not count; default 0, with patience only
 # period = 0.01           # default, asynchronous only: seconds between two uploads of a client
 # stamp_every = 0.04      # default, asynchronous only: seconds from one round to the next
 # clock = "virtual"       # default, asynchronous only: as fast as possible, the same each time; or real

@@ -11,11 +11,11 @@ valuation.json      what each client contributed
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +28,6 @@ from verfedsv.errors import DivergedError, InputError, TranscriptError
 from verfedsv.federation import (
     AsynchronousSchedule,
     Evaluation,
-    Linear,
-    Perceptron,
     Rate,
     RealClock,
     Server,
@@ -39,18 +37,22 @@ from verfedsv.federation import (
     asynchronous_rounds,
     synchronous_rounds,
 )
-from verfedsv.federation.clients import BuildModel
+from verfedsv.federation.heads import Head
+from verfedsv.federation.roster import Roster
 from verfedsv.files import write_whole
-from verfedsv.losses import Floats, get_loss
+from verfedsv.losses import Floats
 from verfedsv.runs import writing
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.runs.extent import agreed_by, planned_rounds
+from verfedsv.runs.extent import agreed_by, agreed_step, planned_roster, planned_rounds
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
+from verfedsv.runs.metrics import MEMBERS_SINCE, Patience, add_metrics, cut_metrics, read_metrics, sync_metrics
+from verfedsv.runs.models import build_head, build_model, build_optimizer, loss_at_start, weigh_classes
 from verfedsv.runs.predicting import PredictedRows, predict
 from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import Saver, resume_server
 from verfedsv.shapley import Progress
+from verfedsv.texts import quoted
 from verfedsv.transcript import Recorder
 from verfedsv.valuation import Valuation, value
 
@@ -134,10 +136,10 @@ class Run:
                     f"client {client.name!r} has no file, copy_of or random_level, and is not one of the clients "
                     f"{', '.join(data.names)}"
                 )
-            elif client.name not in data.names and (client.period or client.batch_size):
+            elif client.name not in data.names and client.settings_of_columns:
                 raise InputError(
-                    f"client {client.name!r} holds only the labels and uploads nothing; leave out its period and "
-                    "batch_size"
+                    f"client {client.name!r} holds only the labels and uploads nothing; leave out its "
+                    f"{' and '.join(client.settings_of_columns)}"
                 )
         return data
 
@@ -164,7 +166,7 @@ class Run:
         else:
             writing.begin(self.folder, self._text)
         # The recorder verifies an existing transcript before continuing it.
-        with self._record(self._files.recording_path, resume=resume) as recorder:
+        with self._record(self._files.recording_path, training.server.head, resume=resume) as recorder:
             begin = resume_server(training.server, recorder, self.config)
             try:
                 yield from self._follow(training, self._rounds(training, begin), live, saver, should_stop)
@@ -181,6 +183,8 @@ class Run:
     def how_to_train_longer(self) -> str:
         """What to do if the loss was still falling."""
         section = self.config.training
+        if self._ended_early:
+            return f"To train longer, set patience in [training] to more than {section.patience}, or leave it out."
         name = "epochs" if section.rounds is None else "rounds"
         name = "duration" if section.mode == "asynchronous" else name
         return (
@@ -202,27 +206,34 @@ class Run:
         """
         server, n_planned = training.server, planned_rounds(self.config.training, training.server.n_train)
         n_before, measured = server.n_rounds, list[dict[str, float | None]]()
+        before = [each for each in self._measured() if each["n_rounds"] <= n_before]
         is_repeating = server.tape.is_repeating
         if not is_repeating:
             self._bring_up_to_date(n_before, server, saver)
-        for done in rounds:
+        for done in () if self._is_over(before) else rounds:
             is_last, stopped = done >= n_planned, should_stop()
             update = Update(done, n_planned)
             if done % self.config.training.evaluate_every == 0 or is_last:
                 evaluation = training.evaluate()
-                measured.append(evaluation.metrics())
+                own = self._members_since(done)
+                measured.append({**evaluation.metrics(), **own})
+                before.append({"test_loss": evaluation.test_loss, **own})
+                is_last = is_last or self._is_over(before)
                 update = Update(done, n_planned, evaluation, live.after(evaluation))
             if is_repeating and not server.tape.is_repeating:
                 is_repeating = False
                 self._bring_up_to_date(n_before, server, saver)
             if not is_repeating:
-                writing.add_metrics(self._files.metrics_path, measured)
+                add_metrics(self._files.metrics_path, measured)
                 measured.clear()
                 if stopped or is_last or saver.is_due():
+                    sync_metrics(self._files.metrics_path)
                     saver.save()
             yield update
             if stopped:
                 return
+            if is_last:
+                break
         if server.tape.is_repeating:
             raise TranscriptError(
                 "the transcript has more records than the whole training: it belongs to another one, or was extended"
@@ -237,25 +248,61 @@ class Run:
 
     def _prepare(self) -> Training:
         """Return the training before its first round; raise an error if it cannot be carried out or valued."""
-        section = self.config.training
+        section, optimizer = self.config.training, build_optimizer(self.config.training)
         training = Training.in_process(
             self.data,
             rate=Rate(section.rate, section.decay),
+            rates={own.name: Rate(own.rate, section.decay) for own in self.config.client if own.rate is not None},
             scale=self.config.data.used_scale,
-            model=build_model(self.config.model.kind, self.config.model.hidden, section.seed),
+            scales={own.name: own.scale for own in self.config.client if own.scale is not None},
+            model=build_model(self.config.model.kind, self.config.model.hidden, section.seed, optimizer),
             intercept=section.intercept,
+            head=build_head(self.config, self.data),
+            optimizer=optimizer,
+            class_weights=weigh_classes(section.class_weights, self.data),
             checkpoints=self._files.checkpoints_path,
+            members=self.roster.founders,
         )
         # A recorder refuses names that it cannot write and valuations that cannot be computed, and a schedule less than
         # one round.
-        self._record(None).close()
+        with self._record(None, training.server.head) as recorder:
+            for name in self.data.names:
+                if name not in recorder.members:
+                    recorder.join(name)
         self._schedule(training.server.n_train)
+        self._check_patience()
         return training
 
-    def _record(self, path: Path | None, *, resume: bool | None = None) -> Recorder:
+    def _check_patience(self) -> None:
+        """Raise InputError if nothing could end the training early, although it should."""
+        section = self.config.training
+        if section.patience is None:
+            return
+        if not self.data.is_test.any():
+            raise InputError(
+                "training.patience needs test samples, whose loss it watches, and there are none; set test in [data] "
+                "to a fraction such as 0.2, or leave out patience"
+            )
+        n_planned = planned_rounds(section, int((~self.data.is_test).sum()))
+        n_evaluations = -(-n_planned // section.evaluate_every)
+        if section.patience >= n_evaluations - 1:
+            most = n_evaluations - 2
+            less = f"Set it to at most {most}, lower evaluate_every" if most > 0 else "Lower evaluate_every"
+            raise InputError(
+                f"training.patience = {section.patience} has no effect: {n_planned:,} rounds have only {n_evaluations} "
+                f"evaluations, one every {section.evaluate_every:,}. {less}, or leave patience out"
+            )
+
+    def _record(self, path: Path | None, head: Head, *, resume: bool | None = None) -> Recorder:
         """Return a recorder of the training, in memory if there is no path."""
         agreed = agreed_by(self.config, self.data.names, int((~self.data.is_test).sum()))
-        return record_training(path, self.data, resume=resume, **agreed)
+        own = {**head.recorded(), **agreed}
+        return record_training(path, self.data, resume=resume, clients=self.roster.founders, **own)
+
+    @cached_property
+    def roster(self) -> Roster:
+        """Who takes part in which round."""
+        return planned_roster(self.config, self.data.names, int((~self.data.is_test).sum()))
 
     def _bring_up_to_date(self, n_rounds: int, server: Server, saver: Saver) -> None:
         """Write what is missing in the folder, and remove metrics of rounds that will be trained again."""
@@ -264,7 +311,7 @@ class Run:
             write_whole(self._files.config_path, self._text.encode())
         if server.saved_round < 0:
             saver.save()
-        writing.cut_metrics(self._files.metrics_path, n_rounds)
+        cut_metrics(self._files.metrics_path, n_rounds)
         writing.write_notes(self._files.notes_path, self.data.cautions)
 
     def value(self, progress: Progress | None = None) -> Valuation:
@@ -287,22 +334,69 @@ class Run:
 
     def note_progress(self) -> list[str]:
         """Return notes on the finished training, and write them to the folder with those on the data."""
-        last, start = self.last_metrics(), loss_at_zero(self.data)
+        last, start = self.last_metrics(), loss_at_start(self.data, build_head(self.config, self.data))
         rose = last is not None and not last["train_loss"] <= start  # also if it is NaN
         lines = [f"the loss is larger than at the start: {self.advice}"] if rose else []
+        lines += self._notes_on_settings()
         writing.write_notes(self._files.notes_path, [*self.data.cautions, *lines])
         return lines
 
+    def _notes_on_settings(self) -> Iterator[str]:
+        """Yield what readers of the values should know about how it was trained."""
+        section = self.config.training
+        present = self.roster.members(self.roster.n_rounds)
+        if gone := [name for name in self.data.names if name not in present]:
+            yield (
+                f"{quoted(gone)} left before the end: since then, measures on test samples are without their "
+                "embeddings; predictions take their mean, or their new rows"
+            )
+        if section.class_weights is not None:
+            yield (
+                "classes were weighted in training (class_weights): the clients followed weighted gradients, but all "
+                "losses and values are those of the unweighted loss"
+            )
+        if section.patience is not None:
+            if self._ended_early:
+                yield (
+                    f"training ended early, as agreed: the test loss did not fall in {section.patience} evaluations in "
+                    "a row. The model is that of the last round, not that of the least test loss"
+                )
+            yield "the test samples could end the training (patience), so measures on them are slightly too good"
+
     def last_metrics(self) -> dict[str, float] | None:
         """Return the numbers of the last evaluation, None if there is none; NaN without test samples."""
-        measured = writing.read_metrics(self._files.metrics_path)
+        measured = self._measured()
         return measured[-1] if measured else None
+
+    def _measured(self) -> list[dict[str, float]]:
+        return read_metrics(self._files.metrics_path)
+
+    def _members_since(self, number: int) -> dict[str, float]:
+        """Return what is written beside the measures after a round: nothing if all clients take part in all rounds."""
+        if not self.roster.stays:
+            return {}
+        # In asynchronous training, who misses a round leaves before it, and measures are without its embeddings.
+        is_asynchronous = self.config.training.mode == "asynchronous"
+        return {MEMBERS_SINCE: self.roster.unchanged_since(number, counts_misses=is_asynchronous)}
+
+    def _is_over(self, measured: Sequence[Mapping[str, float]]) -> bool:
+        """Return whether these measurements end the training early."""
+        patience = Patience.agreed_in(agreed_step(self.config))
+        return patience is not None and patience.ends(measured)
+
+    @property
+    def _ended_early(self) -> bool:
+        """Whether the test loss ended the training, before its last planned round."""
+        measured, n_train = self._measured(), int((~self.data.is_test).sum())
+        if not measured or measured[-1]["n_rounds"] >= planned_rounds(self.config.training, n_train):
+            return False
+        return self._is_over(measured)
 
     def _schedule(self, n_train: int) -> SynchronousSchedule | AsynchronousSchedule:
         section = self.config.training
         n_rounds = planned_rounds(section, n_train)
         if section.mode == "synchronous":
-            return SynchronousSchedule(section.batch_size, n_rounds, section.seed)
+            return SynchronousSchedule(section.batch_size, n_rounds, section.seed, self.roster)
         by_name = {client.name: client for client in self.config.client}
         clients = [by_name.get(name) or ClientSection(name=name) for name in self.data.names]
         return AsynchronousSchedule(
@@ -311,22 +405,18 @@ class Run:
             section.stamp_every,
             n_rounds,
             section.seed,
+            self.roster,
         )
 
 
-def record_training(path: Path | None, data: VerticalData, **options: Any) -> Recorder:
-    """Return a recorder of a training on vertically split data, in memory if there is no path."""
+def record_training(
+    path: Path | None, data: VerticalData, *, clients: Sequence[str] | None = None, **options: Any
+) -> Recorder:
+    """Return a recorder of a training on vertically split data, in memory if there is no path.
+
+    `clients` are those that take part from the start, None for all.
+    """
     # Rare classes may be among the test rows only.
     options |= {"n_classes": data.n_classes if data.loss == "softmax" else None, "classes": data.classes}
-    return Recorder(path, data.targets[~data.is_test], data.names, data.loss, **options)
-
-
-def loss_at_zero(data: VerticalData) -> float:
-    """Return the mean loss on training samples if all embeddings are zero, as before the first round."""
-    loss, labels = get_loss(data.loss), data.targets[~data.is_test]
-    return float(loss.value(np.zeros((len(labels), data.width)), loss.encode(labels, data.width)).mean())
-
-
-def build_model(kind: Literal["linear", "perceptron"], hidden: int, seed: int) -> BuildModel:
-    """Return a factory for the model of each client."""
-    return Linear if kind == "linear" else partial(Perceptron, hidden=hidden, seed=seed)
+    founders = data.names if clients is None else clients
+    return Recorder(path, data.targets[~data.is_test], founders, data.loss, **options)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from verfedsv.errors import InputError
-from verfedsv.federation import SynchronousSchedule
+from verfedsv.federation import Adam, Momentum, Optimizer, PlainDescent, SynchronousSchedule
+from verfedsv.federation.roster import Roster
 from verfedsv.runs.config import Config, TrainingSection
 from verfedsv.shapley.result import count
 from verfedsv.transcript import Description
+
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": PlainDescent, "momentum": Momentum, "adam": Adam}
+"""The optimisers by their names in configurations."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +71,53 @@ def planned_rounds(section: TrainingSection, n_train: int) -> int:
     return SynchronousSchedule.of_epochs(section.epochs or 1, section.batch_size, n_train).n_rounds
 
 
+def planned_roster(config: Config, clients: Sequence[str], n_train: int) -> Roster:
+    """Return who takes part in which round; raise InputError if that cannot be carried out."""
+    stays = {client.name: client.stay for client in config.client if client.stay is not None}
+    section = config.training
+    if stays and skipped_rounds(config, clients):
+        raise InputError(
+            f"client {min(stays)!r} joins, leaves or misses rounds, so a client that takes part from the start must "
+            f"upload in the first round, which ends after {section.stamp_every:g} s; set a shorter period for one of "
+            "them, or a longer stamp_every"
+        )
+    return Roster(tuple(clients), planned_rounds(section, n_train), stays, section.seed)
+
+
 def skipped_rounds(config: Config, clients: Sequence[str]) -> int:
-    """Return how many rounds end before the shortest period of a client: nothing is uploaded or recorded in them."""
+    """Return how many rounds end before the first upload: nothing is recorded in them.
+
+    That is after the shortest period of a client that takes part from the start.
+    """
     section = config.training
     if section.mode == "synchronous":
         return 0
     own = {client.name: client.period for client in config.client}
-    shortest = min(own.get(name) or section.period for name in clients)
+    later = {client.name for client in config.client if client.joins_after}
+    shortest = min(own.get(name) or section.period for name in clients if name not in later)
     n_ended = math.ceil(shortest / section.stamp_every - 1e-9) - 1
     return max(0, min(n_ended, section.n_stamps - 1))
+
+
+def agreed_step(config: Config) -> dict[str, str | float]:
+    """Return how clients are to train, as it is recorded; only what differs from plain gradient descent is added.
+
+    Rates of single clients and weights of classes are JSON, since names may contain anything.
+    """
+    section = config.training
+    kind = OPTIMIZERS[section.optimizer].kind
+    step: dict[str, str | float] = {"kind": kind, "rate": section.rate, "decay": section.decay}
+    if section.optimizer == "momentum":
+        step["momentum"] = section.momentum
+    if rates := {client.name: client.rate for client in config.client if client.rate is not None}:
+        step["rates of clients"] = json.dumps(rates, ensure_ascii=False)
+    if section.class_weights is not None:
+        weights = section.class_weights
+        step["class weights"] = weights if isinstance(weights, str) else json.dumps(weights, ensure_ascii=False)
+    if section.patience is not None:
+        step |= {"patience": section.patience, "min improvement": section.min_improvement}
+        step["evaluate every"] = section.evaluate_every
+    return step
 
 
 def agreed_by(config: Config, clients: Sequence[str], n_train: int) -> dict[str, Any]:
@@ -82,7 +125,7 @@ def agreed_by(config: Config, clients: Sequence[str], n_train: int) -> dict[str,
     section = config.training
     return {
         "valuation": config.valuation.settings,
-        "step": {"kind": "gradient descent", "rate": section.rate, "decay": section.decay},
+        "step": agreed_step(config),
         "n_planned": planned_rounds(section, n_train) - skipped_rounds(config, clients),
         "intercept": section.intercept,
     }
@@ -94,12 +137,37 @@ def contradictions(config: Config, about: Description) -> Iterator[str]:
     for name in ("mode", "step", "n_planned", "intercept"):
         if getattr(about, name) not in (None, own[name]):
             yield f"{name} is {own[name]} and not {getattr(about, name)}"
-    named = {client.name for client in config.client}
-    unknown = named - {*about.clients, config.data.label_client}
+    # The transcript describes who takes part from the start.
+    named = {client.name for client in config.client if not client.joins_after}
+    later = {client.name for client in config.client} - named
+    unknown = (named - {*about.clients, config.data.label_client}) | (later & {*about.clients})
     if not config.data.is_split:
         unknown |= {*about.clients} - named
     if unknown:
-        yield f"client {min(unknown)!r} is in only one of the two"
+        yield f"client {min(unknown)!r} is in only one of the two, or joins later in only one"
     loss = config.used_loss
     if loss not in ("auto", about.loss):
         yield f"loss is {loss} and not {about.loss}"
+    yield from _other_head(config, about)
+
+
+def _other_head(config: Config, about: Description) -> Iterator[str]:
+    """Yield how the head of a configuration is another than that of a transcript."""
+    head, section = about.head, config.model
+    if (section.head == "sum") != (head.kind == "sum"):
+        yield f"head is {section.head} and not {'sum' if head.kind == 'sum' else 'mlp'}"
+    if section.head == "sum" or head.layers is None:
+        return
+    own = {client.name: client.width for client in config.client}
+    widths = [own.get(name) or section.width for name in head.clients]
+    layers = [layer for _, layer in head.layers[1]] if head.layers[0] == "Sequential" else [head.layers]
+    recorded = {
+        "width": [*head.widths],
+        "hidden": [layer[2] for layer in layers if layer[0] == "Linear"][:-1],
+        "activation": sorted({layer[0].lower() for layer in layers} - {"linear"}),
+    }
+    activations = [config.head.activation] if config.head.hidden else []
+    stated = {"width": widths, "hidden": [*config.head.hidden], "activation": activations}
+    for name, found in recorded.items():
+        if found != stated[name]:
+            yield f"{name} of the head is {stated[name]} and not {found}"

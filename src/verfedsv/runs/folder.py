@@ -11,6 +11,7 @@ from verfedsv.errors import InputError
 from verfedsv.files import find_links, read_whole
 from verfedsv.runs.config import Config
 from verfedsv.runs.extent import Extent, agreed_by, contradictions
+from verfedsv.runs.metrics import Patience, read_metrics
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.result import count
@@ -162,12 +163,29 @@ class RunFolder:
         return transcript.description.valuation
 
     def extent(self, transcript: Transcript) -> Extent:
-        """Return how far the training is; the plan is the transcript's, or else the configuration's."""
+        """Return how far the training is; the plan is the transcript's, or else the configuration's.
+
+        If it ended early, as agreed, its last round is that of the plan.
+        """
         config, about = self.config_of(transcript), transcript.description
         n_planned = about.n_planned
         if n_planned is None and config is not None:
             n_planned = agreed_by(config, about.clients, about.n_samples)["n_planned"]
+        if n_planned is not None and self._ended_early(transcript):
+            n_planned = min(n_planned, transcript.n_rounds)
         return Extent(transcript.n_rounds, n_planned, self.is_running)
+
+    def _ended_early(self, transcript: Transcript) -> bool:
+        """Return whether the evaluations, one each so many rounds up to the last, ended the training as agreed."""
+        patience = Patience.agreed_in(transcript.description.step)
+        if patience is None or not self.metrics_path.is_file():
+            return False
+        measured = read_metrics(self.metrics_path)
+        # In asynchronous training, rounds before the first upload count there, and are not recorded.
+        rounds, every = [each["n_rounds"] for each in measured], patience.evaluate_every
+        is_whole = rounds[:-1] == [*range(every, every * len(rounds), every)] and len(rounds) > patience.n_evaluations
+        reaches_end = bool(rounds) and transcript.n_rounds <= rounds[-1] <= every * len(rounds)
+        return is_whole and reaches_end and patience.ends(measured)
 
     def notes(self) -> tuple[str, ...]:
         """Return the notes on data and training: at most 20 sentences, shortened."""

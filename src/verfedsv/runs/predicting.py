@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +23,12 @@ from verfedsv.federation.predictions import Predictions, Predictor, predict_rows
 from verfedsv.federation.transports import InProcess
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
+from verfedsv.texts import spreadsheet_text
 
 PREDICTION, PROBABILITY = "prediction", "probability_"
 """The column of predictions, and how the names of the columns of probabilities begin."""
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,14 @@ class PredictedRows:
         return pa.table(columns)
 
     def to_csv(self) -> bytes:
-        """Return the table as CSV in UTF-8; numbers have all their digits."""
+        """Return the table as CSV in UTF-8; numbers have all their digits.
+
+        Ids and names that look like formulas are made harmless for spreadsheets; Parquet has them as they are.
+        """
         sink, table = io.StringIO(), self.to_table()
         writer = csv.writer(sink, lineterminator="\n")
-        writer.writerow(table.column_names)
-        writer.writerows(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        writer.writerow(map(_as_cell, table.column_names))
+        writer.writerows(zip(*(map(_as_cell, column.to_pylist()) for column in table.columns), strict=True))
         return sink.getvalue().encode()
 
     def to_parquet(self) -> bytes:
@@ -163,8 +170,25 @@ def read_model(folder: RunFolder, predictor: Predictor, client: str) -> ClientMo
     if client not in predictor.clients:
         known = ", ".join(map(repr, predictor.clients))
         raise InputError(f"{client!r} is not a client with a model in {folder}; the clients are {known}")
+    if predictor.rounds[client] < 0:
+        raise InputError(
+            f"{client!r} has no model in {folder}: the training ended before it joined. Leave it out: it counts with "
+            "embeddings of zero"
+        )
     begin = folder.checkpoints_path / client_file(predictor.clients.index(client))
-    return ClientModel.read(path_of_round(begin, predictor.rounds[client]), client)
+    path, width = path_of_round(begin, predictor.rounds[client]), len(predictor.means[client])
+    model = ClientModel.read(path, client)
+    if model.width != width:
+        raise InputError(
+            f"{path} is damaged: the embeddings of {client!r} have {model.width} numbers, and the server takes {width}"
+        )
+    return model
+
+
+def _as_cell(value: str | float) -> str | float:
+    """Return a value that a spreadsheet does not evaluate; numbers, also those written as text, stay as they are."""
+    is_plain = not isinstance(value, str) or _NUMBER.fullmatch(value)
+    return value if is_plain else spreadsheet_text(str(value))
 
 
 def _as_numbers(ids: pa.Array) -> pa.Array:

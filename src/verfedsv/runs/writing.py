@@ -1,20 +1,17 @@
-"""Check that a run can begin or be resumed in a folder, and write its notes and metrics there."""
+"""Check that a run can begin or be resumed in a folder, and write its notes there."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from verfedsv.errors import InputError
-from verfedsv.federation.evaluation import MEASURES, PARTS
-from verfedsv.files import is_unfinished, naming, write_whole
+from verfedsv.files import is_unfinished, write_whole
 from verfedsv.runs.config import Config, Section
 from verfedsv.runs.folder import CHECKPOINTS, CONFIG, FILES, METRICS, NOTES, VALUATION, RunFolder
 from verfedsv.runs.reading import read_text
@@ -22,7 +19,6 @@ from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER
 from verfedsv.transcript.storage import FolderStorage
-from verfedsv.untrusted import read_json
 
 
 def check_free(folder: Path, text: str) -> None:
@@ -132,41 +128,6 @@ def write_notes(path: Path, lines: Sequence[str]) -> None:
     """Write notes to a file; without any, only if the file exists."""
     if lines or path.exists():
         write_whole(path, (json.dumps(list(lines), indent=2, ensure_ascii=False) + "\n").encode())
-
-
-def add_metrics(path: Path, lines: Sequence[Mapping[str, float | None]]) -> None:
-    """Append measurements to a file."""
-    if lines:
-        with naming(path), path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def cut_metrics(path: Path, n_rounds: int) -> None:
-    """Remove measurements of later rounds, which will be repeated."""
-    if path.exists():
-        lines = [(line, _figures(line)) for line in path.read_bytes().splitlines()]
-        kept = [line for line, figures in lines if figures is not None and figures["n_rounds"] <= n_rounds]
-        write_whole(path, b"".join(line + b"\n" for line in kept))
-
-
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Return all measurements, NaN for missing figures; lines that cannot be read are skipped."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return [figures for line in lines if (figures := _figures(line)) is not None]
-
-
-def _figures(line: bytes) -> dict[str, float] | None:
-    """Return the numbers in a line of metrics; None if the line is truncated or not a measurement."""
-    try:
-        content = read_json(line, "a line of metrics")
-        names = [*_ALWAYS, *(name for name in _MEASURED if name in content and name not in _ALWAYS)]
-        return {name: np.nan if content[name] is None else float(content[name]) for name in names}
-    except (InputError, KeyError, TypeError, ValueError):
-        return None
-
-
-_ALWAYS = ("n_rounds", "train_loss", "test_loss")
-_MEASURED = [f"{part}_{name}" for name in MEASURES for part in PARTS]
 
 
 @contextmanager

@@ -8,7 +8,9 @@ from typing import Any
 from verfedsv.errors import InputError
 from verfedsv.runs.config import Config
 from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.metrics import Patience
 from verfedsv.settings import ROWS, ValuationSettings
+from verfedsv.shapley.result import count
 from verfedsv.texts import shortened
 from verfedsv.transcript import Description, Transcript
 from verfedsv.transcript.verification import Verified
@@ -22,11 +24,24 @@ def describe_agreement(about: Description) -> str:
     step = about.step if isinstance(about.step, str | None) else ", ".join(f"{n} {s}" for n, s in about.step.items())
     stated = {
         "valuation": ", ".join(others) or "default settings",
-        "step": None if step is None else shortened(step, 100),
+        "step": None if step is None else shortened(step, 300),
         "rounds": about.n_planned,
         "intercept": {True: "yes", False: "no", None: None}[about.intercept],
     }
+    if about.head.kind != "sum":
+        stated["head"] = f"a network of the server, {_describe_layers(about.head.layers)}"
     return "; ".join(f"{name}: {'not stated' if said is None else said}" for name, said in stated.items())
+
+
+def _describe_layers(layers: list[Any] | None) -> str:
+    """Return layers in words, as torch writes them."""
+    if layers is None:
+        return "whose layers are not recorded"
+    kind, *arguments = layers
+    if kind == "Sequential":
+        return shortened(", ".join(_describe_layers(layer) for _, layer in arguments[0]), 300)
+    numbers = [argument for argument in arguments if type(argument) is int]
+    return f"{kind}({', '.join(map(str, numbers))})" if numbers else str(kind)
 
 
 def find_deviations(
@@ -43,8 +58,18 @@ def find_deviations(
         yield "it was agreed that the server has no intercept, but the transcript has an offset"
 
 
-def offset_cautions(about: Description, config: Config | None, verified: Verified) -> Iterator[str]:
-    """Yield what a reader should ask about the server's offset."""
+def server_cautions(about: Description, config: Config | None, verified: Verified) -> Iterator[str]:
+    """Yield what a reader should ask about the server's own part: its offset, its network, and when it ended."""
+    if about.head.kind != "sum":
+        yield (
+            "the server has a network on top of the embeddings, and what each client's changes are worth depends on "
+            "its parameters. These are recorded; that they were trained as agreed was not checked"
+        )
+    if Patience.agreed_in(about.step) is not None and about.n_planned not in (None, verified.n_rounds):
+        yield (
+            f"the training ended after {verified.n_rounds:,} of at most {count(about.n_planned or 0, 'round')}: that "
+            "the test loss no longer fell, which may end it by agreement, is not in the transcript and was not checked"
+        )
     if verified.has_offset and _agreed_intercept(about, config) is None:
         yield "the server adds an offset, and the transcript does not say whether that was agreed"
     if verified.offset_varies:

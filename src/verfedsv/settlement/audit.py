@@ -15,8 +15,9 @@ import numpy as np
 from verfedsv.errors import InputError, TranscriptError, VerfedsvError
 from verfedsv.runs.config import Config
 from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.metrics import Patience
 from verfedsv.settlement import extract as extracts
-from verfedsv.settlement.agreement import check_is_of, describe_agreement, find_deviations, offset_cautions, options_of
+from verfedsv.settlement.agreement import check_is_of, describe_agreement, find_deviations, options_of, server_cautions
 from verfedsv.settlement.books import describe_books
 from verfedsv.settlement.comparisons import (
     Check,
@@ -234,6 +235,9 @@ def _say_chain(head: str, verified: Verified) -> Iterator[Finding]:
         if named:
             who = listed([f"{shortened(name, LONGEST_NAME)!r} in {n_rounds:,}" for name, n_rounds in named], 10)
             yield f"{said}: {who} of {count(verified.n_rounds, 'round')}; ask them whether that is so"
+    if present := verified.attendances():
+        who = listed([f"{shortened(name, LONGEST_NAME)!r}: {said}" for name, said in present.items()], 10)
+        yield f"by the record, these took part only in some rounds: {who}"
 
 
 def _check_values(
@@ -274,8 +278,10 @@ def _of_extract(extract: Extract, stated: Statement | None, options: _Options) -
         if n_missed := missed[extract.client]:
             rounds = f"{n_missed:,} of {count(verified.n_rounds, 'round')}"
             yield f"client {extract.client!r} {said} {rounds}: if it took part, its uploads are missing"
+    if present := verified.attendance(extract.client):
+        yield f"by the record, client {extract.client!r} took part in some rounds only: {present}"
     yield Check("agreed", describe_agreement(about))
-    yield from offset_cautions(about, None, verified)
+    yield from server_cautions(about, None, verified)
     if stated is not None:
         yield from _judge_settings(Claim.of_statement(stated), about, None, verified, options)
         yield from _say_own_part(stated, extract.client)
@@ -337,15 +343,19 @@ def _check_transcript(stated: Statement, head: str, verified: Verified, about: D
         signed, found = count(stated.content["n_rounds"], "round"), count(verified.n_rounds, "round")
         raise Difference(f"the transcript is not the one that was signed: signed are {signed}, found {found}")
     right = {name: getattr(about, name) for name in ("loss", "mode", "agreed")}
-    if about.n_planned is not None:
+    # The transcript has no test samples, so whether they ended the training is the server's word.
+    ended_early = Patience.agreed_in(about.step) is not None and stated.content["n_planned"] == verified.n_rounds
+    if about.n_planned is not None and not ended_early:
         right["n_planned"] = about.n_planned
     right |= {"clients": [*verified.roster.clients], "n_rounds": verified.n_rounds}
+    if "took_part" in stated.content:  # not in statements of earlier versions
+        right["took_part"] = verified.attendances()
     compare_exactly(stated, right, "the transcript says")
 
 
 def _say_agreed(about: Description, config: Config | None, verified: Verified) -> Iterator[Finding]:
     yield Check("agreed", describe_agreement(about))
-    yield from offset_cautions(about, config, verified)
+    yield from server_cautions(about, config, verified)
     if config is None:
         yield "there is no config.toml, so what was agreed is what the transcript says"
 

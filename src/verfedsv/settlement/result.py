@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,7 +21,7 @@ from verfedsv.settlement.documents import BooksContent, ClientsContent, parse, r
 from verfedsv.settlement.money import Currency
 from verfedsv.settlement.rules import Negative, Rule
 from verfedsv.settlement.terms import TERMS, Terms
-from verfedsv.texts import printable
+from verfedsv.texts import spreadsheet_text
 from verfedsv.valuation.result import Books
 
 FORMAT, VERSION = "verfedsv settlement", 2
@@ -205,16 +204,3 @@ class Settlement:
 
     def _texts(self, column: Sequence[int | None]) -> list[str | None]:
         return [None if cents is None else str(self.currency.amount(cents)) for cents in column]
-
-
-def spreadsheet_text(text: str) -> str:
-    r"""Return a text that a spreadsheet does not evaluate: an apostrophe precedes what begins like a formula.
-
-    Control characters are replaced, as they could hide what comes first.
-
-    >>> spreadsheet_text('=HYPERLINK("x")'), spreadsheet_text("telco"), spreadsheet_text("\t=1")
-    ('\'=HYPERLINK("x")', 'telco', "'�=1")
-    """
-    plain = printable(text)
-    first = unicodedata.normalize("NFKC", plain.lstrip(" \N{REPLACEMENT CHARACTER}")[:1])
-    return f"'{plain}" if first in tuple("=+-@") else plain

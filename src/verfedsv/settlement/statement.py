@@ -74,6 +74,7 @@ class StatementContent(ClientsContent):
     n_planned: NonNegativeInt | None
     n_samples: NonNegativeInt
     n_unseen: NonNegativeInt
+    took_part: dict[str, str] = Field(default_factory=dict)
     mode: Mode
     loss: str
     values: list[float]
@@ -184,7 +185,7 @@ def make_statement(
     """
     extent = folder.extent(transcript)
     refuse_running(extent, "signed")
-    transcript.verify()
+    present = transcript.verify().attendances()
     check_is_of(valuation, transcript)
     options_of(valuation.settings)
     if settlement is not None:
@@ -205,6 +206,8 @@ def make_statement(
         "run": _relative_path(path.parent, folder.path),
         "public_key": raw(key.public_key()).hex(),
     }
+    if present:
+        content["took_part"] = present
     _refuse_unreadable(content)
     return Statement(content, key.sign(canonical(content)))
 

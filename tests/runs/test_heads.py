@@ -1,0 +1,210 @@
+"""Runs whose server has a network on top of all embeddings."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from tests.cli.inprocess import call
+from tests.runs.credit import CONFIG, make_rows, write_csv
+from tests.runs.test_config import GOOD, write
+from tests.runs.test_execute import ASYNCHRONOUS, SYNCHRONOUS, entries, finish, make
+from tests.runs.test_predicting import files_of, restored
+from tests.runs.test_resume import REAL, SMALL, kill_after, stop_at
+from verfedsv import InputError, Transcript, value
+from verfedsv.errors import DivergedError
+from verfedsv.runs import Run
+from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.reading import parse_config
+from verfedsv.transcript import Stamp
+
+torch = pytest.importorskip("torch")
+
+MLP = """
+[model]
+kind = "perceptron"
+hidden = 6
+head = "mlp"
+width = 3
+[head]
+hidden = [5]
+[[client]]
+name = "client 2"
+width = 5
+"""
+FEW = [text.replace("rounds = 16", "rounds = 6").replace("0.12", "0.24") for text in SMALL]
+MODES = ["synchronous", "asynchronous"]
+
+
+@pytest.mark.parametrize("text", [SYNCHRONOUS, ASYNCHRONOUS], ids=MODES)
+def test_a_run_with_a_network_is_valued(tmp_path, text):
+    """It lowers the loss, shares while it trains are near the final ones, and the books balance."""
+    text = text.replace("samples = 3000", "samples = 1000") + MLP
+    run = make(tmp_path, text)
+    updates = finish(run)
+    shares = [update.shares for update in updates if update.shares is not None]
+    result = run.value()
+    books = result.books
+    assert books.start - books.clients - books.server == pytest.approx(books.end, abs=1e-6)
+    assert books.end < books.start - 0.1
+    assert run.note_progress() == []
+    np.testing.assert_allclose(shares[-1], result.shares, atol=0.1)
+    head = Transcript.open(run.folder).description.head
+    assert head is not None
+    np.testing.assert_array_equal(value(run.folder).values, result.values)  # no module, no --trust-head
+
+
+def states(folder):
+    """Return the hashes of the network's parameters at each time; the first of all, then those of the stamps."""
+    transcript = Transcript.open(folder)
+    transcript.verify()
+    return [transcript.description.head.state, *(r.state for r in transcript if isinstance(r, Stamp))]
+
+
+@pytest.mark.parametrize("text", FEW, ids=MODES)
+def test_a_killed_training_continues_with_its_network(tmp_path, text):
+    """Every record and all parameters of the head are the same as in a training that was never stopped."""
+    text += MLP
+    whole = make(tmp_path, text.replace('"out"', '"whole"'), "whole.toml")
+    finish(whole)
+    finish(make(tmp_path, text), should_stop=stop_at(2))
+    kill_after(4, make(tmp_path, text), resume=True)
+    finish(make(tmp_path, text), resume=True)
+    assert entries(tmp_path / "out") == entries(tmp_path / "whole")
+    assert states(tmp_path / "out") == states(tmp_path / "whole")
+
+
+def write_credit(folder):
+    """Write the files of three clients and a configuration with a network; return its text."""
+    for name, rows in make_rows().items():
+        write_csv(folder / f"{name}.csv", rows)
+    text = CONFIG.format(model="linear", scale="standardise").replace("intercept = true\n", "")
+    return text.replace('kind = "linear"', 'kind = "linear"\nhead = "mlp"\nwidth = 2\n')
+
+
+@pytest.fixture(scope="module")
+def credit(tmp_path_factory):
+    """Return a finished run on files."""
+    folder = tmp_path_factory.mktemp("credit")
+    run = make(folder, write_credit(folder))
+    finish(run)
+    return run
+
+
+def test_new_rows_are_predicted_through_the_network(credit):
+    """As in training; an absent client counts with its mean embedding."""
+    training, order = restored(credit)
+    found = credit.predict(files_of(credit)).predictions.scores
+    expected = np.empty_like(found)
+    expected[order] = training.predict(np.arange(len(order)))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+    without = credit.predict(files_of(credit, "bank", "shop"))
+    module, own = training.server.head.module, training.evaluate().of_clients
+    mean = own[1].mean(axis=0)
+    x = np.hstack([own[0], np.tile(mean, (len(own[0]), 1)), own[2]])
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(without.predictions.scores[order][: len(x)], expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('head = "mlp"\nwidth = 2', "", "head is sum and not mlp"),
+        ("width = 2", "width = 3", r"width of the head is \[3, 3, 3\] and not \[2, 2, 2\]"),
+        ("[model]", "[head]\nhidden = [7]\n[model]", r"hidden of the head is \[7\]"),
+        ("[model]", '[head]\nactivation = "silu"\n[model]', r"activation of the head is \['silu'\]"),
+    ],
+)
+def test_a_configuration_of_another_network(credit, tmp_path, old, new, why):
+    """Is not that of the transcript, whatever somebody wrote to the folder later."""
+    folder = tmp_path / "run"
+    shutil.copytree(credit.folder, folder)
+    config = folder / "config.toml"
+    config.write_text(config.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    with pytest.raises(InputError, match=f"is not the configuration of this transcript: .*{why}"):
+        RunFolder(folder).config_of(Transcript.open(folder))
+
+
+def test_commands_of_a_run_with_a_network(tmp_path):
+    """From the configuration to predictions, a model for its owner, payouts, a signed statement and its audit."""
+    (tmp_path / "run.toml").write_text(write_credit(tmp_path), encoding="utf-8")
+    run, page = tmp_path / "runs" / "credit", tmp_path / "report.html"
+    steps = [
+        ("run", tmp_path / "run.toml"),
+        ("value", run),
+        ("report", run, "-o", page),
+        ("predict", run, "--features", f"bank={tmp_path / 'bank.csv'}", "-o", tmp_path / "predictions.csv"),
+        ("model", run, "--client", "telco", "-o", tmp_path / "telco.npz"),
+        ("settle", run, "--budget", "1000", "--currency", "EUR", "-o", tmp_path / "paid.json"),
+        ("keys", "new", tmp_path / "operator"),
+        ("statement", run, "--key", tmp_path / "operator.key", "--settlement", tmp_path / "paid.json"),
+        ("extract", run, "--client", "telco", "-o", tmp_path / "telco.extract"),
+        ("audit", tmp_path / "telco.extract", "--statement", run / "statement.json"),
+        ("audit", run, "--public-key", tmp_path / "operator.pub"),
+    ]
+    said = {}
+    for step in steps:
+        done = call(*step)
+        assert done.returncode == 0, (step, done.stdout, done.stderr)
+        said[step[:2]] = " ".join(done.stdout.split())
+    for audited in (run, tmp_path / "telco.extract"):
+        assert "head: a network of the server, Linear(6, 64), GELU, Linear(64, 1)" in said["audit", audited]
+        assert "that they were trained as agreed was not checked" in said["audit", audited]
+    paid = json.loads((tmp_path / "paid.json").read_text(encoding="utf-8"))
+    assert paid["clients"] == ["bank", "telco", "shop"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ('[model]\nhead = "mlp"\n[head]\nhidden = [0]', "head.hidden 1: .*greater than or equal to 1"),
+        ('[model]\nhead = "mlp"\n[head]\nactivation = "swish"', "head.activation: .*'gelu', 'relu', 'silu' or 'tanh'"),
+        ('[model]\nhead = "mlp"\nwidth = 100000', "model.width: .*less than or equal to 16384"),
+        ('[model]\nhead = "cnn"', "model.head: .*'sum' or 'mlp'"),
+        ("[model]\nwidth = 4", r'model.width: .*is for head = "mlp"'),
+        ("[head]\nhidden = [3]", r'head: is for head = "mlp" in \[model\], and the head of this run is a sum'),
+        ('[[client]]\nname = "client 1"\nwidth = 4', r'client 1.width: is for head = "mlp"'),
+    ],
+)
+def test_wrong_settings(tmp_path, extra, expected):
+    """Each is named, with what to do."""
+    with pytest.raises(InputError, match=expected):
+        parse_config(f"{GOOD}\n{extra}\n", tmp_path / "run.toml")
+
+
+def test_a_network_has_its_own_intercept(tmp_path):
+    """One more would be nobody's."""
+    text = GOOD.replace("rounds = 3", "rounds = 3\nintercept = true") + '\n[model]\nhead = "mlp"\n'
+    with pytest.raises(InputError, match=r"training.intercept: .*the network has biases already; leave it out"):
+        Run.of_file(write(tmp_path, text))
+
+
+def test_without_torch(tmp_path, monkeypatch):
+    """Said before anything is written."""
+    monkeypatch.setitem(sys.modules, "verfedsv.federation.torch_heads", None)
+    run = make(tmp_path, FEW[0] + MLP)
+    with pytest.raises(InputError, match=r'head = "mlp" in \[model\] needs PyTorch'):
+        finish(run)
+    assert not run.folder.exists()
+
+
+def test_a_network_that_diverges(tmp_path):
+    """It ends with advice, and what was recorded before stays readable."""
+    run = make(tmp_path, FEW[0] + MLP.replace("hidden = [5]", "hidden = [5]\nrate = 1e300\noptimizer = 'sgd'"))
+    with pytest.raises(DivergedError, match="head are not finite: training diverged; try a smaller rate"):
+        finish(run)
+    Transcript.open(run.folder).verify()
+
+
+def test_a_network_goes_on_from_the_transcript_in_real_time(tmp_path):
+    """What was recorded after the last checkpoint is not computed again, and the books balance nevertheless."""
+    text = REAL.replace("samples = 3000", "samples = 500") + MLP
+    kill_after(30, make(tmp_path, text))
+    run = make(tmp_path, text)
+    finish(run, resume=True)
+    Transcript.open(run.folder).verify()
+    books = run.value().books
+    assert books.start - books.clients - books.server == pytest.approx(books.end, abs=1e-6)
