@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks.measure import seconds, table, timed
-from benchmarks.trainings import Training, has, train
+from benchmarks.trainings import Training, deviation, has, train
 from verfedsv import Valuation, shapley_values, value
 from verfedsv.completion.complete import HELD_OUT
 from verfedsv.completion.factors import CompiledSolver
@@ -32,12 +32,6 @@ def true_values(training: Training) -> NDArray[np.float64]:
         total += shapley_values(previous, current, training.labels, training.loss, "closed-form").values
         previous = current
     return total / len(training.batches)
-
-
-def deviation(result: Valuation, true: NDArray[np.float64]) -> float:
-    """Return the paper's metric: the mean over clients of the relative difference of shares."""
-    shares = true / true.sum()
-    return float(np.mean(np.abs(result.shares - shares) / shares))
 
 
 def deviations() -> tuple[str, str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import expit, softmax
 
-from verfedsv import Recorder, data
+from verfedsv import Recorder, Valuation, data
 from verfedsv.data.catalogue import CATALOGUE, locate
 
 Array = NDArray[Any]
@@ -41,6 +41,12 @@ def load(name: str) -> tuple[csr_array[Any], Array]:
         return samples.features, samples.labels
     chosen = np.sort(np.random.default_rng(0).permutation(len(samples.labels))[:100_000])
     return csr_array(samples.features[chosen]), samples.labels[chosen]
+
+
+def deviation(result: Valuation, true: Array) -> float:
+    """Return the paper's metric: the mean over clients of the relative difference of shares."""
+    shares = true / true.sum()
+    return float(np.mean(np.abs(result.shares - shares) / shares))
 
 
 @dataclass(frozen=True)
