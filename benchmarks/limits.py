@@ -18,11 +18,12 @@ import numpy as np
 from benchmarks.measure import in_turn, seconds, table
 from benchmarks.valuing import N_CLIENTS, N_ROUNDS, N_SAMPLES, RANK, random_factors, value_factors
 from verfedsv import shapley_values
+from verfedsv.arrays import Floats
 from verfedsv.compiled import compiled
 from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
 from verfedsv.data import load_adult_round
-from verfedsv.losses import Floats, get_loss
+from verfedsv.losses import get_loss
 from verfedsv.shapley.blocks import available_threads
 from verfedsv.vectors import LANES, exp_lanes, load, store
 

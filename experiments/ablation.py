@@ -26,7 +26,7 @@ from experiments.experiment import (
 )
 from experiments.lab import Settings, Trained, split, train_synchronously, uploads_of
 from verfedsv import Completion, Transcript, complete, shapley_values
-from verfedsv.losses import Floats
+from verfedsv.arrays import Floats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

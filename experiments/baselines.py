@@ -14,9 +14,9 @@ import numpy as np
 from experiments.experiment import Experiment, Findings, Results, Table, by_seed, starting, title_of
 from experiments.lab import Settings, Trained, final_loss, split, train_asynchronously, train_synchronously
 from experiments.shap import kendalls_tau, shap_scores
+from verfedsv.arrays import Array, Floats
 from verfedsv.data import ClientData, VerticalData
 from verfedsv.data import prepare as prepare_columns
-from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import available_threads
 
 Coalition = frozenset[int]

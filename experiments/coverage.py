@@ -16,8 +16,8 @@ from scipy.sparse import csr_array
 from experiments.experiment import Experiment, Findings, Results, Table, by_seed, title_of
 from experiments.lab import Settings, Trained, train_synchronously
 from verfedsv import CompletionWarning, Valuation
+from verfedsv.arrays import Floats
 from verfedsv.data import Samples, VerticalData, load, split_features
-from verfedsv.losses import Floats
 from verfedsv.valuation.verdict import judge
 
 if TYPE_CHECKING:

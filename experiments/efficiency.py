@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from experiments.experiment import Claim, Experiment, Exponent, Findings, Results, Table, Verdict, two_digits
 from experiments.lab import Settings, Trained, split, train_synchronously, uploads_of
 from verfedsv import Transcript, complete
-from verfedsv.losses import Floats
+from verfedsv.arrays import Floats
 from verfedsv.shapley.blocks import available_threads
 from verfedsv.shapley.permutation import default_permutations
 

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from scipy.stats import t as student
 
 from experiments.lab import Settings
+from verfedsv.arrays import Floats
 from verfedsv.errors import InputError
-from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

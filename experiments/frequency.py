@@ -27,8 +27,8 @@ from experiments.experiment import (
     variants_of,
 )
 from experiments.lab import Settings, shares_of_last, split, train_asynchronously
+from verfedsv.arrays import Floats
 from verfedsv.data import noisy_copy
-from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,8 +25,9 @@ from experiments.experiment import (
 )
 from experiments.lab import Settings, Trained, build, run_rounds, split, train_asynchronously, train_synchronously
 from verfedsv import Recorder, Transcript, Valuation, value
+from verfedsv.arrays import Array, Floats
 from verfedsv.data import ClientData, VerticalData, noisy_copy
-from verfedsv.losses import Array, Floats, get_loss
+from verfedsv.losses import get_loss
 from verfedsv.transcript import Stamp, Upload
 
 MODES = ("synchronous", "asynchronous")

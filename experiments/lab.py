@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from verfedsv import Method, Recorder, Transcript, Valuation, shapley_values, value
+from verfedsv.arrays import Array, Floats
 from verfedsv.data import Samples, Scale, VerticalData, load, split_features, take_rows
 from verfedsv.federation import (
     AsynchronousSchedule,
@@ -31,7 +32,6 @@ from verfedsv.federation import (
     asynchronous_rounds,
     synchronous_rounds,
 )
-from verfedsv.losses import Array, Floats
 from verfedsv.runs.execute import record_training
 from verfedsv.runs.models import build_model
 from verfedsv.transcript import Upload

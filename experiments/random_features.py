@@ -35,9 +35,9 @@ from experiments.lab import (
     train_synchronously,
 )
 from verfedsv import Valuation
+from verfedsv.arrays import Floats
 from verfedsv.data import ClientData, VerticalData, random_client
 from verfedsv.errors import DivergedError
-from verfedsv.losses import Floats
 
 Paper = Mapping[str, tuple[float, ...]]
 """Percentages of all regular clients and of artificial clients 1 to 5 in the paper, by data set, as printed there."""

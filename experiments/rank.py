@@ -11,8 +11,8 @@ import numpy as np
 from experiments.experiment import Claim, Experiment, Findings, Results, Table, Verdict, by_seed, plot_each, title_of
 from experiments.lab import Settings, build, run_rounds, split, weights_of
 from verfedsv import epsilon_rank
+from verfedsv.arrays import Floats
 from verfedsv.data import VerticalData, prepare
-from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

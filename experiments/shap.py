@@ -23,7 +23,7 @@ from experiments.experiment import (
 from experiments.lab import split, train_asynchronously, train_synchronously
 from experiments.shap_grid import GridSettings, fit_separately, grid_tables, measure_grid
 from experiments.shap_scores import kendalls_tau, shap_scores
-from verfedsv.losses import Floats
+from verfedsv.arrays import Floats
 
 PAPER = {"adult": (1.0, 1.0, 1.0), "web": (0.73, 0.69, 0.80), "covtype": (0.94, 0.89, 0.94), "rcv1": (0.65, 0.63, 0.80)}
 """Kendall's tau of each of PAIRS (table 5)."""

@@ -12,9 +12,9 @@ from experiments.experiment import Findings, Table, seeds_text, title_of
 from experiments.lab import Settings, build, run_asynchronously, run_rounds, schedule, split, weights_of
 from experiments.shap_scores import LinearShap, dense, starts_of, train_features
 from verfedsv import shapley_values
+from verfedsv.arrays import Array, Floats
 from verfedsv.data import VerticalData, prepare
 from verfedsv.federation import Training
-from verfedsv.losses import Array, Floats
 
 Embed = Callable[[Training], Floats]
 """Returns embeddings of some samples, (clients, samples, classes), at this moment of a training."""

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from experiments.lab import Settings, Trained, states_of, weights_of
+from verfedsv.arrays import Array, Floats
 from verfedsv.data import VerticalData, prepare
-from verfedsv.losses import Array, Floats
 
 
 def kendalls_tau(first: ArrayLike, second: ArrayLike) -> float:

@@ -28,8 +28,8 @@ from experiments.experiment import (
     variants_of,
 )
 from experiments.lab import Settings, split, train_synchronously
+from verfedsv.arrays import Floats
 from verfedsv.data import ClientData, noisy_copy
-from verfedsv.losses import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

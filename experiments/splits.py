@@ -15,8 +15,9 @@ from experiments.ablation import PAPER, WITHIN
 from experiments.experiment import Experiment, Findings, Results, Table, by_seed, seeds_text, spread, title_of
 from experiments.lab import Settings, build, run_rounds, split, weights_of
 from verfedsv import shapley_values
+from verfedsv.arrays import Array, Floats
 from verfedsv.data import prepare
-from verfedsv.losses import Array, Floats, Loss, get_loss
+from verfedsv.losses import Loss, get_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -52,8 +52,9 @@ from experiments.experiment import (
 )
 from experiments.lab import Settings, build, run_rounds, schedule, split, train_synchronously, weights_of
 from verfedsv import epsilon_rank, rank_bound
+from verfedsv.arrays import Array, Floats
 from verfedsv.data import ClientData, VerticalData, prepare
-from verfedsv.losses import Array, Floats, get_loss
+from verfedsv.losses import get_loss
 from verfedsv.shapley.permutation import default_permutations
 
 SMOOTHNESS, LIPSCHITZ = get_loss("logistic").smoothness, get_loss("logistic").lipschitz

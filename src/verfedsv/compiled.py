@@ -22,10 +22,6 @@ from numba.core.cgutils import get_or_insert_function
 from numba.core.event import Event, Listener, register
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
-from numpy.typing import NDArray
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from verfedsv.arguments import as_numpy
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
-from verfedsv.losses import Array, Floats
 
 _ROWS_TO_TRY = 4
 _SAME = 1e-9

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from verfedsv.arguments import as_array
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
-from verfedsv.losses import Array, Floats, Loss, dot, get_loss, is_own
+from verfedsv.losses import Loss, dot, get_loss, is_own
 
 STEPS = (-2, -1, 0, 1, 2)
 FIRST = np.array([1, -8, 0, 8, -1]) / 12

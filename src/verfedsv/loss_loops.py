@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from verfedsv.compiled import Array, Floats, compiled, exp, inlined, sigmoid, softplus
+from verfedsv.arrays import Array, Floats
+from verfedsv.compiled import compiled, exp, inlined, sigmoid, softplus
 from verfedsv.vectors import (
     LANES,
     Vector,

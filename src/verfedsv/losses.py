@@ -14,8 +14,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from verfedsv.arguments import as_array
-from verfedsv.compiled import Array as Array
-from verfedsv.compiled import Floats as Floats
+from verfedsv.arrays import LARGEST_LABEL, Array, Floats
 from verfedsv.errors import InputError
 from verfedsv.loss_loops import (
     as_rows,
@@ -29,9 +28,6 @@ from verfedsv.loss_loops import (
 from verfedsv.vectors import LANES
 
 CONSTANTS = ("lipschitz", "smoothness", "gradient_range", "third_derivative", "fifth_derivative")
-
-LARGEST_LABEL = 1e60
-"""Sums of squared labels must stay within float64."""
 
 
 class CubicForm(NamedTuple):

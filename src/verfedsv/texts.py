@@ -34,6 +34,15 @@ def shortened(text: str, most: int) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed.
+
+    >>> count(1, "client"), count(48842, "sample")
+    ('1 client', '48,842 samples')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def spreadsheet_text(text: str) -> str:
     r"""Return a text that a spreadsheet does not evaluate: an apostrophe precedes what begins like a formula.
 

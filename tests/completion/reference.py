@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.completion.complete import REGULARIZATIONS, Completion, Start, complete_with
 from verfedsv.completion.factors import Factors, FitErrors, has_settled, refit_short_rounds
 from verfedsv.completion.observations import Pattern
-from verfedsv.losses import Array, Floats
 
 
 def complete_plainly(

@@ -5,9 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from verfedsv.arrays import PART_BYTES
 from verfedsv.data.vertical import ClientData, VerticalData
 from verfedsv.federation import Rate, Training
-from verfedsv.federation.evaluation import PART_BYTES
 
 N_SAMPLES, N_FEATURES = 200_000, 100
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from verfedsv import InputError
-from verfedsv.federation import from_bytes, to_bytes
-from verfedsv.federation.messages import Embed, Gradients, Predict, Refusal, Save
+from verfedsv.federation.messages import Embed, Gradients, Predict, Refusal, Save, from_bytes, to_bytes
 
 ABOUT = {"client": "a", "round": 1, "sequence": 1}
 

@@ -3,7 +3,8 @@
 import numpy as np
 
 from verfedsv.errors import InputError
-from verfedsv.federation import InProcess, from_bytes, to_bytes
+from verfedsv.federation import InProcess
+from verfedsv.federation.messages import from_bytes, to_bytes
 
 
 class Unreliable:

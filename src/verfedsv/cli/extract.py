@@ -12,7 +12,7 @@ from verfedsv.cli.output import check_writable, write_file
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settlement.extract import make_extract
-from verfedsv.shapley.result import count
+from verfedsv.texts import count
 
 
 def extract(

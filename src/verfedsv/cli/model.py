@@ -12,7 +12,7 @@ from verfedsv.cli.options import AsJson, RunArgument
 from verfedsv.cli.output import check_writable, print_text, write_file
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.predicting import read_model, read_predictor
-from verfedsv.shapley.result import count
+from verfedsv.texts import count
 
 
 def model(

@@ -17,8 +17,7 @@ from verfedsv.errors import InputError
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.predicting import PredictedRows, Source
 from verfedsv.runs.predicting import predict as predict_files
-from verfedsv.shapley.result import count
-from verfedsv.texts import shortened
+from verfedsv.texts import count, shortened
 
 _LONGEST_LIST = 200
 

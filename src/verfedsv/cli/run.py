@@ -20,8 +20,7 @@ from verfedsv.report.reading import count_uploads
 from verfedsv.report.summary import UploadCounts
 from verfedsv.runs import EXAMPLE, Run
 from verfedsv.runs.folder import RunFolder
-from verfedsv.shapley.result import count
-from verfedsv.texts import digits
+from verfedsv.texts import count, digits
 from verfedsv.valuation.verdict import judge
 
 

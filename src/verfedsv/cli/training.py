@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from rich.console import Console
 from rich.markup import escape
 
+from verfedsv.arrays import Floats
 from verfedsv.cli.progress import follow, interrupts, progress_bar
 from verfedsv.federation import Evaluation
 from verfedsv.federation.evaluation import MEASURES
-from verfedsv.losses import Floats
 from verfedsv.runs import Run
 from verfedsv.texts import digits, number
 from verfedsv.valuation import Valuation

@@ -23,9 +23,8 @@ from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import MEANING
 from verfedsv.shapley.estimators import ESTIMATORS
-from verfedsv.shapley.result import count
 from verfedsv.shapley.semivalues import SHAPLEY
-from verfedsv.texts import LONGEST_NAME, error_text, number, quoted, rounded_up, shortened
+from verfedsv.texts import LONGEST_NAME, count, error_text, number, quoted, rounded_up, shortened
 from verfedsv.valuation import Valuation
 from verfedsv.valuation import value as value_run
 from verfedsv.valuation.verdict import RunFacts, Verdict, judge

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array, as_positive, as_samples, as_whole
+from verfedsv.arrays import Array, Floats
 from verfedsv.completion.expected import expected_errors
 from verfedsv.completion.factors import CompiledSolver, Factors, FitErrors
 from verfedsv.completion.observations import Pattern
 from verfedsv.errors import InputError
-from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import LARGEST_EMBEDDING, available_threads
 
 HELD_OUT = 0.05

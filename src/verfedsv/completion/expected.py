@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
+from verfedsv.arrays import Floats
 from verfedsv.completion.factors import Factors
 from verfedsv.completion.observations import Pattern, spread_evenly
-from verfedsv.losses import Floats
 
 MAX_SAMPLES = 1024
 """The most samples that errors of completion are estimated from."""

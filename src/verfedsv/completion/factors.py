@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.completion import sweeps
 from verfedsv.completion.observations import Pattern
 from verfedsv.completion.start import leading_directions
 from verfedsv.errors import InputError
-from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import ordered_map, split
 
 Result = TypeVar("Result")

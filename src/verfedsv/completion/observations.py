@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array
 from verfedsv.compiled import compiled
-from verfedsv.losses import Array
 from verfedsv.shapley.blocks import ordered_map, split
 
 Integers = NDArray[np.int64]

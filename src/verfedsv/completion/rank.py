@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from verfedsv.arguments import as_array, as_positive, as_whole
+from verfedsv.arrays import Floats
 from verfedsv.errors import InputError
-from verfedsv.losses import Floats
 
 SQUARED = 1e-5
 """From this eps on, singular values are computed as roots of the eigenvalues of the matrix times its transpose: ten

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import compiled
 from verfedsv.completion.observations import Pattern, spread_evenly
-from verfedsv.losses import Array, Floats
 
 MIN_SAMPLES, MAX_SAMPLES, MAX_ELEMENTS = 64, 4096, 2**24
 """Limits on the samples, evenly spaced, that the directions are computed from."""

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import compiled, inlined
-from verfedsv.losses import Array, Floats
 from verfedsv.vectors import LANES, fill, load, load_first, root, store, sum_lanes
 
 

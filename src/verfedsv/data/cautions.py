@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array
 from verfedsv.data.targets import LabelArray
-from verfedsv.losses import Array
 
 N_COMPARED = 5000
 """Columns are compared with labels on about this many samples."""

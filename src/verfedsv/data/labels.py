@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from verfedsv.arrays import LARGEST_LABEL, Array
 from verfedsv.data.categories import NUMBER
 from verfedsv.data.ids import MISSING
 from verfedsv.data.reading import is_number, is_text, order_of, remedy
 from verfedsv.data.targets import AskedLoss, LabelArray, choose_loss
 from verfedsv.errors import DataError, InputError
-from verfedsv.losses import LARGEST_LABEL, Array
 from verfedsv.texts import digits, doubtful_classes, with_count
 
 MOST_NUMBERS = 20

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.data.vertical import ClientData, Matrix
 from verfedsv.errors import InputError
 from verfedsv.files import MOST_BYTES
-from verfedsv.losses import Array, Floats
 from verfedsv.untrusted import read_json
 
 Scale = Literal["none", "standardise", "unit-rows", "standardise-unit-rows"]

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array
 from verfedsv.data.ids import Ids, find_all, read_ids
 from verfedsv.data.reading import is_number, is_text, read_table, remedy
 from verfedsv.data.tables import as_floats
 from verfedsv.data.vertical import ClientData
 from verfedsv.errors import DataError
-from verfedsv.losses import Array
 from verfedsv.texts import shortened
 
 _LONGEST_LIST = 500

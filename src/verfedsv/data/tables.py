@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array
 from verfedsv.data.categories import count_categories
 from verfedsv.data.cautions import caution
 from verfedsv.data.labels import WrittenLabels, interpret, read_labels
@@ -21,8 +22,7 @@ from verfedsv.data.sources import ClientFile, Source, check_column, match_rows, 
 from verfedsv.data.targets import AskedLoss, LabelArray
 from verfedsv.data.vertical import ClientData, VerticalData, choose_test
 from verfedsv.errors import DataError, InputError
-from verfedsv.losses import Array
-from verfedsv.shapley.result import count
+from verfedsv.texts import count
 
 TEST = 0.2
 """The fraction of samples that are test samples if there are no test files."""

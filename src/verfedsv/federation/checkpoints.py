@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from verfedsv.arrays import Array
 from verfedsv.data.vertical import ClientData
 from verfedsv.errors import InputError
 from verfedsv.federation.models import State
 from verfedsv.files import stored_members, writing
-from verfedsv.losses import Array
 
 REMEDY = "Delete the folder of checkpoints to start over; the records in the transcript are kept"
 SERVER = "server.npz"

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from verfedsv._version import __version__
+from verfedsv.arrays import LARGEST_EMBEDDING, Array, Floats, is_usable
 from verfedsv.data.preparation import Preparation
 from verfedsv.data.vertical import ClientData
 from verfedsv.errors import InputError
 from verfedsv.federation.checkpoints import as_bytes, pick, pick_numbers, read_any_checkpoint
 from verfedsv.federation.models import Linear, Model, Perceptron, State
-from verfedsv.losses import Array, Floats
-from verfedsv.transcript.format import LARGEST_EMBEDDING
-from verfedsv.transcript.meaning import is_usable
 from verfedsv.untrusted import read_json
 
 FORMAT, VERSION = "verfedsv model", 1

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import PART_BYTES, Array, Floats
 from verfedsv.data.preparation import Preparation, Scale
 from verfedsv.data.vertical import ClientData, Matrix
 from verfedsv.errors import InputError, VerfedsvError
@@ -21,7 +22,6 @@ from verfedsv.federation.checkpoints import (
     write_checkpoint,
 )
 from verfedsv.federation.client_models import ClientModel
-from verfedsv.federation.evaluation import PART_BYTES
 from verfedsv.federation.messages import (
     Answer,
     Done,
@@ -36,7 +36,6 @@ from verfedsv.federation.messages import (
     Save,
 )
 from verfedsv.federation.models import Linear, Model, Rate, State
-from verfedsv.losses import Array, Floats
 
 BuildModel = Callable[[int, int], Model]
 """Builds a client's model from its number of features and the width of its embeddings."""

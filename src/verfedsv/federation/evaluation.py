@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.data.targets import LabelScale
-from verfedsv.losses import Array, Floats, Loss
+from verfedsv.losses import Loss
 
 
 class Measure(NamedTuple):
@@ -33,9 +34,6 @@ MEASURES = {
 }
 PARTS = {"train": "training samples", "test": "test samples"}
 """The samples that are measured apart, and what they are called."""
-
-PART_BYTES = 1 << 25
-"""Limit of what is held of a part of the samples: the embeddings of all clients, or the features of one."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError, how_to_install
 from verfedsv.federation.models import Rate, State
 from verfedsv.federation.optimizers import BuildOptimizer, PlainDescent
-from verfedsv.losses import Array, Floats
 
 Slope = Callable[[Floats], Floats]
 """Returns the gradient of each sample's loss by its scores, (samples, classes), from the scores."""

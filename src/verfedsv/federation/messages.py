@@ -23,8 +23,8 @@ from typing import get_args
 
 import numpy as np
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import AnswerError, InputError
-from verfedsv.losses import Array, Floats
 from verfedsv.texts import shortened
 from verfedsv.untrusted import MOST_JSON_BYTES
 

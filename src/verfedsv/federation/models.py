@@ -10,10 +10,10 @@ from typing import Literal, Protocol
 import numpy as np
 
 from verfedsv.arguments import as_positive, as_whole
+from verfedsv.arrays import Array, Floats
 from verfedsv.data.vertical import Matrix
 from verfedsv.errors import InputError
 from verfedsv.federation.optimizers import BuildOptimizer, PlainDescent
-from verfedsv.losses import Array, Floats
 
 State = Mapping[str, Array]
 

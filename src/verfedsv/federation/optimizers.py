@@ -17,8 +17,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
-from verfedsv.losses import Array, Floats
 
 Parameters = Mapping[str, Floats]
 """Arrays by name, which a step changes in place."""

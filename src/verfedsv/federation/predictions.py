@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.arguments import as_whole
+from verfedsv.arrays import LARGEST_EMBEDDING, Array, Floats, is_usable
 from verfedsv.errors import DivergedError, InputError
 from verfedsv.federation.checkpoints import pick, pick_numbers, read_any_checkpoint
 from verfedsv.federation.heads import Head, read_head
@@ -23,9 +24,7 @@ from verfedsv.federation.models import State
 from verfedsv.federation.server import check_embeddings, split_means
 from verfedsv.federation.transports import Transport, ask
 from verfedsv.files import MOST_BYTES
-from verfedsv.losses import Array, Floats, LogPartitionLoss, Loss, get_loss
-from verfedsv.transcript.format import LARGEST_EMBEDDING
-from verfedsv.transcript.meaning import is_usable
+from verfedsv.losses import LogPartitionLoss, Loss, get_loss
 from verfedsv.untrusted import read_json
 
 _ABOUT = "its description"

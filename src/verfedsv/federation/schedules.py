@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from verfedsv.arguments import as_positive, as_whole
+from verfedsv.arrays import Array
 from verfedsv.errors import InputError
 from verfedsv.federation.roster import Roster
-from verfedsv.losses import Array
 
 
 @dataclass(frozen=True)

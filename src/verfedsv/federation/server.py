@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from verfedsv.arrays import LARGEST_EMBEDDING, PART_BYTES, Array, Floats, is_usable
 from verfedsv.data.targets import LabelScale
 from verfedsv.errors import AnswerError, DivergedError, InputError
 from verfedsv.federation.checkpoints import (
@@ -23,7 +24,7 @@ from verfedsv.federation.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from verfedsv.federation.evaluation import PART_BYTES, Evaluation, Tally
+from verfedsv.federation.evaluation import Evaluation, Tally
 from verfedsv.federation.heads import Head, SumHead
 from verfedsv.federation.messages import (
     Embed,
@@ -37,10 +38,8 @@ from verfedsv.federation.messages import (
 from verfedsv.federation.models import Rate, State
 from verfedsv.federation.optimizers import BuildOptimizer, PlainDescent
 from verfedsv.federation.tape import Tape
-from verfedsv.losses import Array, Floats, Loss, get_loss
+from verfedsv.losses import Loss, get_loss
 from verfedsv.transcript import Recorder, Stamp, Upload
-from verfedsv.transcript.format import LARGEST_EMBEDDING
-from verfedsv.transcript.meaning import is_usable
 from verfedsv.transcript.records import Join, Leave
 
 _IN_RANGE = f"must be finite and below {LARGEST_EMBEDDING:g} in size"

@@ -8,8 +8,8 @@ from itertools import islice, zip_longest
 import numpy as np
 
 from verfedsv.arguments import as_whole
+from verfedsv.arrays import Array
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.losses import Array
 from verfedsv.transcript import Recorder, Stamp, Upload
 from verfedsv.transcript.records import Join, Leave, Record
 

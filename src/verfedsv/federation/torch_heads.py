@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from verfedsv.arguments import as_numpy, as_whole
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import DivergedError, InputError
 from verfedsv.federation.heads import Slope
 from verfedsv.federation.models import Rate, State
 from verfedsv.federation.torch_models import TorchModel
 from verfedsv.head_layers import check_layers, from_layers
 from verfedsv.heads import one_thread
-from verfedsv.losses import Array, Floats
 
 Activation = Literal["gelu", "relu", "silu", "tanh"]
 HeadOptimizer = Literal["adam", "momentum", "sgd"]

@@ -12,11 +12,11 @@ from threading import RLock
 import numpy as np
 import torch
 
+from verfedsv.arrays import Floats
 from verfedsv.data.vertical import Matrix
 from verfedsv.errors import InputError
 from verfedsv.federation.models import State
 from verfedsv.files import stored_members
-from verfedsv.losses import Floats
 
 _GENERATOR = RLock()
 """Protects torch's global generator: clients may be threads of one process."""

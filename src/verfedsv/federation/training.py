@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.data.preparation import Scale
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import ClientWarning, InputError
@@ -26,7 +27,6 @@ from verfedsv.federation.models import Linear, Rate, State
 from verfedsv.federation.optimizers import BuildOptimizer, PlainDescent
 from verfedsv.federation.server import Server
 from verfedsv.federation.transports import InProcess, Transport, ask, raise_invalid
-from verfedsv.losses import Array, Floats
 from verfedsv.texts import LONGEST_NAME, shortened
 from verfedsv.transcript import Recorder
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from verfedsv.losses import Floats
+from verfedsv.arrays import Floats
 
 MOST_POINTS = 500
 """Points of one curve."""

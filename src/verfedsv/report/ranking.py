@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from verfedsv.losses import Floats
+from verfedsv.arrays import Floats
 
 
 def overlapping_groups(values: Floats, errors: Floats) -> list[tuple[int, ...]]:

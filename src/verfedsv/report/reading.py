@@ -29,8 +29,7 @@ from verfedsv.settlement import Settlement
 from verfedsv.settlement.explanation import explain
 from verfedsv.settlement.payouts import check_settlement
 from verfedsv.shapley import Progress
-from verfedsv.shapley.result import count
-from verfedsv.texts import LONGEST_NAME, printable, shortened
+from verfedsv.texts import LONGEST_NAME, count, printable, shortened
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.description import Description
 from verfedsv.transcript.verification import Verified

@@ -13,8 +13,7 @@ from verfedsv.report.curves import Curve
 from verfedsv.report.summary import ClientSummary, SettlementSummary, Summary
 from verfedsv.settlement.books import balanced_decimals, is_balanced
 from verfedsv.shapley.estimate import MEANING
-from verfedsv.shapley.result import count
-from verfedsv.texts import MINUS, digits, error_text, listed, number
+from verfedsv.texts import MINUS, count, digits, error_text, listed, number
 from verfedsv.valuation.result import Books
 
 NO_SHARES = (

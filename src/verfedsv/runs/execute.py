@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from verfedsv.arrays import Floats
 from verfedsv.data.catalogue import Samples, get_data_set, load
 from verfedsv.data.libsvm import read_samples
 from verfedsv.data.sources import ClientFile
@@ -40,7 +41,6 @@ from verfedsv.federation import (
 from verfedsv.federation.heads import Head
 from verfedsv.federation.roster import Roster
 from verfedsv.files import write_whole
-from verfedsv.losses import Floats
 from verfedsv.runs import writing
 from verfedsv.runs.config import ClientSection, Config
 from verfedsv.runs.extent import agreed_by, agreed_step, planned_roster, planned_rounds

@@ -12,7 +12,7 @@ from verfedsv.errors import InputError
 from verfedsv.federation import Adam, Momentum, Optimizer, PlainDescent, SynchronousSchedule
 from verfedsv.federation.roster import Roster
 from verfedsv.runs.config import Config, TrainingSection
-from verfedsv.shapley.result import count
+from verfedsv.texts import count
 from verfedsv.transcript import Description
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": PlainDescent, "momentum": Momentum, "adam": Adam}

@@ -14,8 +14,7 @@ from verfedsv.runs.extent import Extent, agreed_by, contradictions
 from verfedsv.runs.metrics import Patience, read_metrics
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.settings import ValuationSettings
-from verfedsv.shapley.result import count
-from verfedsv.texts import shortened
+from verfedsv.texts import count, shortened
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.reader import FOLDER, folder_of

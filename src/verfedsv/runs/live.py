@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from verfedsv.arrays import Floats
 from verfedsv.federation import Evaluation, Training
-from verfedsv.losses import Floats
 from verfedsv.shapley import shapley_values
 
 _SAMPLES, _TOLERANCE = 1000, 0.01

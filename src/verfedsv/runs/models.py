@@ -7,13 +7,14 @@ from typing import Literal
 
 import numpy as np
 
+from verfedsv.arrays import Floats
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, how_to_install
 from verfedsv.federation import Linear, Momentum, Perceptron, PlainDescent, Rate
 from verfedsv.federation.clients import BuildModel
 from verfedsv.federation.heads import Head, SumHead
 from verfedsv.federation.optimizers import BuildOptimizer
-from verfedsv.losses import Floats, get_loss
+from verfedsv.losses import get_loss
 from verfedsv.runs.config import ClassWeights, Config, TrainingSection
 from verfedsv.runs.extent import OPTIMIZERS
 from verfedsv.texts import shortened

@@ -12,7 +12,7 @@ from verfedsv.federation.checkpoints import REMEDY
 from verfedsv.runs.config import Config
 from verfedsv.runs.extent import planned_rounds, skipped_rounds
 from verfedsv.runs.live import LiveShares
-from verfedsv.shapley.result import count
+from verfedsv.texts import count
 from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
 from verfedsv.transcript.records import Record
 

@@ -10,8 +10,7 @@ from verfedsv.runs.config import Config
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.metrics import Patience
 from verfedsv.settings import ROWS, ValuationSettings
-from verfedsv.shapley.result import count
-from verfedsv.texts import shortened
+from verfedsv.texts import count, shortened
 from verfedsv.transcript import Description, Transcript
 from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation

@@ -39,8 +39,7 @@ from verfedsv.settlement.extract import Extract
 from verfedsv.settlement.keys import fingerprint
 from verfedsv.settlement.statement import Statement, fields_of
 from verfedsv.shapley import Progress
-from verfedsv.shapley.result import count
-from verfedsv.texts import LONGEST_NAME, digits, error_text, listed, number, printable, shortened
+from verfedsv.texts import LONGEST_NAME, count, digits, error_text, listed, number, printable, shortened
 from verfedsv.transcript import Description, Transcript
 from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value

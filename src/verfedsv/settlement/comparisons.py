@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from verfedsv.arrays import Floats
 from verfedsv.errors import InputError
-from verfedsv.losses import Floats
 from verfedsv.runs.folder import RunFolder
 from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.books import describe_books
@@ -25,9 +25,8 @@ from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.explanation import describe_terms
 from verfedsv.settlement.payouts import first_difference, pay
 from verfedsv.settlement.statement import Statement, fields_of, says_plan
-from verfedsv.shapley.result import count
 from verfedsv.shapley.semivalues import SHAPLEY
-from verfedsv.texts import listed
+from verfedsv.texts import count, listed
 from verfedsv.valuation import Valuation
 from verfedsv.valuation.document import as_json
 from verfedsv.valuation.result import PACKAGE

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Floats
+from verfedsv.arrays import Floats
 from verfedsv.shapley.closed_form import sample_errors, third_order
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.exact import MAX_CLIENTS, Exact, enumerate_coalitions

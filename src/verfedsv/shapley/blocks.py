@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from verfedsv.compiled import Array, Floats
+from verfedsv.arrays import Array, Floats
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

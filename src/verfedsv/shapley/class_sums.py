@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.loss_loops import expand_softmax
-from verfedsv.losses import Array, CubicForm, Floats
+from verfedsv.losses import CubicForm
 from verfedsv.shapley.moments import RUN, BoundConstants, Moments, are_valid, read_ahead, truncation_each
 from verfedsv.vectors import (
     LANES,

@@ -13,11 +13,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import as_shaped
 from verfedsv.loss_loops import expand_logistic
-from verfedsv.losses import Array, CubicForm, Floats, Logistic, Loss, Softmax
+from verfedsv.losses import CubicForm, Logistic, Loss, Softmax
 from verfedsv.shapley.blocks import LARGEST_EMBEDDING, MOST_SAMPLES, Block, block_size, compensated_sum, split
 from verfedsv.shapley.class_sums import sum_classes, sum_softmax
 from verfedsv.shapley.estimate import Estimate

@@ -12,8 +12,9 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import add, compiled, inlined
-from verfedsv.losses import Array, Floats, LogPartitionLoss, Loss
+from verfedsv.losses import LogPartitionLoss, Loss
 from verfedsv.shapley.blocks import Block
 
 BLOCK_SAMPLES = 1024

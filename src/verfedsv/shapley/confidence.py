@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from verfedsv.losses import Array, Floats
+from verfedsv.arrays import Array, Floats
 
 FAILURE_PROBABILITY = 1e-3
 """Errors of sampled values hold for all clients together with probability 99.9 %."""

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.compiled import Array, Floats, compiled
+from verfedsv.arrays import Array, Floats
+from verfedsv.compiled import compiled
 from verfedsv.shapley.confidence import radius_of_sum
 
 ErrorKind = Literal["certified", "certified but for rounding", "confidence"]

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 
+from verfedsv.arrays import Floats
 from verfedsv.errors import InputError
-from verfedsv.losses import Floats
 from verfedsv.shapley.auto import Auto
 from verfedsv.shapley.closed_form import ClosedForm
 from verfedsv.shapley.estimate import Estimate

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Floats
 from verfedsv.errors import TooManyClientsError
-from verfedsv.losses import Floats
 from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.coalitions import CoalitionSums
 from verfedsv.shapley.estimate import Estimate

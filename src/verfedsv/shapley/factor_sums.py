@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import add, compiled, inlined
 from verfedsv.loss_loops import expand_logistic, expand_softmax
-from verfedsv.losses import Array, Floats
 from verfedsv.shapley.blocks import LARGEST_EMBEDDING
 from verfedsv.shapley.class_sums import add_octet, add_run, new_octet
 from verfedsv.shapley.moments import RUN, BoundConstants, scalar_coefficients

@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array, as_whole
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
-from verfedsv.losses import Array, Floats, Loss, get_loss
+from verfedsv.losses import Loss, get_loss
 from verfedsv.shapley.blocks import (
     LARGEST_EMBEDDING,
     Block,

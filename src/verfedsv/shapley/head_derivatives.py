@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
 from verfedsv.heads import one_thread
-from verfedsv.losses import Array, Floats, Logistic, Loss, Softmax, Squared
+from verfedsv.losses import Logistic, Loss, Softmax, Squared
 from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.head_game import HeadGame
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Array, Floats
+from verfedsv.arrays import Array, Floats
 from verfedsv.shapley.confidence import radius_of_sum
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.head_game import BLOCK_SAMPLES, HeadGame

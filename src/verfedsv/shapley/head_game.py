@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array, as_whole
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError, how_to_install
 from verfedsv.loss_checks import encode_checked
-from verfedsv.losses import Array, Floats, Loss, get_loss
+from verfedsv.losses import Loss, get_loss
 from verfedsv.shapley.blocks import available_threads, compensated_sum, ordered_map, split
 from verfedsv.shapley.coalitions import CoalitionSums
 from verfedsv.shapley.game import Game

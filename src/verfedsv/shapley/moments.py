@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import compiled, inlined, inlined_in_order, prefetch
-from verfedsv.losses import Array, Floats, Loss
+from verfedsv.losses import Loss
 from verfedsv.shapley.blocks import LARGEST_EMBEDDING, Block
 from verfedsv.vectors import Vector, absolute, fill, root, smaller
 

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from verfedsv.losses import Array, Floats
+from verfedsv.arrays import Array, Floats
 from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.coalitions import CoalitionSums
 from verfedsv.shapley.confidence import radius_of_mean

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verfedsv.losses import Floats
+from verfedsv.arrays import Floats
 from verfedsv.shapley.estimate import ErrorKind as ErrorKind
 from verfedsv.shapley.semivalues import SHAPLEY
+from verfedsv.texts import count
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,15 +75,6 @@ def describe_totals(semivalue: str, clients: float, server: float) -> str:
     if server:
         change += f", the server {'lowered' if server > 0 else 'RAISED'} it by {abs(server):.6g}"
     return change
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if needed.
-
-    >>> count(1, "client"), count(48842, "sample")
-    ('1 client', '48,842 samples')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def shares_of(values: Floats) -> Floats:

@@ -15,8 +15,8 @@ from functools import cache
 import numpy as np
 
 from verfedsv.arguments import as_positive
+from verfedsv.arrays import Floats
 from verfedsv.errors import InputError
-from verfedsv.losses import Floats
 
 
 class Semivalue(ABC):

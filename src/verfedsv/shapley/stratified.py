@@ -22,9 +22,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import compiled
 from verfedsv.loss_checks import as_shaped
-from verfedsv.losses import Array, CubicForm, Floats, Loss, dot
+from verfedsv.losses import CubicForm, Loss, dot
 from verfedsv.shapley.blocks import Block
 from verfedsv.shapley.closed_form import cubic_values
 from verfedsv.shapley.confidence import radius_of_sum

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from verfedsv.arguments import as_positive, as_progress, as_whole
+from verfedsv.arrays import Floats
 from verfedsv.errors import InputError, ToleranceWarning, warn
-from verfedsv.losses import Floats, Loss
+from verfedsv.losses import Loss
 from verfedsv.shapley.estimate import ErrorKind, Estimate, keeps
 from verfedsv.shapley.estimators import Method, estimate_game, estimate_rounds, get_estimator
 from verfedsv.shapley.game import RoundGame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verfedsv.shapley.result import count
+from verfedsv.texts import count
 
 
 def describe_attendance(first: int | None, last: int | None, n_missed: int, n_rounds: int) -> str:

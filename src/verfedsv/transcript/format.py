@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from verfedsv.losses import Array
+from verfedsv.arrays import Array
 from verfedsv.transcript.description import DESCRIPTION as DESCRIPTION
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.framing import Layout, find_layout, metadata_of
@@ -34,10 +34,6 @@ LABELS, TENSORS, PROGRAM = "labels.arrow", "tensors", "head.pt2"
 
 LATEST = 1e15
 """Seconds, before or after 0. In larger numbers seconds would be lost to rounding."""
-
-LARGEST_EMBEDDING = 1e12
-"""Limit of the size of an embedding. A larger one comes from a training that diverged, or from a client that wants to
-spoil the values of all: rounding errors grow with it."""
 
 LARGEST_CHAIN = LARGEST_TENSOR = LARGEST_PROGRAM = LARGEST_LABELS = 2**30
 """Size limits of files in bytes; that of labels under a loss of the user's own."""

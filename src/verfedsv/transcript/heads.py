@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from verfedsv.arguments import as_numpy, as_whole
+from verfedsv.arrays import Array
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
 from verfedsv.head_layers import digest_of, digest_of_layers, from_layers, to_layers
-from verfedsv.losses import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Head
 from verfedsv.transcript.storage import Storage

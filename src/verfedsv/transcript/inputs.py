@@ -13,12 +13,12 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_array, as_numpy, as_samples, as_whole
+from verfedsv.arrays import LARGEST_EMBEDDING, Array, is_usable
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
-from verfedsv.losses import Array, Loss, get_loss, is_own
+from verfedsv.losses import Loss, get_loss, is_own
 from verfedsv.texts import doubtful_classes
-from verfedsv.transcript import format as fmt
-from verfedsv.transcript.meaning import check_fit, is_usable
+from verfedsv.transcript.meaning import check_fit
 from verfedsv.transcript.names import check_names
 
 _MOST_CLASSES = 1000
@@ -278,8 +278,8 @@ def as_embeddings(name: str, values: ArrayLike, n_samples: int, width: int | Non
         message = f"{name} must have shape {allowed}, one row per sample; received {array.shape}"
         raise InputError(f"{message}. {advice}" if advice else message)
     if not is_usable(array):
-        wrong = array.ravel()[int(np.argmin(np.abs(array.ravel()) < fmt.LARGEST_EMBEDDING))]
-        raise InputError(f"{name} must be finite and below {fmt.LARGEST_EMBEDDING:g} in size; received {wrong:g}")
+        wrong = array.ravel()[int(np.argmin(np.abs(array.ravel()) < LARGEST_EMBEDDING))]
+        raise InputError(f"{name} must be finite and below {LARGEST_EMBEDDING:g} in size; received {wrong:g}")
     array = array if array.ndim == 2 else array[:, np.newaxis]
     return array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
 

@@ -13,17 +13,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from verfedsv.arrays import LARGEST_EMBEDDING, Array, is_usable
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.loss_checks import encode_checked
-from verfedsv.losses import Array, Loss, get_loss
+from verfedsv.losses import Loss, get_loss
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Description
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.names import check_names
 from verfedsv.transcript.rows import Rows
-
-_PART = 8192
-"""Numbers whose squares are summed at once."""
 
 _KINDS = {"upload": Kind.UPLOAD, "stamp": Kind.ROUND, "join": Kind.JOIN, "leave": Kind.LEAVE}
 """The kind of a record, by that of its last row."""
@@ -207,7 +205,7 @@ class Rules:
         if len(rows.offset) not in {self._n_classes, *(n * self._n_classes for n in n_samples)}:
             raise self._wrong_offset(rows, " or ".join(map(str, sorted(n_samples))))
         if not is_usable(rows.offset):
-            raise ValueError(f"the offset must be finite and below {fmt.LARGEST_EMBEDDING:g} in size")
+            raise ValueError(f"the offset must be finite and below {LARGEST_EMBEDDING:g} in size")
 
     def _wrong_offset(self, rows: Rows, n_samples: object) -> ValueError:
         n_numbers = 0 if rows.offset is None else len(rows.offset)
@@ -296,26 +294,7 @@ def _check_label_columns(batch: pa.RecordBatch, n_samples: int) -> None:
 
 def _check_finite(client: str | None, embeddings: Array) -> None:
     if not is_usable(embeddings):
-        raise ValueError(f"client {client!r}: embeddings must be finite and below {fmt.LARGEST_EMBEDDING:g} in size")
-
-
-def is_usable(numbers: Array) -> bool:
-    """Return whether all embeddings are finite and below the limit of their size."""
-    # The sum of squares decides nearly always, in a fifth of the time; the half leaves room for its rounding.
-    if numbers.dtype.char in "fd" and _sum_squares(numbers) < fmt.LARGEST_EMBEDDING**2 / 2:
-        return True
-    # One pass each, without a temporary array. A NaN passes neither comparison.
-    ends = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
-    return ends[0] > -fmt.LARGEST_EMBEDDING and ends[1] < fmt.LARGEST_EMBEDDING
-
-
-def _sum_squares(numbers: Array) -> float:
-    """Return the sum of squares."""
-    # In parts: OpenBLAS takes threads for more numbers, which wait for each other for milliseconds on a busy machine.
-    if numbers.size <= _PART:
-        return float(np.vdot(numbers, numbers))
-    flat = numbers.reshape(-1)
-    return sum(float(np.vdot(part, part)) for part in np.split(flat, range(_PART, len(flat), _PART)))
+        raise ValueError(f"client {client!r}: embeddings must be finite and below {LARGEST_EMBEDDING:g} in size")
 
 
 def _invalid(where: str, error: ValueError) -> TranscriptError:

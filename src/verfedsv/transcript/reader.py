@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array
 from verfedsv.errors import TranscriptError
-from verfedsv.losses import Array
-from verfedsv.shapley.result import count
+from verfedsv.texts import count
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.chain import Chain, Segment, read_segments
 from verfedsv.transcript.description import Description

@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike
 
 from verfedsv._version import __version__
 from verfedsv.arguments import as_samples, as_whole
+from verfedsv.arrays import Array
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
-from verfedsv.losses import Array, Loss, is_own
+from verfedsv.losses import Loss, is_own
 from verfedsv.settings import ValuationSettings
-from verfedsv.shapley.result import count
-from verfedsv.texts import misleading
+from verfedsv.texts import count, misleading
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Description, Mode, Step
 from verfedsv.transcript.format import Kind

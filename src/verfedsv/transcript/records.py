@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Array
+from verfedsv.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
-from verfedsv.shapley.result import count
+from verfedsv.texts import count
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Description
 from verfedsv.transcript.reader import Transcript

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from verfedsv.losses import Array
+from verfedsv.arrays import Array
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.framing import metadata_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from verfedsv.losses import Floats
+from verfedsv.arrays import Floats
 from verfedsv.shapley.plan import PER_LARGEST, Allowance
 
 

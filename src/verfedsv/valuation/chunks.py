@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import compiled
-from verfedsv.losses import Array, Floats, Loss
+from verfedsv.losses import Loss
 from verfedsv.shapley.factor_sums import FactoredRounds
 from verfedsv.shapley.game import Game, RoundGame
 from verfedsv.vectors import LANES, fill, load, load_first, store

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.complete import REGULARIZATIONS, complete_with
 from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
-from verfedsv.losses import Array
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.blocks import available_threads, ordered_map
 from verfedsv.valuation.chunks import Change, Round, SampleFactors, of_rows

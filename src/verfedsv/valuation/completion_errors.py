@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.expected import MAX_SAMPLES
 from verfedsv.completion.observations import spread_evenly
-from verfedsv.losses import Array, Floats, Loss
+from verfedsv.losses import Loss
 from verfedsv.valuation.chunks import Columns, State, apply
 from verfedsv.valuation.completed import completed_rounds, factors_of
 from verfedsv.valuation.result import FEWEST_HELD_OUT, HOPELESS, Factorisation, missed_fraction

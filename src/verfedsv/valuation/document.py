@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from verfedsv.arrays import Floats
 from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
 from verfedsv.files import MOST_BYTES
-from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import ErrorKind, Estimate
 from verfedsv.shapley.estimators import PARTS

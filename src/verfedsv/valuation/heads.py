@@ -12,10 +12,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
 from verfedsv.head_layers import digest_of, digest_of_layers, from_layers, to_layers
 from verfedsv.heads import Head, HeadMove, HeadState, load_program
-from verfedsv.losses import Array, Floats, Loss
+from verfedsv.losses import Loss
 from verfedsv.shapley.head_game import HeadGame
 from verfedsv.transcript import Transcript
 from verfedsv.transcript.heads import StateReader

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv.arrays import Floats
 from verfedsv.errors import InputError
-from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Progress, Semivalue
 from verfedsv.shapley.blocks import available_threads

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from verfedsv.losses import Floats
+from verfedsv.arrays import Floats
 from verfedsv.transcript import Upload
 from verfedsv.valuation.budget import Budget, HeadBudget
 from verfedsv.valuation.chunks import Round, SampleFactors, State

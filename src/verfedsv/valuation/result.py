@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from verfedsv._version import __version__
+from verfedsv.arrays import Floats
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.errors import VerfedsvError, how_to_install
-from verfedsv.losses import Floats
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.result import ErrorKind, bounds_of_shares, count, describe_totals, shares_of
+from verfedsv.shapley.result import ErrorKind, bounds_of_shares, describe_totals, shares_of
 from verfedsv.shapley.semivalues import SHAPLEY
-from verfedsv.texts import quoted
+from verfedsv.texts import count, quoted
 from verfedsv.transcript.description import Mode
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_samples
+from verfedsv.arrays import Array
 from verfedsv.errors import InputError, how_to_install
 from verfedsv.loss_checks import encode_checked
-from verfedsv.losses import LOSSES, Array, Loss, get_loss
+from verfedsv.losses import LOSSES, Loss, get_loss
 from verfedsv.transcript import Stamp, Transcript, Upload
 from verfedsv.valuation.chunks import Change, Changes, Round, State
 

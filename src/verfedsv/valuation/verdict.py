@@ -8,9 +8,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from verfedsv.losses import Floats
-from verfedsv.shapley.result import count
-from verfedsv.texts import misleading, printable, quoted
+from verfedsv.arrays import Floats
+from verfedsv.texts import count, misleading, printable, quoted
 from verfedsv.valuation.result import Books, Valuation, why_unknown
 
 Weight = Literal["alarm", "doubt", "note"]

@@ -15,7 +15,7 @@ from verfedsv.report.reading import find_fault_at_end, summarise_valuation
 from verfedsv.report.summary import Summary
 from verfedsv.runs.folder import RunFolder
 from verfedsv.shapley import Progress
-from verfedsv.shapley.result import count
+from verfedsv.texts import count
 from verfedsv.watch.growth import Growth, Stat, stat
 from verfedsv.watch.state import State, Status, with_values
 

@@ -16,8 +16,7 @@ from verfedsv.report.curves import Curve, thin
 from verfedsv.report.metrics import series
 from verfedsv.report.summary import Summary
 from verfedsv.report.tables import Table, contributions
-from verfedsv.shapley.result import count
-from verfedsv.texts import LONGEST_NAME, shortened
+from verfedsv.texts import LONGEST_NAME, count, shortened
 
 FORMAT, VERSION = "verfedsv watch", 1
 
