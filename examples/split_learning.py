@@ -60,7 +60,8 @@ def main() -> verfedsv.Valuation:
 
     valuation = verfedsv.value(arguments.output)  # line 3
     for client, share, (low, high) in zip(valuation.clients, valuation.shares, valuation.share_bounds):
-        print(f"{client}: {share:.1%} of what the clients achieved, between {low:.1%} and {high:.1%}")
+        bounds = f", between {low:.1%} and {high:.1%}" if low <= high else ""  # unknown after a few rounds
+        print(f"{client}: {share:.1%} of what the clients achieved{bounds}")
     books = valuation.books
     print(f"loss {books.start:.3f} at the start, {books.end:.3f} at the end")
     print(f"the clients lowered it by {books.clients:.3f}, the server's own top model by {books.server:.3f}")

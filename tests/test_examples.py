@@ -52,12 +52,12 @@ def test_torch_loop(tmp_path):
 def test_split_learning(tmp_path):
     """A plain PyTorch training with a head is recorded and valued, the server apart from the clients."""
     pytest.importorskip("torch")
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / "split_learning.py"), "--epochs", "1"]
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / "split_learning.py"), "--epochs", "2"]
     done = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, check=False)  # noqa: S603
     assert (done.returncode, done.stderr) == (0, "")
     transcript = verfedsv.Transcript.open(tmp_path)
     transcript.verify()
-    assert transcript.n_rounds == 13
+    assert transcript.n_rounds == 26
     assert transcript.widths == {"employer": 8, "registry": 8, "bank": 4}
     for client in transcript.clients:
         assert f"\n{client}: " in done.stdout
