@@ -144,10 +144,9 @@ class Client:
         if self._rate is None:
             raise InputError(f"{self.name!r} has new rows and a trained model, which does not learn any more")
         upload, samples, features = self._uploaded
-        # Usually the samples that were just embedded: their rows need not be gathered again.
-        if samples is not message.samples and not np.array_equal(samples, message.samples):
-            features = self._take(message.samples)
-        values, shape = message.values, (len(message.samples), upload.embeddings.shape[1])
+        if message.samples is not None:
+            samples, features = message.samples, self._take(message.samples)
+        values, shape = message.values, (len(samples), upload.embeddings.shape[1])
         if values.shape != shape or not np.isfinite(values).all():
             raise InputError(f"gradients must be finite numbers of shape {shape}; received {values.shape}")
         self._model.learn(features, values / len(values), self._rate.at(self._n_steps + 1))

@@ -7,7 +7,7 @@
     Save, Restore               Done                        the client's own checkpoint of a round
     any of these                Refusal(reason)             it cannot be done; nothing was changed
 
-A message holds arrays and plain values only, and `to_bytes` writes it without pickling. An answer has the client, the
+A message holds arrays and plain values only; `network.wire` writes it without pickling. An answer has the client, the
 round and the sequence number of its request. Sequence numbers increase. A request with the number of the last one is a
 repetition: it gets the same answer and is not carried out again, so a server that lost an answer can ask again.
 
@@ -16,17 +16,11 @@ Messages and their arrays must not be changed. (Frozen classes would take 0.6 in
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import dataclass, fields
-from typing import get_args
-
-import numpy as np
+from dataclasses import dataclass
 
 from verfedsv.arrays import Array, Floats
-from verfedsv.errors import AnswerError, InputError
+from verfedsv.errors import AnswerError
 from verfedsv.texts import shortened
-from verfedsv.untrusted import MOST_JSON_BYTES
 
 
 @dataclass(eq=False, slots=True)
@@ -54,9 +48,12 @@ class Embeddings(Message):
 
 @dataclass(eq=False, slots=True)
 class Gradients(Message):
-    """Take a step; `values`, (samples, classes), are gradients of the loss with respect to the embeddings."""
+    """Take a step; `values`, (samples, classes), are gradients of the loss with respect to the embeddings.
 
-    samples: Array
+    They are of the samples that were just uploaded, if `samples` is None.
+    """
+
+    samples: Array | None
     values: Floats
 
 
@@ -103,12 +100,6 @@ Answer = Embeddings | Prediction | Done | Refusal
 
 ANSWERS = {Embed: Embeddings, Gradients: Done, Predict: Prediction, Save: Done, Restore: Done}
 _LONGEST_REASON = 1000
-_MOST_DIMENSIONS = 3
-"""One more than valid arrays have, so that the server can still say which shape it received."""
-
-_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (*get_args(Request), *get_args(Answer))}
-_NUMBERS = {number: np.dtype(number) for number in ("<f8", "<f4", "<i8")}
-_TYPES = {"str": str, "int": int, "Array": np.ndarray, "Floats": np.ndarray, "Array | None": np.ndarray | None}
 
 
 def check_kind(answer: Answer, request: Request) -> None:
@@ -117,34 +108,3 @@ def check_kind(answer: Answer, request: Request) -> None:
         raise AnswerError(shortened(answer.reason, _LONGEST_REASON))
     if not isinstance(answer, ANSWERS[type(request)]):
         raise AnswerError(f"{type(request).__name__} was answered with {type(answer).__name__}")
-
-
-def to_bytes(message: Message) -> bytes:
-    """Return a message as bytes: the length of a JSON header, the header, the content of its arrays."""
-    content = {field.name: getattr(message, field.name) for field in fields(message)}
-    arrays = {name: np.ascontiguousarray(value) for name, value in content.items() if isinstance(value, np.ndarray)}
-    plain = {name: value for name, value in content.items() if name not in arrays}
-    shapes = {name: [array.dtype.str, array.shape] for name, array in arrays.items()}
-    header = json.dumps([type(message).__name__, plain, shapes]).encode()
-    return b"".join([len(header).to_bytes(4, "little"), header, *(array.tobytes() for array in arrays.values())])
-
-
-def from_bytes(content: bytes) -> Message:
-    """Return the message that `to_bytes` wrote; raise InputError for any other content."""
-    try:
-        start = 4 + int.from_bytes(content[:4], "little")
-        name, plain, shapes = json.loads(content[4:start] if start <= MOST_JSON_BYTES else b"")
-        kind, values = _KINDS[name], dict(plain)
-        for field, (number, shape) in shapes.items():
-            # Capped, because multiplying many or huge dimensions is slow.
-            sizes = shape[:_MOST_DIMENSIONS]
-            n_numbers = math.prod(min(n, len(content) + 1) for n in sizes)
-            values[field] = np.frombuffer(content, _NUMBERS[number], n_numbers, start).reshape(sizes)
-            start += values[field].nbytes
-        is_typed = all(isinstance(values[field.name], _TYPES[str(field.type)]) for field in fields(kind))
-        is_shaped = all(list(values[field].shape) == shape for field, (_, shape) in shapes.items())
-        if is_typed and is_shaped and start == len(content) and len(values) == len(fields(kind)):
-            return kind(**values)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        pass
-    raise InputError(f"{len(content):,} bytes are not a message of this version")

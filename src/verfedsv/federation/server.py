@@ -206,7 +206,8 @@ class Server:
             self._store(name, asked.samples, embeddings)
             samples = asked.samples if batch is None else batch
             values = self._gradients(samples, {})[name]
-            answer = Gradients(name, asked.round, next(self._sequence), samples, values)
+            others = None if np.array_equal(samples, asked.samples) else samples
+            answer = Gradients(name, asked.round, next(self._sequence), others, values)
             self._answers[name] = answer
             return answer
 
@@ -224,7 +225,7 @@ class Server:
             for name, embeddings in uploads.items():
                 self._store(name, batch, embeddings)
             values = self._gradients(batch, uploads)
-            self._answers = {name: Gradients(name, t, next(self._sequence), batch, values[name]) for name in uploads}
+            self._answers = {name: Gradients(name, t, next(self._sequence), None, values[name]) for name in uploads}
             # From now on, uploads of absent clients for this round are rejected.
             self._asked, self._uploads = {name: self._asked[name] for name in uploads}, {}
             self.n_rounds, self.time = t, float(t)

@@ -1,0 +1,218 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Frame(_message.Message):
+    __slots__ = ("part", "more")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    part: bytes
+    more: bool
+    def __init__(self, part: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class Array(_message.Message):
+    __slots__ = ("type", "shape", "content")
+    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        FLOAT64: _ClassVar[Array.Type]
+        FLOAT32: _ClassVar[Array.Type]
+        INT64: _ClassVar[Array.Type]
+        UINT8: _ClassVar[Array.Type]
+    FLOAT64: Array.Type
+    FLOAT32: Array.Type
+    INT64: Array.Type
+    UINT8: Array.Type
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    type: Array.Type
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    content: bytes
+    def __init__(self, type: _Optional[_Union[Array.Type, str]] = ..., shape: _Optional[_Iterable[int]] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class ToClient(_message.Message):
+    __slots__ = ("round", "sequence", "welcome", "begin", "embed", "gradients", "predict", "save", "restore", "deliver", "end")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    EMBED_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    PREDICT_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    sequence: int
+    welcome: Welcome
+    begin: Begin
+    embed: Embed
+    gradients: Gradients
+    predict: Predict
+    save: Save
+    restore: Restore
+    deliver: Deliver
+    end: End
+    def __init__(self, round: _Optional[int] = ..., sequence: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., predict: _Optional[_Union[Predict, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
+
+class FromClient(_message.Message):
+    __slots__ = ("round", "sequence", "hello", "embeddings", "prediction", "done", "refusal")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    sequence: int
+    hello: Hello
+    embeddings: Embeddings
+    prediction: Prediction
+    done: Done
+    refusal: Refusal
+    def __init__(self, round: _Optional[int] = ..., sequence: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., embeddings: _Optional[_Union[Embeddings, _Mapping]] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "version", "name", "session", "time", "purpose", "start", "alignment")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    name: str
+    session: str
+    time: float
+    purpose: str
+    start: str
+    alignment: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., time: _Optional[float] = ..., purpose: _Optional[str] = ..., start: _Optional[str] = ..., alignment: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("protocol", "version", "name", "time", "about")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    ABOUT_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    name: str
+    time: float
+    about: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., time: _Optional[float] = ..., about: _Optional[str] = ...) -> None: ...
+
+class End(_message.Message):
+    __slots__ = ("reason", "is_finished")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    IS_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    is_finished: bool
+    def __init__(self, reason: _Optional[str] = ..., is_finished: _Optional[bool] = ...) -> None: ...
+
+class Begin(_message.Message):
+    __slots__ = ("start", "samples", "is_test", "learning", "n_planned")
+    START_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    IS_TEST_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_FIELD_NUMBER: _ClassVar[int]
+    N_PLANNED_FIELD_NUMBER: _ClassVar[int]
+    start: str
+    samples: Array
+    is_test: Array
+    learning: Learning
+    n_planned: int
+    def __init__(self, start: _Optional[str] = ..., samples: _Optional[_Union[Array, _Mapping]] = ..., is_test: _Optional[_Union[Array, _Mapping]] = ..., learning: _Optional[_Union[Learning, _Mapping]] = ..., n_planned: _Optional[int] = ...) -> None: ...
+
+class Learning(_message.Message):
+    __slots__ = ("model", "hidden", "width", "seed", "rate", "decay", "optimizer", "momentum", "scale")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    DECAY_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    MOMENTUM_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    hidden: int
+    width: int
+    seed: int
+    rate: float
+    decay: str
+    optimizer: str
+    momentum: float
+    scale: str
+    def __init__(self, model: _Optional[str] = ..., hidden: _Optional[int] = ..., width: _Optional[int] = ..., seed: _Optional[int] = ..., rate: _Optional[float] = ..., decay: _Optional[str] = ..., optimizer: _Optional[str] = ..., momentum: _Optional[float] = ..., scale: _Optional[str] = ...) -> None: ...
+
+class Embed(_message.Message):
+    __slots__ = ("samples",)
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    samples: Array
+    def __init__(self, samples: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class Embeddings(_message.Message):
+    __slots__ = ("embeddings",)
+    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    embeddings: Array
+    def __init__(self, embeddings: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class Gradients(_message.Message):
+    __slots__ = ("samples", "values")
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    samples: Array
+    values: Array
+    def __init__(self, samples: _Optional[_Union[Array, _Mapping]] = ..., values: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class Predict(_message.Message):
+    __slots__ = ("samples",)
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    samples: Array
+    def __init__(self, samples: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class Prediction(_message.Message):
+    __slots__ = ("embeddings",)
+    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    embeddings: Array
+    def __init__(self, embeddings: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class Save(_message.Message):
+    __slots__ = ("keep",)
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    keep: int
+    def __init__(self, keep: _Optional[int] = ...) -> None: ...
+
+class Restore(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Deliver(_message.Message):
+    __slots__ = ("name", "content")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    content: bytes
+    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,169 @@
+"""The client's end of its connection to the server: it dials, answers what it is asked, and dials again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+
+from verfedsv.errors import InputError, VerfedsvError
+from verfedsv.federation.messages import Answer, Message, Refusal
+from verfedsv.network.messages import End, Hello, Welcome
+from verfedsv.network.wire import METHOD, OPTIONS, Assembly, frames, request_from_bytes, to_bytes
+
+LARGEST_REQUEST = 1 << 32
+"""Limit of a message of the server in bytes; a client trusts it with the training."""
+
+_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+_BUSY = 60.0
+"""Seconds for which a server may say that a client is connected already: it may not know yet that it hung up."""
+
+_FINAL = {
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+class RefusedError(VerfedsvError):
+    """The server does not let this client in, and trying again would not help."""
+
+
+class UnreachableError(VerfedsvError):
+    """The server could not be reached for a time."""
+
+
+class Link:
+    """Answers the server's messages over any number of connections, one after the other.
+
+    `hello` makes the first message of each connection, `answer` answers a request. Without a connection for `patience`
+    seconds, None for no limit, it gives up. `on_event` is told what happens, in words.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        credentials: grpc.ChannelCredentials | None,
+        hello: Callable[[], Hello],
+        answer: Callable[[Any], Answer],
+        *,
+        patience: float | None = None,
+        on_event: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+        on_welcome: Callable[[Welcome], None] = lambda welcome: None,  # noqa: ARG005
+    ) -> None:
+        self._address, self._credentials = address, credentials
+        self._hello, self._answer = hello, answer
+        self._patience, self._on_event, self._on_welcome = patience, on_event, on_welcome
+        self._last_contact = time.monotonic()
+        self._is_welcome = False
+
+    def run(self) -> End:
+        """Answer until the server says that it is over; return its last message.
+
+        Raises RefusedError or UnreachableError. Ctrl-C ends it with KeyboardInterrupt.
+        """
+        self._last_contact, said, pause = time.monotonic(), "", _PAUSE
+        while True:
+            self._is_welcome = False
+            try:
+                end = self._attend()
+            except grpc.RpcError as error:
+                self._check(error)
+                why = _explain(error)
+            else:
+                if end is not None:
+                    return end
+                why = "the server closed the connection"
+            if self._is_welcome:
+                pause = _PAUSE
+            if why != said or self._is_welcome:
+                self._on_event(f"{why}; trying again")
+                said = why
+            if self._patience is not None and time.monotonic() - self._last_contact > self._patience:
+                raise UnreachableError(f"{self._address}: no connection for {self._patience:g} seconds: {why}")
+            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # so that not all come back at once
+            pause = min(1.5 * pause, _LONGEST_PAUSE)
+
+    def _check(self, error: Any) -> None:
+        """Raise RefusedError if there is no use in trying again."""
+        details = error.details() or ""
+        is_taken = error.code() is grpc.StatusCode.ALREADY_EXISTS
+        if is_taken and time.monotonic() - self._last_contact < _BUSY:
+            return
+        if is_taken or error.code() in _FINAL:
+            raise RefusedError(f"{self._address} refuses this client: {details}")
+        if _is_about_certificates(details):
+            raise RefusedError(f"{self._address}: {_explain(error)}")
+
+    def _attend(self) -> End | None:
+        """Serve one connection; return the server's last message, None if it hung up without one."""
+        # The synchronous interface: with a client in each of several threads, gRPC's event loops disturb each other.
+        outbox = SimpleQueue[bytes | None]()
+        hello = self._hello()
+        with self._dial() as channel:
+            try:
+                _post(outbox, hello)
+                assembly = Assembly(LARGEST_REQUEST)
+                call = channel.stream_stream(METHOD)(_drain(outbox))
+                for frame in call:
+                    content = assembly.add(frame)
+                    if content is None:
+                        continue
+                    self._last_contact = time.monotonic()
+                    message: Message = request_from_bytes(content, hello.name)
+                    match message:
+                        case Welcome():
+                            self._is_welcome = True
+                            self._on_welcome(message)
+                        case End():
+                            return message
+                        case _:
+                            _post(outbox, self._answer(message))
+                return None
+            finally:
+                outbox.put(None)
+
+    def _dial(self) -> grpc.Channel:
+        if self._credentials is None:
+            return grpc.insecure_channel(self._address, OPTIONS)
+        return grpc.secure_channel(self._address, self._credentials, OPTIONS)
+
+
+def _post(outbox: SimpleQueue[bytes | None], message: Message) -> None:
+    for frame in frames(to_bytes(message)):
+        outbox.put(frame)
+
+
+def _drain(outbox: SimpleQueue[bytes | None]) -> Iterator[bytes]:
+    while (frame := outbox.get()) is not None:
+        yield frame
+
+
+def refuse(message: Message, error: Exception) -> Refusal:
+    """Return the answer to a message that cannot be carried out."""
+    return Refusal(message.client, message.round, message.sequence, str(error))
+
+
+def _is_about_certificates(details: str) -> bool:
+    return "CERTIFICATE" in details or "Peer name" in details or "certificate" in details
+
+
+def _explain(error: Any) -> str:
+    """Return in words why a connection failed."""
+    details = error.details() or error.code().name
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "the server's certificate is not signed by the authority given (--ca), or has expired"
+    if "not verified" in details or "Peer name" in details:
+        return "the server's certificate is for another host name than the one dialled"
+    if "WRONG_VERSION_NUMBER" in details:
+        return "something answers there, but without TLS"
+    if "Connection refused" in details or "connect" in details.lower():
+        return "nothing answers there"
+    return details.partition("\n")[0][:200]
