@@ -32,8 +32,8 @@ from verfedsv.federation import (
     asynchronous_rounds,
     synchronous_rounds,
 )
+from verfedsv.federation.models import build_model
 from verfedsv.runs.execute import record_training
-from verfedsv.runs.models import build_model
 from verfedsv.transcript import Upload
 
 FEW = 8

@@ -25,11 +25,14 @@ def caution(
     numeric: Mapping[str, Array],
     text: Mapping[str, Array],
     empty: list[str],
-    labels: LabelArray,
+    labels: LabelArray | None,
 ) -> list[str]:
-    """Return warnings about the columns of a client, (samples,) each; `empty` names columns without a type."""
+    """Return warnings about the columns of a client, (samples,) each; `empty` names columns without a type.
+
+    Without `labels`, columns are not compared with them.
+    """
     n_missing = {name: int(np.isnan(column).sum()) for name, column in numeric.items()}
-    n_samples = len(labels)
+    n_samples = max([0, *map(len, (*numeric.values(), *text.values()))])
     without = [*empty, *(name for name, n in n_missing.items() if n == n_samples)]
     without += [name for name, column in text.items() if all(value is None for value in column)]
     filled = {name: n for name, n in n_missing.items() if 0 < n < n_samples}
@@ -41,6 +44,8 @@ def caution(
     if filled:
         cells = _listed([f"{n:,} of {n_samples:,} in {name!r}" for name, n in filled.items()])
         lines.append(f"{client}: missing numbers become the mean of their column: {cells}")
+    if labels is None:
+        return lines
     rows = slice(None, None, max(1, n_samples // N_COMPARED))
     compared = labels[rows]
     gives_away = _gives_classes_away if compared.dtype.kind == "i" else _gives_amounts_away

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from verfedsv.data.cautions import caution
 from verfedsv.data.labels import WrittenLabels, interpret, read_labels
 from verfedsv.data.libsvm import LibsvmRows
 from verfedsv.data.reading import is_number, is_text, remedy
-from verfedsv.data.sources import ClientFile, Source, check_column, match_rows, read_source
+from verfedsv.data.sources import ClientFile, Matched, Source, check_column, match_rows, read_source
 from verfedsv.data.targets import AskedLoss, LabelArray
 from verfedsv.data.vertical import ClientData, VerticalData, choose_test
 from verfedsv.errors import DataError, InputError
@@ -59,7 +59,60 @@ def join_tables(
     shared = {name for name, file in clients.items() if file.path.resolve() == clients[holder].path.resolve()}
     sources = {name: read_source(file, label_column if name in shared else None) for name, file in clients.items()}
     _check_label_column(sources[holder], label_column, clients[holder].path)
-    matched = match_rows(sources, clients)
+    joined, _ = _join(clients, sources, match_rows(sources, clients), label, shared, test, seed, n_classes, loss)
+    if not joined.clients:
+        raise DataError(f"{clients[holder].path} has labels only; at least one client with features is needed")
+    return joined
+
+
+def join_with_others(
+    holder: str,
+    file: ClientFile,
+    source: Source,
+    matched: Matched,
+    label: str,
+    others: Sequence[str],
+    *,
+    test: float | None = None,
+    seed: int = 0,
+    n_classes: int | None = None,
+    loss: AskedLoss = "auto",
+) -> tuple[VerticalData, NDArray[np.intp]]:
+    """Return what the holder of the labels has of samples that it shares with others, and which of these have a label.
+
+    `matched` has the rows of the common samples in its file. The other clients' columns are elsewhere. Everything else
+    is as for `join_tables`.
+    """
+    _check_label_column(source, label, file.path)
+    options = test, seed, n_classes, loss
+    joined, known = _join({holder: file}, {holder: source}, matched, (holder, label), {holder}, *options)
+    return replace(joined, elsewhere=tuple(others)), known
+
+
+def read_columns(name: str, file: ClientFile, source: Source, rows: Array, is_test: Array) -> ReadColumns:
+    """Return the features of a client in some rows; `is_test` marks those that nobody trains on.
+
+    Unlike `join_tables`, this cannot compare columns with the labels.
+    """
+    read = _read_client(name, file, source, rows, None, ~is_test, None)
+    if read.client is None:
+        raise DataError(f"{file.path}: client {name!r} has no features")
+    return read
+
+
+def _join(
+    clients: Mapping[str, ClientFile],
+    sources: Mapping[str, Source],
+    matched: Matched,
+    label: tuple[str, str | None],
+    shared: Collection[str],
+    test: float | None,
+    seed: int,
+    n_classes: int | None,
+    loss: AskedLoss,
+) -> tuple[VerticalData, NDArray[np.intp]]:
+    """Return the samples that have a label, and which of the matched ones these are."""
+    holder, label_column = label
     written = _labels_of(sources[holder], label_column, clients[holder].path, matched.rows[holder])
     labels = interpret(written, loss, n_classes)
     known = np.flatnonzero(labels.is_known)
@@ -76,15 +129,13 @@ def join_tables(
         if found[name].client is None and name != holder:
             raise DataError(f"{file.path}: client {name!r} has no features")
     players = tuple(read.client for read in found.values() if read.client is not None)
-    if not players:
-        raise DataError(f"{clients[holder].path} has labels only; at least one client with features is needed")
     without = [f"{n_without:,} of them have no label and are left out"] if n_without else []
     notes = (*(read.note for read in found.values()), matched.note, *without, labels.note)
     cautions = (*labels.cautions, *(line for read in found.values() for line in read.cautions))
-    return VerticalData(players, values, labels.n_classes, is_test, notes, cautions, labels.classes, loss)
+    return VerticalData(players, values, labels.n_classes, is_test, notes, cautions, labels.classes, loss), known
 
 
-class _Read(NamedTuple):
+class ReadColumns(NamedTuple):
     """What was read of a client: its columns, None if it has none, what they are, and likely mistakes in them."""
 
     client: ClientData | None
@@ -119,19 +170,20 @@ def _read_client(
     rows: NDArray[np.intp],
     hidden: str | None,
     is_train: NDArray[np.bool_],
-    labels: LabelArray,
-) -> _Read:
+    labels: LabelArray | None,
+) -> ReadColumns:
     """Return the features of a client in some rows, without the `hidden` column of the labels, if that is there."""
     cautions = list[str]()
     if isinstance(source, LibsvmRows):
-        _check_order(source, rows, labels)
+        if labels is not None:
+            _check_order(source, rows, labels)
         client, what = _read_libsvm(name, source, rows)
     else:
         columns = _read_columns(source.table.take(rows), file, {file.id_column, hidden}, is_train)
         client, what = columns.client(name), str(columns)
         cautions = caution(name, columns.numeric, columns.text, columns.empty, labels)
     sizes = [f"{n:,} rows in {path.name}" for n, path in zip(source.sizes, file.paths, strict=True)]
-    return _Read(client, f"{name}: {' and '.join(sizes)}; {what}", cautions)
+    return ReadColumns(client, f"{name}: {' and '.join(sizes)}; {what}", cautions)
 
 
 def _read_libsvm(name: str, source: LibsvmRows, rows: NDArray[np.intp]) -> tuple[ClientData | None, str]:

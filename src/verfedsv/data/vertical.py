@@ -58,7 +58,7 @@ class VerticalData:
 
     `n_classes` is C, or 1 for amounts, and `classes` are the names of the classes, None if they have none. `is_test`
     marks samples held out of training. `notes` say how the data were read, `cautions` name likely mistakes. `asked` is
-    the loss that the user asked for.
+    the loss that the user asked for. `elsewhere` are the names of clients whose columns are on other machines.
     """
 
     clients: tuple[ClientData, ...]
@@ -69,10 +69,11 @@ class VerticalData:
     cautions: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     asked: AskedLoss = "auto"
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(client.name for client in self.clients)
+        return (*(client.name for client in self.clients), *self.elsewhere)
 
     @cached_property
     def loss(self) -> LossName:

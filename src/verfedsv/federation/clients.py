@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -35,10 +34,7 @@ from verfedsv.federation.messages import (
     Restore,
     Save,
 )
-from verfedsv.federation.models import Linear, Model, Rate, State
-
-BuildModel = Callable[[int, int], Model]
-"""Builds a client's model from its number of features and the width of its embeddings."""
+from verfedsv.federation.models import BuildModel, Linear, Model, Rate, State
 
 
 class Client:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Literal, Protocol
 
@@ -127,3 +128,16 @@ class Perceptron:
     def restore(self, state: State) -> None:
         self._parameters = {name: np.array(state[name]) for name in self._parameters}
         self._optimizer.restore(state)
+
+
+BuildModel = Callable[[int, int], Model]
+"""Builds a client's model from its number of features and the width of its embeddings."""
+
+
+def build_model(kind: str, hidden: int, seed: int, optimizer: BuildOptimizer = PlainDescent) -> BuildModel:
+    """Return a factory for the model of each client: linear, or a perceptron."""
+    if kind == "linear":
+        return partial(Linear, optimizer=optimizer)
+    if kind == "perceptron":
+        return partial(Perceptron, hidden=hidden, seed=seed, optimizer=optimizer)
+    raise InputError(f"model must be linear or perceptron; received {kind!r}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -143,3 +144,14 @@ def _zeros(what: str, parameters: Parameters) -> dict[str, Floats]:
 
 def _copies(arrays: Mapping[str, Floats]) -> dict[str, Array]:
     return {name: array.copy() for name, array in arrays.items()}
+
+
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": PlainDescent, "momentum": Momentum, "adam": Adam}
+"""The optimisers by their names in configurations."""
+
+
+def build_optimizer(name: str, momentum: float) -> BuildOptimizer:
+    """Return a factory for optimisers of that name; `momentum` is for those that have one."""
+    if name not in OPTIMIZERS:
+        raise InputError(f"optimizer must be {', '.join(OPTIMIZERS)}; received {name!r}")
+    return partial(Momentum, momentum=momentum) if name == "momentum" else OPTIMIZERS[name]

@@ -19,11 +19,11 @@ from verfedsv.data.preparation import Scale
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import ClientWarning, InputError
 from verfedsv.federation.checkpoints import SERVER, client_file
-from verfedsv.federation.clients import BuildModel, Client
+from verfedsv.federation.clients import Client
 from verfedsv.federation.evaluation import Evaluation
 from verfedsv.federation.heads import Head
 from verfedsv.federation.messages import Predict, Request
-from verfedsv.federation.models import Linear, Rate, State
+from verfedsv.federation.models import BuildModel, Linear, Rate, State
 from verfedsv.federation.optimizers import BuildOptimizer, PlainDescent
 from verfedsv.federation.server import Server
 from verfedsv.federation.transports import InProcess, Transport, ask, raise_invalid

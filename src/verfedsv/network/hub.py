@@ -37,6 +37,7 @@ _PATIENCE = 30.0
 _STEP = 0.2
 """Seconds that a thread waits at a time, so that Ctrl-C reaches it."""
 
+
 class Refused(Exception):  # noqa: N818  # not an error of the server's
     """A connection is refused, with the code that gRPC has for it."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from verfedsv.errors import InputError, VerfedsvError
+from verfedsv.errors import VerfedsvError
 from verfedsv.federation.messages import Answer, Message, Refusal
 from verfedsv.network.messages import End, Hello, Welcome
 from verfedsv.network.wire import METHOD, OPTIONS, Assembly, frames, request_from_bytes, to_bytes
@@ -111,7 +111,7 @@ class Link:
             try:
                 _post(outbox, hello)
                 assembly = Assembly(LARGEST_REQUEST)
-                call = channel.stream_stream(METHOD)(_drain(outbox))
+                call = channel.stream_stream(METHOD, None, None)(_drain(outbox))
                 for frame in call:
                     content = assembly.add(frame)
                     if content is None:
@@ -157,7 +157,7 @@ def _is_about_certificates(details: str) -> bool:
 
 def _explain(error: Any) -> str:
     """Return in words why a connection failed."""
-    details = error.details() or error.code().name
+    details = str(error.details() or error.code().name)
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return "the server's certificate is not signed by the authority given (--ca), or has expired"
     if "not verified" in details or "Peer name" in details:

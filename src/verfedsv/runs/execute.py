@@ -39,6 +39,8 @@ from verfedsv.federation import (
     synchronous_rounds,
 )
 from verfedsv.federation.heads import Head
+from verfedsv.federation.models import build_model
+from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.roster import Roster
 from verfedsv.files import write_whole
 from verfedsv.runs import writing
@@ -47,7 +49,7 @@ from verfedsv.runs.extent import agreed_by, agreed_step, planned_roster, planned
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.live import LiveShares
 from verfedsv.runs.metrics import MEMBERS_SINCE, Patience, add_metrics, cut_metrics, read_metrics, sync_metrics
-from verfedsv.runs.models import build_head, build_model, build_optimizer, loss_at_start, weigh_classes
+from verfedsv.runs.models import build_head, loss_at_start, weigh_classes
 from verfedsv.runs.predicting import PredictedRows, predict
 from verfedsv.runs.reading import parse_config, read_text, resolve
 from verfedsv.runs.resume import Saver, resume_server
@@ -248,8 +250,22 @@ class Run:
 
     def _prepare(self) -> Training:
         """Return the training before its first round; raise an error if it cannot be carried out or valued."""
-        section, optimizer = self.config.training, build_optimizer(self.config.training)
-        training = Training.in_process(
+        training = self._connect()
+        # A recorder refuses names that it cannot write and valuations that cannot be computed, and a schedule less than
+        # one round.
+        with self._record(None, training.server.head) as recorder:
+            for name in self.data.names:
+                if name not in recorder.members:
+                    recorder.join(name)
+        self._schedule(training.server.n_train)
+        self._check_patience()
+        return training
+
+    def _connect(self) -> Training:
+        """Return the server and what connects it to its clients: all of them are in this process."""
+        section = self.config.training
+        optimizer = build_optimizer(section.optimizer, section.momentum)
+        return Training.in_process(
             self.data,
             rate=Rate(section.rate, section.decay),
             rates={own.name: Rate(own.rate, section.decay) for own in self.config.client if own.rate is not None},
@@ -263,15 +279,6 @@ class Run:
             checkpoints=self._files.checkpoints_path,
             members=self.roster.founders,
         )
-        # A recorder refuses names that it cannot write and valuations that cannot be computed, and a schedule less than
-        # one round.
-        with self._record(None, training.server.head) as recorder:
-            for name in self.data.names:
-                if name not in recorder.members:
-                    recorder.join(name)
-        self._schedule(training.server.n_train)
-        self._check_patience()
-        return training
 
     def _check_patience(self) -> None:
         """Raise InputError if nothing could end the training early, although it should."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from verfedsv.errors import InputError
-from verfedsv.federation import Adam, Momentum, Optimizer, PlainDescent, SynchronousSchedule
+from verfedsv.federation import SynchronousSchedule
+from verfedsv.federation.optimizers import OPTIMIZERS
 from verfedsv.federation.roster import Roster
 from verfedsv.runs.config import Config, TrainingSection
 from verfedsv.texts import count
 from verfedsv.transcript import Description
-
-OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": PlainDescent, "momentum": Momentum, "adam": Adam}
-"""The optimisers by their names in configurations."""
 
 
 @dataclass(frozen=True)

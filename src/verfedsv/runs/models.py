@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Literal
-
 import numpy as np
 
 from verfedsv.arrays import Floats
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, how_to_install
-from verfedsv.federation import Linear, Momentum, Perceptron, PlainDescent, Rate
-from verfedsv.federation.clients import BuildModel
+from verfedsv.federation import Rate
 from verfedsv.federation.heads import Head, SumHead
-from verfedsv.federation.optimizers import BuildOptimizer
 from verfedsv.losses import get_loss
-from verfedsv.runs.config import ClassWeights, Config, TrainingSection
-from verfedsv.runs.extent import OPTIMIZERS
+from verfedsv.runs.config import ClassWeights, Config
 from verfedsv.texts import shortened
-
-
-def build_model(
-    kind: Literal["linear", "perceptron"], hidden: int, seed: int, optimizer: BuildOptimizer = PlainDescent
-) -> BuildModel:
-    """Return a factory for the model of each client."""
-    if kind == "linear":
-        return partial(Linear, optimizer=optimizer)
-    return partial(Perceptron, hidden=hidden, seed=seed, optimizer=optimizer)
-
-
-def build_optimizer(section: TrainingSection) -> BuildOptimizer:
-    """Return a factory for the optimisers of all models, and of the server's intercept."""
-    return (
-        partial(Momentum, momentum=section.momentum)
-        if section.optimizer == "momentum"
-        else OPTIMIZERS[section.optimizer]
-    )
 
 
 def weigh_classes(weights: ClassWeights | None, data: VerticalData) -> Floats | None:
