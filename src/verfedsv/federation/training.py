@@ -45,6 +45,7 @@ class Training:
     A request without an answer after `timeout` seconds (None: no limit) is sent again, `n_tries` times in all. A client
     that still has not answered is absent from the round. So is one that refuses, or whose answer is invalid:
     `on_invalid` is then called with the request and the error. By default it warns; if it raises, the training ends.
+    `on_missing` is called with a request that was not answered, and may raise as well.
     """
 
     server: Server
@@ -52,6 +53,7 @@ class Training:
     timeout: float | None = None
     n_tries: int = 3
     on_invalid: Callable[[Request, InputError], None] = _warn
+    on_missing: Callable[[Request], None] = lambda request: None  # noqa: ARG005
     _turns: dict[str, Lock] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -82,9 +84,17 @@ class Training:
         An invalid answer ends it: within one process, it means too large a learning rate or a bug, not an attack.
         Checkpoints are written to the folder `checkpoints`, if that is given.
         """
-        n_train = int((~data.is_test).sum())
-        if n_train == 0:
-            raise InputError("there are no samples to train on")
+        server = build_server(
+            data,
+            rate=rate,
+            intercept=intercept,
+            head=head,
+            recorder=recorder,
+            checkpoints=checkpoints,
+            optimizer=optimizer,
+            class_weights=class_weights,
+            members=members,
+        )
         clients = [
             Client.from_columns(
                 columns,
@@ -97,23 +107,6 @@ class Training:
             )
             for m, columns in enumerate(data.clients)
         ]
-        server = Server(
-            data.targets[np.argsort(data.is_test, kind="stable")],
-            data.names,
-            data.width,
-            data.loss,
-            n_train=n_train,
-            label_scale=data.label_scale,
-            intercept=rate if intercept else None,
-            head=head,
-            checkpoint=None if checkpoints is None else checkpoints / SERVER,
-            classes=data.classes,
-            optimizer=optimizer,
-            class_weights=class_weights,
-            members=members,
-        )
-        if recorder is not None:
-            server.record(recorder)
         return cls(server, InProcess(clients), on_invalid=raise_invalid)
 
     def set_members(self, clients: Collection[str]) -> None:
@@ -191,4 +184,40 @@ class Training:
 
     def _ask(self, requests: Sequence[Request], use: Callable[[Any], Any] = lambda answer: answer) -> dict[str, Any]:
         """Return what `use` makes of the answers, by client, without those that are missing or invalid."""
-        return ask(self.transport, requests, use, self.on_invalid, self.timeout, self.n_tries)
+        return ask(self.transport, requests, use, self.on_invalid, self.timeout, self.n_tries, self.on_missing)
+
+
+def build_server(
+    data: VerticalData,
+    *,
+    rate: Rate,
+    intercept: bool = False,
+    head: Head | None = None,
+    recorder: Recorder | None = None,
+    checkpoints: Path | None = None,
+    optimizer: BuildOptimizer = PlainDescent,
+    class_weights: Floats | None = None,
+    members: Sequence[str] | None = None,
+) -> Server:
+    """Return the server of a training, which takes nothing but labels and names from the data."""
+    n_train = int((~data.is_test).sum())
+    if n_train == 0:
+        raise InputError("there are no samples to train on")
+    server = Server(
+        data.targets[np.argsort(data.is_test, kind="stable")],
+        data.names,
+        data.width,
+        data.loss,
+        n_train=n_train,
+        label_scale=data.label_scale,
+        intercept=rate if intercept else None,
+        head=head,
+        checkpoint=None if checkpoints is None else checkpoints / SERVER,
+        classes=data.classes,
+        optimizer=optimizer,
+        class_weights=class_weights,
+        members=members,
+    )
+    if recorder is not None:
+        server.record(recorder)
+    return server

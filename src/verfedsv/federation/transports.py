@@ -37,10 +37,12 @@ def ask(
     on_invalid: Callable[[Request, InputError], None] = raise_invalid,
     timeout: float | None = None,
     n_tries: int = 3,
+    on_missing: Callable[[Request], None] = lambda request: None,  # noqa: ARG005
 ) -> dict[str, Any]:
     """Return what `use` makes of the answers, by client, without those that are missing or invalid.
 
-    A request without an answer after `timeout` seconds is sent again, `n_tries` times in all.
+    A request without an answer after `timeout` seconds is sent again, `n_tries` times in all; then `on_missing` is
+    called with it.
     """
     left, results = {request.client: request for request in requests}, {}
     for _ in range(n_tries):
@@ -54,6 +56,8 @@ def ask(
                 results[answer.client] = use(answer)
             except (AnswerError, DivergedError) as error:
                 on_invalid(request, error)
+    for request in left.values():
+        on_missing(request)
     return results
 
 

@@ -23,10 +23,12 @@ class Array(_message.Message):
         FLOAT32: _ClassVar[Array.Type]
         INT64: _ClassVar[Array.Type]
         UINT8: _ClassVar[Array.Type]
+        UINT32: _ClassVar[Array.Type]
     FLOAT64: Array.Type
     FLOAT32: Array.Type
     INT64: Array.Type
     UINT8: Array.Type
+    UINT32: Array.Type
     TYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
@@ -36,7 +38,7 @@ class Array(_message.Message):
     def __init__(self, type: _Optional[_Union[Array.Type, str]] = ..., shape: _Optional[_Iterable[int]] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class ToClient(_message.Message):
-    __slots__ = ("round", "sequence", "welcome", "begin", "embed", "gradients", "predict", "save", "restore", "deliver", "end")
+    __slots__ = ("round", "sequence", "welcome", "begin", "embed", "gradients", "predict", "save", "restore", "deliver", "end", "introduce", "start_alignment", "own_points", "blind", "blinded", "begin_opening", "open", "collect", "finish", "agree", "check_aligned")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +50,17 @@ class ToClient(_message.Message):
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     DELIVER_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    INTRODUCE_FIELD_NUMBER: _ClassVar[int]
+    START_ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    OWN_POINTS_FIELD_NUMBER: _ClassVar[int]
+    BLIND_FIELD_NUMBER: _ClassVar[int]
+    BLINDED_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_OPENING_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    AGREE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_ALIGNED_FIELD_NUMBER: _ClassVar[int]
     round: int
     sequence: int
     welcome: Welcome
@@ -59,10 +72,21 @@ class ToClient(_message.Message):
     restore: Restore
     deliver: Deliver
     end: End
-    def __init__(self, round: _Optional[int] = ..., sequence: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., predict: _Optional[_Union[Predict, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
+    introduce: Introduce
+    start_alignment: StartAlignment
+    own_points: OwnPoints
+    blind: Blind
+    blinded: Blinded
+    begin_opening: BeginOpening
+    open: Open
+    collect: Collect
+    finish: Finish
+    agree: Agree
+    check_aligned: CheckAligned
+    def __init__(self, round: _Optional[int] = ..., sequence: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., embed: _Optional[_Union[Embed, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., predict: _Optional[_Union[Predict, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., introduce: _Optional[_Union[Introduce, _Mapping]] = ..., start_alignment: _Optional[_Union[StartAlignment, _Mapping]] = ..., own_points: _Optional[_Union[OwnPoints, _Mapping]] = ..., blind: _Optional[_Union[Blind, _Mapping]] = ..., blinded: _Optional[_Union[Blinded, _Mapping]] = ..., begin_opening: _Optional[_Union[BeginOpening, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., check_aligned: _Optional[_Union[CheckAligned, _Mapping]] = ...) -> None: ...
 
 class FromClient(_message.Message):
-    __slots__ = ("round", "sequence", "hello", "embeddings", "prediction", "done", "refusal")
+    __slots__ = ("round", "sequence", "hello", "embeddings", "prediction", "done", "refusal", "introduction", "points", "positions", "checksum")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +94,10 @@ class FromClient(_message.Message):
     PREDICTION_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    INTRODUCTION_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     round: int
     sequence: int
     hello: Hello
@@ -77,7 +105,11 @@ class FromClient(_message.Message):
     prediction: Prediction
     done: Done
     refusal: Refusal
-    def __init__(self, round: _Optional[int] = ..., sequence: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., embeddings: _Optional[_Union[Embeddings, _Mapping]] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    introduction: Introduction
+    points: Points
+    positions: Positions
+    checksum: Checksum
+    def __init__(self, round: _Optional[int] = ..., sequence: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., embeddings: _Optional[_Union[Embeddings, _Mapping]] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., points: _Optional[_Union[Points, _Mapping]] = ..., positions: _Optional[_Union[Positions, _Mapping]] = ..., checksum: _Optional[_Union[Checksum, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "version", "name", "session", "time", "purpose", "start", "alignment")
@@ -120,6 +152,114 @@ class End(_message.Message):
     reason: str
     is_finished: bool
     def __init__(self, reason: _Optional[str] = ..., is_finished: _Optional[bool] = ...) -> None: ...
+
+class Introduce(_message.Message):
+    __slots__ = ("purpose",)
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    purpose: str
+    def __init__(self, purpose: _Optional[str] = ...) -> None: ...
+
+class Introduction(_message.Message):
+    __slots__ = ("numbers",)
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, numbers: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StartAlignment(_message.Message):
+    __slots__ = ("value", "parties", "sizes", "part_size")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    PARTIES_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    PART_SIZE_FIELD_NUMBER: _ClassVar[int]
+    value: bytes
+    parties: _containers.RepeatedScalarFieldContainer[str]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    part_size: int
+    def __init__(self, value: _Optional[bytes] = ..., parties: _Optional[_Iterable[str]] = ..., sizes: _Optional[_Iterable[int]] = ..., part_size: _Optional[int] = ...) -> None: ...
+
+class OwnPoints(_message.Message):
+    __slots__ = ("part",)
+    PART_FIELD_NUMBER: _ClassVar[int]
+    part: int
+    def __init__(self, part: _Optional[int] = ...) -> None: ...
+
+class Blind(_message.Message):
+    __slots__ = ("owner", "part", "points")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    part: int
+    points: Array
+    def __init__(self, owner: _Optional[str] = ..., part: _Optional[int] = ..., points: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class Blinded(_message.Message):
+    __slots__ = ("owner", "part")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    part: int
+    def __init__(self, owner: _Optional[str] = ..., part: _Optional[int] = ...) -> None: ...
+
+class Points(_message.Message):
+    __slots__ = ("points",)
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    points: Array
+    def __init__(self, points: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class BeginOpening(_message.Message):
+    __slots__ = ("n_common",)
+    N_COMMON_FIELD_NUMBER: _ClassVar[int]
+    n_common: int
+    def __init__(self, n_common: _Optional[int] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("owner", "part", "positions")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    part: int
+    positions: Array
+    def __init__(self, owner: _Optional[str] = ..., part: _Optional[int] = ..., positions: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class Positions(_message.Message):
+    __slots__ = ("positions",)
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    positions: Array
+    def __init__(self, positions: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class Collect(_message.Message):
+    __slots__ = ("part", "positions")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    part: int
+    positions: Array
+    def __init__(self, part: _Optional[int] = ..., positions: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+
+class Finish(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Checksum(_message.Message):
+    __slots__ = ("checksum",)
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    checksum: str
+    def __init__(self, checksum: _Optional[str] = ...) -> None: ...
+
+class Agree(_message.Message):
+    __slots__ = ("parties", "checksums")
+    PARTIES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    parties: _containers.RepeatedScalarFieldContainer[str]
+    checksums: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, parties: _Optional[_Iterable[str]] = ..., checksums: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CheckAligned(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: bytes
+    def __init__(self, value: _Optional[bytes] = ...) -> None: ...
 
 class Begin(_message.Message):
     __slots__ = ("start", "samples", "is_test", "learning", "n_planned")

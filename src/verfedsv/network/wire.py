@@ -19,7 +19,7 @@ from verfedsv.arrays import Array
 from verfedsv.errors import InputError
 from verfedsv.federation.messages import Answer, Message, Request
 from verfedsv.network import consortium_pb2 as pb
-from verfedsv.network.messages import Begin, Deliver, End, Hello, Learning, Welcome
+from verfedsv.network.messages import AlignmentAnswer, AlignmentRequest, Begin, Deliver, End, Hello, Learning, Welcome
 
 LARGEST_FRAME = 1 << 20
 """Bytes in a frame; gRPC refuses messages above 4 MiB unless told otherwise."""
@@ -40,11 +40,11 @@ OPTIONS = (
 """What gRPC is told at both ends: a peer that is silent for half a minute is gone, and frames are small."""
 
 _MOST_DIMENSIONS = 3
-_NUMBERS = tuple(map(np.dtype, ("<f8", "<f4", "<i8", "u1")))
+_NUMBERS = tuple(map(np.dtype, ("<f8", "<f4", "<i8", "u1", "<u4")))
 """The types of arrays, in the order of their numbers in the definition."""
 
-_TO_CLIENT: tuple[type[Message], ...] = (*get_args(Request), Welcome, Begin, Deliver, End)
-_FROM_CLIENT: tuple[type[Message], ...] = (*get_args(Answer), Hello)
+_TO_CLIENT: tuple[type[Message], ...] = (*get_args(Request), *get_args(AlignmentRequest), Welcome, Begin, Deliver, End)
+_FROM_CLIENT: tuple[type[Message], ...] = (*get_args(Answer), *get_args(AlignmentAnswer), Hello)
 
 
 def _field_of(kind: type) -> str:
@@ -130,6 +130,8 @@ def _fill(proto: Any, source: Any, leave_out: tuple[str, ...] = ()) -> None:
             _fill_array(getattr(proto, field.name), value)
         elif is_dataclass(value):
             _fill(getattr(proto, field.name), value)
+        elif isinstance(value, list):
+            getattr(proto, field.name).extend(value)
         else:
             setattr(proto, field.name, value)
 
@@ -169,7 +171,7 @@ def _read(proto: Proto, name: str, annotation: str) -> Any:
         return _read_array(value, name)
     if annotation == Learning.__name__:
         return Learning(**{field.name: getattr(value, field.name) for field in fields(Learning)})
-    return value
+    return list(value) if annotation.startswith("list") else value
 
 
 def _read_array(proto: pb.Array, name: str) -> Array:

@@ -80,6 +80,13 @@ def _usable(path: Path) -> Path:
     return path
 
 
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 2**16) or not text.isprintable() or " " in text:
+        raise ValueError("should be HOST:PORT, such as 0.0.0.0:8443, or 0.0.0.0:0 for any free port")
+    return text
+
+
 def _data_set(name: str) -> str:
     if name not in CATALOGUE:
         raise ValueError(f"should be one of {', '.join(CATALOGUE)}")
@@ -205,6 +212,7 @@ class ClientSection(Section):
     joins_after: Round | None = None
     leaves_after: Round | None = None
     misses: Misses | None = None
+    certificate: str | list[str] | None = None
 
     @property
     def settings_of_columns(self) -> list[str]:
@@ -368,9 +376,24 @@ class OutputSection(Section):
     folder: Place
 
 
+class ServerSection(Section):
+    """How clients on other machines reach the server of this training, and what it does if one is missing."""
+
+    address: Annotated[str, AfterValidator(_address)] = "0.0.0.0:8443"  # the server is to be reached
+    certificate: Place | None = None
+    key: Place | None = None
+    authority: Place | None = None
+    revoked: Place | None = None
+    signing_key: Place | None = None
+    private: Place | None = None
+    deadline: Seconds = 600.0
+    if_missing: Literal["stop", "continue"] = "stop"
+
+
 class Config(Section):
     """A run."""
 
+    server: ServerSection | None = None
     data: DataSection
     client: list[ClientSection] = []
     model: ModelSection = ModelSection()
@@ -387,7 +410,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        self._check_data()
+        if self.server is None:
+            self._check_data()
+        else:
+            self._check_network()
         self._check_names()
         self._check_loss()
         self._check_head()
@@ -415,6 +441,35 @@ class Config(Section):
             raise Misfit("is for a data set or file that is split; here each [[client]] is one", "data", "clients")
         self._check_labels(files)
         self._check_files(files)
+
+    def _check_network(self) -> None:
+        """Check a training whose clients are on other machines: only the holder of the labels has a file here."""
+        without = "is not for a training over a network ([server]); leave it out"
+        for name in ("name", "file", "clients", "samples"):
+            if getattr(self.data, name) is not None:
+                raise Misfit(without, "data", name)
+        for number, client in enumerate(self.client):
+            for name in ("copy_of", "random_level", "test_file"):
+                if getattr(client, name) is not None:
+                    raise Misfit(without, "client", number, name)
+            if client.file is not None:
+                self._check_own_file(client.file, client.name, number)
+        files = {client.name: number for number, client in enumerate(self.client) if client.file is not None}
+        if not files:
+            raise Misfit("should be a client with a file, the one that holds the labels", "data", "label_client")
+        self._check_labels(files)
+        if len(self.client) < 2:
+            raise Misfit("needs one more [[client]] at least: those on other machines, by name", "client")
+
+    def _check_own_file(self, file: Path, client: str, number: int) -> None:
+        if is_libsvm(file):
+            raise Misfit("must be CSV or Parquet, with a column of ids", "client", number, "file")
+        if client != self.data.label_client:
+            message = (
+                "is only for the holder of the labels (label_client in [data]): the others have their files on their "
+                "own machines, and name them to verfedsv join"
+            )
+            raise Misfit(message, "client", number, "file")
 
     def _check_labels(self, files: Mapping[str, int]) -> None:
         data = self.data

@@ -73,7 +73,13 @@ def resolve(config: Config, folder: Path) -> Config:
         )
         for section in (config.data, *config.client)
     )
-    return config.model_copy(update={"data": data, "client": clients, "output": output})
+    server = config.server
+    if server is not None:
+        paths = ("certificate", "key", "authority", "revoked", "signing_key", "private")
+        named = {name: folder / path for name in paths if (path := getattr(server, name))}
+        named.setdefault("private", output.folder.with_name(f"{output.folder.name}.private"))
+        server = server.model_copy(update=named)
+    return config.model_copy(update={"data": data, "client": clients, "output": output, "server": server})
 
 
 def _describe(path: Path, mistake: Any) -> str:
