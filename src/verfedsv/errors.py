@@ -3,10 +3,13 @@
     VerfedsvError
     ├── InputError (also a ValueError)      an argument or a file cannot be used
     │   ├── AnswerError                     a client refused a request, or answered something else
-    │   └── DivergedError                   embeddings or an intercept have grown too large
+    │   ├── DivergedError                   embeddings or an intercept have grown too large
+    │   └── RefusedError                    the certificate of a party is not accepted
     ├── TooManyClientsError                 the method cannot enumerate that many coalitions
     ├── TranscriptError                     a transcript is damaged, of another version, or in use
-    └── DataError                           a data set cannot be found, fetched or read
+    ├── DataError                           a data set cannot be found, fetched or read
+    ├── MissingClientError                  a client on another machine did not answer in time
+    └── UnreachableError                    the server on another machine could not be reached for a time
 
     ToleranceWarning (a UserWarning)        the result is valid, but its error exceeds the tolerance
     TranscriptWarning (a UserWarning)       what is recorded is valid, but should be checked
@@ -18,6 +21,7 @@ Every message says what was received, what is allowed, and, where there is one, 
 
 import sys
 import warnings
+from typing import Literal
 
 
 class VerfedsvError(Exception):
@@ -36,6 +40,27 @@ class DivergedError(InputError):
     """In a training, embeddings or an intercept are too large to compute with, or not finite."""
 
 
+Refusal = Literal[
+    "unreadable",
+    "other authority",
+    "not yet valid",
+    "expired",
+    "wrong usage",
+    "revoked",
+    "no revocation list",
+    "not listed",
+]
+"""Why a certificate is not accepted."""
+
+
+class RefusedError(InputError):
+    """The certificate of a party is not accepted; `reason` says why in a word, for programs."""
+
+    def __init__(self, message: str, reason: Refusal = "unreadable") -> None:
+        super().__init__(message)
+        self.reason: Refusal = reason
+
+
 class TooManyClientsError(VerfedsvError):
     """Exact enumeration was asked for with more clients than can be enumerated."""
 
@@ -46,6 +71,14 @@ class TranscriptError(VerfedsvError):
 
 class DataError(VerfedsvError):
     """A data set cannot be found, fetched or read."""
+
+
+class MissingClientError(VerfedsvError):
+    """In a training over a network, a client did not answer in time."""
+
+
+class UnreachableError(VerfedsvError):
+    """In a training over a network, the server could not be reached for a time."""
 
 
 class ToleranceWarning(UserWarning):

@@ -52,6 +52,38 @@ def write_whole(path: Path, content: bytes, *, overwrite: bool = True) -> None:
         file.write(content)
 
 
+def write_new(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a new file with these permissions; raise InputError if it exists or cannot be written.
+
+    After an error, nothing is left behind.
+    """
+    try:
+        # The mode is set as the file is created: at no time can others read a private key.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+        except BaseException:
+            path.unlink()
+            raise
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def refuse_readable(path: Path, what: str, misuse: str) -> None:
+    """Raise InputError if others can read a secret file of the user, as ssh does; Windows has no such modes."""
+    if os.name != "posix":
+        return
+    status = path.stat()
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+        raise InputError(
+            f"others on this machine can read {what} {path} (mode {status.st_mode & 0o777:o}), and could {misuse}; "
+            f"if nobody has, make it yours alone: chmod 600 {path}"
+        )
+
+
 @contextmanager
 def writing(path: Path, *, overwrite: bool = True) -> Iterator[IO[bytes]]:
     """Yield a temporary file that replaces `path` when it is complete; after an error, nothing is left behind.

@@ -43,6 +43,15 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def grouped(digits: str) -> str:
+    """Return digits in groups of four, which two people can compare on the phone.
+
+    >>> grouped("66687aadf862")
+    '6668-7aad-f862'
+    """
+    return "-".join(digits[start : start + 4] for start in range(0, len(digits), 4))
+
+
 def spreadsheet_text(text: str) -> str:
     r"""Return a text that a spreadsheet does not evaluate: an apostrophe precedes what begins like a formula.
 

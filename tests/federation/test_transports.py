@@ -4,9 +4,10 @@ import pytest
 
 from tests.federation.conformance import N_TRIES, Conformance, make_clients, make_server
 from tests.federation.unreliable import Unreliable
+from tests.network.wiring import Wired
 from verfedsv.federation import InProcess, SynchronousSchedule, Training, synchronous_rounds
 
-TRANSPORTS = {"in process": InProcess, "unreliable": Unreliable}
+TRANSPORTS = {"in process": InProcess, "unreliable": Unreliable, "gRPC": Wired}
 
 
 class TestTransports(Conformance):
@@ -14,7 +15,16 @@ class TestTransports(Conformance):
 
     @pytest.fixture(autouse=True, params=TRANSPORTS)
     def _connect(self, request):
-        self.connect = TRANSPORTS[request.param]
+        opened = []
+
+        def connect(clients):
+            opened.append(TRANSPORTS[request.param](clients))
+            return opened[-1]
+
+        self.connect = connect
+        yield
+        for transport in opened:
+            getattr(transport, "close", lambda: None)()
 
 
 def test_the_unreliable_transport_is_unreliable():

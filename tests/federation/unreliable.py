@@ -4,7 +4,7 @@ import numpy as np
 
 from verfedsv.errors import InputError
 from verfedsv.federation import InProcess
-from verfedsv.federation.messages import from_bytes, to_bytes
+from verfedsv.network.wire import answer_from_bytes, request_from_bytes, to_bytes
 
 
 class Unreliable:
@@ -23,9 +23,9 @@ class Unreliable:
             if self._is_lost():
                 continue
             for _ in range(1 + self._is_repeated()):
-                request = from_bytes(to_bytes(requests[index]))
+                request = request_from_bytes(to_bytes(requests[index]), requests[index].client)
                 (answer,) = self._inner.exchange([request], timeout)
-                answer = from_bytes(to_bytes(answer))
+                answer = answer_from_bytes(to_bytes(answer), answer.client)
                 if not self._is_lost():
                     answers.append(answer)
                 if self._is_repeated():

@@ -1,45 +1,70 @@
-"""The command line: `verfedsv`. One file per command."""
+"""The command line: `verfedsv`. One file per command, imported if it is asked for, or if all are listed."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from verfedsv._version import __version__
-from verfedsv.cli.audit import audit
-from verfedsv.cli.data import data
-from verfedsv.cli.demo import demo
-from verfedsv.cli.extract import extract
-from verfedsv.cli.keys import keys
-from verfedsv.cli.model import model
-from verfedsv.cli.options import Command, Group
-from verfedsv.cli.output import as_shown, describe_os_error
-from verfedsv.cli.predict import predict
-from verfedsv.cli.progress import EXIT_INTERRUPTED
-from verfedsv.cli.report import report
-from verfedsv.cli.reproduce import reproduce
-from verfedsv.cli.run import run
-from verfedsv.cli.settle import settle
-from verfedsv.cli.statement import statement
-from verfedsv.cli.value import value
-from verfedsv.cli.watch import watch
-from verfedsv.errors import VerfedsvError
+from verfedsv.cli.options import EXIT_INTERRUPTED, Command, Group
+from verfedsv.errors import MissingClientError, UnreachableError, VerfedsvError
 
 EXIT_BAD_INPUT = 2
+EXIT_MISSING = 3
+"""Another party was missing: the server could not be reached, or a client did not answer."""
 
-_typer = typer.Typer(
-    name="verfedsv",
-    cls=Group,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
+COMMANDS = (
+    "demo",
+    "run",
+    "serve",
+    "join",
+    "predict",
+    "model",
+    "value",
+    "report",
+    "watch",
+    "settle",
+    "statement",
+    "audit",
+    "extract",
+    "reproduce",
+    "keys",
+    "data",
 )
+"""In the order of the help; each is a function or a group in a module of that name."""
+
+
+def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Return the command line with some commands."""
+    result = typer.Typer(
+        name="verfedsv",
+        cls=Group,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    result.callback()(_main)
+    for name in names:
+        command = getattr(import_module(f"verfedsv.cli.{name}"), name)
+        if isinstance(command, typer.Typer):
+            result.add_typer(command)
+        else:
+            result.command(cls=Command)(command)
+    return result
+
+
+def __getattr__(name: str) -> Any:
+    if name != "_typer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, build())
 
 
 def _print_version(wanted: bool) -> None:
@@ -48,7 +73,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@_typer.callback()
 def _main(
     version: Annotated[
         bool,
@@ -57,38 +81,40 @@ def _main(
 ) -> None:
     """Value what each data owner of a vertical federated learning consortium contributed.
 
-    Exit codes: 0 done; 2 wrong input, with a message that explains why; 130 interrupted. verfedsv audit has two more.
+    Exit codes: 0 done; 2 wrong input, with a message that explains why; 3 another machine could not be reached; 130
+    interrupted. verfedsv audit and verfedsv doctor have more.
 
     Example: verfedsv demo
     """
 
 
-for _command in (demo, run, predict, model, value, report, watch, settle, statement, audit, extract, reproduce):
-    _typer.command(cls=Command)(_command)
-_typer.add_typer(keys)
-_typer.add_typer(data)
-
-
 def app() -> None:
     """Run the command line.
 
-    Errors of this package and of the operating system, and lack of memory, end with a message and exit code 2.
+    Errors of this package and of the operating system, and lack of memory, end with a message and exit code 2, or 3 if
+    another party was missing.
     """
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show the bars gets question marks instead of a crash.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        _typer()
+        # Most commands import compiled loops, which takes about a second; a client that joins needs none.
+        first = sys.argv[1] if len(sys.argv) > 1 else ""
+        build((first,) if first in COMMANDS else COMMANDS)()
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(EXIT_INTERRUPTED)  # without waiting for threads, which may be in a long loop
         raise
+    except (MissingClientError, UnreachableError) as error:
+        _fail(str(error), EXIT_MISSING)
     except VerfedsvError as error:
         _fail(str(error))
     except OSError as error:
+        from verfedsv.cli.output import describe_os_error
+
         _fail(describe_os_error(error))
     except MemoryError as error:
         # NumPy reports how much it asked for, Python does not.
@@ -99,6 +125,8 @@ def app() -> None:
         )
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, code: int = EXIT_BAD_INPUT) -> NoReturn:
+    from verfedsv.cli.output import as_shown
+
     typer.secho(f"error: {as_shown(message)}", fg="red", err=True)
-    sys.exit(EXIT_BAD_INPUT)
+    sys.exit(code)

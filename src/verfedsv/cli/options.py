@@ -11,6 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from verfedsv.errors import InputError
 
+EXIT_INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended."""
+
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 AcceptSettings = Annotated[

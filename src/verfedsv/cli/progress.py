@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from verfedsv.cli.options import EXIT_INTERRUPTED as EXIT_INTERRUPTED
 from verfedsv.cli.output import explain_warnings
-
-EXIT_INTERRUPTED = 130
 
 
 @contextmanager
@@ -104,9 +103,11 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _on_interrupt(press: Callable[[], None]) -> Iterator[None]:
-    """Call a function when Ctrl-C is pressed within."""
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: press())
+    """Call a function when Ctrl-C is pressed within, or when the process is told to end, as by systemd."""
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, lambda _number, _frame: press()) for each in signals]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)

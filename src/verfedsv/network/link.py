@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from verfedsv.errors import VerfedsvError
+from verfedsv.errors import RefusedError, UnreachableError
 from verfedsv.federation.messages import Answer, Message, Refusal
 from verfedsv.network.messages import End, Hello, Welcome
 from verfedsv.network.wire import METHOD, OPTIONS, Assembly, frames, request_from_bytes, to_bytes
@@ -30,14 +30,6 @@ _FINAL = {
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
-
-
-class RefusedError(VerfedsvError):
-    """The server does not let this client in, and trying again would not help."""
-
-
-class UnreachableError(VerfedsvError):
-    """The server could not be reached for a time."""
 
 
 class Link:

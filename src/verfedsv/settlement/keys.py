@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
@@ -18,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from verfedsv.errors import InputError
-from verfedsv.files import read_whole
+from verfedsv.files import read_whole, refuse_readable, write_new
+from verfedsv.texts import grouped
 
 PRIVATE, PUBLIC = ".key", ".pub"
 """The endings of the two files of a pair of keys."""
@@ -46,9 +46,9 @@ def new_keys(name: Path) -> tuple[Path, Path]:
             raise InputError(f"{path} exists, and a key is never overwritten; choose another name")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _write_new(private, secret, 0o600)
+    write_new(private, secret, 0o600)
     try:
-        _write_new(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644)
+        write_new(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     except BaseException:
         private.unlink()
         raise
@@ -68,7 +68,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"{path} is not an Ed25519 key; make one: verfedsv keys new")
-    _refuse_readable(path)
+    refuse_readable(path, "the private key", "sign with it")
     return key
 
 
@@ -119,8 +119,7 @@ def fingerprint(public_key: bytes) -> str:
     >>> fingerprint(bytes(32))
     '6668-7aad-f862-bd77-6c8f-c18b-8e9f-8e20'
     """
-    digits = hashlib.sha256(public_key).hexdigest()
-    return "-".join(digits[start : start + 4] for start in range(0, 32, 4))
+    return grouped(hashlib.sha256(public_key).hexdigest()[:32])
 
 
 def is_signed(public_key: bytes, signature: bytes, content: bytes) -> bool:
@@ -140,29 +139,3 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         hint = "ask its owner for it" if path.suffix == PUBLIC else "make one: verfedsv keys new"
         raise InputError(f"cannot read the key {path}: {error.strerror}; {hint}") from None
-
-
-def _refuse_readable(path: Path) -> None:
-    """Raise InputError if others can read a private key of the user, as ssh does; Windows has no such modes."""
-    if os.name != "posix":
-        return
-    status = path.stat()
-    if status.st_uid == os.getuid() and status.st_mode & 0o077:
-        raise InputError(
-            f"others on this machine can read the private key {path} (mode {status.st_mode & 0o777:o}), and could sign "
-            f"with it; if nobody has, make it yours alone: chmod 600 {path}"
-        )
-
-
-def _write_new(path: Path, content: bytes, mode: int) -> None:
-    try:
-        # The mode is set as the file is created: at no time can others read a private key.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-        except BaseException:
-            path.unlink()
-            raise
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None

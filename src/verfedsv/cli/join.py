@@ -1,0 +1,99 @@
+"""`verfedsv join`: take part in a training as the owner of some features."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from verfedsv.cli.network import Insecure, check_loopback, import_network, now
+from verfedsv.cli.options import EXIT_INTERRUPTED
+from verfedsv.errors import InputError
+
+
+def join(
+    address: Annotated[str, typer.Argument(help="Where the server listens.", metavar="HOST:PORT")],
+    features: Annotated[Path, typer.Option(help="Your columns: CSV or Parquet.", metavar="FILE")],
+    id_column: Annotated[str, typer.Option("--id", help="The column of ids.", metavar="COLUMN")] = "id",
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", help="A column to take; repeatable. Default: all.", metavar="COLUMN")
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="Your certificate in PEM. Default: the only .crt here, but ca.crt.", metavar="FILE"),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Its private key. Default: the .key beside the certificate.", metavar="FILE")
+    ] = None,
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca", help="The certificate of the authority. Default: ca.crt beside your certificate.", metavar="FILE"
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Your name in the consortium, if not that in the certificate.", metavar="NAME")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where your part is kept. Default: verfedsv-NAME.", metavar="FOLDER")
+    ] = None,
+    patience: Annotated[
+        float | None, typer.Option(help="Give up after so many seconds without the server. Default: never.", min=0)
+    ] = None,
+    insecure: Insecure = False,
+    passphrase_file: Annotated[
+        Path | None, typer.Option(help="A file with the passphrase of the key.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Take part in a training: your columns stay here, embeddings go to the server.
+
+    Your model, and what is needed to come back after a crash, are kept in a folder. If the server or the network goes
+    away, this waits and continues. At the end the folder has your value, the extract of what you uploaded, and the
+    signed statement, in received/, and your model in model.npz.
+
+    Exit codes: 0 the training is finished; 2 a file or certificate cannot be used, or the server refuses you; 3 the
+    server cannot be reached; 130 stopped by Ctrl-C: the same command continues. Messages explain why.
+
+    Example: verfedsv join server.example:8443 --features my.csv --id customer_id
+    """
+    import_network()
+    from verfedsv.network.joining import Joining
+
+    console = Console()
+    joining = Joining(address, features, id_column, columns, name=name, folder=folder, patience=patience)
+    if insecure:
+        check_loopback(address)
+        if name is None:
+            raise InputError("--insecure needs your --name, as there is no certificate that says it")
+    else:
+        from verfedsv.cli.passphrases import existing_passphrase
+
+        joining.use_certificate(certificate, key, authority, existing_passphrase(passphrase_file))
+    text = TextColumn("{task.description}")
+    bar = Progress(BarColumn(bar_width=10), MofNCompleteColumn(), text, console=console, transient=True)
+    bar.disable = not console.is_interactive
+    with bar:
+        task = bar.add_task("waiting", total=None)
+
+        def show(event: str) -> None:
+            bar.console.print(f"{now()} {event}", highlight=False, markup=False, soft_wrap=True)
+
+        def follow(n_rounds: int, n_planned: int) -> None:
+            bar.update(task, completed=n_rounds, total=n_planned or None, description="training")
+
+        try:
+            end = joining.run(show, follow)
+        except KeyboardInterrupt:
+            show("stopped; the same command continues")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+    for path in joining.results:
+        console.print(f"received {path}", highlight=False, markup=False, soft_wrap=True)
+        if path.name == "value.json":
+            own = json.loads(path.read_text(encoding="utf-8"))
+            if own.get("share") is not None:
+                console.print(f"your share of what the clients achieved: {own['share']:.1%}", highlight=False)
+    console.print(end.reason, highlight=False, markup=False)

@@ -1,0 +1,107 @@
+"""A client's program from its options: certificate, features, folder, and the connection."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import grpc
+
+from verfedsv.data.sources import ClientFile
+from verfedsv.errors import InputError
+from verfedsv.network.credentials import Credentials, read_credentials
+from verfedsv.network.link import Link
+from verfedsv.network.member import Member
+from verfedsv.network.messages import End
+from verfedsv.network.tls_keys import Passphrase
+
+
+class Joining:
+    """One client's part in a training; `run` takes part until the end."""
+
+    def __init__(
+        self,
+        address: str,
+        features: Path,
+        id_column: str,
+        columns: Sequence[str] | None = None,
+        *,
+        name: str | None = None,
+        folder: Path | None = None,
+        patience: float | None = None,
+    ) -> None:
+        if ":" not in address:
+            raise InputError(f"the address of the server is HOST:PORT; received {address!r}")
+        self._address, self._patience = address, patience
+        self._file = ClientFile(features, id_column, None if columns is None else tuple(columns))
+        self._name, self._folder = name, folder
+        self._credentials: Credentials | None = None
+        self.results: list[Path] = []
+
+    def use_certificate(
+        self, certificate: Path | None, key: Path | None, authority: Path | None, passphrase: Passphrase | None
+    ) -> None:
+        """Use TLS; files that are not named are looked for in the current folder."""
+        certificate = certificate or find_certificate(Path())
+        key = key or certificate.with_suffix(".key")
+        authority = authority or certificate.with_name("ca.crt")
+        self._credentials = read_credentials(certificate, key, authority, "client", passphrase=passphrase)
+
+    @property
+    def name(self) -> str:
+        """The name in the consortium."""
+        if self._name is None and self._credentials is None:
+            raise InputError("a client needs a name or a certificate")
+        return self._name or (self._credentials.name if self._credentials else "")
+
+    def run(self, on_event: Callable[[str], None], on_round: Callable[[int, int], None]) -> End:
+        """Take part until the server says that it is over; return its last message."""
+        folder = self._folder or Path(f"verfedsv-{self.name}")
+        member = Member(self.name, self._file, folder, on_event=on_event)
+
+        def answer(message: object) -> object:
+            result = member.answer(message)
+            on_round(member.n_steps, member.n_planned)
+            return result
+
+        channel = None
+        if self._credentials is not None:
+            own = self._credentials
+            channel = grpc.ssl_channel_credentials(own.authorities, own.private_key, own.chain)
+        link = Link(
+            self._address,
+            channel,
+            member.hello,
+            answer,  # type: ignore[arg-type]
+            patience=self._patience,
+            on_event=on_event,
+            on_welcome=lambda welcome: on_event(f"connected to the {welcome.about}"),
+        )
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            end = link.run()
+            while not end.is_finished:
+                on_event(f"{end.reason}; waiting for it")
+                end = link.run()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            member.close()
+        self.results = [*member.received]
+        if (model := member.write_model()) is not None:
+            self.results.append(model)
+        return end
+
+
+def find_certificate(folder: Path) -> Path:
+    """Return the only certificate in a folder besides the authority's."""
+    found = sorted(path for path in folder.glob("*.crt") if path.name != "ca.crt")
+    if len(found) != 1:
+        there = f"there are {', '.join(path.name for path in found)}" if found else "there is none"
+        raise InputError(f"name your certificate with --certificate: {there} in this folder")
+    return found[0]
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

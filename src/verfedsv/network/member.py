@@ -1,0 +1,225 @@
+"""A data owner's program: it answers every message of the server, and keeps all that it needs to come back.
+
+Its folder is private, and holds
+
+    aligned                 which rows of the file are the common samples
+    client-ROUND.npz        the model after a round, up to two of them
+    journal                 what it was asked since
+    received/               what the server sent at the end: values, its extract, the signed statement
+    model.npz               the trained model, at the end
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import Any, get_args
+
+import numpy as np
+
+from verfedsv._version import __version__
+from verfedsv.alignment import Aligned, Party, read_aligned, write_aligned
+from verfedsv.data.ids import Ids
+from verfedsv.data.sources import ClientFile, TableRows, read_source
+from verfedsv.data.tables import read_columns
+from verfedsv.errors import InputError, VerfedsvError
+from verfedsv.federation import Client, Rate
+from verfedsv.federation.checkpoints import client_file
+from verfedsv.federation.messages import Answer, Done, Embed, Gradients, Predict, Refusal, Restore, Save
+from verfedsv.federation.models import build_model
+from verfedsv.federation.optimizers import build_optimizer
+from verfedsv.files import write_whole
+from verfedsv.network import messages as net
+from verfedsv.network.aligning import answer_for
+from verfedsv.network.journal import Journal
+from verfedsv.network.locking import lock_folder
+
+RECEIVED = "received"
+_LONGEST_NAME = 100
+_ALIGNMENT = get_args(net.AlignmentRequest)
+
+
+class Member:
+    """A client of a training over a network, with its features in a file.
+
+    `folder` is its own, and locked while the member is open. `on_event` is told in words what happens.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        file: ClientFile,
+        folder: Path,
+        *,
+        on_event: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+    ) -> None:
+        self.name, self.folder, self._file, self._on_event = name, folder, file, on_event
+        self._source = read_source(file, None)
+        self._lock = lock_folder(folder)
+        self.party = Party(name, self._ids, folder)
+        self._session = secrets.token_hex(16)
+        self._client: Client | None = None
+        self._begin: net.Begin | None = None
+        self._aligned = self._read_aligned()
+        self._journal = Journal(folder / "journal", name)
+        self.n_planned = self.n_steps = 0
+        self.received: list[Path] = []
+        self._recall()
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self.party.close()
+        self._lock.close()
+
+    @property
+    def _ids(self) -> Ids:
+        if not isinstance(self._source, TableRows) or not self._source.ids:
+            raise InputError(f"{self._file.path} must be a CSV or Parquet file with a column of ids")
+        return self._source.ids[0]
+
+    def hello(self) -> net.Hello:
+        """Return the first message of a connection."""
+        start = "" if self._begin is None else self._begin.start
+        checksum = "" if self._aligned is None else self._aligned.checksum
+        about = self.name, 0, 0, net.PROTOCOL, __version__, self.name
+        return net.Hello(*about, self._session, time.time(), "train", start, checksum)
+
+    def answer(self, message: Any) -> Any:
+        """Do what a message asks for; if it comes again, return the same answer."""
+        try:
+            return self._carry_out(message)
+        except (VerfedsvError, OSError) as error:
+            text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            self._on_event(f"refused {type(message).__name__}: {text}")
+            return Refusal(message.client, message.round, message.sequence, text)
+
+    def _carry_out(self, message: Any) -> Any:
+        done = Done(message.client, message.round, message.sequence)
+        match message:
+            case net.Begin():
+                self._start(message)
+            case net.Deliver():
+                self._keep(message)
+            case Embed() | Gradients() | Predict() | Save() | Restore():
+                return self._train(message)
+            case _ if isinstance(message, _ALIGNMENT):
+                answer = answer_for(self.party, message)
+                if isinstance(message, net.Agree) and self.party.aligned is not None:
+                    self._keep_aligned(self.party.aligned)
+                return answer
+            case _:
+                raise InputError(f"{type(message).__name__} is not for a client")
+        return done
+
+    # Alignment
+
+    def _read_aligned(self) -> Aligned | None:
+        path = self.folder / "aligned"
+        if not path.exists():
+            return None
+        try:
+            return read_aligned(path, self._ids)
+        except InputError as error:
+            self._on_event(f"{error}; ids are aligned again")
+            return None
+
+    def _keep_aligned(self, aligned: Aligned) -> None:
+        write_aligned(self.folder / "aligned", aligned, self._ids)
+        self._aligned = aligned
+        shown = ", ".join(f"{rate:.1%} of {name}'s {aligned.sizes[name]:,}" for name, rate in aligned.rates.items())
+        self._on_event(f"{aligned.n_common:,} ids are common to all: {shown}")
+
+    # Training
+
+    def _start(self, message: net.Begin) -> None:
+        """Begin a training with a new model."""
+        if self._begin is not None and self._begin.start == message.start:
+            return
+        self._client = self._build(message)
+        self._begin, self.n_planned, self.n_steps = message, message.n_planned, 0
+        self._journal.begin(message)
+        self._on_event(f"training of {message.n_planned:,} rounds on {len(message.samples):,} samples")
+
+    def _build(self, message: net.Begin) -> Client:
+        rows, learning = self._rows(message.samples), message.learning
+        if message.is_test.shape != message.samples.shape:
+            raise InputError("which samples are for testing must be said of each")
+        is_test = message.is_test.astype(bool)
+        read = read_columns(self.name, self._file, self._source, rows, is_test)
+        for text in (read.note, *read.cautions):
+            self._on_event(text)
+        if read.client is None:
+            raise InputError(f"{self._file.path} has no features")
+        return Client.from_columns(
+            read.client,
+            is_test,
+            width=learning.width,
+            rate=Rate(learning.rate, learning.decay),  # type: ignore[arg-type]  # Rate checks it
+            scale=learning.scale,  # type: ignore[arg-type]  # Preparation checks it
+            model=build_model(
+                learning.model, learning.hidden, learning.seed, build_optimizer(learning.optimizer, learning.momentum)
+            ),
+            checkpoint=self.folder / client_file(0),
+        )
+
+    def _rows(self, samples: Any) -> Any:
+        """Return the rows of the file that hold these samples of those that were aligned."""
+        known = np.arange(len(self._ids)) if self._aligned is None else self._aligned.rows
+        if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
+            raise InputError("the samples of a training must be a list of whole numbers")
+        if samples.min() < 0 or samples.max() >= len(known) or len(np.unique(samples)) < len(samples):
+            raise InputError(f"samples must be different numbers from 0 to {len(known) - 1:,}")
+        return known[samples].astype(np.int64)
+
+    def _train(self, message: Embed | Gradients | Predict | Save | Restore) -> Answer:
+        if self._client is None or self._begin is None:
+            raise InputError("no training has begun")
+        if isinstance(message, Embed | Gradients):
+            self._journal.add(message)
+        answer = self._client.answer(message)
+        if isinstance(answer, Done):
+            self.n_steps = message.round
+        if isinstance(message, Save | Restore) and isinstance(answer, Done):
+            self._journal.begin(self._begin, message)
+        return answer
+
+    def _recall(self) -> None:
+        """Come back to where a killed process was."""
+        for message in self._journal:
+            match message:
+                case net.Begin():
+                    self._begin, self._client = message, self._build(message)
+                    self.n_planned = message.n_planned
+                case Save() if self._client is not None:
+                    self._client.recall(message)
+                case Embed() | Gradients() | Restore() if self._client is not None:
+                    self._client.answer(message)
+            self.n_steps = message.round
+
+    # The end
+
+    def _keep(self, message: net.Deliver) -> None:
+        name = PurePath(message.name)
+        if name.name != message.name or not message.name.isprintable() or len(message.name) > _LONGEST_NAME:
+            raise InputError(f"{message.name[:_LONGEST_NAME]!r} cannot be the name of a file")
+        folder = self.folder / RECEIVED
+        folder.mkdir(exist_ok=True)
+        path = folder / message.name
+        write_whole(path, message.content)
+        if path not in self.received:
+            self.received.append(path)
+
+    def write_model(self) -> Path | None:
+        """Write the model of the last checkpoint to a file of its own, None if there is none."""
+        from verfedsv.federation.client_models import ClientModel
+
+        saved = [*self.folder.glob("client-*-*.npz")]
+        if not saved:
+            return None
+        newest = max(saved, key=os.path.getmtime)
+        path = self.folder / "model.npz"
+        write_whole(path, ClientModel.read(newest, self.name).to_bytes())
+        return path

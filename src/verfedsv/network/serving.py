@@ -1,0 +1,399 @@
+"""The server's program: wait for the clients, align ids, train, value, send everyone its part.
+
+It is a run as `verfedsv run` makes it, whose clients are on other machines. Beside the folder of the run, which
+auditors may get, there is a private one (`private` in [server]) with what nobody else should have: the aligned ids.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable
+from functools import cached_property, partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from verfedsv.alignment import Aligned, Alignment, Party, align, aligned_checksum, read_aligned, write_aligned
+from verfedsv.data.sources import ClientFile, Matched, TableRows, read_source
+from verfedsv.data.tables import join_with_others
+from verfedsv.data.vertical import VerticalData
+from verfedsv.errors import InputError, MissingClientError, VerfedsvError
+from verfedsv.federation import Client, Rate, Training
+from verfedsv.federation.checkpoints import client_file
+from verfedsv.federation.messages import Message, Refusal, Request
+from verfedsv.federation.models import build_model
+from verfedsv.federation.optimizers import build_optimizer
+from verfedsv.federation.training import build_server
+from verfedsv.files import write_whole
+from verfedsv.network import messages as net
+from verfedsv.network.admission import Allowed, Checker
+from verfedsv.network.aligning import RemoteParty
+from verfedsv.network.credentials import read_credentials
+from verfedsv.network.hub import Event, Hub, largest_answer
+from verfedsv.network.locking import lock_folder
+from verfedsv.network.tls_keys import Passphrase
+from verfedsv.runs.config import ClientSection, Config, ServerSection
+from verfedsv.runs.execute import Run
+from verfedsv.runs.models import build_head, weigh_classes
+from verfedsv.settlement.extract import make_extract
+from verfedsv.settlement.statement import make_statement
+from verfedsv.valuation import Valuation
+
+_ALIGNED = "aligned"
+_SETTLING = 120.0
+"""Seconds that a client has for a message that is not of a round, such as a part of an alignment."""
+
+
+class NetworkRun(Run):
+    """A run whose clients dial in. `open` comes first, then `gather`; from then on it is like any other.
+
+    `admit` says who a caller is (`Hub`), `notify` is told in words what happens.
+    """
+
+    def __init__(self, config: Config, text: str) -> None:
+        super().__init__(config, text)
+        if config.server is None:
+            raise InputError(
+                "this configuration has no [server]: its clients are all in one process. Use verfedsv run, or add "
+                "[server], and leave out the files of clients on other machines"
+            )
+        self.server_section: ServerSection = config.server
+        self.notify: Callable[[str], None] = lambda text: None  # noqa: ARG005
+        self._start = ""
+        self._aligned: Aligned | None = None
+        self._known: Any = None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of the clients on other machines."""
+        return tuple(client.name for client in self.config.client if client.file is None)
+
+    @property
+    def private(self) -> Path:
+        """The folder of what nobody else should have."""
+        return self.server_section.private or Path(f"{self.folder}.private")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is something to continue in the folder of the run."""
+        return self._files.config_path.exists()
+
+    # The connections
+
+    def credentials(
+        self, passphrase: Passphrase | None, check_insecure: Callable[[str], None] | None = None
+    ) -> tuple[Callable[[bytes | None], str | None], grpc.ServerCredentials | None]:
+        """Return who may join, and what TLS needs; without TLS, None, once the address was checked."""
+        section = self.server_section
+        if check_insecure is not None:
+            check_insecure(section.address)
+            return (lambda _: None), None
+        paths = {"certificate": section.certificate, "key": section.key, "authority": section.authority}
+        if missing := [name for name, path in paths.items() if path is None]:
+            raise InputError(f"[server] needs {', '.join(missing)}: paths of PEM files; verfedsv keys makes them")
+        certificate, key, authority = (path or Path() for path in paths.values())
+        own = read_credentials(certificate, key, authority, "server", passphrase=passphrase)
+        allowed = {client.name: client.certificate or client.name for client in self.config.client if not client.file}
+        checker = Checker(own.authorities, Allowed.of(allowed), section.revoked)
+        pairs = [(own.private_key, own.chain)]
+        secured = grpc.ssl_server_credentials(pairs, own.authorities, require_client_auth=True)
+        return (lambda peer: checker.check(peer or b"")), secured
+
+    def open(self, admit: Callable[[bytes | None], str | None], credentials: Any) -> int:
+        """Begin to listen; return the port."""
+        self._lock = lock_folder(self.private)
+        self.hub = Hub(self.others, admit, accept=self._accept, about=self._about(), on_event=self._report)
+        return self.hub.start(self.server_section.address, credentials)
+
+    def close(self, end: net.End) -> None:
+        """Tell everybody that it is over, and why, and hang up."""
+        self.hub.stop(end)
+        self._lock.close()
+
+    def gather(self, timeout: float | None, should_stop: Callable[[], bool]) -> set[str]:
+        """Wait for all clients; return those that are missing."""
+        return self.hub.wait_for_all(self.others, timeout, should_stop)
+
+    def _accept(self, hello: net.Hello) -> None:
+        """Raise InputError unless a client that comes during the training still is where it was."""
+        if hello.purpose != "train":
+            raise InputError(f"this server trains, and {hello.name!r} came to {hello.purpose}")
+        if self._start and hello.start != self._start:
+            raise InputError(
+                f"{hello.name!r} has lost where it was in this training (its folder is another, or empty): let the "
+                "server be restarted, which takes all clients back to the last checkpoint"
+            )
+
+    def _report(self, event: Event) -> None:
+        self.notify(f"{event.client or 'somebody'} {event.kind}: {event.text}")
+
+    def _about(self) -> str:
+        section = self.config.training
+        return f"{section.mode} training of {', '.join(client.name for client in self.config.client)}"
+
+    # Alignment
+
+    def align(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Find the common ids, or take those that all parties have kept; raise InputError if there are none."""
+        kept = None if self.config.data.aligned else self._kept_by_all()
+        if kept is not None:
+            self._aligned = kept
+            self.notify(f"{kept.n_common:,} ids were aligned before")
+            return
+        parties = [self._party, *self._remote_parties()]
+        if self.config.data.aligned:
+            self._aligned = self._check_aligned(parties[1:])
+            return
+        for party in parties[1:]:
+            party.introduce()  # clients without ids are told from those that do not answer
+        found = align(parties, folder=self.private, progress=progress)
+        self._note(found)
+        if self._party.aligned is None or not found.n_common:
+            raise InputError("no id is common to all parties; are they ids of the same people, written alike?")
+        self._aligned = self._party.aligned
+        write_aligned(self.private / _ALIGNED, self._aligned, self._source.ids[0])
+
+    def _note(self, found: Alignment) -> None:
+        rates = ", ".join(f"{rate:.1%} of {name}'s {found.sizes[name]:,}" for name, rate in found.rates.items())
+        self.notify(f"{found.n_common:,} ids are common to all: {rates}")
+        for doubt in found.doubts:
+            self.notify(doubt)
+
+    def _kept_by_all(self) -> Aligned | None:
+        path = self.private / _ALIGNED
+        if not path.exists():
+            return None
+        try:
+            kept = read_aligned(path, self._source.ids[0])
+        except InputError as error:
+            self.notify(f"{error}; ids are aligned again")
+            return None
+        said = {hello.alignment for hello in self.hub.connected().values()}
+        return kept if said == {kept.checksum} else None
+
+    def _check_aligned(self, parties: Iterable[Any]) -> Aligned:
+        """Return all rows in their order, if the checksums of all parties are the same."""
+        ids, value = self._source.ids[0], secrets.token_bytes(32)
+        own = aligned_checksum(ids.values, value)
+        others = {party.name: party.check_aligned(value) for party in parties}
+        if odd := [name for name, checksum in others.items() if checksum != own]:
+            raise InputError(
+                f"the files are said to be aligned (aligned in [data]), but the ids of {', '.join(odd)} are not those "
+                f"of {self._holder.name!r}, in the same order: leave aligned out, and ids are matched"
+            )
+        sizes = dict.fromkeys([self._holder.name, *others], len(ids))
+        return Aligned(np.arange(len(ids), dtype=np.uint32), value.hex(), own, sizes)
+
+    @cached_property
+    def _party(self) -> Party:
+        return Party(self._holder.name, self._source.ids[0], self.private)
+
+    def _remote_parties(self) -> list[Any]:
+        numbers = count(1)
+        return [RemoteParty(name, self._ask_one, numbers) for name in self.others]
+
+    def _ask_one(self, message: Any) -> Message:
+        """Return the answer to a message; raise InputError if there is none, or it is a refusal."""
+        found = self.hub.exchange([message], _SETTLING)
+        for answer in found:
+            if isinstance(answer, Refusal):
+                raise InputError(f"{message.client!r} refuses: {answer.reason[:1000]}")
+            return answer
+        raise MissingClientError(f"{message.client!r} did not answer within {_SETTLING:g} seconds")
+
+    # The run
+
+    @cached_property
+    def _holder(self) -> ClientSection:
+        return next(client for client in self.config.client if client.file is not None)
+
+    @cached_property
+    def _file(self) -> ClientFile:
+        holder = self._holder
+        columns = None if holder.columns is None else tuple(holder.columns)
+        return ClientFile(holder.file or Path(), holder.id, columns)
+
+    @cached_property
+    def _source(self) -> TableRows:
+        source = read_source(self._file, self.config.data.label)
+        if not isinstance(source, TableRows):
+            raise InputError(f"{self._file.path} must be CSV or Parquet, with a column of ids")
+        return source
+
+    @cached_property
+    def data(self) -> VerticalData:
+        """The labels, and the columns of the client in this process, if there is one."""
+        if self._aligned is None:
+            raise InputError("ids have to be aligned first")
+        section = self.config.data
+        rows = self._aligned.rows.astype(np.intp)
+        matched = Matched({self._holder.name: rows}, 0, f"{len(rows):,} samples are common to all")
+        data, self._known = join_with_others(
+            self._holder.name,
+            self._file,
+            self._source,
+            matched,
+            str(section.label),
+            self.others,
+            test=section.test,
+            seed=section.seed,
+            n_classes=section.classes,
+            loss=self.config.training.loss,
+        )
+        return data
+
+    def _connect(self) -> Training:
+        """Return the server and its connections; all clients have begun the training."""
+        data, section = self.data, self.config.training
+        head = build_head(self.config, data)
+        optimizer = build_optimizer(section.optimizer, section.momentum)
+        server = build_server(
+            data,
+            rate=Rate(section.rate, section.decay),
+            intercept=section.intercept,
+            head=head,
+            checkpoints=self._files.checkpoints_path,
+            optimizer=optimizer,
+            class_weights=weigh_classes(section.class_weights, data),
+            members=self.roster.founders,
+        )
+        widths = {name: server.head.width_of(name) for name in data.names}
+        self.hub.limit = partial(largest_answer, widths=widths, n_samples=len(data.labels))
+        terms = {name: self._learning(name, widths[name]) for name in data.names}
+        local = []
+        for columns in data.clients:
+            own = terms[columns.name]
+            model = build_model(own.model, own.hidden, own.seed, optimizer)
+            client = Client.from_columns(
+                columns,
+                data.is_test,
+                width=own.width,
+                rate=Rate(own.rate, section.decay),
+                scale=own.scale,  # type: ignore[arg-type]
+                model=model,
+                checkpoint=self._files.checkpoints_path / client_file(0),
+            )
+            local.append(client)
+        self.hub.local = {client.name: client for client in local}
+        self._begin(terms)
+        return Training(
+            server,
+            self.hub,
+            timeout=self.server_section.deadline,
+            n_tries=1,
+            on_invalid=self._refuse_answer,
+            on_missing=self._miss,
+        )
+
+    def _begin(self, terms: dict[str, net.Learning]) -> None:
+        """Let all clients on other machines begin the training with new models."""
+        data, self._start = self.data, ""
+        start, is_test = secrets.token_hex(16), data.is_test.astype(np.uint8)
+        samples = self._known.astype(np.int64)
+        requests = [
+            net.Begin(name, 0, 1, start, samples, is_test, terms[name], self.roster.n_rounds) for name in self.others
+        ]
+        found = {answer.client: answer for answer in self.hub.exchange(requests, self.server_section.deadline)}  # type: ignore[arg-type]
+        for name in self.others:
+            answer = found.get(name)
+            if isinstance(answer, Refusal):
+                raise InputError(f"{name!r} cannot begin: {answer.reason[:1000]}")
+            if answer is None:
+                raise MissingClientError(f"{name!r} did not begin within {self.server_section.deadline:g} seconds")
+        self._start = start
+
+    def _learning(self, name: str, width: int) -> net.Learning:
+        section, model = self.config.training, self.config.model
+        own = {client.name: client for client in self.config.client}.get(name) or ClientSection(name=name)
+        return net.Learning(
+            model.kind,
+            model.hidden,
+            width,
+            section.seed,
+            own.rate or section.rate,
+            section.decay,
+            section.optimizer,
+            section.momentum,
+            own.scale or self.config.data.used_scale,
+        )
+
+    def _refuse_answer(self, request: Request, error: InputError) -> None:
+        """Log an answer that cannot be used; the client is absent from the round."""
+        self.notify(f"{request.client} refused: round {request.round}: {error}")
+
+    def _miss(self, request: Request) -> None:
+        """Go on without a client that did not answer in time, or stop, as configured."""
+        waited = (
+            f"{request.client!r} did not answer in round {request.round:,} within {self.server_section.deadline:g} s"
+        )
+        if self.server_section.if_missing == "stop":
+            raise MissingClientError(
+                f"{waited}. What was recorded is kept: start the server again, and the training continues"
+            )
+        self.notify(f"{waited}; the round goes on without it")
+
+    # The end
+
+    def finish(self, signing_key: Ed25519PrivateKey | None) -> list[str]:
+        """Sign a statement, if there is a key, and send every client its part; return who did not get it."""
+        transcript = self._files.open()
+        valuation = self._files.valuation_of(transcript)
+        if valuation is None:
+            raise InputError(f"{self.folder} has no values yet")
+        statement = None
+        path = self._files.statement_path
+        if path.exists():
+            statement = path.read_bytes()
+        elif signing_key is not None:
+            statement = make_statement(self._files, transcript, valuation, signing_key, path).to_json()
+            write_whole(path, statement)
+            self.notify(f"signed {path}")
+        return self.deliver(valuation, statement)
+
+    def deliver(self, valuation: Valuation, statement: bytes | None) -> list[str]:
+        """Send every client its values, its extract and the statement; return who did not get them."""
+        transcript = self._files.open(for_values=False)
+        missed = []
+        for name in self.others:
+            files = {"value.json": _own_value(valuation, name)}
+            if name in transcript.clients:
+                files["extract.json"] = make_extract(transcript, name).to_bytes()
+            if statement is not None:
+                files["statement.json"] = statement
+            numbers = count(1 << 32)
+            requests = [net.Deliver(name, 0, next(numbers), *item) for item in files.items()]
+            try:
+                for request in requests:
+                    self._ask_one(request)
+            except VerfedsvError as error:
+                self.notify(str(error))
+                missed.append(name)
+        return missed
+
+
+def _own_value(valuation: Valuation, client: str) -> bytes:
+    """Return what a client may know of a valuation: its own numbers, and how they were obtained."""
+    if client not in valuation.clients:
+        content: dict[str, Any] = {"client": client, "value": 0.0, "n_rounds": valuation.n_rounds}
+    else:
+        m = valuation.clients.index(client)
+        content = {
+            "client": client,
+            "value": float(valuation.values[m]),
+            "share": _finite(valuation.shares[m]),
+            "error": _finite(valuation.errors[m]),
+            "method": valuation.method,
+            "n_rounds": valuation.n_rounds,
+            "n_clients": len(valuation.clients),
+            "transcript": valuation.head,
+        }
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None
