@@ -3,7 +3,8 @@
     VerfedsvError
     ├── InputError (also a ValueError)      an argument or a file cannot be used
     │   ├── AnswerError                     a client refused a request, or answered something else
-    │   └── DivergedError                   embeddings or an intercept have grown too large
+    │   ├── DivergedError                   embeddings or an intercept have grown too large
+    │   └── RefusedError                    the certificate of a party is not accepted
     ├── TooManyClientsError                 the method cannot enumerate that many coalitions
     ├── TranscriptError                     a transcript is damaged, of another version, or in use
     └── DataError                           a data set cannot be found, fetched or read
@@ -18,6 +19,7 @@ Every message says what was received, what is allowed, and, where there is one, 
 
 import sys
 import warnings
+from typing import Literal
 
 
 class VerfedsvError(Exception):
@@ -34,6 +36,27 @@ class AnswerError(InputError):
 
 class DivergedError(InputError):
     """In a training, embeddings or an intercept are too large to compute with, or not finite."""
+
+
+Refusal = Literal[
+    "unreadable",
+    "other authority",
+    "not yet valid",
+    "expired",
+    "wrong usage",
+    "revoked",
+    "no revocation list",
+    "not listed",
+]
+"""Why a certificate is not accepted."""
+
+
+class RefusedError(InputError):
+    """The certificate of a party is not accepted; `reason` says why in a word, for programs."""
+
+    def __init__(self, message: str, reason: Refusal = "unreadable") -> None:
+        super().__init__(message)
+        self.reason: Refusal = reason
 
 
 class TooManyClientsError(VerfedsvError):

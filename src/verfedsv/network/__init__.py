@@ -1,0 +1,1 @@
+"""Parties on several machines: who they are, and what travels between them."""
