@@ -67,7 +67,9 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
             f"{path} is not a private key without a passphrase in PEM; make one: verfedsv keys new"
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(f"{path} is not an Ed25519 key; make one: verfedsv keys new")
+        raise InputError(
+            f"{path} is not an Ed25519 key, and keys for TLS sign no statements; make one: verfedsv keys new"
+        )
     refuse_readable(path, "the private key", "sign with it")
     return key
 
@@ -135,7 +137,10 @@ def is_signed(public_key: bytes, signature: bytes, content: bytes) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_whole(path, _LARGEST_FILE)
+        content = read_whole(path, _LARGEST_FILE)
     except OSError as error:
         hint = "ask its owner for it" if path.suffix == PUBLIC else "make one: verfedsv keys new"
         raise InputError(f"cannot read the key {path}: {error.strerror}; {hint}") from None
+    if b"-----BEGIN CERTIFICATE" in content and b"KEY-----" not in content:
+        raise InputError(f"{path} is for TLS; statements are signed and checked with other keys: verfedsv keys new")
+    return content
