@@ -2,6 +2,7 @@
 
 Its folder is private, and holds
 
+    alignment/              while ids are aligned
     aligned                 which rows of the file are the common samples
     client-ROUND.npz        the model after a round, up to two of them
     journal                 what it was asked since
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePath
@@ -37,7 +39,7 @@ from verfedsv.network.aligning import answer_for
 from verfedsv.network.journal import Journal
 from verfedsv.network.locking import lock_folder
 
-RECEIVED = "received"
+RECEIVED, ALIGNMENT = "received", "alignment"
 _LONGEST_NAME = 100
 _ALIGNMENT = get_args(net.AlignmentRequest)
 
@@ -59,7 +61,8 @@ class Member:
         self.name, self.folder, self._file, self._on_event = name, folder, file, on_event
         self._source = read_source(file, None)
         self._lock = lock_folder(folder)
-        self.party = Party(name, self._ids, folder)
+        self._clear_alignment()
+        self.party = Party(name, self._ids, folder / ALIGNMENT)
         self._session = secrets.token_hex(16)
         self._client: Client | None = None
         self._begin: net.Begin | None = None
@@ -72,7 +75,14 @@ class Member:
     def close(self) -> None:
         """Unlock the folder."""
         self.party.close()
+        self._clear_alignment(anew=False)
         self._lock.close()
+
+    def _clear_alignment(self, *, anew: bool = True) -> None:
+        """Delete what an interrupted alignment left behind."""
+        shutil.rmtree(self.folder / ALIGNMENT, ignore_errors=True)
+        if anew:
+            (self.folder / ALIGNMENT).mkdir(mode=0o700)
 
     @property
     def _ids(self) -> Ids:

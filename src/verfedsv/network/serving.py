@@ -25,7 +25,7 @@ from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, MissingClientError, VerfedsvError
 from verfedsv.federation import Client, Rate, Training
 from verfedsv.federation.checkpoints import client_file
-from verfedsv.federation.messages import Message, Refusal, Request
+from verfedsv.federation.messages import Done, Message, Refusal, Request
 from verfedsv.federation.models import build_model
 from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
@@ -138,8 +138,33 @@ class NetworkRun(Run):
 
     # Alignment
 
-    def align(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Find the common ids, or take those that all parties have kept; raise InputError if there are none."""
+    def align(
+        self,
+        progress: Callable[[int, int], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Find the common ids, or take those that all parties have kept; raise InputError if there are none.
+
+        If a client goes away meanwhile, it begins again when all are there.
+        """
+        while True:
+            before = self._sessions()
+            try:
+                self._align(progress)
+            except (InputError, MissingClientError) as error:
+                if self._sessions() == before:
+                    raise
+                self.notify(f"{error}; the alignment begins again")
+                if self.gather(None, should_stop):
+                    return
+            else:
+                return
+
+    def _sessions(self) -> dict[str, str]:
+        """Return who is connected, by process: one that was restarted is another."""
+        return {name: hello.session for name, hello in self.hub.connected().items()}
+
+    def _align(self, progress: Callable[[int, int], None] | None) -> None:
         kept = None if self.config.data.aligned else self._kept_by_all()
         if kept is not None:
             self._aligned = kept
@@ -303,7 +328,7 @@ class NetworkRun(Run):
             answer = found.get(name)
             if isinstance(answer, Refusal):
                 raise InputError(f"{name!r} cannot begin: {answer.reason[:1000]}")
-            if answer is None:
+            if not isinstance(answer, Done):
                 raise MissingClientError(f"{name!r} did not begin within {self.server_section.deadline:g} seconds")
         self._start = start
 

@@ -1,0 +1,133 @@
+"""A consortium of real processes on loopback: a server and clients that can be killed and started again."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+import verfedsv
+
+N_SAMPLES = 240
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def write_csv(path, ids, columns, rng, **named):
+    """Write a file with a column of ids, some of numbers, and others by name."""
+    numbers = {f"{path.stem} {k}": rng.standard_normal(len(ids)).round(6) for k in range(columns)} | named
+    lines = [",".join(["id", *numbers])]
+    lines += [",".join([str(own), *(str(column[row]) for column in numbers.values())]) for row, own in enumerate(ids)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+class Consortium:
+    """A server with the labels and own columns, `bank`, and other clients, in a folder.
+
+    Every process has a log there. `training` has settings of [training], `server` of [server], `data` of [data].
+    """
+
+    def __init__(self, folder, clients=("telco", "shop"), *, training=None, server=None, data=None, extra=""):
+        self.folder, self.clients, self.port = folder, clients, free_port()
+        folder.mkdir(parents=True, exist_ok=True)
+        rng, ids = np.random.default_rng(0), np.arange(N_SAMPLES)
+        labels = rng.integers(0, 2, N_SAMPLES)
+        write_csv(folder / "bank.csv", ids, 3, rng, label=labels)
+        for name in clients:
+            write_csv(folder / f"{name}.csv", ids, 3, rng)
+        training = {"batch_size": 40, "rate": 0.3, "rounds": 400, "evaluate_every": 50} | (training or {})
+        server = {"address": f"127.0.0.1:{self.port}", "deadline": 60.0} | (server or {})
+        data = {"label_client": "bank", "label": "label", "aligned": True} | (data or {})
+        own = '[[client]]\nname = "bank"\nfile = "bank.csv"\n' + ("" if data["aligned"] else 'id = "id"\n')
+        others = "".join(f'[[client]]\nname = "{name}"\n' for name in clients)
+        tables = {"server": server, "data": data, "training": training, "output": {"folder": "run"}}
+        written = "".join(f"[{name}]\n{toml(content)}" for name, content in tables.items())
+        self.config = folder / "consortium.toml"
+        self.config.write_text(written + own + others + extra, encoding="utf-8")
+        self.run = folder / "run"
+        self.processes, self._number = {}, 0
+
+    def start(self, name, *options):
+        """Start the server (`serve`) or a client, in a process of its own."""
+        command = [sys.executable, "-m", "verfedsv"]
+        if name == "serve":
+            command += ["serve", str(self.config), "--insecure"]
+        else:
+            command += ["join", f"127.0.0.1:{self.port}", "--features", str(self.folder / f"{name}.csv")]
+            command += ["--name", name, "--insecure", "--folder", str(self.folder / f"of-{name}")]
+        self._number += 1
+        log = self.folder / f"{name}-{self._number}.log"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
+        with log.open("wb") as file:
+            process = subprocess.Popen(  # noqa: S603
+                [*command, *options], stdout=file, stderr=subprocess.STDOUT, env=environment
+            )
+        self.processes[name] = process, log
+        return process
+
+    def start_all(self):
+        for name in ("serve", *self.clients):
+            self.start(name)
+
+    def log(self, name):
+        return self.processes[name][1].read_text(encoding="utf-8")
+
+    def n_bytes(self):
+        """Return how large the transcript is."""
+        folder = self.run / "transcript"
+        return sum(path.stat().st_size for path in folder.glob("*")) if folder.exists() else 0
+
+    def wait_for(self, is_so, timeout=90):
+        """Wait until a function returns True."""
+        end = time.monotonic() + timeout
+        while not is_so():
+            assert time.monotonic() < end, {name: self.log(name) for name in self.processes}
+            time.sleep(0.01)
+
+    def kill(self, name, number=signal.SIGKILL):
+        process, _ = self.processes[name]
+        process.send_signal(number)
+        process.wait(60)
+
+    def is_over(self, name):
+        return self.processes[name][0].poll() is not None
+
+    def finish(self, timeout=120):
+        """Wait until all processes have ended, and return their exit codes by name."""
+        self.wait_for(lambda: all(self.is_over(name) for name in self.processes), timeout)
+        return {name: process.returncode for name, (process, _) in self.processes.items()}
+
+    def stop(self):
+        """Kill what still runs."""
+        for process, _ in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def records(self):
+        """Return what was recorded, as plain values."""
+        found = []
+        for record in verfedsv.Transcript.open(self.run).records():
+            content = {name: getattr(record, name) for name in record.__dataclass_fields__}
+            found.append([type(record).__name__, *(_plain(value) for value in content.values())])
+        return found
+
+
+def toml(settings):
+    """Return settings as lines of TOML."""
+    shown = {True: "true", False: "false"}
+    return "".join(
+        f"{name} = {shown[value] if isinstance(value, bool) else repr(value).replace(chr(39), chr(34))}\n"
+        for name, value in settings.items()
+    )
+
+
+def _plain(value):
+    return value.tolist() if isinstance(value, np.ndarray) else value
