@@ -22,11 +22,15 @@ MISSING = ("NA", "N/A", "#N/A", "n/a", "NULL", "null", "NaN", "nan")
 
 @dataclass(frozen=True, eq=False)
 class Ids:
-    """The ids in a file as text, and whether the file stores them as numbers, whose original spelling is unknown."""
+    """The ids in a file as text, and whether the file stores them as numbers, whose original spelling is unknown.
+
+    `n_stripped` of them had blanks around them.
+    """
 
     path: Path
     values: pa.Array
     are_stored_as_numbers: bool
+    n_stripped: int = 0
 
     def __len__(self) -> int:
         return len(self.values)
@@ -51,7 +55,8 @@ def read_ids(table: pa.Table, path: Path, id_column: str) -> Ids:
     kind = column.type
     if not (pa.types.is_integer(kind) or is_text(kind) or pa.types.is_null(kind)):
         raise DataError(f"{path}: ids must be whole numbers or text; column {id_column!r} is of type {kind}")
-    values = pc.utf8_trim_whitespace(column.cast(pa.large_string())).combine_chunks()
+    written = column.cast(pa.large_string()).combine_chunks()
+    values = pc.utf8_trim_whitespace(written)
     n_missing = values.null_count or _n_written_as_missing(values)
     if n_missing:
         raise DataError(f"{path}: {n_missing:,} rows have no id in column {id_column!r}")
@@ -61,7 +66,8 @@ def read_ids(table: pa.Table, path: Path, id_column: str) -> Ids:
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
         raise DataError(f"{path}: ids must be unique; {len(repeated):,} are repeated, for example {repeated[0]}")
-    return Ids(path, values, bool(pa.types.is_integer(kind)))
+    n_stripped = pc.sum(pc.not_equal(written, values)).as_py()
+    return Ids(path, values, bool(pa.types.is_integer(kind)), n_stripped or 0)
 
 
 def find_common(files: Sequence[Ids]) -> pa.Array:
