@@ -83,7 +83,7 @@ def test_others_are_refused_with_the_reason():
 
 
 def test_a_certificate_that_expires_while_its_client_is_connected_is_refused():
-    """GRPC looks only while it connects."""
+    """As TLS looks at the dates only while it connects."""
     checker = Checker(ROOT.pem, Allowed.of(["telco"]))
     short = make("telco", issuer=ROOT, end=NOW + DAY / 2)
     assert checker.check(short.pem) == "telco"
