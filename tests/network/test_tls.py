@@ -76,9 +76,7 @@ class Consortium:
 
     def party(self, name, use="client", hosts=()):
         """Return the credentials of a new party."""
-        return read_credentials(
-            *approved(self.authority, self.folder, name, hosts), self.folder / "ca" / "ca.crt", use
-        )
+        return read_credentials(*approved(self.authority, self.folder, name, hosts), self.folder / "ca" / "ca.crt", use)
 
     def unchecked(self, party):
         """Return credentials that nobody checked, of a `Party`, or without a certificate."""

@@ -10,6 +10,7 @@ from verfedsv.runs.config import (
     DataSection,
     HeadSection,
     ModelSection,
+    ServerSection,
     TrainingSection,
     ValuationSection,
 )
@@ -51,7 +52,7 @@ def test_every_setting_is_in_the_example():
     from verfedsv.runs.config import Config
 
     for name, field in Config.model_fields.items():
-        section = field.annotation if name != "client" else Config.model_fields["client"].annotation.__args__[0]
+        section = field.annotation if name not in ("client", "server") else field.annotation.__args__[0]
         for setting in section.model_fields:
             assert f"{setting} =" in EXAMPLE, f"{name}.{setting}"
 
@@ -75,6 +76,7 @@ def test_commented_settings_of_the_example_are_defaults_or_examples():
         "head": HeadSection,
         "training": TrainingSection,
         "valuation": ValuationSection,
+        "server": ServerSection,
     }
     found = list(commented())
     assert len(found) == sum(" = " in line and line.startswith("# ") for line in EXAMPLE.splitlines())

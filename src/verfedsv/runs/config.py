@@ -393,7 +393,6 @@ class ServerSection(Section):
 class Config(Section):
     """A run."""
 
-    server: ServerSection | None = None
     data: DataSection
     client: list[ClientSection] = []
     model: ModelSection = ModelSection()
@@ -401,6 +400,7 @@ class Config(Section):
     training: TrainingSection
     valuation: ValuationSection = ValuationSection()
     output: OutputSection
+    server: ServerSection | None = None
 
     @property
     def used_loss(self) -> AskedLoss:

@@ -98,6 +98,22 @@ intercept = true          # whether the server learns one; else clients may stan
 # regularization = "auto" # default: lambda of completion; auto begins with the paper's 0.1
 # seed = 0                # default
 
+# Clients on other machines: `verfedsv serve FILE` here, `verfedsv join` at each of them (docs/deployment.md). Then
+# [data] has only label, label_client and what is drawn, only that client has a file, and the others just their names.
+# [server]
+# address = "0.0.0.0:8443"    # default: where clients dial in
+# certificate = "server.crt"  # for example: that of the server, in PEM; verfedsv keys makes it
+# key = "server.key"          # for example: its private key
+# authority = "ca.crt"        # for example: the certificate of whoever signs those of the clients
+# revoked = "revoked.crl"     # for example: the list of revoked certificates, read at every connection
+# signing_key = "consortium.key"   # for example: signs the statement at the end; verfedsv keys new makes it
+# private = "server-private"  # for example: folder of the aligned ids; default: that of the output, ending in .private
+# deadline = 600.0            # default: seconds that a round waits for a client
+# if_missing = "stop"         # default; or continue: the round goes on without it
+# [[client]]
+# name = "hospital"           # for example
+# certificate = "City Hosp." # for example: the name in its certificate, or a list of fingerprints; else its name here
+
 [output]
 folder = "runs/adult"     # relative to this file
 """

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from verfedsv.errors import InputError
-from verfedsv.runs.config import ClientSection, Config, Misfit
+from verfedsv.runs.config import ClientSection, Config, Misfit, ServerSection
 from verfedsv.texts import shortened
 
 MOST_BYTES = 1 << 18
@@ -130,5 +130,5 @@ def _settings_at(where: Place) -> list[str]:
     for part in where:
         if isinstance(part, str):
             kind: Any = model.model_fields[part].annotation
-            model = ClientSection if part == "client" else kind
+            model = {"client": ClientSection, "server": ServerSection}.get(part, kind)
     return list(model.model_fields)
