@@ -83,7 +83,7 @@ def test_others_are_refused_with_the_reason():
 
 
 def test_a_certificate_that_expires_while_its_client_is_connected_is_refused():
-    """GRPC looks only while it connects."""
+    """As TLS looks at the dates only while it connects."""
     checker = Checker(ROOT.pem, Allowed.of(["telco"]))
     short = make("telco", issuer=ROOT, end=NOW + DAY / 2)
     assert checker.check(short.pem) == "telco"
@@ -125,6 +125,8 @@ def test_an_authority_in_between_can_be_revoked(tmp_path):
     path.write_bytes(revoked_list(ROOT, [middle.certificate.serial_number], number=2) + revoked_list(middle, []))
     reason, message = refusal(checker, telco.pem)
     assert (reason, "the certificate of 'Middle' was revoked" in message) == ("revoked", True)
+    path.write_bytes(revoked_list(middle, []))
+    assert refusal(checker, telco.pem)[0] == "no revocation list"
 
 
 @pytest.mark.parametrize(
