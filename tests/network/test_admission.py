@@ -125,6 +125,8 @@ def test_an_authority_in_between_can_be_revoked(tmp_path):
     path.write_bytes(revoked_list(ROOT, [middle.certificate.serial_number], number=2) + revoked_list(middle, []))
     reason, message = refusal(checker, telco.pem)
     assert (reason, "the certificate of 'Middle' was revoked" in message) == ("revoked", True)
+    path.write_bytes(revoked_list(middle, []))
+    assert refusal(checker, telco.pem)[0] == "no revocation list"
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,14 @@ def test_lists_of_several_authorities_are_kept_apart(path):
     ("content", "message"),
     [
         (revoked_list(OTHER, [5]), r"is not signed by 'Root'"),
+        (revoked_list(make("Former", key=ROOT.key, is_authority=True), [5]), r"is not signed by 'Root'"),
         (revoked_list(ROOT, [5], end=datetime.now(UTC) - DAY), "was to be replaced by a newer list before"),
         (revoked_list(ROOT, [5], extension=x509.DeltaCRLIndicator(1)), "is not a complete list"),
         (damaged(revoked_list(ROOT, [5])), "is not a revocation list that can be read"),
         (ROOT.pem, "is a certificate; what is needed here is a revocation list"),
         (b"", "has no revocation list in PEM"),
     ],
-    ids=["another authority", "out of date", "only changes", "damaged", "a certificate", "empty"],
+    ids=["another authority", "another name", "out of date", "only changes", "damaged", "a certificate", "empty"],
 )
 def test_a_list_that_cannot_be_relied_on_is_refused(path, content, message):
     """Also if another authority of that name signed it."""

@@ -166,7 +166,7 @@ def test_a_revoked_certificate_is_refused_without_a_restart(consortium):
     assert call(consortium.port, telco) == "checker: revoked"
 
 
-def test_certificates_in_between_reach_the_checker(consortium):
+def test_certificates_in_between_reach_the_checker():
     """As the client sent them, after its own certificate."""
     middle = make("Middle", issuer=(root := make("Root", is_authority=True)), is_authority=True)
     server = make("server", issuer=root, usages=[SERVER], hosts=["127.0.0.1"])

@@ -26,10 +26,13 @@ def test_the_path_leads_to_an_authority():
         ([LOWER, MIDDLE], [ROOT]),
         ([MIDDLE, OTHER, LOWER], [OTHER, ROOT]),
         ([LOWER], [MIDDLE, ROOT]),
+        ([LOWER, ROOT, MIDDLE], [MIDDLE, ROOT]),
         ([], [ROOT, MIDDLE, LOWER]),
     ):
         path = check_certificate(leaf, [each.says for each in others], [each.says for each in authorities], "client")
         assert names_of(path) == ["telco", "Lower", "Middle", "Root"]
+    path = check_certificate(leaf, [MIDDLE.says, ROOT.says], [LOWER.says], "client")
+    assert names_of(path) == ["telco", "Lower"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -111,7 +112,7 @@ def _entry_in(line: bytes, what: str) -> Entry:
     try:
         entry = Entry(hosts=tuple(hosts), **content)
         is_valid = all(isinstance(text, str) for text in texts) and datetime.fromisoformat(entry.end).tzinfo is not None
-        int(entry.serial, 16)
+        is_valid = is_valid and re.fullmatch("[0-9a-f]{1,40}", entry.serial) is not None
     except (ValueError, TypeError):
         is_valid = False
     if not is_valid:
