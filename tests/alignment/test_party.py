@@ -5,7 +5,8 @@ import pytest
 
 from tests.alignment.parties import parties_of
 from verfedsv.alignment import Party, Session, make_ids
-from verfedsv.alignment.points import multiply, random_scalar
+from verfedsv.alignment.digests import prefix_for
+from verfedsv.alignment.points import hash_ids, multiply, random_scalar
 from verfedsv.errors import InputError
 
 SIZES = {"a": 5, "b": 3}
@@ -83,6 +84,17 @@ def test_sets_are_blinded_and_shuffled(party, points):
     np.testing.assert_array_equal(multiply(points[origin], key), blinded)
 
 
+def test_own_ids_are_shuffled():
+    """The points of a party's own ids are not in the order of its file."""
+    ids = [str(number) for number in range(50)]
+    with parties_of(ids) as (party,):
+        party.begin(session_of({"a": 50, "b": 3}, part_size=50))
+        sent = party.own_points(0)
+        in_order = multiply(hash_ids(party.ids.values, prefix_for("point", bytes(32))), party._work.key)
+    np.testing.assert_array_equal(np.unique(sent, axis=0), np.unique(in_order, axis=0))
+    assert (sent == in_order).all(axis=1).sum() < 15  # one is expected; 15 have a probability below 10^-12
+
+
 def test_each_session_has_its_own_key(party):
     """A new session, or one whose ring has another order, begins anew: no point comes again."""
     seen = [party.own_points(0)]
@@ -119,8 +131,8 @@ def test_files_have_the_stated_size(party, points, tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda party, _: party.blinded("b", 0), "only 0 of 2 parts of the points of b have come yet"),
-        (lambda party, _: party.begin_opening(2), "only 0 of 2 parts of the points of b have come yet"),
+        (lambda party, _: party.blinded("b", 0), "only 0 of 2 parts of the points of 'b' have come yet"),
+        (lambda party, _: party.begin_opening(2), "only 0 of 2 parts of the points of 'b' have come yet"),
         (lambda party, _: party.open("b", 0, positions(0)), "was asked for positions before the opening began"),
         (lambda party, _: party.collect(0, positions(0)), "was asked for positions before the opening began"),
         (lambda party, _: party.finish(), "was asked for positions before the opening began"),
@@ -147,11 +159,11 @@ def test_calls_out_of_order_or_range_are_refused(party, points, call, message):
 def test_another_content_for_a_part_is_refused(party, points):
     """Nobody has more points multiplied by the key than the set has, or more positions opened than are common."""
     send(party, points)
-    with pytest.raises(InputError, match="part 0 of the points of b has come with another content"):
+    with pytest.raises(InputError, match="part 0 of the points of 'b' has come with another content"):
         party.blind("b", 0, points[1:])
     party.begin_opening(2)
     party.open("b", 0, positions(0, 2))
-    with pytest.raises(InputError, match="part 0 of the positions of b has come with another content"):
+    with pytest.raises(InputError, match="part 0 of the positions of 'b' has come with another content"):
         party.open("b", 0, positions(0, 1))
 
 
@@ -197,7 +209,7 @@ def test_checksums_of_all_must_be_equal(party, points):
     """A party keeps nothing until it knows that all have the same ids in the same order."""
     send(party, points)
     party.begin_opening(2)
-    with pytest.raises(InputError, match="only 0 of 1 parts of the positions of a have come yet"):
+    with pytest.raises(InputError, match="only 0 of 1 parts of the positions of 'a' have come yet"):
         party.finish()
     party.collect(0, positions(2, 3))
     own = party.finish()
@@ -226,8 +238,8 @@ def test_a_party_needs_a_session():
     [
         (lambda: Session(b"", SIZES), "must have 32 bytes, and has 0"),
         (lambda: session_of({"a": 5}), "between 2 and 1,000 parties; received 1"),
-        (lambda: session_of({"a": 0, "b": 1}), "a must have 1 to 4,294,967,295 ids; received 0"),
-        (lambda: session_of({"a": 1, "b": 2**32}), "b must have 1 to 4,294,967,295 ids; received 4,294,967,296"),
+        (lambda: session_of({"a": 0, "b": 1}), "'a' must have 1 to 4,294,967,295 ids; received 0"),
+        (lambda: session_of({"a": 1, "b": 2**32}), "'b' must have 1 to 4,294,967,295 ids; received 4,294,967,296"),
         (lambda: session_of(part_size=0), "a part must have 1 to 65,536 points; received 0"),
         (lambda: session_of(part_size=2**16 + 1), "a part must have 1 to 65,536 points; received 65,537"),
     ],

@@ -21,6 +21,7 @@ from verfedsv.alignment.shuffles import Rows, check_positions, store_permutation
 from verfedsv.alignment.spellings import Spelling, describe_spelling
 from verfedsv.data.ids import Ids
 from verfedsv.errors import InputError
+from verfedsv.texts import quoted
 
 
 class Party:
@@ -155,7 +156,7 @@ class _Work:
         self.order = store_permutation(place / "own.origin", session.sizes[name])
         # Files have numbers: names are from others.
         self._passing = {
-            owner: PassingSet(place, str(number), size, session.n_parts(size), owner)
+            owner: PassingSet(place, str(number), size, session.n_parts(size), quoted([owner]))
             for number, (owner, size) in enumerate(session.sizes.items())
             if owner != name
         }
@@ -170,7 +171,7 @@ class _Work:
 
     def passing_set(self, owner: str) -> PassingSet:
         if owner not in self._passing:
-            raise InputError(f"{owner!r} is not another party of this session")
+            raise InputError(f"{quoted([owner])} is not another party of this session")
         return self._passing[owner]
 
     def begin_opening(self, n_common: int) -> None:
@@ -187,7 +188,7 @@ class _Work:
             passing.forget_points()
         n_parts = self.session.n_parts(n_common)
         origins = {self.name: self.order, **{owner: passing.origin for owner, passing in self._passing.items()}}
-        self._openings = {owner: Opening(origin, n_parts, owner) for owner, origin in origins.items()}
+        self._openings = {owner: Opening(origin, n_parts, quoted([owner])) for owner, origin in origins.items()}
 
     def opening(self, owner: str) -> Opening:
         if self._n_common is None:

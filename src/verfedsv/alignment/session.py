@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from verfedsv.alignment.shuffles import MOST_ROWS
 from verfedsv.errors import InputError
+from verfedsv.texts import quoted
 
 PART = 4096
 """Points in a message, 128 kB: some 140 ms of one core."""
@@ -34,7 +35,7 @@ class Session:
             raise InputError(f"an alignment is between 2 and {_MOST_PARTIES:,} parties; received {len(self.sizes):,}")
         for name, size in self.sizes.items():
             if not 1 <= size <= MOST_ROWS:
-                raise InputError(f"{name} must have 1 to {MOST_ROWS:,} ids; received {size:,}")
+                raise InputError(f"{quoted([name])} must have 1 to {MOST_ROWS:,} ids; received {size:,}")
         if not 1 <= self.part_size <= _MOST_IN_PART:
             raise InputError(f"a part must have 1 to {_MOST_IN_PART:,} points; received {self.part_size:,}")
 
