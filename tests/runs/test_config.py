@@ -12,6 +12,7 @@ from verfedsv.runs.config import (
     ModelSection,
     ServerSection,
     TrainingSection,
+    UpSection,
     ValuationSection,
 )
 
@@ -52,7 +53,7 @@ def test_every_setting_is_in_the_example():
     from verfedsv.runs.config import Config
 
     for name, field in Config.model_fields.items():
-        section = field.annotation if name not in ("client", "server") else field.annotation.__args__[0]
+        section = field.annotation if name not in ("client", "server", "up") else field.annotation.__args__[0]
         for setting in section.model_fields:
             assert f"{setting} =" in EXAMPLE, f"{name}.{setting}"
 
@@ -77,6 +78,7 @@ def test_commented_settings_of_the_example_are_defaults_or_examples():
         "training": TrainingSection,
         "valuation": ValuationSection,
         "server": ServerSection,
+        "up": UpSection,
     }
     found = list(commented())
     assert len(found) == sum(" = " in line and line.startswith("# ") for line in EXAMPLE.splitlines())

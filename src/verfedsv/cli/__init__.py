@@ -24,6 +24,7 @@ COMMANDS = (
     "run",
     "serve",
     "join",
+    "up",
     "predict",
     "model",
     "value",

@@ -227,7 +227,8 @@ class Hub:
         try:
             name = self._identify(context)
             hello = await self._greet(name, incoming, context)
-            await self._serve(name, hello, incoming, context)
+            if hello.purpose != "check":
+                await self._serve(name, hello, incoming, context)
         except Refused as refused:
             self._on_event(Event("refused", name or str(context.peer()), str(refused)))
             await context.abort(refused.code, str(refused))
@@ -265,6 +266,15 @@ class Hub:
         if hello.name not in self._seats:
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"{stated!r} is not a client of this consortium")
         hello.client = hello.name
+        if hello.purpose != "check":
+            self._check_free(hello, stated)
+        welcome = Welcome(hello.name, 0, 0, PROTOCOL, __version__, hello.name, time.time(), self.about)
+        for frame in frames(to_bytes(welcome)):
+            await context.write(frame)
+        return hello
+
+    def _check_free(self, hello: Hello, stated: str) -> None:
+        """Raise Refused if another process of the client is connected, or it cannot take part."""
         live = self._seats[hello.name].session
         if live is not None and live.token != hello.session:
             raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"{stated!r} is connected already")
@@ -272,10 +282,6 @@ class Hub:
             self.accept(hello)
         except InputError as error:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
-        welcome = Welcome(hello.name, 0, 0, PROTOCOL, __version__, hello.name, time.time(), self.about)
-        for frame in frames(to_bytes(welcome)):
-            await context.write(frame)
-        return hello
 
     async def _serve(self, name: str, hello: Hello, incoming: AsyncIterator[bytes], context: Any) -> None:
         """Carry messages until the client hangs up, another connection of it takes over, or all is over."""

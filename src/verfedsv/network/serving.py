@@ -68,6 +68,15 @@ class NetworkRun(Run):
         self._aligned: Aligned | None = None
         self._known: Any = None
 
+    def listen_at(self, address: str | None = None, keys: Path | None = None) -> None:
+        """Use another address than that of the configuration, or the certificates in a folder."""
+        update: dict[str, Any] = {} if address is None else {"address": address}
+        if keys is not None:
+            update |= {"certificate": keys / "server.crt", "key": keys / "server.key", "authority": keys / "ca.crt"}
+            revoked = keys / "revoked.crl"
+            update["revoked"] = revoked if revoked.exists() else None
+        self.server_section = self.server_section.model_copy(update=update)
+
     @property
     def others(self) -> tuple[str, ...]:
         """The names of the clients on other machines."""

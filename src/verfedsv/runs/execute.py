@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -82,7 +82,7 @@ class Run:
         self._files = RunFolder(self.folder)
 
     @classmethod
-    def of_file(cls, path: Path) -> Run:
+    def of_file(cls, path: Path) -> Self:
         """Return the run of the configuration in a file."""
         text = read_text(path)
         return cls(resolve(parse_config(text, path), path.parent), text)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from verfedsv.errors import InputError
-from verfedsv.runs.config import ClientSection, Config, Misfit, ServerSection
+from verfedsv.runs.config import ClientSection, Config, Misfit, ServerSection, UpSection
 from verfedsv.texts import shortened
 
 MOST_BYTES = 1 << 18
@@ -79,7 +79,11 @@ def resolve(config: Config, folder: Path) -> Config:
         named = {name: folder / path for name in paths if (path := getattr(server, name))}
         named.setdefault("private", output.folder.with_name(f"{output.folder.name}.private"))
         server = server.model_copy(update=named)
-    return config.model_copy(update={"data": data, "client": clients, "output": output, "server": server})
+    up = config.up
+    if up is not None:
+        up = up.model_copy(update={"features": {name: folder / path for name, path in up.features.items()}})
+    parts = {"data": data, "client": clients, "output": output, "server": server, "up": up}
+    return config.model_copy(update=parts)
 
 
 def _describe(path: Path, mistake: Any) -> str:
@@ -130,5 +134,5 @@ def _settings_at(where: Place) -> list[str]:
     for part in where:
         if isinstance(part, str):
             kind: Any = model.model_fields[part].annotation
-            model = {"client": ClientSection, "server": ServerSection}.get(part, kind)
+            model = {"client": ClientSection, "server": ServerSection, "up": UpSection}.get(part, kind)
     return list(model.model_fields)
