@@ -25,6 +25,7 @@ COMMANDS = (
     "serve",
     "join",
     "up",
+    "doctor",
     "predict",
     "model",
     "value",

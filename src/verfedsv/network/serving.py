@@ -19,7 +19,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from verfedsv.alignment import Aligned, Alignment, Party, align, aligned_checksum, read_aligned, write_aligned
-from verfedsv.data.sources import ClientFile, Matched, TableRows, read_source
+from verfedsv.data.sources import ClientFile, Matched, TableRows, check_column, read_source
 from verfedsv.data.tables import join_with_others
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, MissingClientError, VerfedsvError
@@ -144,6 +144,13 @@ class NetworkRun(Run):
     def _about(self) -> str:
         section = self.config.training
         return f"{section.mode} training of {', '.join(client.name for client in self.config.client)}"
+
+    def describe_own_file(self) -> str:
+        """Return what the file of the labels has; raise an error if it cannot be used."""
+        column = str(self.config.data.label)
+        check_column(column, self._file.path, self._source.table)
+        ids = self._source.ids[0]
+        return f"{len(ids):,} rows in {self._file.path}, labels in column {column!r}"
 
     # Alignment
 
