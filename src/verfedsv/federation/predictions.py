@@ -81,7 +81,7 @@ class Predictor:
     @classmethod
     def read(cls, path: Path) -> Predictor:
         """Return that of the server's checkpoint; raise InputError if it is damaged, or from another version."""
-        arrays = read_any_checkpoint(path, "the server", leave_out=("table",))
+        arrays = read_any_checkpoint(path, "the server", leave_out=("table", "torch"))
         try:
             about = read_json(arrays["about"].tobytes(), _ABOUT, most=MOST_BYTES)
             widths, loss = _read_widths(about), get_loss(pick(about, "loss", _ABOUT))
