@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,22 +17,9 @@ from verfedsv.head_layers import check_layers, from_layers
 from verfedsv.heads import one_thread
 from verfedsv.losses import Array, Floats
 
-Activation = Literal["gelu", "relu", "silu", "tanh"]
 HeadOptimizer = Literal["adam", "momentum", "sgd"]
 
-_LAYERS = {"gelu": ["GELU", "none"], "relu": ["ReLU"], "silu": ["SiLU"], "tanh": ["Tanh"]}
 _PREFIX = "head."
-
-
-def mlp_layers(width: int, hidden: Sequence[int], n_classes: int, activation: Activation = "gelu") -> list[Any]:
-    """Return a network with hidden layers of these sizes, as plain data."""
-    if activation not in _LAYERS:
-        raise InputError(f"activation must be one of {', '.join(get_args(Activation))}; received {activation!r}")
-    sizes = [width, *(as_whole("hidden", size, at_least=1) for size in hidden), n_classes]
-    layers: list[Any] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [["Linear", inputs, outputs, True], _LAYERS[activation]]
-    return ["Sequential", [[str(number), layer] for number, layer in enumerate(layers[:-1])]]
 
 
 class TorchHead:

@@ -13,6 +13,7 @@ from verfedsv.federation import Linear, Momentum, Perceptron, PlainDescent, Rate
 from verfedsv.federation.clients import BuildModel
 from verfedsv.federation.heads import Head, SumHead
 from verfedsv.federation.optimizers import BuildOptimizer
+from verfedsv.head_layers import mlp_layers
 from verfedsv.losses import Floats, get_loss
 from verfedsv.runs.config import ClassWeights, Config, TrainingSection
 from verfedsv.runs.extent import OPTIMIZERS
@@ -72,7 +73,7 @@ def build_head(config: Config, data: VerticalData) -> Head | None:
     if section.head == "sum":
         return None
     try:
-        from verfedsv.federation.torch_heads import TorchHead, mlp_layers
+        from verfedsv.federation.torch_heads import TorchHead
     except ImportError:
         raise InputError(f'head = "mlp" in [model] needs PyTorch: {how_to_install("torch")}') from None
     own = {client.name: client.width for client in config.client}
