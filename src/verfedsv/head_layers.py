@@ -80,6 +80,14 @@ def _describe(layer: list[Any]) -> Iterator[str]:
 _LONGEST_TEXT = 300
 
 
+def most_numbers(layer: list[Any]) -> int:
+    """Return the largest number of inputs and outputs of a layer, together: what it computes with for each sample."""
+    kind, *arguments = layer
+    if kind == _SEQUENTIAL:
+        return max((most_numbers(inner) for _, inner in arguments[0]), default=0)
+    return arguments[0] + arguments[1] if kind == "Linear" else 0  # no other layer changes how many there are
+
+
 def digest_of(head: Any) -> str:
     """Return the SHA-256 of the text that describes a head: its `repr`, or its class if that is an address."""
     text = repr(head)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from tests.runs.test_predicting import files_of, restored
 from tests.runs.test_resume import REAL, SMALL, kill_after, stop_at
 from verfedsv import InputError, Transcript, value
 from verfedsv.errors import DivergedError
+from verfedsv.federation.checkpoints import as_bytes
+from verfedsv.federation.predictions import Predictor
 from verfedsv.head_layers import digest_of_layers
 from verfedsv.runs import Run
 from verfedsv.runs.extent import contradictions
@@ -250,3 +253,56 @@ def test_a_network_goes_on_from_the_transcript_in_real_time(tmp_path):
     Transcript.open(run.folder).verify()
     books = run.value().books
     assert books.start - books.clients - books.server == pytest.approx(books.end, abs=1e-6)
+
+
+N_UNITS, N_ROWS = 30_000, 20_000
+SIZES = [(6, 1), (1, N_UNITS), (N_UNITS, 1)]
+WIDE = ["Sequential", [[str(k), ["Linear", *sizes, False]] for k, sizes in enumerate(SIZES)]]
+
+
+@pytest.fixture(scope="module")
+def wide(credit, tmp_path_factory):
+    """Return the folder of a run whose server's checkpoint has a wide layer, in 0.5 MB, and a file of many rows."""
+    folder = tmp_path_factory.mktemp("wide")
+    shutil.copytree(credit.folder, folder / "run")
+    path = folder / "run" / "checkpoints" / "server.npz"
+    with np.load(path) as arrays:
+        content = {name: array for name, array in arrays.items() if not name.startswith("head.")}
+    about = json.loads(content["about"].tobytes())
+    about["head"]["layers"] = WIDE
+    content["about"] = as_bytes(about)
+    for k, (n_inputs, n_outputs) in enumerate(SIZES):
+        content[f"head.{k}.weight"] = np.ones((n_outputs, n_inputs))
+    np.savez(path, **content)
+    assert path.stat().st_size < 10**6
+    (folder / "new.csv").write_text("id,spent\n" + "".join(f"{k},{k % 7}\n" for k in range(N_ROWS)))
+    return folder
+
+
+def test_a_wide_layer_does_not_multiply_with_the_rows(wide):
+    """It would take 4.8 GB for all rows at once; predictions do not depend on the parts."""
+    process = f"""
+import resource
+from verfedsv.runs import predict
+found = predict({str(wide / "run")!r}, {{"shop": {str(wide / "new.csv")!r}}}).predictions.scores
+assert len(found) == {N_ROWS} and len(set(found.ravel().round(6))) == 7
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", process], capture_output=True, text=True, check=True)  # noqa: S603
+    assert int(done.stdout) < 1_500
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "why"),
+    [
+        ("head.1.weight", np.ones((N_UNITS, 1), np.int8), "the parameters of the head do not fit its layers"),
+        ("head.1.weight", np.ones((N_UNITS, 2)), "the parameters of the head do not fit its layers"),
+    ],
+)
+def test_parameters_of_another_type_are_refused(wide, tmp_path, name, array, why):
+    """As bytes, they would take eight times the memory of the file."""
+    path = tmp_path / "server.npz"
+    with np.load(wide / "run" / "checkpoints" / "server.npz") as arrays:
+        np.savez(path, **{**arrays, name: array})
+    with pytest.raises(InputError, match=why):
+        Predictor.read(path)
