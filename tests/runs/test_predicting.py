@@ -250,7 +250,15 @@ def test_negative_amounts_stay_numbers_in_csv():
     """They begin with a minus, and are no formulas."""
     predictions = Predictions(get_loss("squared"), np.array([[-1.5], [-1e-9]]), None)
     result = PredictedRows(pyarrow.array([-3, 4]), "id", predictions, ())
-    assert result.to_csv() == b"id,prediction\n-3,-1.5\n4,-1e-09\n"
+    assert result.to_csv() == b'"id","prediction"\n-3,-1.5\n4,-1e-09\n'
+
+
+def test_text_is_quoted_in_csv():
+    """A spreadsheet that separates cells by semicolons takes the whole text for one cell."""
+    predictions = Predictions(get_loss("logistic"), np.array([[-1.0], [0.0]]), ("a;=1", "b"))
+    lines = PredictedRows(pyarrow.array(["x;\uff1d1", "7"]), "id", predictions, ()).to_csv().decode().splitlines()
+    assert lines[0] == '"id","prediction","probability_a;\'=1","probability_b"'
+    assert [line.split(",")[:2] for line in lines[1:]] == [['"x;\'\uff1d1"', '"a;\'=1"'], ['"7"', '"a;\'=1"']]
 
 
 def test_ids_of_parquet_files_stay_whole_numbers(credit, tmp_path):

@@ -82,12 +82,13 @@ class PredictedRows:
         return pa.table(columns)
 
     def to_csv(self) -> bytes:
-        """Return the table as CSV in UTF-8; numbers have all their digits.
+        """Return the table as CSV in UTF-8; numbers have all their digits, and text is quoted.
 
         Ids and names that look like formulas are made harmless for spreadsheets; Parquet has them as they are.
         """
         sink, table = io.StringIO(), self.to_table()
-        writer = csv.writer(sink, lineterminator="\n")
+        # As in payouts: where semicolons separate cells, one in a text would begin another cell.
+        writer = csv.writer(sink, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerow(map(_as_cell, table.column_names))
         writer.writerows(zip(*(map(_as_cell, column.to_pylist()) for column in table.columns), strict=True))
         return sink.getvalue().encode()
