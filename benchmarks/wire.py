@@ -27,7 +27,8 @@ from verfedsv.federation import (
     synchronous_rounds,
 )
 from verfedsv.federation.messages import Answer, Embed, Gradients, Predict, Request
-from verfedsv.federation.torch_heads import TorchHead, mlp_layers
+from verfedsv.federation.torch_heads import TorchHead
+from verfedsv.head_layers import mlp_layers
 
 EVERY = 20
 """Rounds between evaluations, the default of `verfedsv run`."""

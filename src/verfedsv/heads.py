@@ -58,7 +58,7 @@ class HeadMove:
     """The states of a head before and after a round; the same object if it did not change.
 
     `entropy` seeds draws: numbers that clients do not know before they upload, as they depend on the head after the
-    round. Otherwise they could choose embeddings for the samples that are not drawn.
+    round. Otherwise they could choose embeddings for the samples that are not drawn. Of a frozen head, they are known.
     """
 
     previous: HeadState

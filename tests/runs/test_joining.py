@@ -19,6 +19,8 @@ from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.metrics import Patience, read_metrics
 from verfedsv.runs.predicting import read_model, read_predictor
 from verfedsv.runs.resume import Saver
+from verfedsv.settlement.keys import read_private_key
+from verfedsv.settlement.statement import Statement, canonical
 from verfedsv.transcript import Stamp, Upload
 from verfedsv.transcript.records import Join, Leave
 
@@ -445,3 +447,38 @@ def test_everything_says_when_clients_took_part(tmp_path, text):
     stated = json.loads(signed.read_text())["took_part"]
     assert {name: stated[name] for name in stays} == stays
     assert "client 5" not in stated
+
+
+@pytest.mark.parametrize("what", ["statement", "extract"])
+def test_a_statement_cannot_leave_out_who_missed_rounds(tmp_path, what):
+    """Although it is signed; that another version wrote it is a reservation, as early ones did not say it."""
+    finish(make(tmp_path, SYNCHRONOUS))
+    out, key = tmp_path / "out", tmp_path / "server.key"
+    for command in (
+        ("keys", "new", key.with_suffix("")),
+        ("statement", out, "--key", key),
+        ("extract", out, "--client", "client 5", "-o", tmp_path / "own.extract"),
+    ):
+        assert call(*command).returncode == 0
+    path, private = out / "statement.json", read_private_key(key)
+    signed = Statement.read(path)
+    target = {"statement": [path], "extract": [tmp_path / "own.extract", "--statement", path]}[what]
+
+    def audited(**changes):
+        content = {**signed.content, **changes}
+        if content["took_part"] is None:
+            del content["took_part"]
+        path.write_bytes(Statement(content, private.sign(canonical(content))).to_json())
+        done = call("audit", *target)
+        return done.returncode, " ".join(done.stdout.split())
+
+    assert audited()[0] == 0
+    says = 'took_part, client 1: the statement says "not stated", the transcript'
+    for left_out in (None, {}, {"client 4": "rounds 6 to 9"}):
+        code, said = audited(took_part=left_out)
+        assert code == 1
+        assert says in said
+    code, said = audited(took_part=None, package="verfedsv 0.0.1")
+    assert code == 3
+    assert f"reservation: {says}" in said
+    assert audited(took_part={}, package="verfedsv 0.0.1")[0] == 1

@@ -25,6 +25,7 @@ from verfedsv.data.preparation import Scale
 from verfedsv.data.targets import AskedLoss, choose_loss
 from verfedsv.errors import InputError
 from verfedsv.federation.roster import Stay
+from verfedsv.head_layers import Activation
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
 from verfedsv.shapley.semivalues import SEMIVALUES, get_semivalue
@@ -268,7 +269,7 @@ class HeadSection(Section):
     """The network at the server, and how it learns."""
 
     hidden: Annotated[list[Annotated[Count, Field(le=WIDEST)]], Field(max_length=16)] = [64]
-    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+    activation: Activation = "gelu"
     optimizer: Literal["adam", "momentum", "sgd"] = "adam"
     rate: Positive = 0.01
 

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from verfedsv.arrays import PART_BYTES
 from verfedsv.data.rows import align_rows, read_rows
+from verfedsv.data.vertical import ClientData
 from verfedsv.errors import InputError
 from verfedsv.federation.checkpoints import SERVER, client_file, path_of_round
 from verfedsv.federation.client_models import ClientModel
@@ -78,12 +82,13 @@ class PredictedRows:
         return pa.table(columns)
 
     def to_csv(self) -> bytes:
-        """Return the table as CSV in UTF-8; numbers have all their digits.
+        """Return the table as CSV in UTF-8; numbers have all their digits, and text is quoted.
 
         Ids and names that look like formulas are made harmless for spreadsheets; Parquet has them as they are.
         """
         sink, table = io.StringIO(), self.to_table()
-        writer = csv.writer(sink, lineterminator="\n")
+        # As in payouts: where semicolons separate cells, one in a text would begin another cell.
+        writer = csv.writer(sink, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerow(map(_as_cell, table.column_names))
         writer.writerows(zip(*(map(_as_cell, column.to_pylist()) for column in table.columns), strict=True))
         return sink.getvalue().encode()
@@ -131,10 +136,16 @@ def predict(
         for name, model in models.items()
     }
     ids, numbers, ordered = align_rows([*rows.values()])
-    # From here on, the client sides have their rows, and the server's side has the numbers of those rows.
-    clients = [Client.of_new_rows(model, own) for model, own in zip(models.values(), ordered, strict=True)]
-    which = dict(zip(models, numbers, strict=True))
-    predictions = predict_rows(predictor, InProcess(clients), which, len(ids))
+    which, own = dict(zip(models, numbers, strict=True)), dict(zip(models, ordered, strict=True))
+    # A small checkpoint can have a wide layer, so what is held of the rows has a limit, not their number.
+    n_numbers = predictor.n_numbers + sum(model.n_numbers for model in models.values())
+    size = max(1, PART_BYTES // (8 * n_numbers))
+    predictions = Predictions.joined(
+        [
+            _predict_part(predictor, models, own, which, range(start, min(start + size, len(ids))))
+            for start in range(0, max(1, len(ids)), size)
+        ]
+    )
     sources = [
         Source(name, files[name], len(which[name]), len(ids) - len(which[name]), rows[name].ignored)
         if name in files
@@ -144,6 +155,24 @@ def predict(
     if all(own.ids.are_stored_as_numbers for own in rows.values()):
         ids = _as_numbers(ids)
     return PredictedRows(ids, next(iter(columns.values())), predictions, tuple(sources))
+
+
+def _predict_part(
+    predictor: Predictor,
+    models: Mapping[str, ClientModel],
+    own: Mapping[str, ClientData],
+    which: Mapping[str, NDArray[np.intp]],
+    part: range,
+) -> Predictions:
+    """Return predictions for a part of all rows; `own` are those that each client has, and `which` their numbers."""
+    clients, numbers = [], {}
+    for name, model in models.items():
+        first, last = np.searchsorted(which[name], [part.start, part.stop])
+        if first < last:
+            # From here on, the client side has its rows, and the server's side has the numbers of those rows.
+            clients.append(Client.of_new_rows(model, own[name].take(np.arange(first, last))))
+            numbers[name] = which[name][first:last] - part.start
+    return predict_rows(predictor, InProcess(clients), numbers, len(part))
 
 
 def read_predictor(folder: RunFolder, what: str) -> Predictor:

@@ -100,6 +100,16 @@ def compare_exactly(stated: Statement, right: Mapping[str, Any], source: str) ->
         raise Difference(_say_both("the statement", source, *found))
 
 
+def compare_attendance(stated: Statement, present: Mapping[str, str]) -> Iterator[Reservation]:
+    """Raise Difference unless a statement says of all clients in which rounds they took part, as they are `present`.
+
+    If it says nothing, and another version is said to have written it, yield a reservation: early ones did not say it.
+    """
+    found = find_difference({"took_part": stated.content.get("took_part", {})}, {"took_part": present})
+    claim = Claim.of_statement(stated)
+    yield from _judge(claim, found, "took_part" not in stated.content and claim.is_of_another_version)
+
+
 @dataclass(frozen=True)
 class Claim:
     """A valuation as stated by `who`, in JSON fields, and the version that is said to have computed it."""
