@@ -70,13 +70,15 @@ class Experiment(Generic[S]):
 
     `parts` returns what to measure for a data set: functions by name, which take no arguments, may share expensive
     results, and return JSON content. Names of parts that are repeated end in "seed 0", "seed 1" and so on. If it
+    `about` says what is measured, or returns that for the settings of the data sets that are shown.
+
     `is_timed`, parts need the machine for themselves. With another `version`, earlier results are discarded: raise it
     with changes of the code that change what is found.
     """
 
     name: str
     title: str
-    about: str
+    about: str | Callable[[Sequence[S]], str]
     settings_type: type[S]
     parts: Callable[[str, S], Mapping[str, Callable[[], Findings]]]
     tables: Callable[[Results], Sequence[Table]]
@@ -92,6 +94,10 @@ class Experiment(Generic[S]):
 
     @property
     def script(self) -> str:
+    def describe(self, settings: Sequence[S]) -> str:
+        """Return what is measured with the settings of some data sets."""
+        return self.about if isinstance(self.about, str) else self.about(settings)
+
         """The name of the file that defines the experiment."""
         tables = self.tables.func if isinstance(self.tables, partial) else self.tables
         return f"{tables.__module__.rpartition('.')[2]}.py"

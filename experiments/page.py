@@ -110,7 +110,7 @@ def _claims(files: Sequence[ResultFile]) -> Sequence[Claim]:
 def _section(files: Sequence[ResultFile], *, quick: bool) -> str:
     """Return the section of an experiment."""
     experiment, known = files[0].experiment, {file.data: file.found for file in files}
-    lines = [f"## {experiment.title}", "", experiment.about, ""]
+    lines = [f"## {experiment.title}", "", experiment.describe([file.settings for file in files]), ""]
     claims = _claims(files)
     if claims:
         lines += [markdown(claims_table(claims)), ""]
