@@ -53,7 +53,8 @@ Verdict = Literal["yes", "in trend", "no"]
 class Claim:
     """A statement of the paper on a data set, what we found, and whether that agrees; None if nothing can be said.
 
-    Claims of the same `item`, a table or figure of the paper, are one row of the summary.
+    Claims of the same `item`, a table or figure of the paper, are one row of the summary. One that `is_false` as
+    printed, whatever was measured, is counted apart.
     """
 
     item: str
@@ -62,16 +63,17 @@ class Claim:
     paper: str
     ours: str
     verdict: Verdict | None
+    is_false: bool = False
 
 
 @dataclass(frozen=True)
 class Experiment(Generic[S]):
     """A table or figure of the paper.
 
-    `parts` returns what to measure for a data set: functions by name, which take no arguments, may share expensive
-    results, and return JSON content. Names of parts that are repeated end in "seed 0", "seed 1" and so on. If it
     `about` says what is measured, or returns that for the settings of the data sets that are shown.
 
+    `parts` returns what to measure for a data set: functions by name, which take no arguments, may share expensive
+    results, and return JSON content. Names of parts that are repeated end in "seed 0", "seed 1" and so on. If it
     `is_timed`, parts need the machine for themselves. With another `version`, earlier results are discarded: raise it
     with changes of the code that change what is found.
     """
@@ -92,12 +94,12 @@ class Experiment(Generic[S]):
         """The content of the settings file beside the experiment."""
         return _read(self.name.replace("-", "_"))
 
-    @property
-    def script(self) -> str:
     def describe(self, settings: Sequence[S]) -> str:
         """Return what is measured with the settings of some data sets."""
         return self.about if isinstance(self.about, str) else self.about(settings)
 
+    @property
+    def script(self) -> str:
         """The name of the file that defines the experiment."""
         tables = self.tables.func if isinstance(self.tables, partial) else self.tables
         return f"{tables.__module__.rpartition('.')[2]}.py"
