@@ -201,6 +201,19 @@ def seeds_text(found: Sized) -> str:
     return f"{len(found)} seed{'' if len(found) == 1 else 's'}"
 
 
+def of_seeds(text: str, some: Sized, all_of_row: Sized) -> str:
+    """Return the text of a cell, followed by its number of seeds if the others of its row are of more."""
+    return text if len(some) == len(all_of_row) else f"{text} ({seeds_text(some)})"
+
+
+def largest_stated(errors: Sequence[ArrayLike]) -> str:
+    """Return the largest of the stated errors of some seeds, or "unknown" if any of them is; "-" without seeds."""
+    if not errors:
+        return "-"
+    largest = float(np.max([np.max(np.asarray(of_seed, float)) for of_seed in errors]))
+    return "unknown" if np.isnan(largest) else two_digits(largest)
+
+
 def spread(values: ArrayLike, digits: int = 2, unit: str = "") -> str:
     """Return the median and, in brackets, the quartiles, or of fewer than five values the lowest and the highest.
 
