@@ -177,7 +177,10 @@ def _tables(paper: Paper, results: Results) -> list[Table]:
         "lowest of a regular one",
         "accuracy",
     ]
-    caption = "Other readings, ranks and scales; shares and errors in percent of all values; where seeds are in brackets, only so many have the number:"
+    caption = (
+        "Other readings, ranks and scales; shares and errors in percent of all values. Seeds in brackets: only so many "
+        "have the number."
+    )
     shown.append(Table(header, rows, caption))
     rates = [_rate_row(name, found) for name, measured in results.items() if (found := starting(measured, RAW))]
     if rates:
