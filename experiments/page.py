@@ -34,7 +34,8 @@ The tables and figures of "Fair and Efficient Contribution Valuation for Vertica
 its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file beside it. The numbers
 below, and more, are in `{folder}/` as JSON, newer ones with the commit that they were measured with. To
 measure them again: `pip install -e '.[paper]'`, the data sets (`verfedsv data` says where they come from), and
-`make paper`.
+`verfedsv reproduce NAME --again -o docs`, which sets a file of the folder aside, or delete the file: `make paper` only
+measures what is missing there.
 """
 
 
