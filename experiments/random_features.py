@@ -276,7 +276,7 @@ def _claims(mode: str, paper: Paper, results: Results) -> list[Claim]:
 
 ABOUT = (
     "yes: every artificial client gets less than half of what any regular one gets, for each seed, and together half "
-    "to twice what they get in the paper; in trend: every artificial one gets less than any regular one."
+    "to twice what they get in the paper; in trend: every artificial one gets less than any regular one of its seed."
 )
 SYNCHRONOUS = Experiment(
     name="random-features",
