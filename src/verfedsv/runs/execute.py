@@ -50,6 +50,7 @@ from verfedsv.runs.metrics import MEMBERS_SINCE, Patience, add_metrics, cut_metr
 from verfedsv.runs.models import build_head, build_model, build_optimizer, loss_at_start, weigh_classes
 from verfedsv.runs.predicting import PredictedRows, predict
 from verfedsv.runs.reading import parse_config, read_text, resolve
+from verfedsv.runs.real_time import describe_idle_rounds, rehearse
 from verfedsv.runs.resume import Saver, resume_server
 from verfedsv.shapley import Progress
 from verfedsv.texts import quoted
@@ -243,14 +244,16 @@ class Run:
         schedule = self._schedule(training.server.n_train)
         if isinstance(schedule, SynchronousSchedule):
             return synchronous_rounds(training, schedule)
-        clock = VirtualClock() if self.config.training.clock == "virtual" else RealClock(begin=begin)
-        return asynchronous_rounds(training, schedule, clock)
+        if self.config.training.clock == "virtual":
+            return asynchronous_rounds(training, schedule, VirtualClock())
+        rehearse(self._build, self.data, schedule)
+        return asynchronous_rounds(training, schedule, RealClock(begin=begin))
 
-    def _prepare(self) -> Training:
-        """Return the training before its first round; raise an error if it cannot be carried out or valued."""
+    def _build(self, data: VerticalData, checkpoints: Path) -> Training:
+        """Return the training on these data, before its first round."""
         section, optimizer = self.config.training, build_optimizer(self.config.training)
-        training = Training.in_process(
-            self.data,
+        return Training.in_process(
+            data,
             rate=Rate(section.rate, section.decay),
             rates={own.name: Rate(own.rate, section.decay) for own in self.config.client if own.rate is not None},
             scale=self.config.data.used_scale,
@@ -260,9 +263,13 @@ class Run:
             head=build_head(self.config, self.data),
             optimizer=optimizer,
             class_weights=weigh_classes(section.class_weights, self.data),
-            checkpoints=self._files.checkpoints_path,
+            checkpoints=checkpoints,
             members=self.roster.founders,
         )
+
+    def _prepare(self) -> Training:
+        """Return the training before its first round; raise an error if it cannot be carried out or valued."""
+        training = self._build(self.data, self._files.checkpoints_path)
         # A recorder refuses names that it cannot write and valuations that cannot be computed, and a schedule less than
         # one round.
         with self._record(None, training.server.head) as recorder:
@@ -338,6 +345,7 @@ class Run:
         rose = last is not None and not last["train_loss"] <= start  # also if it is NaN
         lines = [f"the loss is larger than at the start: {self.advice}"] if rose else []
         lines += self._notes_on_settings()
+        lines += self._notes_on_time()
         writing.write_notes(self._files.notes_path, [*self.data.cautions, *lines])
         return lines
 
@@ -362,6 +370,16 @@ class Run:
                     "a row. The model is that of the last round, not that of the least test loss"
                 )
             yield "the test samples could end the training (patience), so measures on them are slightly too good"
+
+    def _notes_on_time(self) -> Iterator[str]:
+        """Yield a note if clients often uploaded late on the real clock."""
+        measured = self._measured()
+        schedule = self._schedule(int((~self.data.is_test).sum()))
+        if self.config.training.clock == "virtual" or isinstance(schedule, SynchronousSchedule) or not measured:
+            return
+        n_uploads = self._files.open(for_values=False).n_uploads_of_rounds
+        if note := describe_idle_rounds(schedule, self.data.names, n_uploads, int(measured[-1]["n_rounds"])):
+            yield note
 
     def last_metrics(self) -> dict[str, float] | None:
         """Return the numbers of the last evaluation, None if there is none; NaN without test samples."""
