@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from verfedsv import InputError, Recorder, Transcript, TranscriptError, value
+from verfedsv import InputError, Recorder, Transcript, TranscriptError, Valuation, value
 from verfedsv.transcript import Stamp
 from verfedsv.valuation.heads import find_head
 from verfedsv.valuation.verdict import judge
@@ -347,7 +347,15 @@ def test_the_closed_form_states_no_error():
     exact, found = value(recorder, "exact"), value(recorder, "closed-form")
     np.testing.assert_allclose(found.per_round[1:], exact.per_round[1:], atol=1e-4 * np.abs(exact.per_round).max())
     assert np.isinf(found.errors[:2]).all()
-    assert judge(found).word != "sound"
+    assert found.error_kind == "unknown"
+    assert "with unknown errors" in repr(found)
+    read = Valuation.from_json(found.to_json())
+    assert (read.error_kind, np.isnan(read.errors[:2]).all()) == ("unknown", True)
+    for each in (found, read):
+        (text,) = judge(each).texts("doubt")
+        assert text.endswith(
+            "is unknown, because nothing bounds that of the closed form under a head. Use the method auto."
+        )
 
 
 @pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")

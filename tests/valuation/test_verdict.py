@@ -137,6 +137,7 @@ def test_what_was_settled_is_judged_like_its_valuation(changes):
         ({"error_kind": "certified but for rounding"}, "proven"),
         ({"completed": True}, "estimated"),
         ({"errors": np.nan, "completed": True}, "unknown"),
+        ({"errors": np.inf, "error_kind": "unknown"}, "unknown"),
         ({"errors": [np.nan, 1e-5], "completed": True}, "estimated"),
         ({"errors": 5.0}, "unreliable"),
         ({"values": [-3.0, 1.0], "errors": 0.5}, "proven"),

@@ -171,13 +171,14 @@ def _judge_balance(valuation: Valuation) -> Iterator[Reason]:
 def _judge_errors(valued: Valued) -> Iterator[Reason]:
     """Yield reasons if errors are unknown, reach the sum of the values together, or exceed the largest value."""
     values, errors = np.asarray(valued.values), np.asarray(valued.errors)
-    unknown = [name for name, error in zip(valued.clients, errors, strict=True) if np.isnan(error)]
-    largest, worst = float(np.abs(values).max()), int(np.nan_to_num(errors).argmax())
+    unknown = [name for name, error in zip(valued.clients, errors, strict=True) if not np.isfinite(error)]
+    known_errors = np.where(np.isfinite(errors), errors, 0.0)
+    largest, worst = float(np.abs(values).max()), int(known_errors.argmax())
     cause, remedy = _cause(valued, worst)
     if _is_unreliable(values, errors):
         text = f"The values cannot be relied on: their errors add up to as much as the values{cause}. {remedy}."
         yield Reason("doubt", "errors", text, "the numerical error is too large")
-    elif 0 < largest < errors[worst]:
+    elif 0 < largest < known_errors[worst]:
         whose, size = quoted([valued.clients[worst]]), f"{errors[worst] / largest:.2g} times the largest value"
         text = f"The value of {whose} cannot be relied on: its error is {size}{cause}. {remedy}."
         yield Reason("doubt", "errors", text, f"the numerical error of {whose} is too large")
@@ -185,8 +186,11 @@ def _judge_errors(valued: Valued) -> Iterator[Reason]:
         whose = "every value" if len(unknown) == len(errors) else f"the value of {quoted(unknown)}"
         which = "that value" if len(unknown) == 1 else "these values"
         reason = why_unknown(valued) if isinstance(valued, Valuation) else ""
+        remedy = f"Record more rounds before paying anything based on {which}"
+        if isinstance(valued, Valuation) and valued.error_kind == "unknown":
+            reason, remedy = "nothing bounds that of the closed form under a head", "Use the method auto"
         because = f", because {reason}" if reason else ""
-        text = f"The error of {whose} is unknown{because}. Record more rounds before paying anything based on {which}."
+        text = f"The error of {whose} is unknown{because}. {remedy}."
         yield Reason("doubt", "unknown", text, f"the numerical error of {whose} is unknown")
 
 
