@@ -59,8 +59,8 @@ class Books(NamedTuple):
     are how much of the decrease their changes account for, over all rounds; negative if they raised the loss.
     `clients_moved` and `server_moved` are the sums of the absolute changes in single rounds: a server that moves back
     and forth changes nothing in the end, yet determines what the changes of others are worth.
-    `unaccounted` is exactly 0 for Shapley values of known error; others, and those of other semivalues, do not add up to
-    the decrease of the loss.
+    `unaccounted` is exactly 0 for Shapley values of known error; others, and those of other semivalues, do not add up
+    to the decrease of the loss.
     """
 
     start: float

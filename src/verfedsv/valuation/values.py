@@ -128,7 +128,8 @@ def _warn(result: Valuation, n_permutations: int) -> None:
         )
         warn(remains, ToleranceWarning)
     if not np.isfinite(result.completion_errors).all():
-        remedy = "record more rounds, or try a smaller regularization"
+        is_fixed = result.settings.rank != "auto"
+        remedy = f"{'set rank to auto, ' if is_fixed else ''}record more rounds, or try a smaller regularization"
         warn(f"the error of completion cannot be estimated, because {why_unknown(result)}; {remedy}", CompletionWarning)
 
 
