@@ -80,7 +80,7 @@ def test_a_libsvm_file_is_split_between_clients(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "mine.svm: 2 clients of 4 features each" in done.stdout
     assert "90 samples to train on, 30 to test on" in done.stdout
-    assert f"labels: -1 ({(labels == 0).sum()}), 1 ({labels.sum()})" in done.stdout
+    assert f"labels of all samples: -1 ({(labels == 0).sum()}), 1 ({labels.sum()})" in done.stdout
     about = Transcript.open(tmp_path / "out").description
     assert (about.loss, about.classes, about.clients) == ("logistic", ("-1", "1"), ("client 1", "client 2"))
     assert call("report", tmp_path / "out", "-o", tmp_path / "report.md").returncode == 0
