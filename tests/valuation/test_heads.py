@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from verfedsv import InputError, Recorder, Transcript, TranscriptError, Valuation, value
+from verfedsv.errors import TranscriptWarning
 from verfedsv.transcript import Stamp
 from verfedsv.valuation.heads import find_head
 from verfedsv.valuation.verdict import judge
@@ -221,6 +222,17 @@ def test_a_client_that_joins_has_zeros_before():
     assert check(recorder, training).clients == (*founders, "shop")
     with pytest.raises(InputError, match="'pub' cannot join: the head takes the embeddings of bank, telco, shop"):
         recorder.join("pub")
+
+
+def test_a_recorder_of_a_head_of_other_layers_has_it():
+    """Its recording is valued without trusting anybody; what commands will need is said once, at the first record."""
+    training = Training(head=Own(), n_rounds=2)
+    with pytest.warns(TranscriptWarning, match="commands on this run will need --trust-head") as said:
+        recorder = record_synchronously(training)
+    assert len(said) == 1
+    check(recorder, training)
+    with pytest.raises(InputError, match="loading one can run any code of whoever recorded it"):
+        value(recorder.transcript)
 
 
 def test_a_head_of_other_layers_is_recorded_as_a_program(tmp_path):
