@@ -37,7 +37,7 @@ def test_samples_of_a_file(tmp_path, ending):
     assert (samples.classes, samples.n_test, samples.name) == (("0", "1"), 0, path.name)
     data = split_features(samples, 3, test=0.2)
     assert [client.numeric.shape[1] for client in data.clients] == [2, 2, 3]
-    assert data.notes == (f"labels: 0 ({(LABELS == 0).sum()}), 1 ({LABELS.sum()})",)
+    assert data.notes == (f"labels of all samples: 0 ({(LABELS == 0).sum()}), 1 ({LABELS.sum()})",)
 
 
 @pytest.mark.parametrize(

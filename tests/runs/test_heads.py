@@ -211,7 +211,7 @@ def test_commands_of_a_run_with_a_network(tmp_path):
         ('[model]\nhead = "cnn"', "model.head: .*'sum' or 'mlp'"),
         ("[model]\nwidth = 4", r'model.width: .*is for head = "mlp"'),
         ("[head]\nhidden = [3]", r'head: is for head = "mlp" in \[model\], and the head of this run is a sum'),
-        ('[[client]]\nname = "client 1"\nwidth = 4', r'client 1.width: is for head = "mlp"'),
+        ('[[client]]\nname = "client 1"\nwidth = 4', r"client 'client 1'.width: is for head = .mlp."),
     ],
 )
 def test_wrong_settings(tmp_path, extra, expected):

@@ -33,6 +33,8 @@ def test_every_method_is_held_to_brute_force(n_clients, loss, activation):
         np.testing.assert_allclose(found.values.sum() + found.server_value, values.sum() + server, atol=1e-13)
     closed = shapley_values(*arguments, "closed-form", **options)
     assert np.isinf(closed.errors).all()
+    assert closed.error_kind == "unknown"
+    assert "errors unknown" in repr(closed)
     if activation != "relu":
         np.testing.assert_allclose([*closed.values, closed.server_value], [*values, server], atol=0.02 * size)
 

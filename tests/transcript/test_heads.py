@@ -313,3 +313,21 @@ def test_an_honest_copy_passes(tmp_path):
     """So that the forgeries above are refused for what was changed."""
     found = value(forge(tmp_path, lambda _: None))
     np.testing.assert_array_equal(found.values, value(tmp_path / "honest").values)
+
+
+def test_wrong_shapes_of_embeddings_are_explained():
+    """Too few rows have nothing to do with the head; a wrong width does, and it is said where the right one is from."""
+    with Recorder(
+        None, [0, 1, 1], ["bank", "telco"], head=torch.nn.Linear(3, 1), widths={"bank": 1, "telco": 2}
+    ) as early:
+        with pytest.raises(
+            InputError,
+            match=r"shape \(3, 2\), .*; received \(2, 2\)\. The batch has 3 samples, and these are 2 rows$",
+        ):
+            early.update("telco", [0, 1, 2], np.ones((2, 2)))
+        with pytest.raises(InputError, match=r"received \(3, 4\)\. The head .* of this client, as stated in widths="):
+            early.update("telco", [0, 1, 2], np.ones((3, 4)))
+    with Recorder(None, [0, 1, 1], ["bank", "telco"], head=torch.nn.Linear(3, 1)) as late:
+        late.update("telco", [0, 1, 2], np.ones((3, 2)), time=1)
+        with pytest.raises(InputError, match=r"of this client, as in its earlier uploads$"):
+            late.update("telco", [0, 1, 2], np.ones((3, 4)), time=2)

@@ -120,6 +120,22 @@ def test_errors_that_are_too_large_have_a_cause_and_a_remedy(changes, cause):
     assert cause in single
 
 
+@pytest.mark.parametrize("errors", [[0.1, 0.1], np.nan], ids=["too large", "unknown"])
+def test_completed_losses_say_nothing_where_completion_is_poor(errors):
+    """Neither that the loss rose again nor that it was falling: the advice is on the completion, first on its rank."""
+    losses = np.log(2) - 4 * 0.15 * np.array([0, 0.9, 0.1, 0.6, 1])
+    falling = {"n_rounds": 40, "losses": 0.7 - np.linspace(0, 6, 41)}
+    for changes, kind in (({"losses": losses}, "rise"), (falling, "falling")):
+        assert kind in kinds(judged(**changes))
+        assert kind in kinds(judged(errors=[1e-3, 1e-3], completed=True, **changes))
+        assert kind not in kinds(judged(errors=errors, completed=True, **changes))
+    settings = ValuationSettings(rank=2)
+    (fixed,) = judged(errors=errors, completed=True, settings=settings).texts("doubt")
+    assert 'The rank of the completion was set to 2: try a higher one, or "auto" (verfedsv value --rank auto).' in fixed
+    (automatic,) = judged(errors=errors, completed=True).texts("doubt")
+    assert "rank" not in automatic
+
+
 @pytest.mark.parametrize("changes", [{}, {"errors": [0.1, 0.1]}, {"values": [-1.0, 0.5]}, {"errors": [np.nan, 0.1]}])
 def test_what_was_settled_is_judged_like_its_valuation(changes):
     """By the same kinds of reasons, as far as a settlement knows them."""
@@ -137,6 +153,7 @@ def test_what_was_settled_is_judged_like_its_valuation(changes):
         ({"error_kind": "certified but for rounding"}, "proven"),
         ({"completed": True}, "estimated"),
         ({"errors": np.nan, "completed": True}, "unknown"),
+        ({"errors": np.inf, "error_kind": "unknown"}, "unknown"),
         ({"errors": [np.nan, 1e-5], "completed": True}, "estimated"),
         ({"errors": 5.0}, "unreliable"),
         ({"values": [-3.0, 1.0], "errors": 0.5}, "proven"),

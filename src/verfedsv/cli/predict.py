@@ -27,7 +27,8 @@ def predict(
     features: Annotated[
         list[str],
         typer.Option(
-            help="A client and its file with new rows, .csv or .parquet; once for each client that has one.",
+            help="A client and its file with new rows, .csv, .parquet, .svm or .libsvm; once for each client that has "
+            "one.",
             metavar="NAME=FILE",
         ),
     ],
@@ -45,6 +46,9 @@ def predict(
     Files have the columns that the client was trained with; other columns are ignored. Rows are matched by id, and
     every id in any of the files gets a prediction. A client without a file, and a row that a file does not have, count
     with the client's mean embedding of the training samples; it is printed for how many rows.
+
+    LIBSVM files (.svm, .libsvm) are for clients that were trained on such, or on a data set by name. They have no ids:
+    if there is one, all files must have the same rows in the same order, and predictions are of rows 1, 2, and so on.
 
     For classes, the output has columns for the id, the most probable class (prediction) and the probability of each
     class (probability_...); for amounts, the id and the prediction.

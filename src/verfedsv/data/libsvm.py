@@ -49,13 +49,14 @@ _EXPECTED = "expected are lines of a label and INDEX:NUMBER for each feature, wi
 class LibsvmRows:
     """The rows of a LIBSVM file, or of two: features, (rows, features), and labels, (rows,).
 
-    `sizes` has the number of rows of each file.
+    `sizes` has the number of rows of each file, and `first` is the index of the first feature in them, 0 or 1.
     """
 
     paths: tuple[Path, ...]
     features: csr_array[Any]
     numbers: NDArray[np.float64]
     sizes: tuple[int, ...]
+    first: int = 1
 
     def labels(self, rows: NDArray[np.intp]) -> WrittenLabels:
         """Return the labels of some rows, as whole numbers if all are."""
@@ -93,6 +94,7 @@ def read_samples(
         labels.classes,
         (labels.note,),
         tuple(labels.cautions),
+        rows.first,
     )
 
 
@@ -105,15 +107,24 @@ def read_libsvm(paths: Sequence[Path]) -> LibsvmRows:
             raise DataError(f"there is no file {path}")
     try:
         with ExitStack() as files:
-            parts = load_svmlight_files([_Lines(path, files.enter_context(_open(path))) for path in paths])
+            lines = [_Lines(path, files.enter_context(_open(path))) for path in paths]
+            parts = load_svmlight_files(lines, zero_based=True)
     except (ValueError, OverflowError, *_DAMAGED) as error:
         raise DataError(_explain(paths, error)) from None
-    features, labels = parts[::2], parts[1::2]
+    labels = parts[1::2]
+    first = int(all(x.nnz and x.indices.min() > 0 for x in parts[::2]))
+    features = [_without_first(x) if first else x for x in parts[::2]]
     for path, x, y in zip(paths, features, labels, strict=True):
         _check(path, csr_array(x), y)
     _check_gaps(paths, features)
     sizes = tuple(len(y) for y in labels)
-    return LibsvmRows(tuple(paths), csr_array(vstack(features)), np.concatenate(labels), sizes)
+    return LibsvmRows(tuple(paths), csr_array(vstack(features)), np.concatenate(labels), sizes, first)
+
+
+def _without_first(features: csr_array[Any]) -> csr_array[Any]:
+    """Return features without the first column, which is empty."""
+    n_rows, n_features = features.shape
+    return csr_array((features.data, features.indices - 1, features.indptr), shape=(n_rows, n_features - 1))
 
 
 class _Lines:

@@ -41,6 +41,8 @@ from verfedsv.network.locking import lock_folder
 
 RECEIVED, ALIGNMENT = "received", "alignment"
 _LONGEST_NAME = 100
+_FEW = 1000
+"""Samples that are embedded to warm up."""
 _ALIGNMENT = get_args(net.AlignmentRequest)
 
 
@@ -149,6 +151,8 @@ class Member:
         if self._begin is not None and self._begin.start == message.start:
             return
         self._client = self._build(message)
+        # What takes time once, takes it now, and not in the first round.
+        self._client.answer(Predict(self.name, 0, 0, np.arange(min(len(message.samples), _FEW))))
         self._begin, self.n_planned, self.n_steps = message, message.n_planned, 0
         self._journal.begin(message)
         self._on_event(f"training of {message.n_planned:,} rounds on {len(message.samples):,} samples")

@@ -23,7 +23,7 @@ from verfedsv.data.sources import ClientFile, Matched, TableRows, check_column, 
 from verfedsv.data.tables import join_with_others
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, MissingClientError, VerfedsvError
-from verfedsv.federation import Client, Rate, Training
+from verfedsv.federation import AsynchronousSchedule, Client, Rate, Training
 from verfedsv.federation.checkpoints import client_file
 from verfedsv.federation.messages import Done, Message, Refusal, Request
 from verfedsv.federation.models import build_model
@@ -330,6 +330,9 @@ class NetworkRun(Run):
             on_invalid=self._refuse_answer,
             on_missing=self._miss,
         )
+
+    def _rehearse(self, schedule: AsynchronousSchedule) -> None:
+        """Do nothing: every client has embedded samples before it said that it can begin."""
 
     def _begin(self, terms: dict[str, net.Learning]) -> None:
         """Let all clients on other machines begin the training with new models."""

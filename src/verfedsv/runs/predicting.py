@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from verfedsv.arrays import PART_BYTES
-from verfedsv.data.rows import align_rows, read_rows
+from verfedsv.data.libsvm import is_libsvm
+from verfedsv.data.rows import NewRows, align_rows, check_sizes, read_libsvm_rows, read_rows
 from verfedsv.data.vertical import ClientData
 from verfedsv.errors import InputError
 from verfedsv.federation.checkpoints import SERVER, client_file, path_of_round
@@ -31,6 +32,9 @@ from verfedsv.texts import spreadsheet_text
 
 PREDICTION, PROBABILITY = "prediction", "probability_"
 """The column of predictions, and how the names of the columns of probabilities begin."""
+
+ROW = "row"
+"""The column of the numbers of rows, where files have no ids."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -122,19 +126,22 @@ def predict(
     """Return predictions for all rows in new files of some clients of a finished run, matched by id.
 
     For a client without a file, and for rows that its file does not have, its mean embedding of the training samples
-    counts. Ids are in `id_column`, by default the column that the run's configuration names for the client.
+    counts. Ids are in `id_column`, by default the column that the run's configuration names for the client. If one file
+    is in LIBSVM format, all files must have the same rows in the same order, and are read without ids.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder(run)
     predictor = read_predictor(folder, "used for predictions")
     if not features:
         raise InputError(f"name the new file of at least one client; the clients are {', '.join(predictor.clients)}")
     models = {name: read_model(folder, predictor, name) for name in features}
-    columns = {name: id_column or _id_column(folder, name) for name in features}
     files = {name: Path(path) for name, path in features.items()}
-    rows = {
-        name: read_rows(name, files[name], columns[name], model.preparation.numeric, model.preparation.text)
-        for name, model in models.items()
-    }
+    numbered = [path for path in files.values() if is_libsvm(path)]
+    if numbered and id_column is not None:
+        raise InputError(f"{numbered[0]}: LIBSVM files have no ids; rows are numbered, without a column of ids (--id)")
+    columns = {name: None if numbered else id_column or _id_column(folder, name) for name in features}
+    rows = {name: _read(files[name], columns[name], model) for name, model in models.items()}
+    if numbered:
+        check_sizes([*rows.values()])
     ids, numbers, ordered = align_rows([*rows.values()])
     which, own = dict(zip(models, numbers, strict=True)), dict(zip(models, ordered, strict=True))
     # A small checkpoint can have a wide layer, so what is held of the rows has a limit, not their number.
@@ -154,7 +161,14 @@ def predict(
     ]
     if all(own.ids.are_stored_as_numbers for own in rows.values()):
         ids = _as_numbers(ids)
-    return PredictedRows(ids, next(iter(columns.values())), predictions, tuple(sources))
+    return PredictedRows(ids, next(iter(columns.values())) or ROW, predictions, tuple(sources))
+
+
+def _read(path: Path, id_column: str | None, model: ClientModel) -> NewRows:
+    columns = model.preparation.numeric, model.preparation.text
+    if is_libsvm(path):
+        return read_libsvm_rows(model.name, path, *columns)
+    return read_rows(model.name, path, id_column, *columns)
 
 
 def _predict_part(

@@ -58,7 +58,7 @@ def parse_config(text: str, path: Path) -> Config:
         return Config.model_validate(content)
     except ValidationError as error:
         mistakes = error.errors()
-        lines = [_describe(path, mistake) for mistake in mistakes[:_MOST_MISTAKES]]
+        lines = [_describe(path, mistake, content) for mistake in mistakes[:_MOST_MISTAKES]]
         if len(mistakes) > _MOST_MISTAKES:
             lines.append(f"{path}: and {len(mistakes) - _MOST_MISTAKES:,} more mistakes")
         raise InputError("\n".join(lines)) from None
@@ -86,18 +86,24 @@ def resolve(config: Config, folder: Path) -> Config:
     return config.model_copy(update=parts)
 
 
-def _describe(path: Path, mistake: Any) -> str:
+def _describe(path: Path, mistake: Any, content: Any) -> str:
     error = mistake.get("ctx", {}).get("error")
     where = (*mistake["loc"], *(error.where if isinstance(error, Misfit) else ()))
-    return f"{path}: {shortened(_name(where), 80)}: {_explain(mistake, where)}"
+    return f"{path}: {shortened(_name(where, content), 80)}: {_explain(mistake, where)}"
 
 
-def _name(where: Place) -> str:
-    """Return a setting's name.
+def _name(where: Place, content: Any) -> str:
+    """Return a setting's name, that of a client by the client's, which must not be taken for the number of its table.
 
-    >>> _name(("training", "rate")), _name(("client", 1, "noise"))
-    ('training.rate', 'client 2.noise')
+    >>> _name(("training", "rate"), {}), _name(("client", 1, "noise"), {"client": [{}, {"name": "client 1"}]})
+    ('training.rate', "client 'client 1'.noise")
+    >>> _name(("client", 1, "name"), {"client": [{}, {"name": " "}]}), _name(("client", 0), {"client": [{}]})
+    ('[[client]] number 2.name', '[[client]] number 1')
     """
+    if len(where) > 1 and where[0] == "client" and isinstance(where[1], int):
+        name = content["client"][where[1]].get("name") if where[2:] != ("name",) else None
+        first = f"client {shortened(name, 40)!r}" if isinstance(name, str) else f"[[client]] number {where[1] + 1}"
+        where = (first, *where[2:])
     return "".join(f" {part + 1}" if isinstance(part, int) else f".{part}" for part in where).removeprefix(".")
 
 

@@ -192,9 +192,10 @@ class _Numbers:
         rounding, off = ROUNDING * self.size + self.rounding, np.abs(self.stated - self.true)
         if self.error is not None:
             is_equal = off <= rounding
-            is_near = is_equal | (off <= OTHERWISE_COMPUTED * self.size + self.error)
+            is_near = is_equal | (off <= OTHERWISE_COMPUTED * self.size + _known(np.asarray(self.error)))
         else:
-            is_unknown, slack = np.isnan(self.stated) & np.isnan(self.true), 1e3 * rounding
+            # An unknown error is infinite where it is computed, and null where it is written.
+            is_unknown, slack = ~np.isfinite(self.stated) & ~np.isfinite(self.true), 1e3 * rounding
             is_equal = is_unknown | (off <= rounding + OTHERWISE_COMPUTED * self.true)
             is_near = (self.true / 2 - slack <= self.stated) & (self.stated <= 2 * self.true + slack)
             is_near |= is_equal | (claim.is_of_another_version & ~np.isnan(off))
@@ -206,7 +207,7 @@ class _Numbers:
     def _say(self, claim: Claim, index: int) -> str:
         digits = ".2g" if self.error is None else ".6g"
         said, right = (
-            "unknown" if np.isnan(number) else f"{number * self.factor:{digits}}"
+            "unknown" if not np.isfinite(number) else f"{number * self.factor:{digits}}"
             for number in (self.stated[index], self.true[index])
         )
         return f"{self.called(index)}: {claim.who} says {said}, the transcript gives {right}"
@@ -314,7 +315,7 @@ def check_sums(claim: Claim) -> None:
     stated = {name: said[name] for name in right}
     if (found := find_difference(stated, right, said["clients"], rounding=ROUNDING)) is not None:
         raise Difference(_say_both(claim.who, "its values give", *found))
-    books, adds_up = said["books"], said["settings"]["semivalue"] == str(SHAPLEY)
+    books, adds_up = said["books"], said["settings"]["semivalue"] == str(SHAPLEY) and said["error_kind"] != "unknown"
     rest = books["start"] - books["end"] - books["clients"] - books["server"]
     stated, least = books["unaccounted"], ROUNDING * max(abs(books["start"]), abs(books["end"]))
     if adds_up:

@@ -13,13 +13,15 @@ from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import compiled
 from verfedsv.shapley.confidence import radius_of_sum
 
-ErrorKind = Literal["certified", "certified but for rounding", "confidence"]
-"""Whether errors are proven, proven except for the rounding of a user's loss, or bounds of 99.9 % confidence."""
+ErrorKind = Literal["certified", "certified but for rounding", "confidence", "unknown"]
+"""Whether errors are proven, proven except for the rounding of a user's loss, bounds of 99.9 % confidence, or unknown
+(and then infinite)."""
 
 MEANING: Mapping[ErrorKind, str] = {
     "certified": "proven",
     "certified but for rounding": "proven but for the rounding of the loss",
     "confidence": "with 99.9 % confidence",
+    "unknown": "unknown",
 }
 """What people are told about each kind."""
 

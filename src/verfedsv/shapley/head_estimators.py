@@ -97,4 +97,5 @@ class HeadClosedForm(Estimator[HeadGame]):
         errors = np.full(game.n_players, np.inf)
         # Counted as 20 evaluations for each player, which takes about as long.
         n_evaluations = 20 * game.n_players * game.n_samples
-        return Estimate(total[:-1], errors, np.asarray(total[-1]), frozenset(self.parts), n_evaluations=n_evaluations)
+        methods = frozenset(self.parts)
+        return Estimate(total[:-1], errors, np.asarray(total[-1]), methods, "unknown", n_evaluations=n_evaluations)

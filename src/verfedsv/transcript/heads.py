@@ -87,7 +87,17 @@ class RecordedHead:
             else:
                 storage.write(fmt.PROGRAM, content)
                 program = _digest(content)
+                warn(
+                    "the head is not made of common layers, so it is recorded as a program, which may run any code: "
+                    "commands on this run will need --trust-head, and value in Python trust_head=True or head=module",
+                    TranscriptWarning,
+                )
         return replace(about, program=program, clients=(*widths,), widths=(*widths.values(),))
+
+    @property
+    def module(self) -> Any:
+        """The head, if it is a torch module; else None."""
+        return self._head if self._is_module else None
 
     @property
     def _is_module(self) -> bool:
