@@ -80,7 +80,7 @@ def test_predictions_do_not_depend_on_the_parts(both, tmp_path, monkeypatch):
     files = files_of(both)
     files["shop"] = write_csv(tmp_path / "shop.csv", make_rows()["shop"][50:52])
     whole = both.predict(files)
-    monkeypatch.setattr(predicting, "PART_BYTES", 8 * 500)
+    monkeypatch.setattr(predicting, "PART_BYTES", 2 * 500)
     parts = both.predict(files)
     np.testing.assert_allclose(parts.predictions.scores, whole.predictions.scores, rtol=1e-12, atol=1e-13)
     assert (parts.ids, parts.sources) == (whole.ids, whole.sources)

@@ -146,7 +146,9 @@ def predict(
     which, own = dict(zip(models, numbers, strict=True)), dict(zip(models, ordered, strict=True))
     # A small checkpoint can have a wide layer, so what is held of the rows has a limit, not their number.
     n_numbers = predictor.n_numbers + sum(model.n_numbers for model in models.values())
-    size = max(1, PART_BYTES // (8 * n_numbers))
+    # Four parts of an evaluation: what malloc maps (32 MiB or more) goes back to the system. Smaller layers fragment
+    # the heap around the scores that are kept, which took 12 GB for 1,500 parts.
+    size = max(1, 4 * PART_BYTES // (8 * n_numbers))
     predictions = Predictions.joined(
         [
             _predict_part(predictor, models, own, which, range(start, min(start + size, len(ids))))
