@@ -22,6 +22,7 @@ import torch
 
 from verfedsv.arguments import as_numpy
 from verfedsv.errors import InputError
+from verfedsv.head_layers import from_layers, to_layers
 from verfedsv.losses import Array, Floats
 
 _ROWS_TO_TRY = 4
@@ -85,7 +86,8 @@ class Head:
     """A function of the embeddings of all clients, with parameters that are passed to each call.
 
     It may be called by several threads, and sent to another process if its module can be. `names` are those of the
-    parameters and buffers that change, if they are not all: an exported program also has constants.
+    parameters and buffers that change, if they are not all: an exported program also has constants. `layers` are those
+    of the module as plain data, known once it was checked; None if these do not describe it.
     """
 
     def __init__(self, module: Any, names: Sequence[str] | None = None) -> None:
@@ -101,6 +103,7 @@ class Head:
             parameter.requires_grad_(False)
         own = self._module.state_dict()
         self._names = (*own,) if names is None else (*(name for name in names if name in own),)
+        self.layers: list[Any] | None = None
         # Without copies of what is passed to each call, apart from the names and shapes.
         self.state = self.read({name: as_numpy(name, own[name]) for name in self._names})
 
@@ -159,6 +162,9 @@ class Head:
             )
         if float((scores[:1] - alone).abs().max()) > _SAME * float(scores.abs().max()):
             raise InputError("what the head gives for a sample depends on the other samples; that cannot be valued")
+        layers = to_layers(self._module)
+        # Somebody may have changed what a layer does.
+        self.layers = layers if layers is not None and self.agrees_with(from_layers(layers), width) else None
         return int(found)
 
     def agrees_with(self, module: torch.nn.Module, width: int) -> bool:
