@@ -6,7 +6,7 @@ current parameters of its head. Players that did not move are left out of coalit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -93,7 +93,16 @@ class HeadGame(Game):
         earlier = own.state
         if previous_head is not None:
             state = previous_head.state_dict() if hasattr(previous_head, "state_dict") else previous_head
-            earlier = own.read({name: as_array(f"parameter {name!r}", value) for name, value in dict(state).items()})
+            if not isinstance(state, Mapping):
+                raise InputError(
+                    "previous_head must be the module before the round, or its state_dict(); received "
+                    f"{type(previous_head).__name__}"
+                )
+            earlier = own.read(
+                {name: as_array(f"parameter {name!r}", value) for name, value in state.items()},
+                "the parameters of previous_head are not those of head (pass the same module as it was before the "
+                "round, or its state_dict())",
+            )
         hint = "; leave it out to use all cores"
         return cls(
             np.concatenate(before, axis=1),
