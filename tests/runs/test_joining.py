@@ -351,7 +351,24 @@ def test_patience_begins_again_when_clients_leave(tmp_path):
     assert max(losses) == 20  # the first evaluation without the client, and three that are not much better
     assert losses[14] - 0.03 < min(losses[16], losses[18], losses[20])
     assert folder.extent(Transcript.open(folder.path)) == Extent(20, 20, is_running=False)
-    assert any(note.startswith("training ended early, as agreed") for note in run.note_progress())
+    notes = run.note_progress()
+    assert any(note.startswith("training ended early, as agreed") for note in notes)
+    assert any(note.startswith("'client 4' left before the end") for note in notes)
+
+
+def test_nobody_left_a_training_that_ended_before(tmp_path):
+    """A client that would have left after the round in which patience ended the training."""
+    leaves = '[[client]]\nname = "client 4"\nleaves_after = 38\n'
+    text = SYNCHRONOUS.replace(CLIENTS, leaves).replace(
+        "rounds = 12", "rounds = 40\npatience = 1\nmin_improvement = 5.0"
+    )
+    run = make(tmp_path, text)
+    finish(run)
+    folder = RunFolder(tmp_path / "out")
+    assert folder.extent(Transcript.open(folder.path)).n_planned < 38
+    notes = run.note_progress()
+    assert any(note.startswith("training ended early, as agreed") for note in notes)
+    assert not any("left before the end" in note for note in notes)
 
 
 def test_predictions_and_models_of_a_network(tmp_path):
