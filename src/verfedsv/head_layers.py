@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -135,7 +136,9 @@ def _argument(module: torch.nn.Module, name: str) -> Any:
     if name == "bias":
         return value is not None
     if name == "normalized_shape":
-        return value[0] if len(value) == 1 else value
+        value = value[0] if len(value) == 1 else value
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        value = int(value)  # such as one of NumPy
     return float(value) if name in ("alpha", "beta", "threshold", "p", "eps", "negative_slope") else value
 
 

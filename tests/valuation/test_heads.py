@@ -272,7 +272,7 @@ def test_a_module_with_other_parameters_is_refused(tmp_path):
     """With the name of the first that does not fit; nothing is written."""
     record_synchronously(Training(head=Hidden(5)), tmp_path).close()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=r"parameter 'first.weight' of the head has shape \(6, 8\), but \(5, 8\) was"):
+    with pytest.raises(InputError, match=r"recorded .*: 'first.weight' has shape \(5, 8\) instead of \(6, 8\)"):
         value(tmp_path, head=Hidden(6))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -301,6 +301,15 @@ def test_a_sum_has_no_head():
     recorder.log([0, 1], {"a": [1.0, 2.0]})
     with pytest.raises(InputError, match="it has no head"):
         value(recorder, head=build())
+    assert value(recorder, head="sum").n_rounds == 1
+
+
+@pytest.mark.parametrize("head", ["sum", "foo", 3])
+def test_a_head_that_is_no_module_is_refused(head):
+    """Only the module that was recorded can take its place."""
+    recorder = record_synchronously(Training(n_rounds=1))
+    with pytest.raises(InputError, match=r"head must be the torch module that was recorded, or None .*; received "):
+        value(recorder, head=head)
 
 
 @pytest.fixture

@@ -150,6 +150,7 @@ def test_what_was_settled_is_judged_like_its_valuation(changes):
     [
         ({}, "proven"),
         ({"error_kind": "confidence"}, "confident"),
+        ({"error_kind": "confidence on an assumption"}, "assumed"),
         ({"error_kind": "certified but for rounding"}, "proven"),
         ({"completed": True}, "estimated"),
         ({"errors": np.nan, "completed": True}, "unknown"),
@@ -195,3 +196,14 @@ def test_two_per_cent_of_the_decrease_are_little():
     for part, is_falling in ((0.019, False), (0.021, True)):
         losses = np.concatenate([np.linspace(1.0, part, 80), np.full(11, part), np.zeros(10)])
         assert (still_falling(losses) is not None) == is_falling
+
+
+def test_errors_that_rest_on_an_assumption_have_a_note():
+    """Which says what is assumed, and which method assumes nothing; the verdict stays the same."""
+    found = judge(make_valuation(**SOUND, error_kind="confidence on an assumption"))
+    assert found.word == "sound"
+    (reason,) = (reason for reason in found.reasons if reason.kind == "assumed")
+    assert reason.weight == "note"
+    assert "not proven" in reason.text
+    assert "exact" in reason.text
+    assert "assumed" not in kinds(judge(make_valuation(**SOUND, error_kind="confidence")))

@@ -363,7 +363,10 @@ class Run:
     def _notes_on_settings(self) -> Iterator[str]:
         """Yield what readers of the values should know about how it was trained."""
         section = self.config.training
-        present = self.roster.members(self.roster.n_rounds)
+        # Who left after the last round of a training that ended early did not leave it.
+        measured = self._measured() if self._ended_early else []
+        last = int(measured[-1]["n_rounds"]) if measured else self.roster.n_rounds
+        present = self.roster.members(last)
         if gone := [name for name in self.data.names if name not in present]:
             yield (
                 f"{quoted(gone)} left before the end: since then, measures on test samples are without their "

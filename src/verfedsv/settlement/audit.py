@@ -165,7 +165,7 @@ def _of_statement(path: Path, stated: Statement, run: RunFolder | None, options:
     if not found.keys() & stated.content["files"].keys():
         raise InputError(f"none of the files that the statement lists is in {folder}; name its run with --run FOLDER")
     check_same_run(stated, found)
-    # Before the other files: this can name the round and the client of a change, and recognizes another run.
+    # Before the other files: this can name the round and the client of a change, and recognises another run.
     transcript, verified = _verify(folder)
     about = transcript.description
     yield from _check_transcript(stated, transcript.head, verified, about)

@@ -24,7 +24,7 @@ from verfedsv.settlement.books import describe_books
 from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.explanation import describe_terms
 from verfedsv.settlement.payouts import first_difference, pay
-from verfedsv.settlement.statement import Statement, fields_of, says_plan
+from verfedsv.settlement.statement import Statement, fields_of, says_attendance, says_plan
 from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.texts import count, listed
 from verfedsv.valuation import Valuation
@@ -344,7 +344,10 @@ def check_payouts(stated: Statement) -> Iterator[Check]:
         n_rounds, n_planned = stated.content["n_rounds"], stated.content["n_planned"]
         if not says_plan(settlement, n_rounds, n_planned):
             raise Difference(f"the settlement in the statement does not say that {n_planned} rounds were planned")
-        again = pay(settlement.terms, replace(stated.basis, n_planned=settlement.n_planned))
+        if not says_attendance(settlement, stated.content.get("took_part", {})):
+            raise Difference("the settlement in the statement says otherwise who took part when")
+        basis = replace(stated.basis, n_planned=settlement.n_planned, took_part=settlement.took_part)
+        again = pay(settlement.terms, basis)
     except InputError as error:
         raise Difference(f"the settlement in the statement is not valid: {error}") from None
     difference = first_difference(stated.content["settlement"], again)

@@ -105,9 +105,10 @@ class Valuation:
 
     There are two kinds of errors. `estimator_errors` bound the distance to the Shapley values of the rounds: proven if
     `error_kind` is "certified", except for the rounding of a user's loss if it is "certified but for rounding", with
-    99.9 % confidence if it is "confidence". They are infinite, in JSON null, if it is "unknown": by the closed form
-    under a head. `completion_errors` estimate the effect of embeddings that were never uploaded, from uploads that were
-    held out and from how well uploads determine the rest; 0 where nothing was missing,
+    99.9 % confidence if it is "confidence", and if it is "confidence on an assumption" only where no draw is far
+    outside those that were seen; `tolerance_met` is as reliable as they are. They are infinite, in JSON null, if it is
+    "unknown": by the closed form under a head. `completion_errors` estimate the effect of embeddings that were never
+    uploaded, from uploads that were held out and from how well uploads determine the rest; 0 where nothing was missing,
     NaN where the effect is unknown. `errors` is their sum. `per_round_errors` are those of the estimator in single
     rounds; where "auto" sampled, they average out over rounds, and `sampled` has what their mean is computed from.
 

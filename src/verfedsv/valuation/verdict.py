@@ -9,16 +9,17 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from verfedsv.arrays import Floats
+from verfedsv.shapley.estimate import is_confidence
 from verfedsv.texts import count, misleading, printable, quoted
 from verfedsv.valuation.result import Books, Valuation, why_unknown
 
 Weight = Literal["alarm", "doubt", "note"]
 """An alarm forbids settling and signing. A doubt should be resolved before anything is paid. A note informs."""
 
-NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
-"""How reliable the errors are: proven (but for the rounding of a user's loss), of 99.9 % confidence, or estimated;
-unknown, if they are for every client; or unreliable, if together they reach the sum of the values. Otherwise, clients
-whose error is unknown are ignored."""
+NumericalError = Literal["proven", "confident", "assumed", "estimated", "unknown", "unreliable"]
+"""How reliable the errors are: proven (but for the rounding of a user's loss), of 99.9 % confidence; the
+same, if no draw is far outside those seen; or estimated. Unknown, if they are for every client; or unreliable, if
+together they reach the sum of the values. Otherwise, clients whose error is unknown are ignored."""
 
 _LITTLE, _LEAST_ROUNDS = 0.02, 5
 _ROUNDING = 1e-9
@@ -212,7 +213,7 @@ def _cause(valued: Valued, worst: int) -> tuple[str, str]:
         return "", remedy
     if not valued.completion_errors[worst] <= valued.estimator_errors[worst]:
         return ", because of completion", f"{_higher_rank(valued)}{remedy}, or larger batches"
-    if valued.error_kind == "confidence":
+    if is_confidence(valued.error_kind):
         return ", because of sampling", "Allow more permutations (verfedsv value --permutations)"
     return ", because of the closed form", "Use the method auto"
 
@@ -256,6 +257,12 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
             "more than half of its total decrease. The training may have diverged, or been recorded twice."
         )
         yield Reason("doubt", "rise", text, "the loss rose again")
+    if valuation.error_kind == "confidence on an assumption":
+        text = (
+            "The errors of sampling are not proven: they assume that no draw is far outside those that were seen. A "
+            "few samples that matter in few coalitions may be missed; the method exact misses none."
+        )
+        yield Reason("note", "assumed", text, "the errors of sampling rest on an assumption")
     if valuation.tolerance_met is False:
         text = f"The tolerance of {valuation.settings.tolerance:g} was not reached; the errors say what remains."
         yield Reason("note", "tolerance", text, "the tolerance was not met")
@@ -318,4 +325,6 @@ def numerical_error(valuation: Valuation) -> NumericalError:
         return "unreliable"
     if valuation.completion_errors[is_known].any():
         return "estimated"
+    if valuation.error_kind == "confidence on an assumption":
+        return "assumed"
     return "confident" if valuation.error_kind == "confidence" else "proven"
