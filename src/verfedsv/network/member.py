@@ -30,6 +30,7 @@ from verfedsv.data.tables import read_columns
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.federation import Client, Rate
 from verfedsv.federation.checkpoints import client_file
+from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import Answer, Done, Embed, Gradients, Predict, Refusal, Restore, Save
 from verfedsv.federation.models import build_model
 from verfedsv.federation.optimizers import build_optimizer
@@ -228,12 +229,15 @@ class Member:
 
     def write_model(self) -> Path | None:
         """Write the model of the last checkpoint to a file of its own, None if there is none."""
-        from verfedsv.federation.client_models import ClientModel
-
-        saved = [*self.folder.glob("client-*-*.npz")]
-        if not saved:
+        newest = newest_checkpoint(self.folder)
+        if newest is None:
             return None
-        newest = max(saved, key=os.path.getmtime)
         path = self.folder / "model.npz"
         write_whole(path, ClientModel.read(newest, self.name).to_bytes())
         return path
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint in a client's folder that was written last, None if there is none."""
+    saved = [*folder.glob(f"{client_file(0)}-*.npz")]
+    return max(saved, key=os.path.getmtime) if saved else None

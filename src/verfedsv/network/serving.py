@@ -45,7 +45,7 @@ from verfedsv.settlement.statement import make_statement
 from verfedsv.valuation import Valuation
 
 _ALIGNED = "aligned"
-_SETTLING = 120.0
+SETTLING = 120.0
 """Seconds that a client has for a message that is not of a round, such as a part of an alignment."""
 
 
@@ -54,6 +54,9 @@ class NetworkRun(Run):
 
     `admit` says who a caller is (`Hub`), `notify` is told in words what happens.
     """
+
+    purpose = "train"
+    """What clients come for."""
 
     def __init__(self, config: Config, text: str) -> None:
         super().__init__(config, text)
@@ -130,8 +133,8 @@ class NetworkRun(Run):
 
     def _accept(self, hello: net.Hello) -> None:
         """Raise InputError unless a client that comes during the training still is where it was."""
-        if hello.purpose != "train":
-            raise InputError(f"this server trains, and {hello.name!r} came to {hello.purpose}")
+        if hello.purpose != self.purpose:
+            raise InputError(f"this server is there to {self.purpose}, and {hello.name!r} came to {hello.purpose}")
         if self._start and hello.start != self._start:
             raise InputError(
                 f"{hello.name!r} has lost where it was in this training (its folder is another, or empty): let the "
@@ -197,7 +200,12 @@ class NetworkRun(Run):
         if self._party.aligned is None or not found.n_common:
             raise InputError("no id is common to all parties; are they ids of the same people, written alike?")
         self._aligned = self._party.aligned
-        write_aligned(self.private / _ALIGNED, self._aligned, self._source.ids[0])
+        self._keep_aligned(found)
+
+    def _keep_aligned(self, _: Alignment) -> None:
+        """Keep the common ids, so that a restart does not align again."""
+        if self._aligned is not None:
+            write_aligned(self.private / _ALIGNED, self._aligned, self._source.ids[0])
 
     def _note(self, found: Alignment) -> None:
         rates = ", ".join(f"{rate:.1%} of {name}'s {found.sizes[name]:,}" for name, rate in found.rates.items())
@@ -240,12 +248,12 @@ class NetworkRun(Run):
 
     def _ask_one(self, message: Any) -> Message:
         """Return the answer to a message; raise InputError if there is none, or it is a refusal."""
-        found = self.hub.exchange([message], _SETTLING)
+        found = self.hub.exchange([message], SETTLING)
         for answer in found:
             if isinstance(answer, Refusal):
                 raise InputError(f"{message.client!r} refuses: {answer.reason[:1000]}")
             return answer
-        raise MissingClientError(f"{message.client!r} did not answer within {_SETTLING:g} seconds")
+        raise MissingClientError(f"{message.client!r} did not answer within {SETTLING:g} seconds")
 
     # The run
 
