@@ -53,6 +53,11 @@ class NetworkPrediction(NetworkRun):
         _ = self.predictor, self._own_ids
 
     @property
+    def says_aligned(self) -> bool:
+        """New rows are always aligned."""
+        return False
+
+    @property
     def others(self) -> tuple[str, ...]:
         return self._clients
 

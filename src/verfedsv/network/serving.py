@@ -91,6 +91,11 @@ class NetworkRun(Run):
         return self.server_section.private or Path(f"{self.folder}.private")
 
     @property
+    def says_aligned(self) -> bool:
+        """Whether the files of all parties are said to have the same ids in the same order."""
+        return self.config.data.aligned
+
+    @property
     def is_begun(self) -> bool:
         """Whether there is something to continue in the folder of the run."""
         return self._files.config_path.exists()
@@ -184,13 +189,13 @@ class NetworkRun(Run):
         return {name: hello.session for name, hello in self.hub.connected().items()}
 
     def _align(self, progress: Callable[[int, int], None] | None) -> None:
-        kept = None if self.config.data.aligned else self._kept_by_all()
+        kept = None if self.says_aligned else self._kept_by_all()
         if kept is not None:
             self._aligned = kept
             self.notify(f"{kept.n_common:,} ids were aligned before")
             return
         parties = [self._party, *self._remote_parties()]
-        if self.config.data.aligned:
+        if self.says_aligned:
             self._aligned = self._check_aligned(parties[1:])
             return
         for party in parties[1:]:
