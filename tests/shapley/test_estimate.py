@@ -60,7 +60,8 @@ def test_the_worst_kind_of_error_wins():
     """The kind of a sum, in any order, is that of its weakest part."""
     kinds = [estimate([1.0], [0.0], kind=kind) for kind in get_args(ErrorKind)]
     assert Estimate.sum(kinds[:2]).kind == Estimate.sum(kinds[1::-1]).kind == "certified but for rounding"
-    assert Estimate.sum(kinds[-2::-1]).kind == "confidence"
+    assert Estimate.sum(kinds[2::-1]).kind == "confidence"
+    assert Estimate.sum(kinds[-2::-1]).kind == "confidence on an assumption"
     assert Estimate.sum(kinds[::-1]).kind == "unknown"
 
 
