@@ -16,17 +16,14 @@ from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.hub import Hub, largest_answer
 from verfedsv.network.link import Link
 from verfedsv.network.messages import End
-from verfedsv.network.wire import METHOD, OPTIONS, Assembly, frames, request_from_bytes, to_bytes
-
-OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
-"""Otherwise channels to one port could share a connection."""
+from verfedsv.network.wire import CLIENT_OPTIONS, METHOD, Assembly, frames, request_from_bytes, to_bytes
 
 
 class Caller:
     """A stream to a server, for raw frames. Without credentials, it is without TLS."""
 
     def __init__(self, port, credentials=None, method=METHOD):
-        options = [*OPTIONS, OWN_CONNECTION, ("grpc.max_send_message_length", -1)]
+        options = [*CLIENT_OPTIONS, ("grpc.max_send_message_length", -1)]
         address = f"127.0.0.1:{port}"
         self.channel = (
             grpc.secure_channel(address, credentials, options)
