@@ -30,8 +30,14 @@ class Caller:
             if credentials
             else grpc.insecure_channel(address, options)
         )
+        self._method, self._outbox = method, SimpleQueue()
+        self.dial()
+
+    def dial(self):
+        """Begin a stream; one before it is over."""
+        self._outbox.put(None)
         self._outbox, self._assembly = SimpleQueue(), Assembly(1 << 30)
-        self.call = self.channel.stream_stream(method)(iter(self._outbox.get, None), timeout=10)
+        self.call = self.channel.stream_stream(self._method)(iter(self._outbox.get, None), timeout=10)
 
     def send(self, *messages):
         """Send messages; bytes are sent as a gRPC message of their own."""
