@@ -12,12 +12,12 @@ from time import monotonic
 from typing import NamedTuple
 
 from verfedsv.errors import InputError, RefusedError
+from verfedsv.names import check_names
 from verfedsv.network.certificates import Certificate, parse_certificates, shown_time
 from verfedsv.network.requests import check_name
 from verfedsv.network.revocations import Revocations, read_revocations
 from verfedsv.network.validity import check_certificate, roots_of
 from verfedsv.texts import listed
-from verfedsv.transcript.names import check_names
 
 _SHORT = re.compile(r"[0-9a-f]{4}(-[0-9a-f]{4}){7}")
 _LONG = re.compile(r"(sha256:)?([0-9a-f]{64}|[0-9a-f]{2}(:[0-9a-f]{2}){31})")
