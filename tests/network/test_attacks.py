@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+import pytest
 
 from tests.federation.conformance import make_clients
 from tests.network.callers import Caller, framed

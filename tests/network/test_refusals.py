@@ -9,15 +9,20 @@ import pytest
 
 from tests.federation.conformance import make_clients, make_server
 from tests.federation.textbook import records_of
-from tests.network.callers import Guarded, framed
+from tests.network.callers import Caller, Guarded, framed
+from tests.network.consortium import Consortium
 from tests.network.parties import DAY, NOW, make
 from tests.network.wiring import hello_of
-from verfedsv import Recorder
+from verfedsv import InputError, Recorder
+from verfedsv.cli.network import check_loopback
+from verfedsv.data.sources import ClientFile
 from verfedsv.federation import SynchronousSchedule, Training, synchronous_rounds
 from verfedsv.federation.messages import Done, Embed, Embeddings, Save
 from verfedsv.network import consortium_pb2 as pb
 from verfedsv.network import handshakes, hub
 from verfedsv.network.events import Event, Sparing
+from verfedsv.network.link import Link
+from verfedsv.network.member import Member
 from verfedsv.network.messages import PROTOCOL
 from verfedsv.network.wire import LARGEST_FRAME, SERVER_OPTIONS, to_bytes
 
@@ -394,6 +399,48 @@ def test_a_server_sends_a_client_only_its_own(guarded):
     assert type(telco.receive()) is Embed
     ask(guarded, Save("shop", 1, 6, -1))
     assert type(shop.receive()) is Save  # and not Embed
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:8443", "example.org:1", ":1", "127.0.0.1.example:1"]
+)
+def test_only_loopback_is_without_tls(address):
+    """Neither command takes --insecure with an address that others can reach."""
+    with pytest.raises(InputError, match="--insecure is for loopback addresses"):
+        check_loopback(address)
+    for allowed in ("127.0.0.1:8443", "localhost:8443", "[::1]:8443"):
+        check_loopback(allowed)
+
+
+def test_a_server_prints_why_it_refuses(tmp_path):
+    """Verfedsv serve, in a process: a wrong upload and a wrong first message, with the client's name and the reason."""
+    whole = Consortium(tmp_path, training={"rounds": 30})
+    path = tmp_path / "shop.csv"
+    member = Member("shop", ClientFile(path, "id", None), tmp_path / "of-shop")
+
+    def answer(message):
+        found = member.answer(message)
+        if isinstance(found, Embeddings) and message.round == 7:
+            found = Embeddings(found.client, found.round, found.sequence, np.full_like(found.embeddings, np.nan))
+        return found
+
+    try:
+        whole.start("serve")
+        whole.start("telco")
+        whole.wait_for(lambda: "telco joined" in whole.log("serve"))
+        stranger = Caller(whole.port)
+        stranger.send(hello_of("nobody\x1b[2J"))
+        assert stranger.end()[0] == "PERMISSION_DENIED"
+        stranger.close()
+        Link(f"127.0.0.1:{whole.port}", None, member.hello, answer).run()
+        assert {*whole.finish().values()} == {0}
+    finally:
+        whole.stop()
+        member.close()
+    log = whole.log("serve")
+    assert "is not a client of this consortium" in log
+    assert "\x1b" not in log
+    assert "shop refused: round 7: shop: embeddings must be finite" in log
 
 
 # The log
