@@ -15,7 +15,7 @@ from verfedsv import Valuation, shapley_values, value
 from verfedsv.completion.complete import HELD_OUT
 from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
-from verfedsv.shapley.blocks import available_threads
+from verfedsv.threads import available_threads
 
 RANK = 5
 DATA = ("adult", "web", "covtype")

@@ -24,7 +24,7 @@ from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
 from verfedsv.data import load_adult_round
 from verfedsv.losses import get_loss
-from verfedsv.shapley.blocks import available_threads
+from verfedsv.threads import available_threads
 from verfedsv.vectors import LANES, exp_lanes, load, store
 
 LENGTH, TIMES = 1024, 20_000

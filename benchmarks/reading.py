@@ -12,7 +12,7 @@ from benchmarks.measure import in_turn, table
 from benchmarks.scaling import random_round
 from verfedsv import shapley_values
 from verfedsv.compiled import compiled
-from verfedsv.shapley.blocks import available_threads, ordered_map
+from verfedsv.threads import available_threads, ordered_map
 
 SCALAR = ((14, 1_500_000), (200, 100_000))
 CLIENTS, CLASSES, NUMBERS = 14, (2, 7, 26, 105), 12_000_000

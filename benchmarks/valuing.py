@@ -19,10 +19,10 @@ from verfedsv import value
 from verfedsv.completion.factors import Factors
 from verfedsv.data import AdultRound
 from verfedsv.losses import get_loss
-from verfedsv.shapley.blocks import available_threads, ordered_map, split
 from verfedsv.shapley.closed_form import ClosedForm
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Plan
+from verfedsv.threads import available_threads, ordered_map, split
 from verfedsv.valuation.backends import CompiledLoops
 from verfedsv.valuation.budget import Budget
 from verfedsv.valuation.chunks import Change, Chunk

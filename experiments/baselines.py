@@ -17,7 +17,7 @@ from experiments.shap import kendalls_tau, shap_scores
 from verfedsv.arrays import Array, Floats
 from verfedsv.data import ClientData, VerticalData
 from verfedsv.data import prepare as prepare_columns
-from verfedsv.shapley.blocks import available_threads
+from verfedsv.threads import available_threads
 
 Coalition = frozenset[int]
 

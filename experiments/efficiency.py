@@ -15,8 +15,8 @@ from experiments.experiment import Claim, Experiment, Exponent, Findings, Result
 from experiments.lab import Settings, Trained, split, train_synchronously, uploads_of
 from verfedsv import Transcript, complete
 from verfedsv.arrays import Floats
-from verfedsv.shapley.blocks import available_threads
 from verfedsv.shapley.permutation import default_permutations
+from verfedsv.threads import available_threads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

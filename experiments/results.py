@@ -16,7 +16,7 @@ from typing import Any
 from experiments.experiment import Experiment, Findings, seed_of
 from verfedsv._version import __version__
 from verfedsv.files import write_whole
-from verfedsv.shapley.blocks import available_threads
+from verfedsv.threads import available_threads
 
 
 def folder_name(*, quick: bool) -> str:

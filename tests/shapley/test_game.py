@@ -5,8 +5,8 @@ import pytest
 
 from tests.games import LOSSES, random_game, utility
 from verfedsv.errors import InputError
-from verfedsv.shapley.blocks import available_threads, ordered_map, split
 from verfedsv.shapley.game import RoundGame
+from verfedsv.threads import available_threads, ordered_map, split
 
 
 @pytest.mark.parametrize("loss", LOSSES)

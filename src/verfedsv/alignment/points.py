@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from verfedsv.alignment.digests import digests
 from verfedsv.errors import InputError, how_to_install
-from verfedsv.shapley.blocks import available_threads, ordered_map, split
+from verfedsv.threads import available_threads, ordered_map, split
 
 Points = NDArray[np.uint8]
 

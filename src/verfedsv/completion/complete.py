@@ -15,7 +15,8 @@ from verfedsv.completion.expected import expected_errors
 from verfedsv.completion.factors import CompiledSolver, Factors, FitErrors
 from verfedsv.completion.observations import Pattern
 from verfedsv.errors import InputError
-from verfedsv.shapley.blocks import LARGEST_EMBEDDING, available_threads
+from verfedsv.shapley.blocks import LARGEST_EMBEDDING
+from verfedsv.threads import available_threads
 
 HELD_OUT = 0.05
 """The fraction of observations held out to measure errors and to choose the rank."""

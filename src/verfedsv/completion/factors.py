@@ -14,7 +14,7 @@ from verfedsv.completion import sweeps
 from verfedsv.completion.observations import Pattern
 from verfedsv.completion.start import leading_directions
 from verfedsv.errors import InputError
-from verfedsv.shapley.blocks import ordered_map, split
+from verfedsv.threads import ordered_map, split
 
 Result = TypeVar("Result")
 

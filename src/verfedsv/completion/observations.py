@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from verfedsv.arrays import Array
 from verfedsv.compiled import compiled
-from verfedsv.shapley.blocks import ordered_map, split
+from verfedsv.threads import ordered_map, split
 
 Integers = NDArray[np.int64]
 

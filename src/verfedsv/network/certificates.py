@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from verfedsv.errors import InputError, RefusedError
+from verfedsv.names import is_readable
 from verfedsv.network.pem import blocks_of, read_blocks
 from verfedsv.network.tls_keys import KEY_ERRORS, fingerprint
 from verfedsv.texts import LONGEST_NAME, printable, shortened
-from verfedsv.transcript.names import is_readable
 
 Use = Literal["client", "server"]
 

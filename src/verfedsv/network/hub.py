@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from queue import Empty, SimpleQueue
@@ -21,18 +22,38 @@ import grpc
 from grpc import aio
 
 from verfedsv._version import __version__
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, RefusedError
 from verfedsv.federation import Client
 from verfedsv.federation.messages import Answer, Message, Request
+from verfedsv.network.events import Event, Sparing
+from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.messages import PROTOCOL, End, Hello, Welcome
-from verfedsv.network.wire import METHOD, OPTIONS, Assembly, answer_from_bytes, frames, to_bytes
-from verfedsv.texts import shortened
+from verfedsv.network.wire import LARGEST_FRAME, METHOD, SERVER_OPTIONS, Assembly, answer_from_bytes, frames, to_bytes
+from verfedsv.texts import count, shortened
 
 HELLO_BYTES = 1 << 14
 """Limit of the first message of a client."""
 
 _PATIENCE = 30.0
 """Seconds that a client has for its first message."""
+
+_RECHECK = 5.0
+"""Seconds after which the certificates of all that are connected are checked again."""
+
+_MOST_GREETING = 8
+"""Connections of a client that may be without a first message."""
+
+_MOST_OWED = 16
+"""Messages that a client may leave unanswered; then it is hung up on, and begins again with the last."""
+
+_CONNECTIONS_EACH, _OTHER_CONNECTIONS = 8, 128
+"""Connections that are accepted for each client, and beside these: files of the run need descriptors too."""
+
+_ROOM = 1 << 18
+"""Bytes that an answer may have besides embeddings, such as a part of an alignment: 4096 points."""
+
+_LAST_WORDS = 5.0
+"""Seconds that a client has to take what is being written when its connection is to end."""
 
 _STEP = 0.2
 """Seconds that a thread waits at a time, so that Ctrl-C reaches it."""
@@ -46,24 +67,23 @@ class Refused(Exception):  # noqa: N818  # not an error of the server's
         self.code = code
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something that happened on the network: `kind` is joined, left, refused or ignored."""
-
-    kind: str
-    client: str
-    text: str
-
-
 @dataclass(eq=False)
 class _Session:
     """A live connection of a client."""
 
     token: str
-    outbox: asyncio.Queue[tuple[Request, bytes]] = field(default_factory=asyncio.Queue)
+    certificate: bytes | None
+    outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)  # None: hang up
     owed: dict[int, int] = field(default_factory=dict)  # largest size of each answer, by its sequence number
     is_owed: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    why: str = "its connection ended"
+    refused: Refused | None = None
+
+    def end(self, why: str) -> None:
+        """Hang up."""
+        self.why = why
+        self.is_over.set()
 
 
 @dataclass(eq=False)
@@ -101,7 +121,9 @@ class Hub:
         self.local = {client.name: client for client in local}
         self.clients = tuple(name for name in clients if name not in self.local)
         self.limit, self.accept, self.about = limit, accept, about
-        self._admit, self._on_event = admit, on_event
+        self._admit, self._on_event = admit, Sparing(on_event, (*self.clients, *self.local))
+        self._greeting: Counter[str] = Counter()
+        self._handshakes: Handshakes | None = None
         self._seats = {name: _Seat() for name in self.clients}
         self._loop = _network_loop()
         self._server: aio.Server | None = None
@@ -110,15 +132,17 @@ class Hub:
 
     # Starting and stopping
 
-    def start(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    def start(self, address: str, credentials: Handshakes | grpc.ServerCredentials | None) -> int:
         """Listen on HOST:PORT, and return the port; raise InputError if that is not possible."""
         return asyncio.run_coroutine_threadsafe(self._listen(address, credentials), self._loop).result()
 
-    async def _listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
-        self._server = aio.server(options=OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._attend)
-        service, _, method = METHOD[1:].partition("/")
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    async def _listen(self, address: str, credentials: Handshakes | grpc.ServerCredentials | None) -> int:
+        most = _CONNECTIONS_EACH * len(self.clients) + _OTHER_CONNECTIONS
+        self._server = aio.server(options=(*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most)))
+        self._server.add_generic_rpc_handlers((_OneMethod(self._attend, self._on_event),))
+        if isinstance(credentials, Handshakes):
+            self._handshakes, credentials = credentials, credentials.credentials
+            self._watcher = asyncio.ensure_future(self._tell_of_strangers(self._handshakes))
         try:
             if credentials is None:
                 port = self._server.add_insecure_port(address)
@@ -140,8 +164,18 @@ class Hub:
         for seat in self._seats.values():
             if seat.session is not None:
                 seat.session.is_over.set()
+        if self._handshakes is not None:
+            self._watcher.cancel()
         if self._server is not None:
             await self._server.stop(grace)
+
+    async def _tell_of_strangers(self, handshakes: Handshakes) -> None:
+        """Tell from time to time how many connections did not get through TLS; who they were, gRPC does not say."""
+        while True:
+            await asyncio.sleep(_RECHECK)
+            if n_ended := handshakes.ended():
+                what = "without a certificate of this consortium, or said nothing; stderr has gRPC's reasons"
+                self._on_event(Event("refused", "", f"{count(n_ended, 'connection')} ended {what}"))
 
     # Who is there
 
@@ -168,8 +202,7 @@ class Hub:
     async def _disconnect(self, name: str, reason: str) -> None:
         seat = self._seats[name]
         if seat.session is not None:
-            self._on_event(Event("left", name, reason))
-            seat.session.is_over.set()
+            seat.session.end(reason)
 
     # Exchanging messages
 
@@ -214,34 +247,69 @@ class Hub:
                     self._send(seat.session, seat)
 
     def _send(self, session: _Session, seat: _Seat) -> None:
-        if seat.request is not None:
-            session.owed[seat.request.sequence] = self.limit(seat.request)
-            session.outbox.put_nowait((seat.request, seat.content))
-            session.is_owed.set()
+        if seat.request is None or not self._check_again(session):
+            return
+        if len(session.owed) >= _MOST_OWED:
+            session.end(f"it left {_MOST_OWED} messages unanswered")
+            return
+        session.owed[seat.request.sequence] = self.limit(seat.request)
+        session.outbox.put_nowait(seat.content)
+        session.is_owed.set()
 
     # A connection
 
     async def _attend(self, incoming: AsyncIterator[bytes], context: Any) -> None:
         """Serve a connection, from its first message to its end."""
         name = ""
+        if self._handshakes is not None:
+            self._handshakes.call()
         try:
-            name = self._identify(context)
-            hello = await self._greet(name, incoming, context)
-            if hello.purpose != "check":
-                await self._serve(name, hello, incoming, context)
+            certificate = _certificate_of(context)
+            name = self._identify(certificate)
+            with self._one_more_greeting(name):
+                hello = await self._greet(name, incoming)
+            if hello.purpose == "check":
+                for frame in frames(to_bytes(self._welcome(hello.name))):
+                    await context.write(frame)
+            else:
+                await self._serve(_Session(hello.session, certificate), hello, incoming, context)
         except Refused as refused:
             self._on_event(Event("refused", name or str(context.peer()), str(refused)))
             await context.abort(refused.code, str(refused))
 
-    def _identify(self, context: Any) -> str:
+    def _identify(self, certificate: bytes | None) -> str:
         """Return who is calling, by the certificate; an empty name without TLS."""
-        certificates = context.auth_context().get("x509_pem_cert", [])
         try:
-            return self._admit(certificates[0] if certificates else None) or ""
+            return self._admit(certificate) or ""
         except InputError as error:
-            raise Refused(grpc.StatusCode.PERMISSION_DENIED, str(error)) from None
+            code = grpc.StatusCode.PERMISSION_DENIED
+            if isinstance(error, RefusedError) and error.reason == "no revocation list":
+                code = grpc.StatusCode.UNAVAILABLE  # which the server's operator has to mend, and the client may wait
+            raise Refused(code, str(error)) from None
 
-    async def _greet(self, name: str, incoming: AsyncIterator[bytes], context: Any) -> Hello:
+    def _check_again(self, session: _Session) -> bool:
+        """Return whether the certificate of a connection is still accepted; otherwise end the connection."""
+        try:
+            self._identify(session.certificate)
+        except Refused as refused:
+            session.refused = refused
+            session.end("its certificate is no longer accepted")
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _one_more_greeting(self, name: str) -> Iterator[None]:
+        """Count a connection without a first message; raise Refused if there are too many, of this client if known."""
+        most = _MOST_GREETING if name else _MOST_GREETING * len(self.clients)
+        if self._greeting[name] >= most:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{most} connections have not said anything yet")
+        self._greeting[name] += 1
+        try:
+            yield
+        finally:
+            self._greeting[name] -= 1
+
+    async def _greet(self, name: str, incoming: AsyncIterator[bytes]) -> Hello:
         """Return the first message; raise Refused unless the client may take part."""
         try:
             content = await asyncio.wait_for(_read(incoming, Assembly(HELLO_BYTES)), _PATIENCE)
@@ -268,60 +336,61 @@ class Hub:
         hello.client = hello.name
         if hello.purpose != "check":
             self._check_free(hello, stated)
-        welcome = Welcome(hello.name, 0, 0, PROTOCOL, __version__, hello.name, time.time(), self.about)
-        for frame in frames(to_bytes(welcome)):
-            await context.write(frame)
         return hello
+
+    def _welcome(self, name: str) -> Welcome:
+        return Welcome(name, 0, 0, PROTOCOL, __version__, name, time.time(), self.about)
 
     def _check_free(self, hello: Hello, stated: str) -> None:
         """Raise Refused if another process of the client is connected, or it cannot take part."""
         live = self._seats[hello.name].session
         if live is not None and live.token != hello.session:
-            raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"{stated!r} is connected already")
+            raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"{stated!r} is connected already, from another process")
         try:
             self.accept(hello)
         except InputError as error:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
 
-    async def _serve(self, name: str, hello: Hello, incoming: AsyncIterator[bytes], context: Any) -> None:
+    async def _serve(self, session: _Session, hello: Hello, incoming: AsyncIterator[bytes], context: Any) -> None:
         """Carry messages until the client hangs up, another connection of it takes over, or all is over."""
-        name, seat, session = hello.name, self._seats[hello.name], _Session(hello.session)
+        name, seat = hello.name, self._seats[hello.name]
         if seat.session is not None:
-            seat.session.is_over.set()
+            seat.session.end("it connected again")
         seat.session, seat.hello = session, hello
+        session.outbox.put_nowait(to_bytes(self._welcome(name)))
         if seat.answer is None:
             self._send(session, seat)
         self._on_event(Event("joined", name, f"from {context.peer()}"))
         self._notify()
+        writing = asyncio.ensure_future(self._write(session, context))
         tasks = [
-            asyncio.ensure_future(self._write(session, context)),
             asyncio.ensure_future(self._listen_to(name, seat, session, incoming)),
             asyncio.ensure_future(session.is_over.wait()),
+            asyncio.ensure_future(self._keep_checking(session)),
         ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if (error := task.exception()) is not None:
-                    if isinstance(error, InputError):
-                        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-                    raise error
-            if self._end is not None:
-                for frame in frames(to_bytes(self._end)):
-                    await context.write(frame)
+            done, _ = await asyncio.wait([writing, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             if seat.session is session:
                 seat.session = None
-                self._on_event(Event("left", name, "its connection ended"))
+                self._on_event(Event("left", name, session.why))
                 self._notify()
+            await _finish(session, writing, self._end)
+        _raise_first(done - {writing})  # a write fails if the client is gone, which is no error
+        if session.refused is not None:
+            raise session.refused
 
     @staticmethod
     async def _write(session: _Session, context: Any) -> None:
-        while True:
-            _, content = await session.outbox.get()
+        while (content := await session.outbox.get()) is not None:
             for frame in frames(content):
                 await context.write(frame)
+
+    async def _keep_checking(self, session: _Session) -> None:
+        while self._check_again(session):
+            await asyncio.sleep(_RECHECK)
 
     async def _listen_to(self, name: str, seat: _Seat, session: _Session, incoming: AsyncIterator[bytes]) -> None:
         """Take the answers that are owed; raise InputError for anything else."""
@@ -331,12 +400,14 @@ class Hub:
                 await session.is_owed.wait()
             content = await _read(incoming, Assembly(max(session.owed.values())))
             if content is None:
+                session.why = f"its stream ended, or had a frame of more than {2 * LARGEST_FRAME:,} bytes"
                 return
             answer: Any = answer_from_bytes(content, name)
             if answer.sequence not in session.owed or isinstance(answer, Hello):
                 raise InputError(f"an answer to message {answer.sequence}, which nobody asked")
             del session.owed[answer.sequence]
-            if seat.request is None or answer.sequence != seat.request.sequence:
+            is_current = seat.request is not None and answer.sequence == seat.request.sequence
+            if not is_current or seat.answer is not None or seat.session is not session:
                 self._on_event(Event("ignored", name, f"its answer to message {answer.sequence} came too late"))
                 continue
             seat.answer = answer
@@ -346,6 +417,32 @@ class Hub:
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def _raise_first(done: Iterable[asyncio.Task[Any]]) -> None:
+    """Raise what ended a connection; Refused if it was a message that cannot be read."""
+    for task in done:
+        error = task.exception()
+        if isinstance(error, InputError):
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if error is not None:
+            raise error
+
+
+async def _finish(session: _Session, writing: asyncio.Task[None], end: End | None) -> None:
+    """Write the last message, if there is one, instead of those that wait.
+
+    A write that has begun is not cancelled, unless it takes long: gRPC could not tell the client any more how the call
+    ended, and the client would wait for ever.
+    """
+    while not session.outbox.empty():
+        session.outbox.get_nowait()
+    if end is not None:
+        session.outbox.put_nowait(to_bytes(end))
+    session.outbox.put_nowait(None)
+    await asyncio.wait([writing], timeout=_LAST_WORDS)
+    if not writing.cancel() and not writing.cancelled():
+        writing.exception()  # or asyncio would log it
 
 
 @cache
@@ -364,8 +461,28 @@ async def _read(incoming: AsyncIterator[bytes], assembly: Assembly) -> bytes | N
     return None
 
 
+def _certificate_of(context: Any) -> bytes | None:
+    """Return the certificate of a caller and those that came with it, in PEM; None without TLS."""
+    shown = context.auth_context()
+    return b"".join([*shown.get("x509_pem_cert", []), *shown.get("x509_pem_cert_chain", [])]) or None
+
+
+class _OneMethod(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # only its stubs are generic
+    """The only method of the server; calls of others are told."""
+
+    def __init__(self, attend: Any, on_event: Callable[[Event], None]) -> None:
+        self._handler, self._on_event = grpc.stream_stream_rpc_method_handler(attend), on_event
+
+    def service(self, call: Any) -> Any:
+        """Return the handler of a call, None if there is no such method."""
+        if call.method == METHOD:
+            return self._handler
+        self._on_event(Event("refused", "", f"a call of {shortened(call.method, 80)!r}: there is only {METHOD}"))
+        return None
+
+
 def largest_answer(request: Message, widths: Mapping[str, int], n_samples: int) -> int:
     """Return how many bytes an answer may have: embeddings in double precision, and room for the rest."""
     samples = getattr(request, "samples", ())
     n_rows = n_samples if samples is None else len(samples)
-    return (1 << 16) + 8 * n_rows * widths.get(request.client, 1)
+    return _ROOM + 8 * n_rows * widths.get(request.client, 1)

@@ -13,7 +13,7 @@ import grpc
 from verfedsv.errors import RefusedError, UnreachableError
 from verfedsv.federation.messages import Answer, Message, Refusal
 from verfedsv.network.messages import End, Hello, Welcome
-from verfedsv.network.wire import METHOD, OPTIONS, Assembly, frames, request_from_bytes, to_bytes
+from verfedsv.network.wire import CLIENT_OPTIONS, METHOD, Assembly, frames, request_from_bytes, to_bytes
 
 LARGEST_REQUEST = 1 << 32
 """Limit of a message of the server in bytes; a client trusts it with the training."""
@@ -124,8 +124,8 @@ class Link:
 
     def _dial(self) -> grpc.Channel:
         if self._credentials is None:
-            return grpc.insecure_channel(self._address, OPTIONS)
-        return grpc.secure_channel(self._address, self._credentials, OPTIONS)
+            return grpc.insecure_channel(self._address, CLIENT_OPTIONS)
+        return grpc.secure_channel(self._address, self._credentials, CLIENT_OPTIONS)
 
 
 def _post(outbox: SimpleQueue[bytes | None], message: Message) -> None:

@@ -15,10 +15,10 @@ from cryptography.x509.oid import NameOID
 
 from verfedsv.errors import InputError
 from verfedsv.files import write_new
+from verfedsv.names import is_readable
 from verfedsv.network.certificates import LONGEST_COMMON_NAME, PARSE_ERRORS, Use, common_name, extension, hosts_in
 from verfedsv.network.pem import read_blocks
 from verfedsv.network.tls_keys import TlsKey, check_kind, fingerprint, new_key, write_key
-from verfedsv.transcript.names import is_readable
 
 KEY, REQUEST, CERTIFICATE = ".key", ".csr", ".crt"
 """The endings of the files of a party: the key stays where it was made, the others may travel."""

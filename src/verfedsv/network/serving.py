@@ -14,7 +14,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -34,7 +33,9 @@ from verfedsv.network import messages as net
 from verfedsv.network.admission import Allowed, Checker
 from verfedsv.network.aligning import RemoteParty
 from verfedsv.network.credentials import read_credentials
-from verfedsv.network.hub import Event, Hub, largest_answer
+from verfedsv.network.events import Event
+from verfedsv.network.handshakes import Handshakes
+from verfedsv.network.hub import Hub, largest_answer
 from verfedsv.network.locking import lock_folder
 from verfedsv.network.tls_keys import Passphrase
 from verfedsv.runs.config import ClientSection, Config, ServerSection
@@ -42,9 +43,14 @@ from verfedsv.runs.execute import Run
 from verfedsv.runs.models import build_head, weigh_classes
 from verfedsv.settlement.extract import make_extract
 from verfedsv.settlement.statement import make_statement
+from verfedsv.texts import printable, shortened
 from verfedsv.valuation import Valuation
 
 _ALIGNED = "aligned"
+_MOST_IDS, _MOST_TIMES = 20_000_000, 100
+"""How many ids a client may have, or how many times those of the label owner, if that is more: an alignment takes 40
+bytes for each on the disks of all others, whether there are as many or not."""
+
 SETTLING = 120.0
 """Seconds that a client has for a message that is not of a round, such as a part of an alignment."""
 
@@ -104,7 +110,7 @@ class NetworkRun(Run):
 
     def credentials(
         self, passphrase: Passphrase | None, check_insecure: Callable[[str], None] | None = None
-    ) -> tuple[Callable[[bytes | None], str | None], grpc.ServerCredentials | None]:
+    ) -> tuple[Callable[[bytes | None], str | None], Handshakes | None]:
         """Return who may join, and what TLS needs; without TLS, None, once the address was checked."""
         section = self.server_section
         if check_insecure is not None:
@@ -117,14 +123,14 @@ class NetworkRun(Run):
         own = read_credentials(certificate, key, authority, "server", passphrase=passphrase)
         allowed = {client.name: client.certificate or client.name for client in self.config.client if not client.file}
         checker = Checker(own.authorities, Allowed.of(allowed), section.revoked)
-        pairs = [(own.private_key, own.chain)]
-        secured = grpc.ssl_server_credentials(pairs, own.authorities, require_client_auth=True)
+        secured = Handshakes(own.private_key, own.chain, own.authorities)
         return (lambda peer: checker.check(peer or b"")), secured
 
-    def open(self, admit: Callable[[bytes | None], str | None], credentials: Any) -> int:
+    def open(self, admit: Callable[[bytes | None], str | None], credentials: Handshakes | None) -> int:
         """Begin to listen; return the port."""
         self._lock = lock_folder(self.private)
-        self.hub = Hub(self.others, admit, accept=self._accept, about=self._about(), on_event=self._report)
+        limit = partial(largest_answer, widths={}, n_samples=0)
+        self.hub = Hub(self.others, admit, accept=self._accept, limit=limit, about=self._about(), on_event=self._report)
         return self.hub.start(self.server_section.address, credentials)
 
     def close(self, end: net.End) -> None:
@@ -139,7 +145,8 @@ class NetworkRun(Run):
     def _accept(self, hello: net.Hello) -> None:
         """Raise InputError unless a client that comes during the training still is where it was."""
         if hello.purpose != self.purpose:
-            raise InputError(f"this server is there to {self.purpose}, and {hello.name!r} came to {hello.purpose}")
+            came = shortened(hello.purpose, 20)
+            raise InputError(f"this server is there to {self.purpose}, and {hello.name!r} came to {came!r}")
         if self._start and hello.start != self._start:
             raise InputError(
                 f"{hello.name!r} has lost where it was in this training (its folder is another, or empty): let the "
@@ -147,7 +154,7 @@ class NetworkRun(Run):
             )
 
     def _report(self, event: Event) -> None:
-        self.notify(f"{event.client or 'somebody'} {event.kind}: {event.text}")
+        self.notify(f"{event.client or 'somebody'} {event.kind}: {printable(event.text)}")
 
     def _about(self) -> str:
         section = self.config.training
@@ -198,8 +205,11 @@ class NetworkRun(Run):
         if self.says_aligned:
             self._aligned = self._check_aligned(parties[1:])
             return
+        most = max(_MOST_IDS, _MOST_TIMES * len(self._party.ids))
         for party in parties[1:]:
-            party.introduce()  # clients without ids are told from those that do not answer
+            # Clients without ids are told from those that do not answer.
+            if (n_ids := party.introduce().n_ids) > most:
+                raise InputError(f"{party.name!r} says that it has {n_ids:,} ids; at most {most:,} are believed")
         found = align(parties, folder=self.private, progress=progress)
         self._note(found)
         if self._party.aligned is None or not found.n_common:
@@ -256,7 +266,7 @@ class NetworkRun(Run):
         found = self.hub.exchange([message], SETTLING)
         for answer in found:
             if isinstance(answer, Refusal):
-                raise InputError(f"{message.client!r} refuses: {answer.reason[:1000]}")
+                raise InputError(f"{message.client!r} refuses: {shortened(answer.reason, 1000)}")
             return answer
         raise MissingClientError(f"{message.client!r} did not answer within {SETTLING:g} seconds")
 
@@ -359,7 +369,7 @@ class NetworkRun(Run):
         for name in self.others:
             answer = found.get(name)
             if isinstance(answer, Refusal):
-                raise InputError(f"{name!r} cannot begin: {answer.reason[:1000]}")
+                raise InputError(f"{name!r} cannot begin: {shortened(answer.reason, 1000)}")
             if not isinstance(answer, Done):
                 raise MissingClientError(f"{name!r} did not begin within {self.server_section.deadline:g} seconds")
         self._start = start

@@ -14,12 +14,23 @@ from typing import Any, get_args
 import numpy as np
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from verfedsv.arrays import Array
 from verfedsv.errors import InputError
 from verfedsv.federation.messages import Answer, Message, Request
 from verfedsv.network import consortium_pb2 as pb
-from verfedsv.network.messages import AlignmentAnswer, AlignmentRequest, Begin, Deliver, End, Hello, Learning, Welcome
+from verfedsv.network.messages import (
+    PROTOCOL,
+    AlignmentAnswer,
+    AlignmentRequest,
+    Begin,
+    Deliver,
+    End,
+    Hello,
+    Learning,
+    Welcome,
+)
 
 LARGEST_FRAME = 1 << 20
 """Bytes in a frame; gRPC refuses messages above 4 MiB unless told otherwise."""
@@ -34,10 +45,21 @@ OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", 2 * LARGEST_FRAME),
     ("grpc.max_metadata_size", 16_384),
-    ("grpc.max_concurrent_streams", 8),  # of one connection
     ("grpc.so_reuseport", 0),
 )
 """What gRPC is told at both ends: a peer that is silent for half a minute is gone, and frames are small."""
+
+CLIENT_OPTIONS = (*OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+"""What a client is told besides: a connection is for one call, also if other clients are in this process."""
+
+SERVER_OPTIONS = (
+    *OPTIONS,
+    ("grpc.max_concurrent_streams", 1),  # of one connection
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 30_000),  # without a call
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a few bytes may unpack to many
+)
+"""What the server is told besides: who says nothing is hung up on."""
 
 _MOST_DIMENSIONS = 3
 _NUMBERS = tuple(map(np.dtype, ("<f8", "<f4", "<i8", "u1", "<u4")))
@@ -95,8 +117,7 @@ class Assembly:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._content = bytearray()  # not a list of parts: each of these may be a single byte
 
     def add(self, frame: bytes) -> bytes | None:
         """Return the message that a frame completes, None if more follow; raise InputError if it is too large."""
@@ -104,17 +125,20 @@ class Assembly:
             found = pb.Frame.FromString(frame)
         except DecodeError:
             raise InputError(f"{len(frame):,} bytes are not a frame of this protocol") from None
-        self._size += len(found.part)
-        if self._size > self.limit:
-            raise InputError(f"a message of {self._size:,} bytes or more, where at most {self.limit:,} are allowed")
+        if len(UnknownFieldSet(found)):
+            raise InputError("a frame with fields that this version does not know")
+        size = len(self._content) + len(found.part)
+        if size > self.limit:
+            raise InputError(f"a message of {size:,} bytes or more, where at most {self.limit:,} are allowed")
         if found.more and not found.part:
             raise InputError("an empty frame")
-        if found.more or self._parts:
-            self._parts.append(found.part)
+        if not found.more and not self._content:
+            return found.part
+        self._content += found.part
         if found.more:
             return None
-        whole = b"".join(self._parts) if self._parts else found.part
-        self._parts, self._size = [], 0
+        whole = bytes(self._content)
+        self._content.clear()
         return whole
 
 
@@ -158,7 +182,15 @@ def _parse(whole: Any, content: bytes, client: str) -> Message:
     message = getattr(whole, name)
     kind = _KINDS[name]
     values = {field.name: _read(message, field.name, str(field.type)) for field in fields(kind)[len(_OF_ALL) :]}
+    if _has_unknown(whole) and not (kind is Hello and values["protocol"] != PROTOCOL):
+        raise InputError(f"{kind.__name__} has fields that this version does not know")
     return kind(client, whole.round, whole.sequence, **values)
+
+
+def _has_unknown(message: Proto) -> bool:
+    """Return whether a message, or one in it, has fields that are not in the definition."""
+    parts = (value for field, value in message.ListFields() if field.message_type is not None)
+    return bool(len(UnknownFieldSet(message))) or any(map(_has_unknown, parts))
 
 
 def _read(proto: Proto, name: str, annotation: str) -> Any:

@@ -8,9 +8,9 @@ from fractions import Fraction
 from typing import Any, get_args
 
 from verfedsv.errors import InputError
+from verfedsv.names import check_names
 from verfedsv.settlement.money import Currency, parse_percent
 from verfedsv.settlement.rules import Limits, Negative, Rule
-from verfedsv.transcript.names import check_names
 
 Amount = str | int | Decimal
 

@@ -1,22 +1,13 @@
-"""Blocks of samples, mapped over a thread pool with results in order, and sums that do not lose digits."""
+"""Blocks of samples, and sums that do not lose digits."""
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
 from verfedsv.arrays import Array, Floats
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 LARGEST_EMBEDDING = 1e60
 """Limit of the summed absolute embeddings and changes of a sample: their fourth powers must stay within float64."""
@@ -69,48 +60,6 @@ def block_size(n_players: int, n_classes: int) -> int:
     return min(MOST_SAMPLES, max(16, BLOCK_ELEMENTS // (n_players * n_classes)))
 
 
-def available_threads() -> int:
-    """Return the number of cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int | Executor) -> Iterator[Result]:
-    """Yield `function(item)` in the order of the items, computed by a number of threads or an executor.
-
-    At most two items per worker are in flight.
-    """
-    if isinstance(workers, int) and workers <= 1:
-        yield from map(function, items)
-        return
-    pool = _pool(workers) if isinstance(workers, int) else workers
-    # Not every executor says how many workers it has.
-    most = 2 * int(getattr(pool, "_max_workers", 32))
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > most:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        # Also on Ctrl-C and when a block raises: nothing continues in the background.
-        wait([future for future in waiting if not future.cancel()])
-
-
-@cache
-def _pool(n_threads: int) -> ThreadPoolExecutor:
-    # Kept until the process ends: starting threads takes 0.3 ms, a fifth of the time of a round of Adult.
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="verfedsv")
-
-
-if hasattr(os, "register_at_fork"):
-    # Threads do not survive a fork; a forked process starts its own.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
 def compensated_sum(terms: Iterable[Floats]) -> Floats:
     """Return the sum of at least one array, compensated (Kahan): its rounding error does not grow with their number.
 
@@ -126,14 +75,3 @@ def compensated_sum(terms: Iterable[Floats]) -> Floats:
         lost = (longer - total) - term
         total = longer
     return total
-
-
-def split(n_samples: int, size: int) -> list[slice]:
-    """Return slices of at most `size` samples that cover `n_samples` in order, their lengths equal or one apart.
-
-    >>> split(7, 3)
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 7, None)]
-    """
-    n_blocks = -(-n_samples // size)
-    edges = [n_samples * i // n_blocks for i in range(n_blocks + 1)] if n_blocks else []
-    return [slice(a, b) for a, b in pairwise(edges)]

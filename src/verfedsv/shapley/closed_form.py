@@ -19,7 +19,7 @@ from verfedsv.errors import InputError
 from verfedsv.loss_checks import as_shaped
 from verfedsv.loss_loops import expand_logistic
 from verfedsv.losses import CubicForm, Logistic, Loss, Softmax
-from verfedsv.shapley.blocks import LARGEST_EMBEDDING, MOST_SAMPLES, Block, block_size, compensated_sum, split
+from verfedsv.shapley.blocks import LARGEST_EMBEDDING, MOST_SAMPLES, Block, block_size, compensated_sum
 from verfedsv.shapley.class_sums import sum_classes, sum_softmax
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.factor_sums import FactoredRounds, sum_logistic_rounds, sum_softmax_rounds
@@ -38,6 +38,7 @@ from verfedsv.shapley.moments import (
 )
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
+from verfedsv.threads import split
 from verfedsv.vectors import LANES, Vector, fill, load, load_first, store, sum_lanes
 
 MOST_NUMBERS = 2**29

@@ -26,17 +26,10 @@ from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Loss, get_loss
-from verfedsv.shapley.blocks import (
-    LARGEST_EMBEDDING,
-    Block,
-    available_threads,
-    block_size,
-    compensated_sum,
-    ordered_map,
-    split,
-)
+from verfedsv.shapley.blocks import LARGEST_EMBEDDING, Block, block_size, compensated_sum
 from verfedsv.shapley.coalitions import BLOCK_SAMPLES, CoalitionSums, coalition_sums
 from verfedsv.shapley.moments import sum_moments
+from verfedsv.threads import available_threads, ordered_map, split
 
 Result = TypeVar("Result")
 Samples = slice | NDArray[np.intp]

@@ -19,9 +19,10 @@ from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError, how_to_install
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Loss, get_loss
-from verfedsv.shapley.blocks import available_threads, compensated_sum, ordered_map, split
+from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.coalitions import CoalitionSums
 from verfedsv.shapley.game import Game
+from verfedsv.threads import available_threads, ordered_map, split
 
 if TYPE_CHECKING:
     from verfedsv.heads import Head, HeadMove, HeadState

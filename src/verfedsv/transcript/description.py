@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.head_layers import check_layers, digest_of_layers
 from verfedsv.losses import LOSSES
+from verfedsv.names import check_names, is_readable
 from verfedsv.settings import ROWS, ValuationSettings
 from verfedsv.texts import printable
-from verfedsv.transcript.names import check_names, is_readable
 from verfedsv.untrusted import MOST_JSON_BYTES, read_json
 
 NAME, VERSION = "verfedsv transcript", 3

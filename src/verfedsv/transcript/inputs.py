@@ -17,9 +17,9 @@ from verfedsv.arrays import LARGEST_EMBEDDING, Array, is_usable
 from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Loss, get_loss, is_own
+from verfedsv.names import check_names
 from verfedsv.texts import count, doubtful_classes
 from verfedsv.transcript.meaning import check_fit
-from verfedsv.transcript.names import check_names
 
 _MOST_CLASSES = 1000
 _FEW = 20

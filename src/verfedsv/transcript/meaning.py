@@ -17,10 +17,10 @@ from verfedsv.arrays import LARGEST_EMBEDDING, Array, is_usable
 from verfedsv.errors import InputError, TranscriptError
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Loss, get_loss
+from verfedsv.names import check_names
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.description import Description
 from verfedsv.transcript.format import Kind
-from verfedsv.transcript.names import check_names
 from verfedsv.transcript.rows import Rows
 
 _KINDS = {"upload": Kind.UPLOAD, "stamp": Kind.ROUND, "join": Kind.JOIN, "leave": Kind.LEAVE}

@@ -8,11 +8,12 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 
-from verfedsv.shapley.blocks import block_size, ordered_map, split
+from verfedsv.shapley.blocks import block_size
 from verfedsv.shapley.closed_form import third_order_of_factors
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.estimators import Allowances, estimate_game, estimate_rounds
 from verfedsv.shapley.plan import Plan
+from verfedsv.threads import ordered_map, split
 from verfedsv.valuation.chunks import Chunk
 
 

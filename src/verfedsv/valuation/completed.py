@@ -17,7 +17,7 @@ from verfedsv.completion.complete import REGULARIZATIONS, complete_with
 from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
 from verfedsv.settings import ValuationSettings
-from verfedsv.shapley.blocks import available_threads, ordered_map
+from verfedsv.threads import available_threads, ordered_map
 from verfedsv.valuation.chunks import Change, Round, SampleFactors, of_rows
 from verfedsv.valuation.result import Factorisation
 from verfedsv.valuation.trainings import RecordedTraining, Uploads, shared_samples

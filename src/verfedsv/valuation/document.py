@@ -15,11 +15,11 @@ from verfedsv.arrays import Floats
 from verfedsv.completion import CompletionReport
 from verfedsv.errors import InputError
 from verfedsv.files import MOST_BYTES
+from verfedsv.names import check_names
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley.estimate import ErrorKind, Estimate
 from verfedsv.shapley.estimators import PARTS
 from verfedsv.transcript.description import Mode
-from verfedsv.transcript.names import check_names
 from verfedsv.untrusted import read_json
 from verfedsv.valuation.result import Books, Valuation
 

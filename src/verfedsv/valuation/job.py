@@ -17,11 +17,11 @@ from verfedsv.arrays import Floats
 from verfedsv.errors import InputError
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Progress, Semivalue
-from verfedsv.shapley.blocks import available_threads
 from verfedsv.shapley.estimate import Estimate, keeps
 from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Estimator, Plan
+from verfedsv.threads import available_threads
 from verfedsv.valuation.backends import Backend, CompiledLoops
 from verfedsv.valuation.budget import Budget, HeadBudget
 from verfedsv.valuation.chunks import Chunk, Round, SampleFactors, State, chunks_of_rounds, of_rows

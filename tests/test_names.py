@@ -1,6 +1,6 @@
 import pytest
 
-from verfedsv.transcript.names import check_names
+from verfedsv.names import check_names
 
 
 class Counted(str):
