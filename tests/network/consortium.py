@@ -121,11 +121,12 @@ class Consortium:
 
 
 def toml(settings):
-    """Return settings as lines of TOML."""
+    """Return settings as lines of TOML, without those that are None."""
     shown = {True: "true", False: "false"}
     return "".join(
         f"{name} = {shown[value] if isinstance(value, bool) else repr(value).replace(chr(39), chr(34))}\n"
         for name, value in settings.items()
+        if value is not None
     )
 
 

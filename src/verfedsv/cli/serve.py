@@ -16,7 +16,7 @@ from verfedsv.cli.progress import follow, interrupts, progress_bar, stop_on_inte
 from verfedsv.cli.training import carry_out
 from verfedsv.errors import InputError
 from verfedsv.network.messages import End
-from verfedsv.network.serving import NetworkRun
+from verfedsv.network.serving import FINISHED, NetworkRun
 from verfedsv.settlement.keys import read_private_key
 
 
@@ -41,7 +41,7 @@ def serve(
     if not isinstance(run, NetworkRun):
         raise InputError(f"{config} has no [server]")
     console = Console()
-    resume = run.is_begun
+    resume, is_finished = run.is_begun, run.is_finished
     run.check_folder(resume=resume)
     signing_key = None if run.server_section.signing_key is None else read_private_key(run.server_section.signing_key)
     admit, credentials = run.credentials(
@@ -55,6 +55,10 @@ def serve(
         waiting = f"listening on {host}:{port}; waiting for {', '.join(run.others)}"
         console.print(waiting, highlight=False, markup=False, soft_wrap=True)
         with stop_on_interrupt() as stopped:
+            if is_finished:
+                run.notify(f"the training in {run.folder} is finished; whoever comes gets its results")
+                missed = run.finish(signing_key, None, stopped)
+                raise typer.Exit(EXIT_INTERRUPTED if missed else 0)
             run.gather(None, stopped)
             if stopped():
                 raise typer.Exit(EXIT_INTERRUPTED)
@@ -65,7 +69,7 @@ def serve(
             if not carry_out(console, run, resume=resume):
                 raise typer.Exit(EXIT_INTERRUPTED)
         missed = run.finish(signing_key)
-        end = End("", 0, 0, "the training is finished", is_finished=True)
+        end = FINISHED
         for name in missed:
             run.notify(f"{name} was not there to get its results; it gets them when the server is started again")
     finally:

@@ -23,8 +23,8 @@ from grpc import aio
 from verfedsv._version import __version__
 from verfedsv.errors import InputError
 from verfedsv.federation import Client
-from verfedsv.federation.messages import Answer, Message, Request
-from verfedsv.network.messages import PROTOCOL, End, Hello, Welcome
+from verfedsv.federation.messages import Answer, Embed, Gradients, Message, Refusal, Request, Restore, Save
+from verfedsv.network.messages import PROTOCOL, Begin, End, Hello, Welcome
 from verfedsv.network.wire import METHOD, OPTIONS, Assembly, answer_from_bytes, frames, to_bytes
 from verfedsv.texts import shortened
 
@@ -33,6 +33,8 @@ HELLO_BYTES = 1 << 14
 
 _PATIENCE = 30.0
 """Seconds that a client has for its first message."""
+
+_JOURNALED = Embed | Gradients | Save | Restore
 
 _STEP = 0.2
 """Seconds that a thread waits at a time, so that Ctrl-C reaches it."""
@@ -64,6 +66,7 @@ class _Session:
     owed: dict[int, int] = field(default_factory=dict)  # largest size of each answer, by its sequence number
     is_owed: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    end: End | None = None
 
 
 @dataclass(eq=False)
@@ -76,6 +79,8 @@ class _Seat:
     content: bytes = b""
     answer: Answer | None = None
     waiting: SimpleQueue[Answer] | None = None
+    reached: int = 0  # the number of the last answered message that the client had to journal
+    is_written_off: bool = False
 
 
 class Hub:
@@ -161,13 +166,28 @@ class Hub:
                 self._changed.wait(_STEP)
         return set()
 
-    def disconnect(self, name: str, reason: str) -> None:
-        """Close the connection of a client; it may come back."""
-        asyncio.run_coroutine_threadsafe(self._disconnect(name, reason), self._loop).result()
+    def is_there(self, name: str) -> bool:
+        """Return whether a client is connected, or in this process."""
+        return name in self.local or self._seats[name].session is not None
 
-    async def _disconnect(self, name: str, reason: str) -> None:
+    def reached(self, name: str) -> int:
+        """Return the number of the last message that a client answered and had to journal, 0 before one."""
+        return self._seats[name].reached
+
+    def write_off(self, name: str) -> bool:
+        """Wait no longer for a client until it connects again; return whether that is new."""
+        seat = self._seats[name]
+        is_new, seat.is_written_off = not seat.is_written_off, True
+        return is_new
+
+    def disconnect(self, name: str, reason: str, end: End | None = None) -> None:
+        """Close the connection of a client, after an `end` if there is one; it may come back."""
+        asyncio.run_coroutine_threadsafe(self._disconnect(name, reason, end), self._loop).result()
+
+    async def _disconnect(self, name: str, reason: str, end: End | None) -> None:
         seat = self._seats[name]
         if seat.session is not None:
+            seat.session.end = end
             self._on_event(Event("left", name, reason))
             seat.session.is_over.set()
 
@@ -176,8 +196,8 @@ class Hub:
     def exchange(self, requests: Sequence[Request], timeout: float | None = None) -> list[Answer]:
         """Ask clients, and wait for the answers of all, for at most that many seconds.
 
-        A client that is not connected is asked when it comes back. A request that was sent already, with the same
-        number, is not sent again unless its connection broke.
+        A client that is not connected is asked when it comes back; one that is written off is not waited for until
+        then. A request that was sent already, with the same number, is not sent again unless its connection broke.
         """
         inbox = SimpleQueue[Answer]()
         remote = [request for request in requests if request.client not in self.local]
@@ -188,22 +208,28 @@ class Hub:
         contents = [(request, to_bytes(request)) for request in remote]
         self._loop.call_soon_threadsafe(self._post, contents, inbox)
         answers = [self.local[each.client].answer(each) for each in requests if each.client in self.local]
-        end, n_left = None if timeout is None else time.monotonic() + timeout, len(remote)
-        while n_left:
+        end, awaited = None if timeout is None else time.monotonic() + timeout, {each.client for each in remote}
+        while any(self._is_expected(name) for name in awaited):
             left = _STEP if end is None else min(_STEP, end - time.monotonic())
             if left <= 0:
                 break
             try:
                 answers.append(inbox.get(timeout=left))
-                n_left -= 1
+                awaited.discard(answers[-1].client)
             except Empty:
                 continue
         return answers
+
+    def _is_expected(self, name: str) -> bool:
+        seat = self._seats[name]
+        return seat.session is not None or not seat.is_written_off
 
     def _post(self, contents: Sequence[tuple[Request, bytes]], inbox: SimpleQueue[Answer]) -> None:
         for request, content in contents:
             seat = self._seats[request.client]
             seat.waiting = inbox
+            if isinstance(request, Begin):
+                seat.reached = 0
             # Sequence numbers alone do not tell: alignment and training have their own.
             is_repeated = seat.content == content
             if is_repeated and seat.answer is not None:
@@ -282,7 +308,7 @@ class Hub:
         name, seat, session = hello.name, self._seats[hello.name], _Session(hello.session)
         if seat.session is not None:
             seat.session.is_over.set()
-        seat.session, seat.hello = session, hello
+        seat.session, seat.hello, seat.is_written_off = session, hello, False
         if seat.answer is None:
             self._send(session, seat)
         self._on_event(Event("joined", name, f"from {context.peer()}"))
@@ -299,8 +325,8 @@ class Hub:
                     if isinstance(error, InputError):
                         raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                     raise error
-            if self._end is not None:
-                for frame in frames(to_bytes(self._end)):
+            if (end := session.end or self._end) is not None:
+                for frame in frames(to_bytes(end)):
                     await context.write(frame)
         finally:
             for task in tasks:
@@ -330,10 +356,13 @@ class Hub:
             if answer.sequence not in session.owed or isinstance(answer, Hello):
                 raise InputError(f"an answer to message {answer.sequence}, which nobody asked")
             del session.owed[answer.sequence]
-            if seat.request is None or answer.sequence != seat.request.sequence:
+            is_current = seat.request is not None and answer.sequence == seat.request.sequence
+            if not is_current or seat.answer is not None or seat.session is not session:
                 self._on_event(Event("ignored", name, f"its answer to message {answer.sequence} came too late"))
                 continue
             seat.answer = answer
+            if isinstance(seat.request, _JOURNALED) and not isinstance(answer, Refusal):
+                seat.reached = answer.sequence
             if seat.waiting is not None:
                 seat.waiting.put(answer)
 
