@@ -46,10 +46,12 @@ class Party:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def restart(self):
+    def restart(self, meanwhile=_nothing):
         """Kill the client, which waits for the server or has ended, and start it again."""
         self.is_stopped = True
-        self.join(30)
+        self.join(15)
+        assert not self.is_alive(), self.log
+        meanwhile()
         self.is_stopped, self.error = False, None
         self._start()
 
@@ -59,16 +61,16 @@ class Party:
     def is_alive(self):
         return self._thread.is_alive()
 
-    def _pause(self, text):
-        self.log.append(text)
-        if self.is_stopped:
-            raise Killed
-
     def _run(self):
         while not self.is_stopped:
             file = ClientFile(self.whole.folder / f"{self.name}.csv", "id", None)
             member = Member(self.name, file, self.whole.folder / f"of-{self.name}", on_event=self.log.append)
             answer = noting(member.answer, lambda member=member: member.hello().start, self.noted.append)
+
+            def hello(member=member):
+                if self.is_stopped:
+                    raise Killed
+                return member.hello()
 
             def tapped(message, answer=answer):
                 self.tap(self.name, message, False)
@@ -78,7 +80,7 @@ class Party:
 
             try:
                 while True:
-                    link = Link(f"127.0.0.1:{self.port}", None, member.hello, tapped, on_event=self._pause)
+                    link = Link(f"127.0.0.1:{self.port}", None, hello, tapped, on_event=self.log.append)
                     self.end = link.run()
                     if self.end.is_finished:
                         member.close()
@@ -114,7 +116,8 @@ class Rehearsal(Consortium):
         resume, is_finished = run.is_begun, run.is_finished
         run.check_folder(resume=resume)
         run.open(lambda _: None, None)
-        exchange = run.hub.exchange
+        self.hub, exchange = run.hub, run.hub.exchange
+        self.hub_exchange = exchange
 
         def tapped(requests, timeout=None):
             tap(requests)

@@ -150,13 +150,16 @@ def test_a_training_is_never_aligned_again(tmp_path):
         whole.serve(stop_at(12))
     kept = [tmp_path / name / "aligned" for name in ("run.private", "of-telco")]
     before = [path.read_bytes() for path in kept]
-    (tmp_path / "of-shop" / "aligned").rename(tmp_path / "backup")
-    whole.parties["shop"].restart()
+    whole.parties["shop"].restart(lambda: (tmp_path / "of-shop").rename(tmp_path / "backup"))
     with pytest.raises(InputError, match=r"not the same at all parties any more, the server and shop, telco"):
         whole.serve()
     assert [path.read_bytes() for path in kept] == before
-    (tmp_path / "backup").rename(tmp_path / "of-shop" / "aligned")
-    whole.parties["shop"].restart()
+
+    def put_back():
+        shutil.rmtree(tmp_path / "of-shop")
+        (tmp_path / "backup").rename(tmp_path / "of-shop")
+
+    whole.parties["shop"].restart(put_back)
     assert not whole.serve()
     assert len(whole.records()) == 30 * 4
 

@@ -150,12 +150,15 @@ class NetworkRun(Run):
             raise InputError(f"this server trains, and {hello.name!r} came to {hello.purpose}")
         if not self._start:
             return
-        is_behind = hello.sequence < self.hub.reached(hello.name)
-        if is_behind or hello.start != self._start:
-            why = "the last messages are missing, as after a power failure" if is_behind else "another, or empty"
+        why = ""
+        if hello.start != self._start:
+            why = "its folder is another, or empty"
+        elif hello.sequence < self.hub.reached(hello.name):
+            why = "the last messages are not in its folder, as after a power failure"
+        if why:
             raise InputError(
-                f"{hello.name!r} has lost where it was in this training (its folder is {why}): let the server be "
-                "restarted, which takes all clients back to the last checkpoint"
+                f"{hello.name!r} has lost where it was in this training ({why}): let the server be restarted, which "
+                "takes all clients back to the last checkpoint"
             )
 
     def _report(self, event: Event) -> None:
