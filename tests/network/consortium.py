@@ -74,18 +74,12 @@ class Consortium:
         if self._is_witnessed:
             environment |= {"VERFEDSV_WITNESS": str(self.noted_path(name)), "VERFEDSV_JUMPS": str(self._number)}
 
-        def limit():
-            if largest_file is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-
         with log.open("wb") as file:
             process = subprocess.Popen(  # noqa: S603
-                [*command, *options],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                preexec_fn=limit,
+                [*command, *options], stdout=file, stderr=subprocess.STDOUT, env=environment
             )
+        if largest_file is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
         self.processes[name] = process, log
         return process
 

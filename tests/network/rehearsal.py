@@ -28,6 +28,12 @@ class Killed(BaseException):
     """A party ends as if it was killed."""
 
 
+def leave_behind(party):
+    """Keep the files of an alignment, as if the process of the party was killed."""
+    if party._work is not None:
+        party._work._folder._finalizer.detach()
+
+
 class Party:
     """A client in a thread, which is started again whenever it is killed.
 
@@ -87,8 +93,7 @@ class Party:
                         return
             except Killed:
                 self.n_killed += 1
-                if member.party._work is not None:
-                    member.party._work._folder._finalizer.detach()  # a killed process leaves it behind
+                leave_behind(member.party)
                 self.on_killed()
             except (RefusedError, OSError) as error:
                 self.error, self.first_error = error, self.first_error or error
@@ -135,6 +140,9 @@ class Rehearsal(Consortium):
                 run.known_valuation() or run.value()
             missed = run.finish(None, timeout)
             end = FINISHED
+        except Killed:
+            leave_behind(run._party)
+            raise
         except Exception as error:
             end = End("", 0, 0, str(error), is_finished=False)
             raise
